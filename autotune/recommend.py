@@ -29,6 +29,7 @@ from autotune.search.decide.sequential_test import Outcome
 from autotune.search.decide.verdict import Judgement, evidence, judge
 from autotune.search.front import dominated
 from autotune.search.history import History
+from autotune.search.reach import OUT_OF_REACH
 from autotune.space.enumeration import CandidateSet
 from autotune.study.recommendation import (
     AccuracyComparison,
@@ -61,6 +62,7 @@ def recommend(
         stop_reason: why the study ended; why nothing could be told is added to it.
         explanation: of the same launches; None = nothing is explained.
     """
+    spec = spec.strict if stop_reason == OUT_OF_REACH else spec
     measured = History.of(spec, candidates, launches)
     history = measured.adjusted()
     judgement = judge(history)

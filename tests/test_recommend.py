@@ -10,9 +10,10 @@ import yaml
 from autotune.metrics.formulas import Slo
 from autotune.outputs.report.words import conclusion
 from autotune.recommend import recommend
+from autotune.search.reach import OUT_OF_REACH
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.enumeration import Candidate, CandidateSet
-from autotune.study.recommendation import Exclusion, Recommendation, Verdict
+from autotune.study.recommendation import Exclusion, Recommendation, Verdict, WorkloadComparison
 from autotune.study.spec import EngineChoice, StudySpec
 from autotune.trial import (
     Command,
@@ -188,6 +189,23 @@ def test_where_nothing_keeps_the_limits_the_nearest_miss_is_told() -> None:
     assert both.nearest_miss is not None
     assert [one.slo for one in both.nearest_miss.broken] == ["mean_ttft_ms<=0.01", "p99_ttft_ms<=1000"]
     assert "9900 % beyond the limit mean_ttft_ms<=0.01 and a" in conclusion(both)
+
+
+def test_a_goodput_out_of_reach_ends_without_a_command() -> None:
+    """The best has 9 % of good requests; where the study ended otherwise that is an answer."""
+    rows = [launch(0, Role.BASELINE, 0, 900), launch(1, Role.SEARCH, 1, 1000)]
+    for row, bad in zip(rows, (99.0, 91.0), strict=True):
+        row.result.metrics["chat"].update(request_goodput=(100 - bad) / 10, request_violations_percent=bad)
+    question = spec(objective="request_goodput", goodput={"ttft": 2000.0})
+    ended = recommend(question, CANDIDATES, rows, stop_reason=OUT_OF_REACH)
+    assert (ended.verdict, ended.recommended) == (Verdict.INFEASIBLE, None)
+    assert ended.nearest_miss is not None
+    assert ended.nearest_miss.config == dict(CANDIDATES.items[1].configuration.knobs)
+    burst = {"sharegpt": WorkloadComparison(baseline=None, recommended=None, gain_percent=None)}
+    said = conclusion(ended.model_copy(update={"workloads": burst}))
+    assert "9.0 % of the requests within the limits" in said
+    assert "keeps the limits for 45 % of them; --find-load concurrency with --slo" in said
+    assert recommend(question, CANDIDATES, rows, stop_reason="done").recommended is not None
 
 
 def test_a_baseline_that_breaks_an_slo_is_not_recommended() -> None:

@@ -4,6 +4,7 @@ With the GPUs of the server and the price of an hour of one of them:
 
 - ``total_token_throughput_per_gpu``: total token throughput over the GPUs;
 - ``output_tokens_per_s_per_user``: 1000 / mean TPOT in ms, the speed at which a user sees an answer written;
+- ``request_violations_percent``: share of the requests that break a limit of the goodput, where any does;
 - ``cost_per_million_tokens``: GPUs x price / 3600 / throughput x 1e6. Of total tokens, of input tokens
   (``cost_per_million_input_tokens``) and of output tokens (``cost_per_million_output_tokens``). Each is the whole bill
   over those tokens alone, so that the two parts do not add up to the first: no figure says how a node's time is to
@@ -24,6 +25,8 @@ PER_USER = "output_tokens_per_s_per_user"
 COST = "cost_per_million_tokens"
 COSTS = (COST, "cost_per_million_input_tokens", "cost_per_million_output_tokens")
 DERIVED = (PER_GPU, PER_USER, *COSTS)
+VIOLATIONS = "request_violations_percent"
+"""No goal by itself: it is left out where no request breaks a limit, as it would be of a run without limits."""
 
 CURVE = "curve"
 """The key among a workload's metrics of what was measured at other loads: a list of flat rows."""
@@ -60,6 +63,9 @@ def _speeds(metrics: Mapping[str, Any], gpus: int | None) -> Iterator[tuple[str,
         yield PER_GPU, total / gpus
     if tpot_ms:
         yield PER_USER, 1e3 / tpot_ms
+    done, good = _positive(metrics.get("request_throughput")), metrics.get("request_goodput")
+    if good is not None and _positive(good) < done:
+        yield VIOLATIONS, 100 * (1 - _positive(good) / done)
 
 
 def _costs(metrics: Mapping[str, Any], gpus: int, price: float) -> Iterator[tuple[str, float]]:

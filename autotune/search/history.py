@@ -316,7 +316,7 @@ def _entry_of(
         position=joined.get(position, position),
         score=objective.score(spec, launch),
         second=objective.second(spec, launch),
-        violations=objective.violations(spec, launch),
+        violations=objective.violations(spec.strict, launch),
         broke=objective.broke(launch),
         out_of_memory=objective.broke(launch) and failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY,
         may_pass=objective.broke(launch) and failure is not None and failure.kind in _MAY_PASS and _is_real(launch),

@@ -29,7 +29,7 @@ from autotune.search.explain.explanation import LIKELY, ablated, most_telling
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
-from autotune.search.reach import out_of_reach
+from autotune.search.reach import OUT_OF_REACH, out_of_reach
 from autotune.search.repeats import challengers, next_repeat, ranked
 from autotune.search.sampler import CandidateSampler
 from autotune.search.side_by_side import open_places
@@ -37,7 +37,6 @@ from autotune.study.places import is_alone
 from autotune.study.recommendation import Verdict
 from autotune.trial import Launch, Role
 
-OUT_OF_REACH = "after the launches so far no configuration is expected to come near them"
 LEAST_SEARCH = 8
 """Launches before the search may end early."""
 ALIKE = 5
@@ -136,7 +135,7 @@ class Plan:
         if history.of_role(Role.FINAL):
             return self._finals(history, places)
         if out_of_reach(self._kernels, history):
-            return Wait() if history.pending else Stop(f"the limits are out of reach: {OUT_OF_REACH}")
+            return Wait() if history.pending else Stop(OUT_OF_REACH)
         step = _baseline(history, places) or _unmeasured_prediction(history)
         # While nothing is there to put to the test there is no final to keep launches for.
         contested = bool(challengers(history))

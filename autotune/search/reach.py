@@ -1,4 +1,4 @@
-"""Stop a study early whose limits (SLOs) no configuration can keep.
+"""Stop a study early whose limits no configuration can keep: SLOs, and the least share of good requests.
 
 The posterior of the violations alone does not decide: after seven launches it gave odds of 0.001 to limits that the
 fourteenth launch kept (``benchmarks/limits.py`` plays such studies). The physics prior decides: where it predicts the
@@ -16,6 +16,8 @@ from autotune.metrics.formulas import Slo
 from autotune.search.gp.kernels import Kernels
 from autotune.search.history import Entry, History
 
+OUT_OF_REACH = "the limits are out of reach: after the launches so far no configuration is expected to come near them"
+"""Why such a study ends."""
 LEAST = 5
 """Launches with figures, of two commands or more, before limits count as out of reach."""
 FAR, LEAST_PREDICTED = 1.5, 1.3
@@ -24,7 +26,7 @@ FAR, LEAST_PREDICTED = 1.5, 1.3
 
 def out_of_reach(kernels: Kernels, history: History) -> bool:
     """Tell whether no launch came near the limits and no candidate is predicted to."""
-    slos, told = history.spec.slos, [e for e in history if e.violations]
+    slos, told = history.spec.strict.slos, [e for e in history if e.violations]
     if kernels.beyond is None or len(told) < LEAST or len({e.position for e in told}) < 2:
         return False
     seen = np.array([[_beyond(slo, e) for slo in slos] for e in told])

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from autotune.errors import BadInput, UnknownName
 from autotune.metrics.derived import PER_USER
 from autotune.metrics.formulas import Slo
-from autotune.metrics.goodput import goodput_limits
+from autotune.metrics.goodput import GOODPUT, MOST_VIOLATIONS, goodput_limits
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.yaml_text import parse_yaml
 from autotune.trial import Scalar
@@ -159,6 +159,11 @@ class StudySpec(_Value):
     def request_limits(self) -> tuple[Slo, ...]:
         """What a request keeps to count in ``request_goodput``."""
         return goodput_limits(self.goodput) or self.slos
+
+    @property
+    def strict(self) -> StudySpec:
+        """With all limits that may be out of reach: the SLOs, and of a goodput `MOST_VIOLATIONS`."""
+        return self.model_copy(update={"slos": (*self.slos, MOST_VIOLATIONS)}) if self.objective == GOODPUT else self
 
     @property
     def front_on_ladder(self) -> bool:

@@ -7,16 +7,18 @@ from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
-from search_landscapes import make_spec, opened, small
+from search_landscapes import command_of, make_spec, opened, small
 
+from autotune.metrics.derived import with_derived
 from autotune.metrics.formulas import Slo
+from autotune.metrics.goodput import MOST_VIOLATIONS
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, Prior
 from autotune.search.history import Entry, History
 from autotune.search.plan import Plan, Stop, Wait
 from autotune.search.reach import LEAST, out_of_reach, times
 from autotune.search.sampler import CandidateSampler
-from autotune.trial import Role
+from autotune.trial import Evidence, Launch, Role, State, Trial, TrialResult
 
 SMALL = small()
 SPEC = make_spec(slos=(Slo.parse("p99_ttft_ms<=1000"), Slo.parse("p99_tpot_ms<=100")))
@@ -55,6 +57,24 @@ def test_what_no_prior_foresees_never_ends_a_study() -> None:
     assert not out_of_reach(Kernels(Encoding(SMALL)), history(30, 30))
     assert not out_of_reach(kernels(math.nan, math.nan), history(30, 30))
     assert out_of_reach(kernels(math.nan, 30), history(30, 30))
+
+
+@pytest.mark.parametrize(("good", "best", "ended"), [(8, 24, True), (20, 24, False), (8, 35, False)])
+def test_a_goodput_of_few_requests_ends_a_study(good: float, best: float, ended: bool) -> None:
+    """Of 8 % good requests where at most 24 % are foreseen; not of 20 %, and not where 35 % may be good."""
+    bad = np.full(len(SMALL), 0.95 * 100 / MOST_VIOLATIONS.limit)
+    bad[-1] = (100 - best) / MOST_VIOLATIONS.limit
+    known = Kernels(Encoding(SMALL), [Prior("physics", np.zeros(len(SMALL)), beyond=np.log(bad)[None])])
+    spec = make_spec(objective="request_goodput", goodput={"ttft": 2000.0})
+    found = with_derived({"request_goodput": good / 10, "request_throughput": 10.0, "duration": 100.0}, 8)
+    result = TrialResult(State.COMPLETE, Evidence.SIMULATED, metrics={spec.workloads[0]: found})
+    rows = [
+        Launch(Trial(n, Role.SEARCH, one.configuration, one.engine_version, command_of(one), spec.workloads), result)
+        for n, one in enumerate(SMALL.items[:LEAST])
+    ]
+    seen = History.of(spec, SMALL, rows)
+    assert out_of_reach(known, seen) is ended
+    assert all(seen.feasible(position) for position in seen.by_position), "no launch is refused before"
 
 
 @pytest.mark.parametrize(("limit", "value", "found"), [("a<=10", 20, 2), ("a>=10", 5, 2), ("a<=0", 0, 1)])

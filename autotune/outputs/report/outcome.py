@@ -113,8 +113,9 @@ def _nothing(study: StudyRecord) -> str:
     ran = [launch for launch in study.launches if launch.result.metrics]
     if not ran:
         return "None of the launches gave a figure. What failed, and why, stands below."
-    asked = ", ".join(text.code(str(slo)) for slo in study.spec.slos) or "none"
-    broke = [(launch.trial.number, broken_slos(study.spec, launch)) for launch in ran]
+    spec = study.spec.strict
+    asked = ", ".join(text.code(str(slo)) for slo in spec.slos) or "none"
+    broke = [(launch.trial.number, broken_slos(spec, launch)) for launch in ran]
     lines = [f"- launch {number}: {text.plain('; '.join(broken))}" for number, broken in broke if broken]
     head = f"{len(ran)} launches gave figures, {len(lines)} of them broke a limit. Limits asked for: {asked}."
     return "\n".join([head, "", *lines]).strip()

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.metrics.derived import PER_GPU, PER_USER
+from autotune.metrics.derived import PER_GPU, PER_USER, VIOLATIONS
 from autotune.trial import Scalar
 
 _WORDS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end-to-end latency"}
@@ -21,6 +21,7 @@ _NAMED = {
     "capacity_total_token_throughput": ("Total TPS at capacity", "tok/s"),
     "capacity_output_tokens_per_s_per_user": ("Output tokens per second and user at capacity", "tok/s"),
     "request_goodput": ("Goodput", "req/s"),
+    VIOLATIONS: ("Requests that break a limit", "%"),
     "duration": ("Duration", "s"),
     PER_GPU: ("Total TPS per GPU", "tok/s"),
     PER_USER: ("Output TPS per user", "tok/s"),

@@ -9,6 +9,7 @@ from autotune.engines import engine as engine_of
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.found import LOADS, described
 from autotune.loadgen.workloads import how_fixed, load_workload
+from autotune.metrics.derived import VIOLATIONS
 from autotune.metrics.formulas import Slo
 from autotune.metrics.goodput import GOODPUT
 from autotune.metrics.steady import SHORT_S
@@ -153,7 +154,7 @@ def predictions(outcome: Recommendation) -> list[str]:
 def remaining(outcome: Recommendation) -> str:
     """Say how much better another configuration may still be (the regret); empty where it is not known."""
     regret = outcome.regret
-    if regret is None:
+    if regret is None or outcome.recommended is None:
         return ""
     return f"With odds of {100 * regret.odds:.0f} % no other configuration is more than {regret.percent:.1f} % better."
 
@@ -245,26 +246,32 @@ def _sentence(outcome: Recommendation) -> str:
 def missed(miss: NearestMiss) -> str:
     """Name the limits that the nearest miss breaks, and by how much."""
     at = "" if miss.load is None else f" at the lightest load, {miss.load:g}"
-    parts = [
-        f"a {text.measure(one.metric, one.value)}{at}, {100 * Slo.parse(one.slo).excess(one.value):.0f} % beyond the "
-        f"limit {one.slo}"
-        for one in miss.broken or [miss]
-    ]
+    parts = []
+    for one in miss.broken or [miss]:
+        if one.metric == VIOLATIONS:
+            parts.append(f"{100 - one.value:.1f} % of the requests within the limits of the goodput")
+            continue
+        beyond = f"{100 * Slo.parse(one.slo).excess(one.value):.0f} % beyond the limit {one.slo}"
+        parts.append(f"a {text.measure(one.metric, one.value)}{at}, {beyond}")
     return f"The nearest miss has {_listed(parts)}."
 
 
 def _way_out(outcome: Recommendation, miss: NearestMiss) -> str:
     """How to find the load that a configuration carries within the limits; empty where it was not set, or searched."""
-    latencies = [one.slo for one in miss.broken if one.metric.endswith("_ms")]
+    broken = [one.metric for one in miss.broken if one.metric.endswith("_ms") or one.metric == VIOLATIONS]
     try:
         workload = load_workload(next(iter(outcome.workloads)))
     except (BadInput, StopIteration):  # a file that is gone, or a load without a name of ours
         return ""
-    if miss.load is not None or not latencies or how_fixed(workload) or outcome.origin is Evidence.REPLAYED:
+    if miss.load is not None or not broken or how_fixed(workload) or outcome.origin is Evidence.REPLAYED:
         return ""
+    limits, how = "these limits" if len(miss.broken) > 1 else "this limit", ""
+    if VIOLATIONS in broken:
+        least = next(100 - one.limit for one in miss.broken if one.metric == VIOLATIONS)
+        limits, how = f"the limits for {least:g} % of them", " with --slo"
     return (
-        f"With {workload.points[0].prompts:,} requests at once no configuration was found that keeps "
-        f"{'these limits' if len(miss.broken) > 1 else 'this limit'}; --find-load concurrency finds what it carries."
+        f"With {workload.points[0].prompts:,} requests at once no configuration was found that keeps {limits}; "
+        f"--find-load concurrency{how} finds what it carries."
     )
 
 

@@ -19,7 +19,7 @@ from autotune.arrays import Floats
 from autotune.engines import engine
 from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.workloads import Workload, load_workload
-from autotune.metrics.derived import DERIVED, PER_USER, with_derived
+from autotune.metrics.derived import DERIVED, PER_USER, VIOLATIONS, with_derived
 from autotune.metrics.formulas import HEADLINE, METRICS
 from autotune.metrics.goodput import GOODPUT
 from autotune.prepare.candidates import Prepared
@@ -183,17 +183,15 @@ def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setu
         launch_s=np.array([_launch_s(row) for row in rows]),
         draws=_drawn(spec, predicted, loads, mean),
         figures=draws.figures(),
-        beyond=_beyond(spec, predicted[0]) if spec.slos and spec.find_load is None and len(loads) == 1 else None,
+        beyond=_beyond(spec, predicted[0], setups) if spec.find_load is None and len(loads) == 1 else None,
     )
 
 
-def _beyond(spec: StudySpec, predicted: Sequence[SteadyPrediction | None]) -> Floats:
+def _beyond(spec: StudySpec, predicted: Sequence[SteadyPrediction | None], setups: Setups) -> Floats | None:
     """The logarithm of how many times its limit each limited metric is, shape ``(SLOs, setups)``; NaN: not known."""
-    rows = [
-        [math.nan if one is None else times(slo, one.metrics.get(slo.metric, math.nan)) for one in predicted]
-        for slo in spec.slos
-    ]
-    return np.log(np.maximum(rows, 1e-9))
+    pairs = list(zip(predicted, setups, strict=True))
+    rows = [[times(slo, _value(spec, slo.metric, *pair)) for pair in pairs] for slo in spec.strict.slos]
+    return np.log(np.maximum(rows, 1e-9)) if rows else None
 
 
 def _drawn(
@@ -232,13 +230,13 @@ def _means(
 
 
 def _value(spec: StudySpec, metric: str, one: SteadyPrediction | None, setup: Candidate | None) -> float:
-    """A predicted metric; 0 where it is not predicted."""
+    """A predicted metric; NaN where it is not predicted."""
     if one is None or setup is None:
-        return 0.0
-    if metric not in DERIVED:
-        return one.metrics.get(metric, 0.0)
+        return math.nan
+    if metric not in (*DERIVED, VIOLATIONS):
+        return one.metrics.get(metric, math.nan)
     gpus = gpus_of(setup.configuration, spec.gpus)
-    return float(with_derived(one.metrics, gpus, spec.gpu_hour_price).get(metric, 0.0))
+    return float(with_derived(one.metrics, gpus, spec.gpu_hour_price).get(metric, math.nan))
 
 
 def _latency(metric: str) -> str | None:

@@ -76,6 +76,8 @@ def test_goodput_is_foreseen_within_its_limits():
     assert len(wide) == 2
     assert wide[0].mean[0] > wide[0].mean[1]  # four requests at a time
     assert all((one.mean > other.mean).all() for one, other in zip(wide, tight, strict=True))
+    assert tight[1].beyond is not None
+    assert np.exp(tight[1].beyond) == pytest.approx(100 / 55, abs=0.1), "nearly all requests break the limit"
 
 
 def test_draws_of_the_figures_vary_what_rests_on_them():
