@@ -20,6 +20,7 @@ from itertools import islice
 from pathlib import Path
 
 from autotune.serving.log_size import END_BYTES
+from autotune.space.library import shared_failures
 from autotune.space.schema import EngineCard
 from autotune.space.serving import LogPattern, ProgressMark
 from autotune.trial import Failure, FailureKind, Phase
@@ -137,7 +138,7 @@ class LogPatterns:
 
 
 def patterns_of(card: EngineCard) -> LogPatterns:
-    """Collect an engine's patterns: the messages of its rules, then its ``failures``; and its marks of progress."""
+    """Collect the messages of an engine's rules, its ``failures``, those of all engines, and its marks of progress."""
     rules = [
         LogPattern(
             pattern=re.escape(rule.message),
@@ -148,7 +149,7 @@ def patterns_of(card: EngineCard) -> LogPatterns:
         for rule in card.rules
         if rule.kind not in (FailureKind.RULE, FailureKind.LOAD_ERRORS)
     ]
-    return LogPatterns([*rules, *card.failures], card.progress)
+    return LogPatterns([*rules, *card.failures, *shared_failures()], card.progress)
 
 
 def known_failure(log: Path, patterns: LogPatterns, offset: int = 0, served: bool = False) -> Failure | None:

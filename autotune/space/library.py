@@ -17,6 +17,7 @@ from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.huggingface import CONFIG, model_from_file
 from autotune.space.schema import EngineCard, NarrowedEngine, Narrowing
+from autotune.space.serving import LogPattern, SharedFailures
 from autotune.space.yaml_text import LOADER, parse_yaml
 
 Document = TypeVar("Document", bound=BaseModel)
@@ -278,6 +279,12 @@ class Library:
         if name not in self.engines:
             raise UnknownName("engine", name, self.engines)
         return self.engines[name]
+
+
+def shared_failures() -> list[LogPattern]:
+    """The log patterns that every engine shares; an engine's own stand before them."""
+    shared: SharedFailures = _cached(spaces_root() / "failures.yaml", SharedFailures)
+    return shared.failures
 
 
 @lru_cache(maxsize=256)

@@ -118,6 +118,12 @@ class LogPattern(Entry):
     source: str
 
 
+class SharedFailures(Entry):
+    """``search_spaces/failures.yaml``."""
+
+    failures: list[LogPattern]
+
+
 class ProgressMark(Entry):
     """A line by which a starting server tells how far it is: what fails after it fails in that phase."""
 

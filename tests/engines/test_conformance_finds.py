@@ -31,7 +31,7 @@ MISTAKES = [
     ("{flags: [--port]", "{flags: [--host]", TABLE),
     ('versions: ["2026.10.11549"]', 'versions: ["2026.10.11549", "2026.9"]', TABLE),
     ("does not know {flags}", "does not know {option}", "failures_are_told_with_a_way_out"),
-    ("kind: port", "kind: infrastructure", "failures_are_told_with_a_way_out"),
+    ("kind: out_of_memory", "kind: infrastructure", "failures_are_told_with_a_way_out"),
     ("max_running_requests > 256", "max_running_requests < 2", "defaults_and_good_starts_are_searched"),
     ("{max_running_requests: 4,", "{max_running_requests: 5,", "defaults_and_good_starts_are_searched"),
     ("forbid: max_running_requests > 256", "forbid: max_runing_requests > 256", "every_expression_can_be_evaluated"),
