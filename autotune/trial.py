@@ -128,6 +128,7 @@ class Failure:
         log_excerpt: the first telling line of the engine's log.
         phase: what the server was doing, where that is known.
         lasting: another try would fail in the same way until somebody puts something right.
+        unexplained: no pattern knows the log's words, so they may be the machine's fault as well.
     """
 
     kind: FailureKind
@@ -135,6 +136,7 @@ class Failure:
     log_excerpt: str = ""
     phase: Phase | None = None
     lasting: bool = False
+    unexplained: bool = False
 
     @property
     def blames_the_configuration(self) -> bool:
@@ -142,8 +144,8 @@ class Failure:
         return self.kind not in (FailureKind.PORT, FailureKind.INFRASTRUCTURE)
 
     def to_json(self) -> dict[str, Any]:
-        """``phase`` and ``lasting`` only where they say something."""
-        return {key: value for key, value in asdict(self).items() if value or key not in ("phase", "lasting")}
+        """``phase``, ``lasting`` and ``unexplained`` only where they say something."""
+        return {key: value for key, value in asdict(self).items() if value or key in ("kind", "message", "log_excerpt")}
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ search nor what an evaluation does.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,6 +22,7 @@ from autotune.study.spec import StudySpec
 from autotune.trial import Failure, FailureKind, Launch, State, Trial, TrialResult
 
 _IN_A_ROW = 3
+"""Failures one after the other that a study takes for the node's: one may be chance, and each costs a start."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +130,26 @@ def retire_bad_node(results: Sequence[TrialResult], executor: Executor) -> None:
     if not node_fails and not _keeps_failing(results):
         return
     message = latest.failure.message if latest.failure else ""
-    why = f"{_IN_A_ROW} launches in a row failed for reasons that are not their configurations'. {message}"
+    alike = latest.state is State.FAILED
+    cause = "with the same words before any server ran" if alike else "for reasons that are not their configurations'"
+    why = f"{_IN_A_ROW} launches in a row failed {cause}. {message}"
     # Of several nodes one is bad; where launches on different ones fail, something else is.
     if not node_fails or not executor.retire(latest.node, why):
         raise CannotGoOn(why)
 
 
 def _keeps_failing(results: Sequence[TrialResult]) -> bool:
-    """Whether the latest launches failed one after the other, none of them by its configuration."""
+    """Whether the latest launches failed one after the other, and not by their configurations as far as can be told."""
     latest = results[-_IN_A_ROW:]
     # A measurement that does not count has metrics: that server ran.
-    return len(latest) == _IN_A_ROW and all(r.state is State.INVALID and not r.metrics for r in latest)
+    if len(latest) < _IN_A_ROW or any(r.metrics for r in latest):
+        return False
+    return all(r.state is State.INVALID for r in latest) or (not any(r.metrics for r in results) and _alike(latest))
+
+
+def _alike(results: Sequence[TrialResult]) -> bool:
+    """Whether servers ended with the same words, none of which any pattern knows."""
+    failures = [r.failure for r in results if r.failure is not None and r.failure.unexplained]
+    # Process numbers, addresses and times differ between launches.
+    words = {re.sub(r"0x[0-9a-f]+|[0-9]+", "", failure.log_excerpt) for failure in failures}
+    return len(failures) == len(results) and len(words) == 1

@@ -186,7 +186,7 @@ def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Fail
     line = _best_line(read_lines(log, offset))
     last_words = f"its log says: {line}" if line else "its log is empty"
     message = f"{title} ended {_how(exit_code)}; {last_words}"
-    return Failure(FailureKind.CRASHED, f"{_shorten(message)} (see {log.name}).", line)
+    return Failure(FailureKind.CRASHED, f"{_shorten(message)} (see {log.name}).", line, unexplained=True)
 
 
 def log_problem(log: Path) -> str:

@@ -1,0 +1,64 @@
+"""A node on which nothing starts: the study stops after few launches, says why, and can be resumed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.engines.stand_ins import executable, python_with
+from tests.weight_files import cache
+
+from .cli import Finished, autotune, new_home, rows
+
+ROOT = Path(__file__).resolve().parents[2]
+MODEL = "deepseek-ai/DeepSeek-V3.2"
+
+NODE_FAULTS = [
+    "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+    "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them cached.",
+    "OSError: deepseek-ai/DeepSeek-V3.2 is not a local folder and is not a valid model identifier listed on 'https://x'",
+    "safetensors_rust.SafetensorError: Error while deserializing header: incomplete metadata, file not fully covered",
+]
+
+
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> tuple[Finished, Path, int]:
+    """Run a study whose engine prints some words and ends; return what came of it, its home, and its starts."""
+    starts = tmp_path / "starts"
+    fails = (
+        f"#!{python_with(tmp_path, vllm='0.32.0')}\nimport os, sys\n"
+        f"open({str(starts)!r}, 'a').write('x' if '--port' in sys.argv else '')\n"
+        f"sys.exit({says!r}.replace('PID', str(os.getpid())))\n"
+    )
+    program = executable(tmp_path / "bin" / "vllm", fails)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    cache(tmp_path / "hub", MODEL, ["model.safetensors"])
+    question = ["--model", MODEL, "--hw", "h200", "--engine", "vllm", "--on", "process", "--study", "dead"]
+    few = ["--workload", "random:16:4:8", "--space", str(ROOT / "examples" / "small-space.yaml"), "--seed", "1"]
+    home = new_home(tmp_path)
+    return autotune("run", *question, *few, home=home), home, len(starts.read_text())
+
+
+@pytest.mark.parametrize("says", NODE_FAULTS)
+def test_a_fault_of_the_node_costs_one_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> None:
+    done, _, starts = run(tmp_path, monkeypatch, says)
+    assert (done.code, starts) == (130, 1), done.err
+    assert "the first launch failed, and not for its configuration" in done.err
+    assert "0 launches are kept; go on with:\nautotune resume dead" in done.err
+
+
+def test_the_same_unknown_words_before_anything_ran_cost_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done, home, starts = run(tmp_path, monkeypatch, "FabricError: process PID lost the partition 0x7f3a")
+    assert (done.code, starts) == (130, 3), done.err
+    assert "3 launches in a row failed with the same words before any server ran. vLLM ended with exit code" in done.err
+    assert "3 launches are kept; go on with:\nautotune resume dead" in done.err
+    assert all(row["failure"]["unexplained"] for row in rows(home, "dead"))
+
+
+def test_a_crash_that_is_known_to_depend_on_the_configuration_does_not_stop_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done, _, starts = run(tmp_path, monkeypatch, "RuntimeError: CUDA error: an illegal memory access was encountered")
+    assert (done.code, starts) == (3, 5), done.err
