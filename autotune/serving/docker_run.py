@@ -44,11 +44,26 @@ _VERSION = re.compile(r"(?<![\w.])v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)(?![\d.
 _NAMED_VERSION = re.compile(r"(?:^|[_-])(?:vllm|sglang|sgl|trtllm)[_-]?v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)")
 
 
+class NetworkDevice(Entry):
+    """A device of this machine that some commands talk through.
+
+    Attributes:
+        when: regular expression, searched in the command's words and settings.
+        options: of ``docker run`` that hand it over.
+    """
+
+    when: str
+    device: str
+    options: list[list[str]]
+    source: str
+
+
 class DockerCard(Entry):
     """``autotune/serving/docker.yaml``.
 
     Attributes:
         devices: by the hardware's vendor.
+        networks: those that only some commands need.
         caches: folders of the container that outlive it.
         models: where the host's Hugging Face cache lies in the container.
         failures: what the docker command itself prints.
@@ -56,6 +71,7 @@ class DockerCard(Entry):
 
     options: list[list[str]]
     devices: dict[str, list[list[str]]]
+    networks: list[NetworkDevice]
     variables: list[str]
     caches: list[str]
     models: str
@@ -93,7 +109,8 @@ def in_container(command: Command, image: str, card: EngineCard, hardware: Hardw
     """
     docker = docker_card()
     argv = (command.argv[0], *absolute_paths(command.argv[1:], command.files))
-    options = [word for option in (*docker.options, *docker.devices[hardware.vendor]) for word in option]
+    handed_over = (*docker.devices[hardware.vendor], *networks_of(command, docker))
+    options = [word for option in (*docker.options, *handed_over) for word in option]
     mounts = [f"{volume_name(image, hardware.name, cache_)}:{cache_}" for cache_ in docker.caches]
     mounts.append(f"{models_folder({**os.environ, **command.env})}:{docker.models}")
     mounts += [f"{path}:{path}:ro" for path in mounted_paths(argv)]
@@ -107,6 +124,13 @@ def in_container(command: Command, image: str, card: EngineCard, hardware: Hardw
     entry = [] if own_entrypoint(card, hardware, image) else ["--entrypoint="]
     words = [*_each("--volume", mounts), *_each("--env", dict.fromkeys(settings)), *place, *entry, image]
     return replace(command, argv=argv, container=(*DOCKER_RUN, *options, *words))
+
+
+def networks_of(command: Command, docker: DockerCard) -> list[list[str]]:
+    """List the options that hand over the network devices of this machine that a command talks through."""
+    typed = " ".join(command.typed())
+    needed = [n for n in docker.networks if re.search(n.when, typed) and os.path.exists(n.device)]
+    return [option for network in needed for option in network.options]
 
 
 def _each(option: str, values: Iterable[str]) -> list[str]:

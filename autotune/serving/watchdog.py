@@ -25,6 +25,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import resource
 import select
 import shutil
 import signal
@@ -49,6 +50,8 @@ _ORPHAN_GRACE_S = 1.5
 """A server without a tuner gets less time: nobody waits for its last requests."""
 _KILL_S = 10.0
 _MASK_BLOCK_BYTES = 2**20
+_OPEN_FILES = 65535
+"""As many as vLLM and SGLang raise their own limit to (set_ulimit); some programs slow down with a billion."""
 _SHORTEST_SECRET = 4
 """Shorter values are left: they are found everywhere."""
 
@@ -235,6 +238,7 @@ def _start(request: Request) -> int:
         # What the watchdog ignores, the server must not: ignored signals outlive exec.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
+        _allow_open_files()
         die_with_parent()
 
     adopt_orphans()
@@ -255,6 +259,17 @@ def _start(request: Request) -> int:
     # From here on it is collected by number; Popen would complain of a child that it thinks running.
     server.returncode = 0
     return server.pid
+
+
+def _allow_open_files() -> None:
+    """Raise the soft limit of open files as far as the hard one lets it.
+
+    Login shells allow 1024, and trtllm-serve raises no limit of its own: a thousand streams would be too many.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def finish_log(path: Path, secrets: Iterable[str], offset: int = 0) -> None:

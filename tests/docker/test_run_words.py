@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import threading
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
@@ -15,7 +16,15 @@ from typing import Any
 import pytest
 
 from autotune.engines import engine
-from autotune.serving.docker_run import in_container, models_folder, mounted_paths, newest_image, version_of
+from autotune.serving.docker_run import (
+    docker_card,
+    in_container,
+    models_folder,
+    mounted_paths,
+    networks_of,
+    newest_image,
+    version_of,
+)
 from autotune.space.library import Library
 from autotune.trial import Command
 
@@ -61,7 +70,7 @@ def test_devices_and_variables_by_vendor() -> None:
     assert values(amd, "--security-opt") == ["seccomp=unconfined"]
     for argv in (nvidia, amd):
         assert values(argv, "--network") == values(argv, "--ipc") == ["host"]
-        assert values(argv, "--ulimit") == ["memlock=-1", "stack=67108864"]
+        assert values(argv, "--ulimit") == ["memlock=-1", "stack=67108864", "nofile=65535"]
         assert "VLLM_ROCM_USE_AITER=1" in values(argv, "--env")
         assert {"HF_TOKEN", "VLLM_API_KEY"} <= set(values(argv, "--env")), "secrets go in by name"
         assert f"{models_folder(os.environ)}:/root/.cache/huggingface" in values(argv, "--volume")
@@ -73,6 +82,21 @@ def test_devices_and_variables_by_vendor() -> None:
     assert typed.startswith('VLLM_API_KEY="${KEY}" docker run --rm'), "what goes in by name is set outside"
     amd_own = words("vllm", "mi300x", command, "rocm/vllm:rocm7.0.0_vllm_0.11.2_20251210")
     assert "--entrypoint=" not in amd_own, "AMD's build has no entry point of that kind"
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_deepep_gets_the_network_cards_where_there_are_some(there: bool, tmp_path: Path) -> None:
+    folder = tmp_path / "infiniband"
+    if there:
+        folder.mkdir()
+    card = docker_card()
+    network = card.networks[0].model_copy(update={"device": str(folder)})
+    docker = card.model_copy(update={"networks": [network]})
+    plain = Command(("vllm", "serve", "m"))
+    low_latency = replace(plain, argv=(*plain.argv, "--all2all-backend", "deepep_low_latency"))
+    assert networks_of(plain, docker) == []
+    assert networks_of(low_latency, docker) == (network.options if there else [])
+    assert network.options == [["--device", "/dev/infiniband"], ["--cap-add", "IPC_LOCK"]]
 
 
 def test_a_command_s_own_folder_of_models_is_mounted_and_named_once() -> None:
@@ -193,6 +217,7 @@ def test_the_real_docker_command_understands_the_words(tmp_path: Path, hardware:
     assert {u["Name"]: (u["Soft"], u["Hard"]) for u in host["Ulimits"]} == {
         "memlock": (-1, -1),
         "stack": (67108864, 67108864),
+        "nofile": (65535, 65535),
     }
     if hardware == "h200":
         assert host["DeviceRequests"][0]["Count"] == -1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import signal
 import socket
 import sys
@@ -228,6 +229,18 @@ def test_the_environment_has_its_three_sources(tmp_path: Path, token: str) -> No
     with ProcessLauncher(GRACE).launch(command, tmp_path, CARD) as server:
         environment = Path(f"/proc/{server.pids[0]}/environ").read_bytes().split(b"\0")
     assert {b"MINE=1", b"STAND_IN=yes", f"LAUNCH_TEST={token}".encode()} <= set(environment)
+
+
+def test_a_server_may_open_as_many_files_as_the_hard_limit_lets_it(tmp_path: Path, token: str) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
+    try:
+        with launch(tmp_path) as server:
+            given = resource.prlimit(server.pids[0], resource.RLIMIT_NOFILE)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert given == (65535 if hard == resource.RLIM_INFINITY else min(hard, 65535), hard)
+    assert_gone(server, token)
 
 
 def test_files_lie_beside_the_server(tmp_path: Path, token: str) -> None:

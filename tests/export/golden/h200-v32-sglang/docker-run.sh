@@ -13,6 +13,7 @@ exec \
   --ipc host \
   --ulimit memlock=-1 \
   --ulimit stack=67108864 \
+  --ulimit nofile=65535 \
   --gpus all \
   --publish "${PUBLISH:-127.0.0.1:8000}:8000" \
   --volume autotune-lmsysorg-sglang-v0.5.23-h200-root-cache:/root/.cache \

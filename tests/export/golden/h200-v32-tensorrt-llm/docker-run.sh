@@ -25,6 +25,7 @@ exec \
   --ipc host \
   --ulimit memlock=-1 \
   --ulimit stack=67108864 \
+  --ulimit nofile=65535 \
   --gpus all \
   --publish "${PUBLISH:-127.0.0.1:8000}:8000" \
   --volume autotune-nvcr.io-nvidia-tensorrt-llm-release-1.2.0-h200-root-cache:/root/.cache \

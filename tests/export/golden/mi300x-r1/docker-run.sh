@@ -13,6 +13,7 @@ exec \
   --ipc host \
   --ulimit memlock=-1 \
   --ulimit stack=67108864 \
+  --ulimit nofile=65535 \
   --device /dev/kfd \
   --device /dev/dri \
   --group-add video \
