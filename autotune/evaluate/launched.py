@@ -39,7 +39,7 @@ from autotune.metrics.derived import CURVE, INVALID
 from autotune.notify import Stage, Watch, silent
 from autotune.prepare.weights import weights_failure
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
-from autotune.serving.command import cache_variables
+from autotune.serving.command import cache_variables, with_known_ports
 from autotune.serving.docker import DockerLauncher
 from autotune.serving.external import connect
 from autotune.serving.ports import NoFreePort
@@ -157,7 +157,8 @@ class Launched:
         try:
             with measured(times_s, "launch"):
                 if self._ours:
-                    server = launch_all(self._launcher(), self._command(trial, kind.card), folder, kind.card)
+                    card = with_known_ports(kind.card, kind.table(trial.engine_version).flags)
+                    server = launch_all(self._launcher(), self._command(trial, card), folder, card)
                 else:
                     key = read_secret(self.spec.api_key_env, self.spec.api_key_file, "--api-key")
                     server = connect(self.spec.on.removeprefix("external:"), self.spec.model.id, key)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from autotune.errors import BadInput
 from autotune.serving.processes import MARKER
+from autotune.space.schema import EngineCard
 from autotune.space.serving import Serving
 from autotune.study.home import expanded
 from autotune.trial import Command
@@ -25,21 +26,29 @@ def server_environment(command: Command, serving: Serving, marker: str) -> dict[
 
 
 def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) -> tuple[str, ...]:
-    """Add the arguments that launched servers need, and replace the address.
+    """Add the arguments that launched servers need, and replace the address and what other ports are given.
 
     The address stands last, where it wins over an abbreviation of the same option (``--por 80``) in every engine's
     parser.
     """
     kept: list[str] = []
     words = iter(argv)
+    address = {flag: str(port + distance) for flag, distance in serving.port_flags.items()}
+    address |= {serving.host_flag: host, serving.port_flag: str(port)}
     for word in words:
         option, equals, _ = word.partition("=")
-        if option not in (serving.host_flag, serving.port_flag):
+        if option not in address:
             kept.append(word)
         elif not equals:
             next(words, None)
     needed = [word for word in serving.arguments if word not in kept]
-    return (*kept, *needed, serving.host_flag, host, serving.port_flag, str(port))
+    return (*kept, *needed, *(word for setting in address.items() for word in setting))
+
+
+def with_known_ports(card: EngineCard, flags: Collection[str]) -> EngineCard:
+    """Keep of a card's options for ports those that a version has."""
+    known = {flag: distance for flag, distance in card.serving.port_flags.items() if flag in flags}
+    return card.model_copy(update={"serving": card.serving.model_copy(update={"port_flags": known})})
 
 
 def find_program(name: str, environment: Mapping[str, str], title: str) -> str:

@@ -29,34 +29,34 @@ class NoFreePort(BadInput):
 
 @dataclass(frozen=True, slots=True)
 class PortLease:
-    """A port that is ours until `close`."""
+    """A port, and others at fixed distances, that are ours until `close`."""
 
     port: int
-    lock: socket.socket
+    locks: tuple[socket.socket, ...]
 
     def close(self) -> None:
-        """Give it back; may be called again."""
-        self.lock.close()
+        """Give them back; may be called again."""
+        for lock in self.locks:
+            lock.close()
 
 
-def lease_port(ports: Iterable[int] | None = None) -> PortLease:
+def lease_port(ports: Iterable[int] | None = None, besides: Iterable[int] = ()) -> PortLease:
     """Lease a port that nobody holds or listens on; raises `NoFreePort` when there is none.
 
     Args:
         ports: those to choose from, tried in order; `RANGE` from a random place on by default.
+        besides: distances of other ports, which must be as free and are leased with it.
     """
+    distances = (0, *besides)
     if ports is None:
         # The system's randomness: tuners started together with one seed must not queue for the same ports.
         start = random.SystemRandom().randrange(len(RANGE))
         ports = [*RANGE[start:], *RANGE[:start]]
     candidates = list(ports)
     for port in candidates:
-        lock = _lock(port)
-        if lock is None:
-            continue
-        if is_free(port):
-            return PortLease(port, lock)
-        lock.close()
+        locks = _locks([port + distance for distance in distances])
+        if locks is not None:
+            return PortLease(port, locks)
     raise NoFreePort(
         f"none of {len(candidates)} ports ({min(candidates, default=0)} to {max(candidates, default=0)}) is free; "
         "end the servers that hold them"
@@ -75,6 +75,19 @@ def is_free(port: int) -> bool:
                 return False
             raise
     return True
+
+
+def _locks(ports: Iterable[int]) -> tuple[socket.socket, ...] | None:
+    """Lock ports that are free; None, with none of them locked, where one is not."""
+    locks: list[socket.socket] = []
+    for port in ports:
+        lock = _lock(port)
+        locks += [lock] if lock else []
+        if lock is None or not is_free(port):
+            for held in locks:
+                held.close()
+            return None
+    return tuple(locks)
 
 
 def _lock(port: int) -> socket.socket | None:

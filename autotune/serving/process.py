@@ -147,7 +147,7 @@ class ProcessServer(Server):
         self, request: Request, lease: PortLease, card: EngineCard, timeouts: ShutdownTimeouts, api_key: str | None
     ) -> None:
         self._request, self._lease, self._card, self._timeouts = request, lease, card, timeouts
-        self._watchdog = WatchdogClient(request, [lease.lock.fileno()])
+        self._watchdog = WatchdogClient(request, [lock.fileno() for lock in lease.locks])
         self._members = Membership(request.marker, self._watchdog.leader, self._watchdog.pid)
         self._pids: tuple[int, ...] = (self._watchdog.leader,)
         self._failure: Failure | None = None
@@ -289,7 +289,7 @@ class ProcessLauncher:
         log = prepare_folder(folder, command.files)
         secrets = secret_values(asked, command, environment)
         api_key = api_key_of(command.argv, engine_environment, card.serving)
-        lease = lease_port(self.ports)
+        lease = lease_port(self.ports, [*card.serving.derived_ports, *card.serving.port_flags.values()])
         temporary = "" if front or "TMPDIR" in command.env else _temporary_folder(marker)
         if temporary:
             environment["TMPDIR"] = temporary

@@ -88,6 +88,14 @@ class Serving(Entry):
 
     host_flag: str = "--host"
     port_flag: str = "--port"
+    derived_ports: list[int] = Field(
+        default=[], description="distances from its port at which the server listens besides; leased with it"
+    )
+    port_flags: dict[str, int] = Field(
+        default={},
+        description="option to the distance of the port that a launched server is given by it, where its version has "
+        "the option; leased as well",
+    )
     environment: dict[str, str] = Field(default={}, description="set for servers that autotune launches")
     arguments: list[str] = Field(default=[], description="added to the command of servers that autotune launches")
     api_key_flag: str | None = Field(default=None, description="option that makes the server want an API key")

@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import BadInput
-from autotune.serving.command import absolute_paths, find_program, prepare_folder, with_serving
+from autotune.serving.command import absolute_paths, find_program, prepare_folder, with_known_ports, with_serving
+from autotune.space.library import Library
 from autotune.space.serving import Serving
 
 WORDS = st.lists(st.sampled_from(["serve", "M", "--host", "0.0.0.0", "--port", "80", "--port=90", "--host=h", "--x"]))
@@ -33,6 +34,17 @@ def test_what_launched_servers_need_is_added_once() -> None:
     expected = ("M", "--enable-metrics", "--host", "127.0.0.1", "--port", "2")
     assert with_serving(["M"], serving, "127.0.0.1", 2) == expected
     assert with_serving(["M", "--enable-metrics"], serving, "127.0.0.1", 2) == expected
+
+
+def test_an_engine_s_other_ports_are_given_where_its_version_has_the_option() -> None:
+    sglang = Library().engine("sglang")
+    words = ["--nccl-port", "1", "--tp", "8"]
+    known = with_known_ports(sglang, {"--nccl-port", "--tp"}).serving
+    assert known.port_flags == {"--nccl-port": 240}
+    argv = with_serving(words, known, "127.0.0.1", 21000)
+    assert argv == ("--tp", "8", "--enable-metrics", "--nccl-port", "21240", "--host", "127.0.0.1", "--port", "21000")
+    old = with_known_ports(sglang, {"--tp"}).serving
+    assert "--nccl-port" not in with_serving(["--tp", "8"], old, "127.0.0.1", 21000)
 
 
 def test_relative_paths_are_anchored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -50,3 +50,20 @@ def test_a_lease_comes_back() -> None:
         lease_port([first.port])
     with closing(lease_port([first.port])) as second:
         assert second.port == first.port
+
+
+def test_ports_at_distances_are_leased_with_it_or_not_at_all() -> None:
+    with closing(lease_port()) as free:
+        port = free.port
+    with closing(lease_port([port], besides=[3, 5])):
+        for taken in (port, port + 3, port + 5):
+            with pytest.raises(BadInput):
+                lease_port([taken])
+        lease_port([port + 4]).close()
+        # Whose other port is taken gets neither, and holds nothing.
+        with pytest.raises(BadInput):
+            lease_port([port + 2], besides=[1])
+        lease_port([port + 2]).close()
+    with socket.create_server(("127.0.0.1", port + 3)), pytest.raises(BadInput):
+        lease_port([port], besides=[3, 5])
+    lease_port([port], besides=[3, 5]).close()

@@ -120,7 +120,9 @@ def container_of(winner: Winner) -> Container:
         name=name_of(choice.engine, winner.recommendation.model),
         image=image,
         # What a launch needs besides, to be measured, is no part of the recommendation.
-        argv=with_serving(argv, kind.card.serving.model_copy(update={"arguments": []}), ANYWHERE, PORT),
+        argv=with_serving(
+            argv, kind.card.serving.model_copy(update={"arguments": [], "port_flags": {}}), ANYWHERE, PORT
+        ),
         own_entrypoint=own_entrypoint(kind.card, hardware, image),
         env={name: value for name, value in env.items() if not chooses_gpus(name)},
         gpu_choice={name: value for name, value in env.items() if chooses_gpus(name)},
