@@ -33,7 +33,12 @@ from autotune.space.library import Library
 PROCESS, DOCKER = "process", "docker"
 TARGETS = (PROCESS, DOCKER)
 """The places to launch in that are examined: the values of ``--on``."""
-_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}
+_NVIDIA = "0x10de"
+_VENDORS = {_NVIDIA: "NVIDIA", "0x1002": "AMD"}
+_SWITCH = "0x0680"
+"""PCI class "other bridge": what NVIDIA's NVSwitches say they are."""
+_FABRIC_MANAGER = "nv-fabricmanager"[:15]
+"""The service's name as the kernel keeps it (proc(5), comm)."""
 _ACCELERATORS = ("0x0302", "0x1200")
 """PCI classes "3D controller" and "processing accelerator": what GPUs of a server say they are."""
 _IDLE_SHARE = 0.02
@@ -188,6 +193,20 @@ def present(host: Host) -> Iterator[Finding]:
     else:
         problem = f"an {maker} GPU is on the PCI bus, but no driver shows it"
         yield missing(problem, f"install and load {maker}'s driver")
+
+
+def fabric_manager(host: Host) -> Iterator[Finding]:
+    """Without its service the GPUs behind NVSwitches are shown, and none can be used (CUDA's error 802)."""
+    devices = (host.root / "sys/bus/pci/devices").glob("*")
+    switches = [d for d in devices if text(d / "vendor") == _NVIDIA and text(d / "class").startswith(_SWITCH)]
+    # A container shows the switches of its machine, but not the machine's processes.
+    if not switches or any((host.root / mark).exists() for mark in (".dockerenv", "run/.containerenv")):
+        return
+    if any(text(path) == _FABRIC_MANAGER for path in (host.root / "proc").glob("[0-9]*/comm")):
+        yield ok(f"nvidia-fabricmanager runs, for {len(switches)} NVSwitches")
+    else:
+        to_do = "sudo systemctl start nvidia-fabricmanager, of the same version as the driver"
+        yield warning(f"nvidia-fabricmanager does not run, and {len(switches)} NVSwitches need it", to_do)
 
 
 def idle(host: Host) -> Iterator[Finding]:
@@ -352,6 +371,7 @@ def _program(host: Host, name: str) -> str | None:
 CHECKS = (
     Check("engine", (PROCESS,), _engines, "search_spaces/*/engine.yaml"),
     Check("GPUs", TARGETS, present, "NVML and /proc/driver/nvidia; amdgpu in /sys/class/drm"),
+    Check("NVSwitch", TARGETS, fabric_manager, "NVIDIA Fabric Manager User Guide"),
     Check("GPU idle", TARGETS, idle, "NVML; amdgpu and amdkfd in /sys/class"),
     Check("AMD devices", (PROCESS,), amd_access, "ROCm installation prerequisites, https://rocm.docs.amd.com"),
     Check("NUMA balancing", TARGETS, numa_balancing, _TUNING),

@@ -90,6 +90,21 @@ def test_a_gpu_without_its_driver_is_missing(tmp_path: Path) -> None:
     assert "NVIDIA" in found(host(tmp_path), "GPUs")[0].message
 
 
+def test_nvswitches_need_their_service(tmp_path: Path) -> None:
+    nvidia(tmp_path, 8)
+    assert status(host(tmp_path), "NVSwitch") == []
+    for number in range(4):
+        device = f"sys/bus/pci/devices/0000:0{number}:00.0"
+        write(tmp_path, {f"{device}/class": "0x068000", f"{device}/vendor": "0x10de"})
+    (finding,) = found(host(tmp_path), "NVSwitch")
+    assert finding.status is Status.WARNING
+    assert "nvidia-fabricmanager does not run, and 4 NVSwitches need it" in finding.message
+    write(tmp_path, {"proc/812/comm": "nv-fabricmanage"})
+    assert status(host(tmp_path), "NVSwitch") == ["ok"]
+    write(tmp_path, {"proc/812/comm": "bash", ".dockerenv": ""})
+    assert status(host(tmp_path), "NVSwitch") == [], "a container does not show the machine's services"
+
+
 def test_a_gpu_in_use_names_its_processes(tmp_path: Path) -> None:
     amd(tmp_path, 4)
     busy(tmp_path, pid=77, gpu=2, held=96 * GIB)

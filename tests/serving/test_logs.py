@@ -163,6 +163,15 @@ def test_without_a_pattern(tmp_path: Path, log: str, exit_code: int, line: str) 
     assert ("SIGKILL" if exit_code < 0 else f"exit code {exit_code}") in failure.message
 
 
+@pytest.mark.parametrize(("log", "kernel"), [("ready\nserving", True), ("ready\nKeyError: 'x'\n", False)])
+def test_the_kernel_is_suspected_of_a_kill_only_where_the_log_has_no_exception(
+    tmp_path: Path, log: str, kernel: bool
+) -> None:
+    message = explain(tmp_path, "sglang", log, -9).message
+    assert "SIGKILL" in message
+    assert ("memory is used up" in message) == kernel
+
+
 def test_a_log_that_is_gone(tmp_path: Path) -> None:
     assert "its log is empty" in unknown_exit(tmp_path / "none", 1, "vLLM").message
     assert known_failure(tmp_path / "none", patterns_of(LIBRARY.engine("vllm"))) is None
