@@ -10,13 +10,14 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
 from autotune.engines import engine, names
-from autotune.engines.detect import find
+from autotune.engines.detect import find, lacking_modules
 from autotune.errors import BadInput
 from autotune.machine.gpu import Gpu, driver_version, gpus, mec_firmware
 from autotune.machine.resources import (
@@ -146,6 +147,16 @@ def warning(message: str, to_do: str, about: str = "") -> Finding:
 
 def missing(message: str, to_do: str, about: str = "") -> Finding:
     return Finding(about, (), Status.MISSING, message, to_do)
+
+
+def kernel_libraries(host: Host) -> Iterator[Finding]:
+    """What some configurations need and no engine installs by itself; the vendors' images have it."""
+    for name in names() if host.gpus_of("nvidia") else ():
+        with suppress(BadInput):
+            kind = engine(name, host.library)
+            for module in lacking_modules(kind.card, find(kind.card)):
+                rule = next(rule for rule in kind.card.rules if rule.module == module)
+                yield warning(rule.reason, "without it the configurations that need it are left out", name)
 
 
 def installed(name: str, library: Library) -> tuple[str, str | None]:
@@ -370,6 +381,7 @@ def _program(host: Host, name: str) -> str | None:
 
 CHECKS = (
     Check("engine", (PROCESS,), _engines, "search_spaces/*/engine.yaml"),
+    Check("kernel libraries", (PROCESS,), kernel_libraries, "search_spaces/*/engine.yaml, rules with a module"),
     Check("GPUs", TARGETS, present, "NVML and /proc/driver/nvidia; amdgpu in /sys/class/drm"),
     Check("NVSwitch", TARGETS, fabric_manager, "NVIDIA Fabric Manager User Guide"),
     Check("GPU idle", TARGETS, idle, "NVML; amdgpu and amdkfd in /sys/class"),

@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from autotune.engines import Engine, engine, recognise, split_command
-from autotune.engines.detect import Installation, find
+from autotune.engines.detect import Installation, find, lacking_modules
 from autotune.engines.installed_options import options_of, stand_in
 from autotune.engines.translate import translate, translate_arguments
 from autotune.errors import BadInput
@@ -88,7 +88,10 @@ def choose(
             table, warning = options_of(kinds[name], installation, notify)
             notes += [warning] if warning else []
             program = installation.program
-            installed[name] = InstalledEngine(program=program, version=installation.version, asked=warning is None)
+            lacking = tuple(lacking_modules(kinds[name].card, installation))
+            installed[name] = InstalledEngine(
+                program=program, version=installation.version, asked=warning is None, lacking=lacking
+            )
             kinds[name] = kinds[name].installed(program, table)
             _check_version(kinds[name], asked_versions.get(name), installation)
     elif binaries:

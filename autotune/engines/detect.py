@@ -40,6 +40,18 @@ else:
 """Asks a Python for the version of the first of some distributions that it has; `told_version` reads the answer."""
 
 
+_LACKING = "engine-lacks="
+# Imported, not only looked for: a library built for another PyTorch is there, and of no use.
+_MODULES_SCRIPT = f"""
+import importlib, sys
+for name in sys.argv[1:]:
+    try:
+        importlib.import_module(name)
+    except Exception:
+        print("{_LACKING}" + name)
+"""
+
+
 @dataclass(frozen=True, slots=True)
 class Installation:
     """An engine that this machine can start.
@@ -78,6 +90,18 @@ def find(card: EngineCard, binary: Path | None = None) -> Installation:
             f"install a newer one, or name another program with --engine-bin {card.engine}=PATH"
         )
     return installed
+
+
+def lacking_modules(card: EngineCard, installation: Installation) -> list[str]:
+    """List the Python modules of a card's rules that an installation cannot import; those alone that it was asked for.
+
+    One whose Python is not known, or does not answer, is taken to have them.
+    """
+    modules = sorted({rule.module for rule in card.rules if rule.module is not None})
+    if installation.python is None or not modules:
+        return []
+    told = output_of([str(installation.python), "-c", _MODULES_SCRIPT, *modules], VERSION_S) or ""
+    return [module for module in modules if f"{_LACKING}{module}" in told.splitlines()]
 
 
 def why_missing(card: EngineCard) -> str | None:

@@ -113,7 +113,9 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
     notes: list[str] = []
     heavy, plans = "", MemoryPlans(spec, library)
     for choice in spec.engines:
-        context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
+        here = spec.installed.get(choice.name)
+        lacking = here.lacking if here is not None else ()
+        context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest, lacking)
         kind = engine_of(library.engine(choice.name).engine, spec.installed, library, notify)
         reason = unsuited(kind.card, context) or unpinnable(kind.card, spec.pins)
         if reason is None and not anywhere:
@@ -156,6 +158,8 @@ def _searched(
     space.space.configurations = left = kept
     refusals = [f"{count} candidates are left out, {RULE}: {refusal}" for refusal, count in counts.items()]
     told = [f"{kind.card.title} {context.version}: {refusal}" for refusal in refusals]
+    absent = [rule for rule in kind.card.rules if rule.module and space.space.removed.get(rule.name)]
+    told += [f"{kind.card.title}: {space.space.removed[r.name]} combinations are left out: {r.reason}" for r in absent]
     if passed := ", ".join(f"{name}={value}" for name, value in space.passed.pins.items()):
         told.append(f"{space.passed.option} pins {passed}")
     if left:

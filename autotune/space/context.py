@@ -27,6 +27,7 @@ class Context:
         gpus: GPUs that the study uses, at most the node's.
         longest_request: input + output tokens of the longest request of the workloads; 0 = unknown.
         version: the engine's version.
+        lacking: Python modules that the engine's installation was asked for and does not have.
     """
 
     model: ModelCard
@@ -34,6 +35,7 @@ class Context:
     gpus: int
     version: str
     longest_request: int = 0
+    lacking: tuple[str, ...] = ()
 
     def scope(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
         """The names that an expression sees: the knobs and ``model, hardware, gpus, workload``."""

@@ -36,7 +36,8 @@ class Normaliser:
         self._version = version
         self.conditional = [(name, knob) for name, knob in card.knobs.items() if knob.active != "True"]
         self.effects = [effect for effect in card.effects if in_range(version, effect.versions)]
-        self.rules = [rule for rule in card.rules if in_range(version, rule.versions)]
+        told = [rule for rule in card.rules if rule.module is None or rule.module in context.lacking]
+        self.rules = [rule for rule in told if in_range(version, rule.versions)]
         self._rounds = len(self.effects) + len(self.conditional) + 1
 
     def apply(self, scope: dict[str, Any]) -> list[Effect]:

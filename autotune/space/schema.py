@@ -168,6 +168,9 @@ class Rule(Entry):
 
     name: str
     forbid: Expression = Field(description="true = the combination is forbidden")
+    module: str | None = Field(
+        default=None, description="Python module; the rule holds only where the engine's own Python cannot import it"
+    )
     kind: FailureKind
     message: str = Field(description="the engine's telling line, or what would be wrong")
     reason: str

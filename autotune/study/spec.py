@@ -40,11 +40,13 @@ class InstalledEngine(_Value):
         program: how its command line begins.
         version: as the installation tells it, local part included.
         asked: whether its own help tells its options; else a shipped table stands in.
+        lacking: Python modules that some configurations need and that it cannot import.
     """
 
     program: tuple[str, ...]
     version: str
     asked: bool = True
+    lacking: tuple[str, ...] = ()
 
 
 class PredictedCommand(_Value):
