@@ -20,6 +20,9 @@ from autotune.trial import SURE_TO_START, Configuration, Scalar
 
 MEMORY = "memory"
 """The name under which the candidates are counted that memory leaves out."""
+HOPELESS = 0.08
+"""Share of the weights that must be missing before any KV cache for a real node not to try it: two estimates
+of what DeepSeek-V3.2's weights take of a GPU with eight attention replicas differ by 7 %."""
 
 
 class MemoryPlans:
@@ -52,8 +55,8 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
     """Leave out what memory keeps from being recommended; say why, where nothing is left of an engine.
 
     That is what does not hold a request of ``--min-context``, and on the simulator, whose plan is the evidence, what
-    starts with odds below `SURE_TO_START`, but for engines' defaults, and unless nothing would be left. On a real node
-    what is too close to call is launched.
+    starts with odds below `SURE_TO_START`, on a real node what would have no KV cache even if
+    the plan were wrong by `HOPELESS`; but for engines' defaults, and unless nothing would be left.
     """
     simulated, floor, version = spec.on == "simulator", spec.min_context or 0, space.context.version
     planned = [(one, plans.of(one, version)) for one in space.space.configurations]
@@ -62,14 +65,19 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
     if planned and not kept:
         longest = max(plan.capacity_tokens for _, plan in planned if plan is not None)
         return f"no KV cache holds the {floor} tokens of --min-context, the largest holds {longest}"
-    if simulated:
-        default = space.effective({})
-        sure = [row for row in kept if row[1] is None or row[1].fit_probability >= SURE_TO_START or row[0] == default]
-        kept = sure if any(one != default for one, _ in sure) else kept
+    default = space.effective({})
+    sure = [row for row in kept if row[1] is None or _may_start(row[1], simulated) or row[0] == default]
+    kept = sure if any(one != default for one, _ in sure) else kept
     space.space.configurations = [one for one, _ in kept]
     if len(kept) < len(planned):
         space.space.removed[MEMORY] = len(planned) - len(kept)
     return None
+
+
+def _may_start(plan: MemoryPlan, simulated: bool) -> bool:
+    if simulated:
+        return plan.fit_probability >= SURE_TO_START
+    return plan.kv_cache + 3 * plan.cache_sigma > -HOPELESS * plan.weights
 
 
 def promises_kept(
