@@ -13,8 +13,8 @@ from typing import Any, Literal
 from autotune import curves
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import Workload, load_workload
-from autotune.metrics.derived import CURVE, counts
 from autotune.metrics.formulas import Slo
+from autotune.metrics.table import CURVE, counts
 from autotune.search import objective
 from autotune.search.decide.estimate import Spread, mean, percent
 from autotune.search.decide.verdict import Gain, Judgement, evidence, settings_of

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from autotune.metrics.formulas import HEADLINE, METRICS
+from autotune.metrics.table import HEADLINE, METRICS
 from autotune.search import objective
 from autotune.search.decide.estimate import FEW_DEGREES, LAUNCH_NOISE, Spread, Z, mean, percent
 from autotune.study.recommendation import Crossing, LadderComparison, LadderPoint, Side

@@ -21,8 +21,7 @@ import numpy as np
 
 from autotune import comparison, curves
 from autotune.comparison import Sheet
-from autotune.metrics.derived import COSTS, PER_GPU
-from autotune.metrics.formulas import HEADLINE
+from autotune.metrics.table import HEADLINE, METRICS
 from autotune.search import equivalents, timeline
 from autotune.search.decide.estimate import Spread, mean, percent
 from autotune.search.decide.sequential_test import Outcome
@@ -285,13 +284,6 @@ def _on_ladder(sheet: Sheet) -> list[FrontPoint]:
     return points
 
 
-_RATES = (
-    *(HEADLINE, "steady_total_token_throughput", "output_throughput", "request_throughput", "request_goodput"),
-    *("capacity_total_token_throughput", PER_GPU, *COSTS),
-)
-"""Objectives whose gain is in work per hour."""
-
-
 def study_cost(
     spec: StudySpec,
     launches: Sequence[Launch],
@@ -328,7 +320,7 @@ def _gpus(launch: Launch, gpus: int) -> int:
 
 
 def _gain(spec: StudySpec, gain_percent: float | None, workloads: Mapping[str, WorkloadComparison]) -> float:
-    if spec.objective in _RATES:
+    if METRICS[spec.objective].is_work:
         return (gain_percent or 0.0) / 100
     row = workloads.get(spec.workloads[0])
     before, after = ((m or {}).get(HEADLINE) for m in (row.baseline, row.recommended)) if row else (None, None)

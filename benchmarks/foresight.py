@@ -28,7 +28,7 @@ from pathlib import Path
 import numpy as np
 from scipy.stats import spearmanr
 
-from autotune.metrics.formulas import HEADLINE
+from autotune.metrics.table import HEADLINE
 from autotune.simulator.fit.calibrate import Predictor, Problem, target_of, without
 from autotune.simulator.fit.points import LeftOut, MeasuredPoint, model_name, points_of
 from autotune.simulator.fit.points import groups as groups_of

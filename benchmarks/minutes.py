@@ -23,7 +23,7 @@ from landscape import layout_of
 from landscapes_simulated import SIMULATED, _prepared, drawn_away
 
 from autotune.loadgen.workloads import load_workload
-from autotune.metrics.formulas import HEADLINE
+from autotune.metrics.table import HEADLINE
 from autotune.prepare.candidates import Prepared
 from autotune.search.acquisition import suggest
 from autotune.search.gp.encoding import Encoding

@@ -19,7 +19,7 @@ from autotune.errors import BadInput
 from autotune.evaluate.checked import Checked
 from autotune.evaluate.offline import Replayed, Simulated
 from autotune.loadgen.workloads import how_fixed, load_workload, on_ladder
-from autotune.metrics.formulas import HEADLINE
+from autotune.metrics.table import HEADLINE
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion

@@ -14,7 +14,7 @@ import yaml
 
 from autotune.cli.output import answer, say
 from autotune.errors import BadInput
-from autotune.metrics.formulas import HEADLINE
+from autotune.metrics.table import HEADLINE
 from autotune.simulator.fit.calibrate import Predicted, fitted_calibration, predicted_by
 from autotune.simulator.fit.points import MeasuredPoint, points_of, shape
 from autotune.simulator.fit.reading import Reading, read

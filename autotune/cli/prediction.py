@@ -14,7 +14,7 @@ from autotune.engines.translate import translate_typed
 from autotune.errors import BadInput, NothingFeasible, RefusedCommand
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.machine.node import check_gpus, node
-from autotune.metrics.derived import COSTS, check_price
+from autotune.metrics.table import COSTS, check_price
 from autotune.prepare.hub import know_model
 from autotune.simulator.node.calibration import calibration_in
 from autotune.simulator.node.memory import MEMORY_KEYS

@@ -13,9 +13,8 @@ from numbers import Integral, Real
 from typing import Any
 
 from autotune.evaluate import Evaluator
-from autotune.metrics.derived import CURVE, with_derived
-from autotune.metrics.formulas import METRICS, without_capacity
-from autotune.metrics.goodput import GOODPUT
+from autotune.metrics.formulas import without_capacity
+from autotune.metrics.table import CURVE, GOODPUT, METRICS, with_derived
 from autotune.space.context import gpus_of
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, Metrics, State, Trial, TrialResult
@@ -54,7 +53,7 @@ class Checked:
         return replace(result, state=State.INVALID, failure=Failure(FailureKind.INFRASTRUCTURE, message))
 
     def _derived(self, trial: Trial, result: TrialResult) -> TrialResult:
-        """The result with the metrics of `autotune.metrics.derived`, of the GPUs that a server takes."""
+        """The result with the metrics of `autotune.metrics.table`, of the GPUs that a server takes."""
         gpus, price = gpus_of(trial.configuration, self.spec.gpus), self.spec.gpu_hour_price
         metrics = {name: with_derived(measured, gpus, price) for name, measured in result.metrics.items()}
         return replace(result, metrics=metrics)

@@ -35,7 +35,7 @@ from autotune.loadgen.results import LoadOptions, Measurement, to_json
 from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.speculation import DraftReader
 from autotune.loadgen.workloads import load_workload, on_ladder
-from autotune.metrics.derived import CURVE, INVALID
+from autotune.metrics.table import CURVE, INVALID
 from autotune.notify import Stage, Watch, silent
 from autotune.prepare.weights import weights_failure
 from autotune.serving import ShutdownTimeouts, StartupTimeouts

@@ -22,8 +22,7 @@ from autotune.evaluate import PHASES
 from autotune.loadgen.capacity.judge import LOOKS
 from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
 from autotune.loadgen.workloads import Workload, load_workload, on_ladder
-from autotune.metrics.derived import CURVE
-from autotune.metrics.formulas import METRICS
+from autotune.metrics.table import CURVE, METRICS
 from autotune.replay.bundle import bundle_of
 from autotune.replay.ladder import study_table
 from autotune.simulator.find_load import find_load

@@ -1,74 +1,29 @@
-"""Formulas of all metrics, and limits on them (SLOs).
+"""Formulas of the metrics that a client counts, and limits on metrics (SLOs).
 
 Names and definitions are those of ``vllm bench serve --save-result``
 (https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py, `calculate_metrics`):
 token throughput is tokens per second of the whole run, ramp and drain included; TPOT of a request
 leaves its first token out; percentiles are interpolated linearly. Ours are ``steady_total_token_throughput``, see
-`autotune.metrics.steady`, and those of `autotune.metrics.derived`. Latencies are in ms, throughputs per second.
+`autotune.metrics.steady`, and the derived ones of `autotune.metrics.table`. Latencies are in ms, throughputs in 1/s.
 """
 
 from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict
 
-from autotune.errors import BadInput, UnknownName
-from autotune.metrics.derived import COSTS, PER_GPU, PER_USER
-from autotune.metrics.records import LATENCIES, STATISTICS, RequestRecords, latencies, statistics, token_series, tpot_ms
+from autotune.errors import BadInput
+from autotune.metrics.records import RequestRecords, latencies, statistics, token_series, tpot_ms
 from autotune.metrics.steady import steady_total_token_throughput
+from autotune.metrics.table import metric_meant
 from autotune.trial import Metrics
 
-
-@dataclass(frozen=True, slots=True)
-class Metric:
-    """Direction of a metric, and how it scales with the speed of a node.
-
-    Attributes:
-        maximise: whether more of it is better.
-        time_power: how it changes on a node that is faster by a factor f: it is multiplied by f ** time_power.
-    """
-
-    maximise: bool
-    time_power: int = 0
-
-
 _SLO = re.compile(r"\s*(?P<metric>[A-Za-z][\w-]*)\s*(?P<sense><=|>=|<|>)\s*(?P<limit>[^\s<>=]+)\s*")
-_RATE, _TIME, _COUNT = Metric(True, 1), Metric(False, -1), Metric(True)
-
-HEADLINE = "total_token_throughput"
-"""The metric that a study improves unless it says otherwise, and of which predictions' errors are known best."""
-
-METRICS: dict[str, Metric] = {
-    "duration": _TIME,
-    "completed": _COUNT,
-    "failed": Metric(False),
-    "total_input_tokens": _COUNT,
-    "total_output_tokens": _COUNT,
-    "request_throughput": _RATE,
-    "request_goodput": _RATE,
-    "output_throughput": _RATE,
-    "total_token_throughput": _RATE,
-    "max_output_tokens_per_s": _RATE,
-    "max_concurrent_requests": _COUNT,
-    "steady_total_token_throughput": _RATE,
-    "cache_hit_rate": _COUNT,
-    **{f"spec_decode_acceptance_{figure}": _COUNT for figure in ("rate", "length")},
-    "capacity_concurrency": _RATE,
-    "capacity_request_rate": _RATE,
-    "capacity_total_token_throughput": _RATE,
-    "capacity_output_tokens_per_s_per_user": _RATE,
-    **{f"{statistic}_{latency}_ms": _TIME for latency in LATENCIES for statistic in STATISTICS},
-    PER_GPU: _RATE,
-    PER_USER: _RATE,
-    **dict.fromkeys(COSTS, _TIME),
-}
-"""Every metric that an objective or an SLO may name."""
 
 
 class Slo(BaseModel):
@@ -113,31 +68,6 @@ class Slo(BaseModel):
 def without_capacity(metrics: Mapping[str, object]) -> bool:
     """Whether the metrics are those of a load search whose lightest load broke an SLO: their capacity is 0."""
     return 0 in (metrics.get("capacity_concurrency"), metrics.get("capacity_request_rate"))
-
-
-def check_metric(text: str, what: str = "metric", known: Collection[str] = METRICS) -> str:
-    """Return the known metric that a name means, as in `metric_meant`; raise `UnknownName` otherwise."""
-    name = metric_meant(text, known)
-    if name not in known:
-        raise UnknownName(what, text, known, meant=_with_words(text, known))
-    return name
-
-
-def metric_meant(text: str, known: Collection[str] = METRICS) -> str:
-    """The only metric that has the words of a text, or words that begin so (``p99-ttft``); else the text."""
-    meant = [text] if text in known else _with_words(text, known)
-    return meant[0] if len(meant) == 1 else text
-
-
-def _with_words(text: str, known: Collection[str]) -> list[str]:
-    words = [word for word in text.strip().lower().replace("-", "_").split("_") if word]
-
-    def has(metric: str, word: str) -> bool:
-        return any(part.startswith(word) for part in metric.split("_"))
-
-    asked = any(word.startswith("cap") for word in words)
-    named = [metric for metric in known if asked or not metric.startswith("capacity_")]
-    return [metric for metric in named if words and all(has(metric, word) for word in words)]
 
 
 def _good(done: RequestRecords, slos: Sequence[Slo]) -> int:

@@ -6,10 +6,9 @@ import math
 from collections.abc import Mapping, Sequence
 
 from autotune.errors import BadInput
-from autotune.metrics.derived import VIOLATIONS
 from autotune.metrics.formulas import Slo
+from autotune.metrics.table import VIOLATIONS
 
-GOODPUT = "request_goodput"
 LATENCIES = ("ttft", "tpot", "e2el")
 """What a request has one of."""
 

@@ -13,8 +13,7 @@ from autotune.errors import BadInput
 from autotune.evaluate.launched import EMULATOR_STARTUP_S
 from autotune.evaluate.offline import simulated_load
 from autotune.loadgen.workloads import load_workload, on_ladder
-from autotune.metrics.derived import with_derived
-from autotune.metrics.formulas import HEADLINE
+from autotune.metrics.table import HEADLINE, with_derived
 from autotune.outputs.report import text
 from autotune.prepare.candidates import Prepared
 from autotune.replay import file_of

@@ -15,9 +15,9 @@ from typing import Any, NotRequired, TypedDict
 
 from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.workloads import how_fixed, load_workload
-from autotune.metrics.derived import COSTS, PER_USER, check_price
-from autotune.metrics.formulas import METRICS, Slo, check_metric
-from autotune.metrics.goodput import GOODPUT, parse_goodput
+from autotune.metrics.formulas import Slo
+from autotune.metrics.goodput import parse_goodput
+from autotune.metrics.table import GOODPUT, METRICS, PER_USER, check_metric, check_price
 from autotune.replay import file_of, table_of
 from autotune.replay.ladder import on_ladder
 from autotune.space.library import Library
@@ -94,7 +94,7 @@ def _check_money(objective: str, pareto: str | None, slos: Sequence[Slo], price:
     """Raise `BadInput` for a cost that nobody can tell."""
     asked = [("--objective", objective), ("--pareto", pareto), *(("--slo", slo.metric) for slo in slos)]
     for option, metric in asked if price is None else ():
-        if metric in COSTS:
+        if metric and METRICS[metric].needs == "--gpu-hour-price":
             raise BadInput(f"{option} {metric}: no cost can be told without a price; add --gpu-hour-price, e.g. 3.20")
 
 
@@ -108,11 +108,10 @@ def _ladder(text: str | None) -> tuple[int, ...]:
 
 def _check_find_load(options: RunOptions, metrics: Sequence[str | None], weights: Mapping[str, float]) -> None:
     """Raise `BadInput` for a capacity that is not searched for, or one of several workloads."""
-    measured_by = {"capacity_concurrency": ("concurrency",), "capacity_request_rate": ("rate",)}
     for metric in metrics:
-        by = measured_by.get(metric or "", ("concurrency", "rate"))
-        if metric is not None and metric.startswith("capacity_") and options.find_load not in by:
-            raise BadInput(f"{metric} is measured with --find-load {' or '.join(by)}: ask for that too")
+        option, _, by = METRICS[metric].needs.partition(" ") if metric else ("", "", "")
+        if option == "--find-load" and (options.find_load is None or by not in ("", options.find_load)):
+            raise BadInput(f"{metric} is measured with --find-load {by or 'concurrency or rate'}: ask for that too")
     if options.find_load is not None and options.ladder is not None:
         raise BadInput("--ladder: the load search has a curve of its own; leave out --ladder or --find-load")
     if options.find_load is not None and weights:

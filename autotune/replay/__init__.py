@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import BadInput, MalformedFile
-from autotune.metrics.formulas import METRICS
+from autotune.metrics.table import METRICS
 from autotune.replay.archive import BEGINNING, unpack
 from autotune.replay.table import (
     ENGINE,

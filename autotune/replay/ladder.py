@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from autotune.errors import BadInput
-from autotune.metrics.derived import CURVE
+from autotune.metrics.table import CURVE
 from autotune.replay import table_of
 from autotune.replay.table import Row, Table
 from autotune.space.library import Library

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from autotune.errors import UnknownName
-from autotune.metrics.formulas import METRICS
+from autotune.metrics.table import METRICS
 from autotune.space.library import Library
 from autotune.trial import Command, Configuration, Evidence, Failure, Metrics, Scalar
 

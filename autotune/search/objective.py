@@ -11,9 +11,8 @@ import math
 from collections.abc import Iterable
 from statistics import fmean, geometric_mean
 
-from autotune.metrics.derived import CURVE, counts
-from autotune.metrics.formulas import METRICS, check_metric, without_capacity
-from autotune.metrics.goodput import GOODPUT
+from autotune.metrics.formulas import without_capacity
+from autotune.metrics.table import CURVE, GOODPUT, METRICS, check_metric, counts
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Metrics, Role, State
 

@@ -8,7 +8,7 @@ from typing import Any
 from packaging.version import Version
 
 from autotune.loadgen.workloads import Workload
-from autotune.metrics.formulas import HEADLINE
+from autotune.metrics.table import HEADLINE
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import (
     PredictionErrors,

@@ -8,8 +8,8 @@ from typing import Any
 
 from autotune.engines import Engine, engine, recognise
 from autotune.loadgen.workloads import Workload
-from autotune.metrics.derived import with_derived
 from autotune.metrics.formulas import Slo
+from autotune.metrics.table import with_derived
 from autotune.simulator.node import ServerSetup, SimulatedOutcome, simulate
 from autotune.simulator.node.calibration import Calibration, calibration_of
 from autotune.simulator.node.coefficients import conditional_knobs, speed_card

@@ -9,9 +9,9 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import BadInput, UnknownName
-from autotune.metrics.derived import PER_USER
 from autotune.metrics.formulas import Slo
-from autotune.metrics.goodput import GOODPUT, MOST_VIOLATIONS, goodput_limits
+from autotune.metrics.goodput import MOST_VIOLATIONS, goodput_limits
+from autotune.metrics.table import GOODPUT, PER_USER
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.yaml_text import parse_yaml
 from autotune.trial import Scalar

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.evaluate.checked import Checked
-from autotune.metrics.formulas import METRICS
+from autotune.metrics.table import METRICS
 from autotune.study.results import row_of
 from autotune.trial import Evidence, Failure, FailureKind, Launch, Role, State, Trial, TrialResult
 from tests.small_study import BASELINE, COMMANDS, metrics, spec

@@ -12,8 +12,9 @@ from autotune.loadgen.client.outcomes import OK, OutcomeKind, RequestOutcome, ta
 from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.stream import Exchange
 from autotune.loadgen.prefix_cache import CacheUse
-from autotune.metrics.formulas import LATENCIES, METRICS, Slo, summarize, tpot_ms
-from autotune.metrics.records import RequestRecords
+from autotune.metrics.formulas import Slo, summarize, tpot_ms
+from autotune.metrics.records import LATENCIES, RequestRecords
+from autotune.metrics.table import METRICS
 from tests.loadgen.test_metrics import runs
 
 PER_SECOND_OF_THE_CLOCK = {"max_output_tokens_per_s", "max_concurrent_requests"}

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import UnknownName
-from autotune.metrics.formulas import LATENCIES, METRICS, STATISTICS, Slo, check_metric, summarize
-from autotune.metrics.records import RequestRecords
+from autotune.metrics.formulas import Slo, summarize
+from autotune.metrics.records import LATENCIES, STATISTICS, RequestRecords
+from autotune.metrics.table import METRICS, check_metric
 
 
 def records(sent, first, finished, read, written, ok=None, **series):

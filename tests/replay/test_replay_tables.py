@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import BadInput
-from autotune.metrics.formulas import METRICS
+from autotune.metrics.table import METRICS
 from autotune.replay import PLAIN, Table, read_table
 from autotune.replay.table import is_metric, parse_value
 from autotune.space.library import Library

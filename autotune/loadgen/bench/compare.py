@@ -14,7 +14,7 @@ from autotune.arrays import Floats, Ints
 from autotune.errors import BadInput
 from autotune.loadgen.bench.results import number, read
 from autotune.loadgen.request_file import RequestTable, read_requests
-from autotune.metrics.formulas import METRICS
+from autotune.metrics.table import METRICS
 from autotune.trial import Evidence
 
 Interval = tuple[float, float]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from time import perf_counter_ns
 from typing import Any
 
@@ -13,27 +13,29 @@ from rich.table import Column
 from autotune.loadgen.bench.compare import mean_interval
 from autotune.loadgen.capacity.found import LOADS, described
 from autotune.loadgen.client.messages import Progress as LoadProgress
+from autotune.metrics.table import COSTS, STEADY, shown_in, title_of
 from autotune.trial import Evidence
 
 _PLAIN_EVERY_NS = 5_000_000_000
 _WIDTH = 50
 _TITLE = 40
 
-_COUNTS = (
-    ("Successful requests", "completed", "d"),
-    ("Failed requests", "failed", "d"),
-    ("Maximum request concurrency", "max_concurrency", "d"),
-    ("Request rate configured (RPS)", "request_rate", ".2f"),
-    ("Benchmark duration (s)", "duration", ".2f"),
-    ("Total input tokens", "total_input_tokens", "d"),
-    ("Total generated tokens", "total_output_tokens", "d"),
-    ("Request throughput (req/s)", "request_throughput", ".2f"),
-    ("Request goodput (req/s)", "request_goodput", ".2f"),
-    ("Output token throughput (tok/s)", "output_throughput", ".2f"),
-    ("Peak output token throughput (tok/s)", "max_output_tokens_per_s", ".2f"),
-    ("Peak concurrent requests", "max_concurrent_requests", ".2f"),
-    ("Total token throughput (tok/s)", "total_token_throughput", ".2f"),
-)
+_VLLM = {
+    "completed": "Successful requests",
+    "failed": "Failed requests",
+    "max_concurrency": "Maximum request concurrency",
+    "request_rate": "Request rate configured (RPS)",
+    "duration": "Benchmark duration (s)",
+    "total_input_tokens": "Total input tokens",
+    "total_output_tokens": "Total generated tokens",
+    "request_throughput": "Request throughput (req/s)",
+    "request_goodput": "Request goodput (req/s)",
+    "output_throughput": "Output token throughput (tok/s)",
+    "max_output_tokens_per_s": "Peak output token throughput (tok/s)",
+    "max_concurrent_requests": "Peak concurrent requests",
+    "total_token_throughput": "Total token throughput (tok/s)",
+}
+"""The figures of ``vllm bench serve`` with its titles, in its order."""
 _OF_A_SWEEP = ("completed", "failed", "duration", "total_input_tokens", "total_output_tokens")
 """What adds up over load points; a throughput or a latency is of one of them, and stands in the curve."""
 _LATENCIES = (
@@ -42,24 +44,11 @@ _LATENCIES = (
     ("itl", "Inter-token Latency", "ITL"),
     ("e2el", "End-to-end Latency", "E2EL"),
 )
-_DERIVED = (
-    ("Total token throughput per GPU (tok/s)", "total_token_throughput_per_gpu", ".2f"),
-    ("Output tokens per second per user", "output_tokens_per_s_per_user", ".2f"),
-    ("Cost per million tokens", "cost_per_million_tokens", ".4f"),
-    ("Cost per million input tokens", "cost_per_million_input_tokens", ".4f"),
-    ("Cost per million output tokens", "cost_per_million_output_tokens", ".4f"),
-)
-_CLIENT = (
-    ("Share of a core", "cpu_share", ".2f"),
-    ("Event loop lag P99 (ms)", "loop_lag_p99_ms", ".2f"),
-    ("Send delay P99 (ms)", "send_delay_p99_ms", ".2f"),
-)
-_CAPACITY = (
-    ("Capacity (requests in flight)", "capacity_concurrency", "d"),
-    ("Capacity (req/s)", "capacity_request_rate", ".2f"),
-    ("Total tok/s at capacity, steady", "capacity_total_token_throughput", ".2f"),
-    ("Output tok/s per user at capacity", "capacity_output_tokens_per_s_per_user", ".2f"),
-)
+_CLIENT = {
+    "cpu_share": "Share of a core",
+    "loop_lag_p99_ms": "Event loop lag P99 (ms)",
+    "send_delay_p99_ms": "Send delay P99 (ms)",
+}
 _CURVE = (
     ("total tok/s", "total_token_throughput"),
     ("output tok/s", "output_throughput"),
@@ -78,16 +67,19 @@ def table(result: Mapping[str, Any]) -> list[str]:
     emulated = result["evidence"] != Evidence.MEASURED
     title = f" Serving Benchmark Result{' (' + result['evidence'].upper() + ')' if emulated else ''} "
     lines.append(title.center(_WIDTH, "="))
-    lines += _figures(result, [row for row in _COUNTS if not sweep or row[1] in _OF_A_SWEEP])
+    lines += _figures(result, _OF_A_SWEEP if sweep else _VLLM)
     for name, heading, short in () if sweep else _LATENCIES:
         lines.append(heading.center(_WIDTH, "-"))
         for statistic in ("mean", "median", "p90", "p99"):
             lines.append(_line(f"{statistic.capitalize()} {short} (ms)", f"{result[f'{statistic}_{name}_ms']:.2f}"))
-    derived = [] if sweep else _figures(result, _DERIVED)
+    derived = [] if sweep else _figures(result, shown_in("bench"))
     lines += ["Per GPU, per user, in money".center(_WIDTH, "-"), *derived] if derived else []
     lines += [f"INVALID: {result['invalid']}"] if result["invalid"] else []
     lines += [*_workload(result, sweep), *_repeats(result["repeats"], sweep), "Client".center(_WIDTH, "-")]
-    lines += [*_figures(result["client"], _CLIENT), _line("Kept up", "no" if result["client_bound"] else "yes")]
+    lines += [
+        *_figures(result["client"], _CLIENT, _CLIENT),
+        _line("Kept up", "no" if result["client_bound"] else "yes"),
+    ]
     return [*lines, "=" * _WIDTH]
 
 
@@ -106,7 +98,7 @@ def search_table(result: Mapping[str, Any]) -> list[str]:
     by, key = result["find_load"], LOADS[result["find_load"]]
     points = [{"label": described(by, row[key]), "metrics": row} for row in result["curve"]]
     found = [f"{sentence}." for sentence in result["load_search"]]
-    return [*curve(points), "", *found, *_figures(result, _CAPACITY), "", *table(result)]
+    return [*curve(points), "", *found, *_figures(result, shown_in("capacity")), "", *table(result)]
 
 
 def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
@@ -114,7 +106,7 @@ def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
     lines += [_line("Seed", str(result["seed"])), _line("Evidence", result["evidence"])]
     cache, reason = result["cache"], result["steady"].get("reason")
     if not sweep:
-        lines += _figures(result, [("Steady total token throughput (tok/s)", "steady_total_token_throughput", ".2f")])
+        lines += _figures(result, [STEADY])
     lines += [f"  no steady state: {reason}"] if reason else []
     lines.append(_line("Prefix cache emptied before each load", _emptied(cache)))
     if cache["hit_rate"] is not None:
@@ -145,10 +137,15 @@ def _repeats(repeats: Sequence[Mapping[str, Any]], sweep: bool) -> list[str]:
     return [*lines, _line("95 % interval of the mean", f"{low:.2f} to {high:.2f}")]
 
 
-def _figures(values: Mapping[str, Any], shown: Sequence[tuple[str, str, str]]) -> list[str]:
+def _figures(values: Mapping[str, Any], names: Iterable[str], titles: Mapping[str, str] = _VLLM) -> list[str]:
     """Lines of the figures that the result has: a load without limit has no rate."""
-    numbers = [(title, values.get(name), form) for title, name, form in shown]
-    return [_line(title, format(value, form)) for title, value, form in numbers if isinstance(value, int | float)]
+    lines = []
+    for name in names:
+        value, (title, unit) = values.get(name), title_of(name)
+        form = "d" if isinstance(value, int) else ".4f" if name in COSTS else ".2f"
+        if isinstance(value, int | float):
+            lines.append(_line(titles.get(name) or (f"{title} ({unit})" if unit else title), format(value, form)))
+    return lines
 
 
 def _line(title: str, value: str) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from autotune import redact
-from autotune.metrics.derived import CURVE, INVALID, counts
+from autotune.metrics.table import CURVE, INVALID, counts
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.study.recommendation import Choice, LadderComparison, Objective, Side
 from autotune.trial import Metrics

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from autotune import redact
-from autotune.metrics.derived import COSTS
+from autotune.metrics.table import COSTS, shown_in
 from autotune.outputs.report import StudyRecord, curves, text, words
 from autotune.outputs.report.tables import average, best_per_engine, broken_slos, layouts, values_of
 from autotune.study.home import Home
@@ -21,7 +21,7 @@ _WORTH = {
     "Measure before you rely on it.",
     Evidence.REPLAYED: "No server ran: every figure was read from recorded launches, and is as good as they were.",
 }
-SHOWN = ("total_token_throughput", "output_throughput", "mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
+SHOWN = shown_in("report")
 """Metrics that are shown of every workload."""
 
 

@@ -6,27 +6,8 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from autotune.metrics.derived import PER_GPU, PER_USER, VIOLATIONS
+from autotune.metrics.table import title_of
 from autotune.trial import Scalar
-
-_WORDS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end-to-end latency"}
-_NAMED = {
-    "total_token_throughput": ("Total TPS", "tok/s"),
-    "steady_total_token_throughput": ("Total TPS in the steady state", "tok/s"),
-    "output_throughput": ("Output TPS", "tok/s"),
-    "max_output_tokens_per_s": ("Highest output TPS", "tok/s"),
-    "request_throughput": ("Request throughput", "req/s"),
-    "capacity_concurrency": ("Capacity", "requests in flight"),
-    "capacity_request_rate": ("Capacity", "req/s"),
-    "capacity_total_token_throughput": ("Total TPS at capacity", "tok/s"),
-    "capacity_output_tokens_per_s_per_user": ("Output tokens per second and user at capacity", "tok/s"),
-    "request_goodput": ("Goodput", "req/s"),
-    VIOLATIONS: ("Requests that break a limit", "%"),
-    "duration": ("Duration", "s"),
-    PER_GPU: ("Total TPS per GPU", "tok/s"),
-    PER_USER: ("Output TPS per user", "tok/s"),
-}
-
 
 _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 
@@ -120,24 +101,15 @@ def change(before: object, after: object) -> str:
 
 def title(metric: str) -> str:
     """A metric's name as people say it, with its unit: ``p99_ttft_ms`` becomes ``P99 TTFT (ms)``."""
-    name, unit = _named(metric)
+    name, unit = title_of(metric)
     return f"{name} ({unit})" if unit else name
 
 
 def measure(metric: str, value: float) -> str:
     """A figure in a sentence: ``total TPS of 9,100.00 tok/s``."""
-    name, unit = _named(metric)
+    name, unit = title_of(metric)
     name = name if name[1:2].isupper() or name[1:2].isdigit() else name[:1].lower() + name[1:]
     return f"{name} of {number(value)} {unit}".strip()
-
-
-def _named(metric: str) -> tuple[str, str]:
-    """Name and unit."""
-    if metric in _NAMED:
-        return _NAMED[metric]
-    words = metric.removesuffix("_ms").split("_")
-    shown = " ".join(_WORDS.get(word, word) for word in words)
-    return shown[:1].upper() + shown[1:], "ms" if metric.endswith("_ms") else ""
 
 
 def scalar(value: Scalar) -> str:

@@ -9,10 +9,9 @@ from autotune.engines import engine as engine_of
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.found import LOADS, described
 from autotune.loadgen.workloads import how_fixed, load_workload
-from autotune.metrics.derived import VIOLATIONS
 from autotune.metrics.formulas import Slo
-from autotune.metrics.goodput import GOODPUT
 from autotune.metrics.steady import SHORT_S
+from autotune.metrics.table import GOODPUT, VIOLATIONS
 from autotune.outputs.report import text
 from autotune.search.objective import maximises
 from autotune.space.context import Context

@@ -12,7 +12,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from autotune import redact
-from autotune.metrics.derived import COST, CURVE, PER_GPU, PER_USER, counts
+from autotune.metrics.table import CURVE, PER_USER, counts, shown_in
 from autotune.outputs.report.outcome import SHOWN
 from autotune.outputs.report.render import PICTURES
 from autotune.search.objective import achieved, best_so_far, maximises, on_workloads, score, violations
@@ -25,14 +25,6 @@ TEXT_LENGTH = 5000
 
 OBJECTIVE = "objective"
 """The metric of every run that has the objective's value, whatever metric that is."""
-
-_OF_THE_FIRST = (
-    *("steady_total_token_throughput", "request_throughput", "request_goodput", PER_GPU, PER_USER, COST),
-    *("median_ttft_ms", "median_tpot_ms", "mean_itl_ms", "p99_itl_ms", "mean_e2el_ms", "p99_e2el_ms"),
-    *("capacity_concurrency", "capacity_request_rate", "capacity_total_token_throughput"),
-    *("completed", "failed", "duration", "cache_hit_rate", "spec_decode_acceptance_rate"),
-)
-"""Metrics that a launch's run has besides of the objective's workload; all others are in ``results.jsonl``."""
 
 UNFINISHED = "unfinished"
 """The parent run's tag ``verdict`` until there is one."""
@@ -85,7 +77,7 @@ def launch_metrics(spec: StudySpec, launch: Launch, baseline: Launch | None = No
     if mine is not None and base is not None:
         metrics["gain_percent"] = 100 * math.expm1(mine - base)
     for workload, values in launch.result.metrics.items():
-        names = SHOWN + _OF_THE_FIRST if workload == spec.workloads[0] else SHOWN
+        names = SHOWN + shown_in("mlflow") if workload == spec.workloads[0] else SHOWN
         metrics.update(_numbers(_figures(spec, values, names), f"{workload}."))
     metrics.update(_numbers({name: getattr(launch.result, name) for name in SERVED}))
     return {**metrics, **_numbers(launch.result.times_s, "time_s.")}

@@ -19,9 +19,7 @@ from autotune.arrays import Floats
 from autotune.engines import engine
 from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.workloads import Workload, load_workload
-from autotune.metrics.derived import DERIVED, PER_USER, VIOLATIONS, with_derived
-from autotune.metrics.formulas import HEADLINE, METRICS
-from autotune.metrics.goodput import GOODPUT
+from autotune.metrics.table import DERIVED, GOODPUT, HEADLINE, METRICS, PER_USER, with_derived
 from autotune.prepare.candidates import Prepared
 from autotune.replay import file_of
 from autotune.search.gp.kernels import Prior, UnsureFigure
@@ -92,8 +90,6 @@ class Draws:
         return tuple(found)
 
 
-_SAME = {"steady_total_token_throughput": "total_token_throughput"}
-"""Objective to the predicted metric that orders the candidates alike."""
 _APPROXIMATION = {"tpot": 0.15, "ttft": 0.2, "e2el": 0.1}
 """Standard deviation of ln(simulator / its fast prediction) of latencies, from ``benchmarks/priors.py``."""
 _OF_RATES = 0.1
@@ -220,7 +216,7 @@ def _means(
     spec: StudySpec, predicted: Sequence[Sequence[SteadyPrediction | None]], setups: Setups, loads: Shares
 ) -> Floats:
     """The logarithm of the objective, more is better, shape ``(setups,)``; NaN where it is not predicted."""
-    metric = _SAME.get(spec.objective, spec.objective)
+    metric = METRICS[spec.objective].predicted_as or spec.objective
     sign = 1.0 if METRICS[metric].maximise else -1.0
     mean = np.zeros(len(predicted[0]))
     for column, (_, share) in zip(predicted, loads, strict=True):
@@ -233,7 +229,7 @@ def _value(spec: StudySpec, metric: str, one: SteadyPrediction | None, setup: Ca
     """A predicted metric; NaN where it is not predicted."""
     if one is None or setup is None:
         return math.nan
-    if metric not in (*DERIVED, VIOLATIONS):
+    if metric not in DERIVED:
         return one.metrics.get(metric, math.nan)
     gpus = gpus_of(setup.configuration, spec.gpus)
     return float(with_derived(one.metrics, gpus, spec.gpu_hour_price).get(metric, math.nan))
@@ -262,7 +258,7 @@ def _predicted(node: SteadyNode, setup: Candidate) -> SteadyPrediction | None:
 
 def _spread(spec: StudySpec, calibration: Calibration, candidate: Candidate, workload: Workload) -> float:
     """Standard deviation of ln(measured / predicted) that a configuration has for itself."""
-    metric = _SAME.get(spec.objective, spec.objective)
+    metric = METRICS[spec.objective].predicted_as or spec.objective
     engine_name, knobs = candidate.configuration.engine, candidate.configuration.knobs
     setup = ServerSetup(engine_name, candidate.engine_version, knobs, spec.model, spec.hardware, spec.gpus, calibration)
     errors = errors_for(setup)

@@ -21,7 +21,7 @@ import numpy as np
 
 from autotune.arrays import Floats
 from autotune.errors import BadInput, MalformedFile
-from autotune.metrics.formulas import METRICS
+from autotune.metrics.table import METRICS
 from autotune.replay import read_table
 from autotune.search.feasibility import p_starts
 from autotune.search.gp.encoding import Encoding

@@ -37,7 +37,7 @@ from scipy.optimize import least_squares
 from autotune.arrays import Floats
 from autotune.child import die_with_parent
 from autotune.loadgen.workloads import Workload
-from autotune.metrics.formulas import HEADLINE
+from autotune.metrics.table import HEADLINE
 from autotune.notify import Notify
 from autotune.simulator.fit.points import MeasuredPoint, alone, groups
 from autotune.simulator.node import ServerSetup, run_server

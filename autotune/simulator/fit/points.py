@@ -18,7 +18,7 @@ from packaging.version import Version
 
 from autotune.loadgen.workloads import Workload
 from autotune.loadgen.workloads.lengths import FixedLengths, Lengths, LibraryTextLengths, ShareGPTLengths, TableLengths
-from autotune.metrics.formulas import HEADLINE
+from autotune.metrics.table import HEADLINE
 from autotune.simulator.resolve_command import ResolvedCommand
 from autotune.space.cards import ModelCard
 from autotune.space.fingerprint import broken_rules

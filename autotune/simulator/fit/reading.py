@@ -21,8 +21,8 @@ from autotune.engines.installed_options import as_measured
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.loadgen.workloads import Workload, load_workload, workload_names
 from autotune.loadgen.workloads.arrivals import arrival_of
-from autotune.metrics.formulas import HEADLINE, METRICS
 from autotune.metrics.records import LATENCIES
+from autotune.metrics.table import HEADLINE, METRICS
 from autotune.simulator.fit.points import LeftOut, MeasuredRow
 from autotune.simulator.resolve_command import resolve_for
 from autotune.space.cards import HardwareCard
@@ -45,7 +45,6 @@ _DESCRIPTION = (
 
 _NODE = re.compile(r"(\d+)\s*[x×]\s*(\S.*)")
 _NEVER_ZERO = re.compile(r"duration|completed|(request|output|total_token)_throughput|(?!std).*_(ttft|e2el)_ms")
-_MAY_BE_ZERO = re.compile(r"failed|cache_hit_rate|request_goodput|std_.*")
 _SAME = math.log(1.1)
 """Throughput times duration is the tokens, but for rounding and a client's own idea of when a run begins."""
 
@@ -229,7 +228,7 @@ def checked(given: Mapping[str, Any]) -> dict[str, float]:
             continue
         if figure == 0 and _NEVER_ZERO.fullmatch(name):
             raise BadInput(f"{name} is 0; write tokens or requests per second, ms or s, or say why it failed")
-        if figure > 0 or _MAY_BE_ZERO.fullmatch(name):
+        if figure > 0 or METRICS[name].may_be_zero:
             metrics[name] = figure
     if HEADLINE not in metrics:
         raise BadInput(f"no {HEADLINE}; a row that ran needs {HEADLINE}, one that did not its failure")

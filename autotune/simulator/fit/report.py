@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from autotune.metrics.formulas import HEADLINE
+from autotune.metrics.table import HEADLINE
 from autotune.simulator.fit.calibrate import Predicted
 from autotune.simulator.fit.points import MeasuredPoint, model_name
 from autotune.simulator.resolve_command import ResolvedCommand

@@ -25,7 +25,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from autotune.arrays import Floats
 from autotune.errors import BadInput, MalformedFile
-from autotune.metrics.formulas import HEADLINE
+from autotune.metrics.table import HEADLINE
 from autotune.simulator.node.coefficients import Coefficients, Figures, SpeedCard, adjusted
 from autotune.space.cards import HardwareCard
 from autotune.space.entry import Entry

@@ -26,9 +26,9 @@ import numpy as np
 
 from autotune.arrays import Floats
 from autotune.loadgen.workloads import Workload
-from autotune.metrics.formulas import HEADLINE, Slo
-from autotune.metrics.goodput import GOODPUT
+from autotune.metrics.formulas import Slo
 from autotune.metrics.records import QUANTILES
+from autotune.metrics.table import GOODPUT, HEADLINE
 from autotune.simulator.node import beyond_step, too_long
 from autotune.simulator.node.calibration import (
     Calibration,

@@ -137,8 +137,8 @@ def test_without_a_steady_state_there_is_no_steady_figure(tmp_path: Path):
         two = bench(tmp_path, server.url, "--workload", "random:12:5:2", "--save-result", "two.json")
         ten = bench(tmp_path, server.url, "--concurrency", "1", "--save-result", "ten.json")
     assert "no steady state: 2 requests" in two.out
-    assert "Steady total token throughput" not in two.out
-    assert "Steady total token throughput" in ten.out
+    assert "Total TPS in the steady state" not in two.out
+    assert "Total TPS in the steady state" in ten.out
     of_two, of_ten = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("two", "ten"))
     for result, known in ((of_two, False), (of_ten, True)):
         metrics = (result, result["points"][0]["metrics"])

@@ -9,7 +9,7 @@ from statistics import median
 from autotune import redact
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
-from autotune.metrics.formulas import METRICS
+from autotune.metrics.table import METRICS
 from autotune.outputs.report import StudyRecord, tables, text, words
 from autotune.outputs.report.pictures import Bar, Block, Line, Panel, Picture, Point, Values
 from autotune.replay import file_of

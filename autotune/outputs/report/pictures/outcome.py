@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import geometric_mean
 
-from autotune.metrics.derived import CURVE, PER_GPU, PER_USER, counts, with_derived
+from autotune.metrics.table import CURVE, PER_GPU, PER_USER, counts, with_derived
 from autotune.outputs.report import StudyRecord, tables, text
 from autotune.outputs.report.pictures import Line, Panel, Picture, Point, Values, figure
 from autotune.outputs.report.pictures.launches import command, decided, looks_of, short

@@ -1,0 +1,259 @@
+"""The table of metrics: name, title, unit, direction, scaling, derivation, and where each is shown.
+
+A new metric is one row. What a client counts is computed in `autotune.metrics.formulas`; a row with `derive` follows
+from other metrics. Names and definitions are those of ``vllm bench serve --save-result`` where it has one
+(https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from autotune.errors import BadInput, UnknownName
+from autotune.metrics.records import LATENCIES, STATISTICS
+from autotune.trial import Metrics
+
+HEADLINE = "total_token_throughput"
+"""The default objective, and the metric whose prediction error is known best."""
+STEADY = "steady_total_token_throughput"
+GOODPUT = "request_goodput"
+PER_GPU = "total_token_throughput_per_gpu"
+PER_USER = "output_tokens_per_s_per_user"
+COST = "cost_per_million_tokens"
+VIOLATIONS = "request_violations_percent"
+
+CURVE = "curve"
+"""Key, among a workload's metrics, of the metrics at other loads: a list of flat rows."""
+INVALID = "invalid"
+"""Key, in a row of a curve, of the reason why its measurement is invalid."""
+
+Place = Literal["report", "mlflow", "bench", "capacity"]
+"""Where a metric is shown without being asked for: in reports and MLflow for every workload (``report``), in MLflow for
+the objective's workload alone (``mlflow``), behind vLLM's figures in the table of ``autotune bench``, and there after a
+load search (``capacity``)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """The metrics of one load, and what derivations need besides.
+
+    Attributes:
+        gpus: of the server; None where unknown.
+        price: of one GPU for an hour, in any currency; None where unknown.
+    """
+
+    metrics: Mapping[str, Any]
+    gpus: int | None
+    price: float | None
+
+    def positive(self, name: str) -> float:
+        """A metric that may be divided by; 0 where it is missing, 0 or infinite."""
+        value = self.metrics.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return 0.0
+        return float(value) if 0 < value < math.inf else 0.0
+
+    def cost(self, tokens_per_s: float) -> float | None:
+        """Price of 10^6 tokens at a rate: GPUs x price / 3600 / rate x 10^6."""
+        if self.gpus is None or self.price is None or tokens_per_s <= 0:
+            return None
+        return self.gpus * self.price / 3600 / tokens_per_s * 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A row of the table.
+
+    Attributes:
+        title: for tables and sentences.
+        maximise: True if more of it is better.
+        time_power: scaling with a node that is faster by a factor f: the metric is multiplied by f ** time_power. An
+            objective scales (`time_power` is not 0).
+        is_work: True if a gain in it is a gain in work per hour, which pays for the hours of a study.
+        may_be_zero: True if 0 is a possible measurement.
+        needs: the option without which it is not measured.
+        shown: places that show it unasked.
+        predicted_as: the predicted metric that orders candidates alike, where it is not predicted itself.
+        derive: computes it from other metrics; None for "cannot be told".
+    """
+
+    name: str
+    title: str
+    unit: str = ""
+    maximise: bool = True
+    time_power: int = 0
+    is_work: bool = False
+    may_be_zero: bool = False
+    needs: Literal["", "--gpu-hour-price", "--find-load", "--find-load concurrency", "--find-load rate"] = ""
+    shown: tuple[Place, ...] = ()
+    predicted_as: str = ""
+    derive: Callable[[Load], float | None] | None = None
+
+
+_RATE: dict[str, Any] = {"time_power": 1}
+_TIME: dict[str, Any] = {"maximise": False, "time_power": -1}
+_WORK: dict[str, Any] = {**_RATE, "is_work": True}
+
+
+def _read_per_s(load: Load) -> float:
+    """Input tokens per second; 0 where the output throughput is unknown."""
+    output = load.positive("output_throughput")
+    return load.positive(HEADLINE) - output if output else 0.0
+
+
+def _violations(load: Load) -> float | None:
+    done, good = load.positive("request_throughput"), load.metrics.get(GOODPUT)
+    share = 0.0 if good is None or not done else 1 - load.positive(GOODPUT) / done
+    return 100 * share if share > 0 else None
+
+
+def _per_gpu(load: Load) -> float | None:
+    total = load.positive(HEADLINE)
+    return total / load.gpus if load.gpus and total else None
+
+
+def _per_user(load: Load) -> float | None:
+    """The speed at which a user sees an answer written."""
+    tpot_ms = load.positive("mean_tpot_ms")
+    return 1e3 / tpot_ms if tpot_ms else None
+
+
+def _capacity(name: str, title: str, unit: str = "tok/s", **more: Any) -> Metric:
+    more = {"needs": "--find-load", "shown": ("mlflow", "capacity"), **more}
+    return Metric(f"capacity_{name}", title, unit, **_RATE, **more)
+
+
+def _cost(tokens: str, tokens_per_s: Callable[[Load], float], shown: tuple[Place, ...] = ("bench",)) -> Metric:
+    """The whole bill over some of the tokens, so that the parts do not add up to the whole.
+
+    No figure says how a node's time is divided between prefill and decode.
+    """
+    name, title = f"cost_per_million_{tokens}", f"Cost per million {tokens.replace('_', ' ')}"
+    derive = lambda load: load.cost(tokens_per_s(load))  # noqa: E731
+    return Metric(name, title, **_TIME, is_work=True, needs="--gpu-hour-price", shown=shown, derive=derive)
+
+
+_WORDS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end-to-end latency"}
+
+
+def _words(name: str) -> tuple[str, str]:
+    """Title and unit by a metric's name: ``p99_ttft_ms`` is ``P99 TTFT`` in ms."""
+    shown = " ".join(_WORDS.get(word, word) for word in name.removesuffix("_ms").split("_"))
+    return shown[:1].upper() + shown[1:], "ms" if name.endswith("_ms") else ""
+
+
+def _latency(statistic: str, latency: str) -> Metric:
+    name = f"{statistic}_{latency}_ms"
+    places: dict[str, Place] = {"mean": "mlflow", "p99": "mlflow"}
+    if latency in ("ttft", "tpot"):
+        places = {"mean": "report", "p99": "report", "median": "mlflow"}
+    shown = (places[statistic],) if statistic in places else ()
+    return Metric(name, *_words(name), **_TIME, may_be_zero=statistic == "std", shown=shown)
+
+
+_ROWS = (
+    Metric("completed", "Completed", shown=("mlflow",)),
+    Metric("failed", "Failed", maximise=False, may_be_zero=True, shown=("mlflow",)),
+    Metric("duration", "Duration", "s", **_TIME, shown=("mlflow",)),
+    Metric("total_input_tokens", "Total input tokens"),
+    Metric("total_output_tokens", "Total output tokens"),
+    Metric("request_throughput", "Request throughput", "req/s", **_WORK, shown=("mlflow",)),
+    Metric(GOODPUT, "Goodput", "req/s", **_WORK, may_be_zero=True, shown=("mlflow",)),
+    Metric(HEADLINE, "Total TPS", "tok/s", **_WORK, shown=("report",)),
+    Metric("output_throughput", "Output TPS", "tok/s", **_WORK, shown=("report",)),
+    Metric("max_output_tokens_per_s", "Highest output TPS", "tok/s", **_RATE),
+    Metric("max_concurrent_requests", "Max concurrent requests"),
+    Metric(STEADY, "Total TPS in the steady state", "tok/s", **_WORK, shown=("mlflow",), predicted_as=HEADLINE),
+    Metric("cache_hit_rate", "Cache hit rate", may_be_zero=True, shown=("mlflow",)),
+    Metric("spec_decode_acceptance_rate", "Spec decode acceptance rate", shown=("mlflow",)),
+    Metric("spec_decode_acceptance_length", "Spec decode acceptance length"),
+    *(_latency(statistic, latency) for latency in LATENCIES for statistic in STATISTICS),
+    _capacity("concurrency", "Capacity", "requests in flight", needs="--find-load concurrency"),
+    _capacity("request_rate", "Capacity", "req/s", needs="--find-load rate"),
+    _capacity(HEADLINE, "Total TPS at capacity", is_work=True),
+    _capacity(PER_USER, "Output tokens per second and user at capacity", shown=("capacity",)),
+    Metric(PER_GPU, "Total TPS per GPU", "tok/s", **_WORK, shown=("mlflow", "bench"), derive=_per_gpu),
+    Metric(PER_USER, "Output TPS per user", "tok/s", **_RATE, shown=("mlflow", "bench"), derive=_per_user),
+    _cost("tokens", lambda load: load.positive(HEADLINE), ("mlflow", "bench")),
+    _cost("input_tokens", _read_per_s),
+    _cost("output_tokens", lambda load: load.positive("output_throughput")),
+    Metric(VIOLATIONS, "Requests that break a limit", "%", maximise=False, derive=_violations),
+)
+TABLE = {row.name: row for row in _ROWS}
+"""Every metric."""
+
+METRICS = {name: row for name, row in TABLE.items() if name != VIOLATIONS}
+"""Metrics that an objective or an SLO may name. Violations are missing where every request keeps the limits."""
+COSTS = tuple(name for name, row in METRICS.items() if row.needs == "--gpu-hour-price")
+DERIVED = tuple(name for name, row in TABLE.items() if row.derive is not None)
+
+
+def shown_in(place: Place) -> tuple[str, ...]:
+    """Names of the metrics that a place shows, in the table's order."""
+    return tuple(name for name, row in TABLE.items() if place in row.shown)
+
+
+def with_derived(metrics: Mapping[str, Any], gpus: int | None, price: float | None = None) -> Metrics:
+    """Add derived metrics to the metrics of one load, and to the rows of its curve.
+
+    Recorded values stay, but for costs where a price is given. A metric that cannot be told is left out.
+
+    Args:
+        gpus: of the server; None where unknown.
+        price: of one GPU for an hour, in any currency.
+    """
+    load, derived = Load(metrics, gpus, price), dict(metrics)
+    for name in DERIVED:
+        recorded = name in metrics and name not in COSTS
+        value = None if recorded else TABLE[name].derive(load)  # type: ignore[misc]
+        if value is not None:
+            derived[name] = value
+    if isinstance(rows := metrics.get(CURVE), list):
+        derived[CURVE] = [with_derived(row, gpus, price) for row in rows]
+    return derived
+
+
+def counts(row: Mapping[str, Any]) -> bool:
+    """True if a row of a curve is a valid measurement."""
+    return not row.get(INVALID) and not row.get("client_bound")
+
+
+def check_price(price: float | None, option: str = "--gpu-hour-price") -> float | None:
+    """Return a price; raise `BadInput` unless it is a number above 0."""
+    if price is not None and not (price > 0 and math.isfinite(price)):
+        raise BadInput(f"{option} {price:g}: the price of one GPU for an hour is a number above 0, e.g. 3.20")
+    return price
+
+
+def title_of(name: str) -> tuple[str, str]:
+    """Title and unit of a metric, also of one that has no row."""
+    row = TABLE.get(name)
+    return (row.title, row.unit) if row is not None else _words(name)
+
+
+def check_metric(text: str, what: str = "metric", known: Collection[str] = METRICS) -> str:
+    """Return the known metric that a name means, as in `metric_meant`; raise `UnknownName` otherwise."""
+    name = metric_meant(text, known)
+    if name not in known:
+        raise UnknownName(what, text, known, meant=_with_words(text, known))
+    return name
+
+
+def metric_meant(text: str, known: Collection[str] = METRICS) -> str:
+    """Return the only metric that has the words of a text, or words that begin so (``p99-ttft``); else the text."""
+    meant = [text] if text in known else _with_words(text, known)
+    return meant[0] if len(meant) == 1 else text
+
+
+def _with_words(text: str, known: Collection[str]) -> list[str]:
+    words = [word for word in text.strip().lower().replace("-", "_").split("_") if word]
+
+    def has(metric: str, word: str) -> bool:
+        return any(part.startswith(word) for part in metric.split("_"))
+
+    asked = any(word.startswith("cap") for word in words)
+    named = [metric for metric in known if asked or not metric.startswith("capacity_")]
+    return [metric for metric in named if words and all(has(metric, word) for word in words)]
