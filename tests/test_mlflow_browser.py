@@ -243,7 +243,7 @@ def test_a_study_whose_server_stops_and_comes_back_is_there_once(
         assert sorted(int(child.data.tags["number"]) for child in found) == list(range(len(launches)))
         assert parent.info.status == "FINISHED"
         assert {item.path for item in client.list_artifacts(parent.info.run_id)} >= set(ARTIFACTS)
-        assert screen.getvalue().count("does not answer (connection refused)") == 1
+        assert screen.getvalue().count("cannot be used (connection refused)") == 1
         assert screen.getvalue().count("answers again") == 1
 
         url = f"{server.url}/#/experiments/{experiment.experiment_id}/runs"

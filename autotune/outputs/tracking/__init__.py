@@ -3,13 +3,12 @@
 The only importer of mlflow, and it imports it late: the import and the creation of the database take
 seconds. What MLflow prints is silenced; what it would send home is switched off.
 
-A study is never lost to MLflow: its rows are the truth (``results.jsonl``), and what could not be sent is sent when
-MLflow answers again, at the next launch, at the end, or by ``autotune resume``.
+A study is never lost to MLflow: its rows are the truth (``results.jsonl``). After a failure nothing more is sent until
+the end of the study, when all of it is sent once more; ``autotune resume`` repeats that.
 """
 
 from __future__ import annotations
 
-import time
 import uuid
 from collections.abc import Iterable
 from pathlib import Path
@@ -17,7 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 
 from autotune.notify import Notify, silent
-from autotune.outputs.tracking.outage import Outage, is_refusal, is_trouble, reason
+from autotune.outputs.tracking.outage import is_refusal, is_trouble, reason
 from autotune.outputs.tracking.runs import StudyRuns
 from autotune.study.home import Home, write_atomically
 from autotune.study.recommendation import Recommendation
@@ -80,7 +79,7 @@ class Tracker:
     """Brings one study to MLflow, to the home's own database or where ``MLFLOW_TRACKING_URI`` says.
 
     Used from one thread. No method raises because MLflow is down, refuses or has a broken database: that is said
-    once, and what is missing is sent later.
+    once, and the study is sent at its end.
 
     Args:
         home: the home folder.
@@ -95,11 +94,10 @@ class Tracker:
         self._folder = self.home / "studies" / spec.study
         self._sync_state = SyncState.load(self._folder)
         self._runs = StudyRuns(self._uri, self.home, spec, self._sync_state.study_id)
-        self._outage = Outage(self._uri, note)
         self._launches: dict[int, Launch] = {}
-        self._refused: set[int] = set()
         self._outcome: tuple[Recommendation, Path] | None = None
-        self._finished = self._files_noted = False
+        self._down = self._finished = False
+        self._said: set[str] = set()
 
     def __enter__(self) -> Tracker:
         return self
@@ -109,67 +107,74 @@ class Tracker:
 
     @property
     def has_everything(self) -> bool:
-        """Whether MLflow got the whole of the finished study before; a database that is gone has nothing."""
+        """True if MLflow has the whole of the finished study; a database that is gone has nothing."""
         file = database_file(self._uri)
         return shown(self._uri) in self._sync_state.sent_to and (file is None or file.exists())
 
     def sync(self, launches: Iterable[Launch]) -> None:
-        """Make the child runs exactly these launches: add, complete, and delete what belongs to no launch."""
+        """Make the child runs exactly these launches: add, complete, and delete runs that belong to no launch."""
         self._note(f"runs go to MLflow at {self._place}")
         self._mark_sent(False)
         self._launches.clear()
         self._runs.disconnect()
         self.record(*launches)
 
-    def finish(self, recommendation: Recommendation, folder: Path) -> None:
-        """Write the outcome to the parent run: figures, verdict, and the files of the study's folder."""
-        self._outcome = (recommendation, folder)
-        # Read once more: what was sent twice on a bad line is found and deleted.
-        self._runs.disconnect()
-        self._refused.clear()
-        self.record(at_once=True)
-
-    def record(self, *launches: Launch, at_once: bool = False) -> None:
-        """Write launches' child runs, and all else that could not be written before.
-
-        Args:
-            at_once: also while MLflow is down and its next try is not due.
-        """
+    def record(self, *launches: Launch) -> None:
+        """Write launches' child runs, and the study's progress; nothing while MLflow is down."""
         self._launches |= {launch.trial.number: launch for launch in launches}
-        if not at_once and not self._outage.due:
-            return
-        start_s, sent = time.perf_counter(), 0
+        if not self._down:
+            self._send()
+
+    def finish(self, recommendation: Recommendation, folder: Path) -> None:
+        """Write the outcome to the parent run: figures, verdict, and the files of the study's folder.
+
+        Reads MLflow's runs anew, so that missing ones are added and duplicates deleted, also after an outage.
+        """
+        was_down, self._down = self._down, False
+        self._outcome = (recommendation, folder)
+        self._runs.disconnect()
+        self._send()
+        if was_down and not self._down:
+            self._note(f"MLflow at {shown(self._uri)} answers again; the study was sent")
+
+    def _send(self) -> None:
         ran = (launch for _, launch in sorted(self._launches.items()) if launch.result.state is State.COMPLETE)
         baseline = next((launch for launch in ran if launch.trial.role is Role.BASELINE), None)
         try:
             self._runs.keep_only(self._launches)
-            for number in sorted(self._launches.keys() - self._refused):
-                try:
-                    sent += self._runs.record(self._launches[number], baseline)
-                except Exception as error:
-                    if not is_refusal(error):
-                        raise
-                    # One that MLflow does not take must not hold up the others.
-                    self._note(f"MLflow does not take launch {number}: {reason(error, self._uri)}")
-                    self._refused.add(number)
+            refused = [number for number in sorted(self._launches) if not self._recorded(number, baseline)]
             self._runs.show_progress(self._without_gap())
             if self._outcome is not None:
                 self._runs.finish(*self._outcome, self._launches.values())
                 self._finished = True
                 self._sync_state.pages[shown(self._uri)] = self._runs.page
-                self._mark_sent(not (self._refused or self._runs.without_files))
+                self._mark_sent(not (refused or self._runs.without_files))
         except Exception as error:
             if not is_trouble(error):
                 raise
             self._runs.disconnect()
-            self._outage.failed(error, time.perf_counter() - start_s)
-            return
-        if self._outage.over():
-            self._note(f"MLflow at {shown(self._uri)} answers again; {sent} launches were sent")
-        if self._runs.without_files and not self._files_noted:
-            self._files_noted = True
-            why = self._runs.without_files
-            self._note(f"MLflow at {shown(self._uri)} lacks logs or reports of this study: they are not taken ({why})")
+            self._down = True
+            kept = "the study is in results.jsonl, and is sent at its end"
+            self._say_once(f"MLflow at {shown(self._uri)} cannot be used ({reason(error, self._uri)}); {kept}")
+        if why := self._runs.without_files:
+            lacks = "lacks logs or reports of this study: they are not taken"
+            self._say_once(f"MLflow at {shown(self._uri)} {lacks} ({why})")
+
+    def _recorded(self, number: int, baseline: Launch | None) -> bool:
+        """Write a launch's run; False where MLflow works and does not take it, which must not hold up the others."""
+        try:
+            self._runs.record(self._launches[number], baseline)
+        except Exception as error:
+            if not is_refusal(error):
+                raise
+            self._say_once(f"MLflow does not take launch {number}: {reason(error, self._uri)}")
+            return False
+        return True
+
+    def _say_once(self, text: str) -> None:
+        if text not in self._said:
+            self._said.add(text)
+            self._note(text)
 
     def _without_gap(self) -> list[Launch]:
         """The launches by number, up to the first that is not finished yet; in the end all."""
@@ -186,7 +191,7 @@ class Tracker:
         self._sync_state.save(self._folder)
 
     def close(self) -> None:
-        """Let go of MLflow; a study that was not finished is shown as killed until it is resumed."""
+        """Close the connection; a study that was not finished is shown as killed until it is resumed."""
         if self._runs.connected and not self._finished:
             try:
                 self._runs.kill()
@@ -194,7 +199,7 @@ class Tracker:
                 if not is_trouble(error):
                     raise
         self._runs.disconnect()
-        if self._outage.over():
+        if self._down:
             self._note(
                 f"MLflow at {shown(self._uri)} lacks runs of this study; send them with:\n"
                 f"{Home(self.home).resume_command(self._spec.study)}"

@@ -1,20 +1,13 @@
-"""MLflow that cannot be used: what counts as that, what is said of it, and when it is tried again."""
+"""Recognise the exceptions of an MLflow that cannot be used, and put them into words."""
 
 from __future__ import annotations
 
 import os
 import re
 import sqlite3
-import time
-from collections.abc import Callable
 
 from autotune import redact
 from autotune.study.tracking_uri import credentials, shown
-
-_SHARE = 0.05
-"""Tries that fail may take this share of a study's time."""
-
-_LONGEST_WAIT_S = 120.0
 
 _PACKAGES = ("mlflow", "sqlalchemy", "alembic", "requests", "urllib3", "databricks", "botocore", "google", "azure")
 _SCHEMA = re.compile(r"found version (\w+), but expected (\w+)")
@@ -26,7 +19,6 @@ _PLAIN = (
 )
 _AUTOFLUSH = "(raised as a result of Query-invoked autoflush"
 """SQLAlchemy's first line where the cause stands in the second."""
-_SILENT = {plain for _, plain in _PLAIN}
 _STATUS = (
     re.compile(r"too many (\d{3}) error"),
     re.compile(r"error code (\d{3})"),
@@ -38,13 +30,13 @@ _ADVICE = {"401": "; set MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD", "40
 
 
 def is_trouble(error: Exception) -> bool:
-    """Whether an exception is MLflow's, its database's or the network's; anything else is a fault of ours."""
+    """True for an exception of MLflow's, its database's or the network's; any other is a fault of ours."""
     roots = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     return isinstance(error, OSError | sqlite3.Error | ImportError) or not roots.isdisjoint(_PACKAGES)
 
 
 def is_refusal(error: Exception) -> bool:
-    """Whether MLflow works, but does not take what it was given.
+    """True if MLflow works, but does not take what it was given.
 
     A run or an experiment that somebody has just deleted is another matter: it is made again.
     """
@@ -52,12 +44,12 @@ def is_refusal(error: Exception) -> bool:
 
 
 def is_deleted(error: Exception) -> bool:
-    """Whether somebody has deleted the run or the experiment."""
+    """True if somebody has deleted the run or the experiment."""
     return _DELETED.search(str(error)) is not None
 
 
 def reason(error: Exception, uri: str) -> str:
-    """An exception in a few words, without a secret."""
+    """Put an exception into a few words, without a secret."""
     text = str(error)
     if schema := _SCHEMA.search(text):
         return (
@@ -77,46 +69,3 @@ def reason(error: Exception, uri: str) -> str:
     said = redact.text(text, [secret for secret in known if secret]).strip().splitlines()
     lines = [line for line in said if not line.startswith(_AUTOFLUSH)]
     return re.sub(r"^\(\w+\.\w+\) ", "", lines[0])[:200] if lines else type(error).__name__
-
-
-def may_pass(why: str) -> bool:
-    """Whether a `reason` is that nothing answers, which it may do later."""
-    return why in _SILENT or why.startswith("HTTP 5")
-
-
-class Outage:
-    """Whether MLflow is down, and when it is tried again.
-
-    A try that took t seconds in vain is repeated after 20 t, at most two minutes: a server that refuses at once is
-    asked at every launch, one that hangs seldom.
-
-    Args:
-        uri: where runs go.
-        note: says a line to the user.
-        clock: seconds.
-    """
-
-    def __init__(self, uri: str, note: Callable[[str], None], clock: Callable[[], float] = time.monotonic) -> None:
-        self._uri, self._note, self._clock = uri, note, clock
-        self._again_s = 0.0
-        self.down = False
-
-    @property
-    def due(self) -> bool:
-        """Whether MLflow is to be tried now."""
-        return not self.down or self._clock() >= self._again_s
-
-    def failed(self, error: Exception, took_s: float) -> None:
-        """A try failed; said once."""
-        if not self.down:
-            why = reason(error, self._uri)
-            problem, until = ("does not answer", "answers") if may_pass(why) else ("cannot be used", "can")
-            kept = f"runs are kept in results.jsonl and sent when it {until}"
-            self._note(f"MLflow at {shown(self._uri)} {problem} ({why}); {kept}")
-        self.down = True
-        self._again_s = self._clock() + min(took_s / _SHARE, _LONGEST_WAIT_S)
-
-    def over(self) -> bool:
-        """A try succeeded; whether it is the first one after others that failed."""
-        was_down, self.down = self.down, False
-        return was_down

@@ -24,7 +24,7 @@ from autotune import redact
 from autotune.outputs.artefacts import EXPORTS
 from autotune.outputs.report.render import PICTURES
 from autotune.outputs.tracking import content
-from autotune.outputs.tracking.outage import is_deleted, is_trouble, may_pass, reason
+from autotune.outputs.tracking.outage import is_deleted, is_trouble, reason
 from autotune.serving.log_size import read_ends
 from autotune.study.recommendation import Recommendation
 from autotune.study.results import sync_folder
@@ -63,8 +63,6 @@ class StudyRuns:
         self._folder = home / "studies" / spec.study
         self.without_files = ""
         """Why a file could not be stored; empty where all of them were."""
-        self._skips_files = False
-        self._files_failed = 0
         self._shown = 0
         """Number of the first launch that `show_progress` has not written."""
 
@@ -83,8 +81,8 @@ class StudyRuns:
         for number in set(self._children) - set(numbers):
             self._client.delete_run(self._children.pop(number).info.run_id)
 
-    def record(self, launch: Launch, baseline: Launch | None) -> bool:
-        """Write a launch's child run, or complete a half-written one; False when it was there already.
+    def record(self, launch: Launch, baseline: Launch | None) -> None:
+        """Write a launch's child run, or complete a half-written one.
 
         Args:
             baseline: over which its gain is taken; None where it has not run.
@@ -96,7 +94,7 @@ class StudyRuns:
             self._client.delete_run(child.info.run_id)
             child = None
         if child is not None and child.info.status != "RUNNING":
-            return False
+            return
         trial, result = launch.trial, launch.result
         child = child or self._create_child(launch)
         run_id = child.info.run_id
@@ -113,7 +111,6 @@ class StudyRuns:
         self._client.set_terminated(run_id, status, end_time=content.ended_ms(launch))
         self._children[trial.number] = self._client.get_run(run_id)
         self._tag(self._parent, {"evidence": result.label.lower()})
-        return True
 
     def show_progress(self, launches: Iterable[Launch]) -> None:
         """Write each launch's objective and the best until then to the parent run, as far as they are not there.
@@ -167,7 +164,7 @@ class StudyRuns:
 
     def disconnect(self) -> None:
         """Close what is open and forget what was read."""
-        self._shown = 0
+        self._shown, self.without_files = 0, ""
         client = self.__dict__.pop("_client", None)
         for name in ("_experiment", "_parent", "_children"):
             self.__dict__.pop(name, None)
@@ -281,23 +278,15 @@ class StudyRuns:
                 return runs
 
     def _log_text(self, run_id: str, text: str, name: str) -> None:
-        """Store a file, or do without: runs must not wait for a store that takes no files.
-
-        Where nothing answers that may be an outage, once. What a server refuses may be this file, as one too large
-        for a proxy; any other fault (a store's package is missing, a path is the server's own) is every file's.
-        """
-        if self._skips_files:
+        """Store a file, or go without any until `disconnect`: runs must not wait for a store that takes no files."""
+        if self.without_files:
             return
         try:
             self._client.log_text(run_id, text, name)
         except Exception as error:
-            own = not is_server(self._uri) and isinstance(error, OSError | ImportError)
-            why = reason(error, self._uri)
-            self._files_failed += 1
-            if not is_trouble(error) or own or (may_pass(why) and self._files_failed == 1):
+            if not is_trouble(error):
                 raise
-            self.without_files = why
-            self._skips_files = not why.startswith("HTTP 4")
+            self.without_files = reason(error, self._uri)
 
     def _tag(self, run: Run, tags: Mapping[str, str]) -> None:
         for name, value in tags.items():
