@@ -19,7 +19,6 @@ from autotune.study.recommendation import (
     Exclusion,
     NoEffect,
     Objective,
-    Prediction,
     Recommendation,
     Verdict,
     WorkloadComparison,
@@ -243,18 +242,6 @@ def recommendation(**changes: Any) -> Recommendation:
                 ci95=(-1.5, 2.3),
                 launches=7,
             ),
-        ],
-        untried=[
-            Prediction(
-                engine="sglang",
-                config={**WINNER.knobs, "kv_cache_dtype": "fp8_e4m3"},
-                changes={"kv_cache_dtype": "fp8_e4m3"},
-                command="python3 -m sglang.launch_server --kv-cache-dtype fp8_e4m3",
-                predicted_gain_percent=2.5,
-                ci95=(-6.0, 11.0),
-                starts=0.83,
-                keeps_slos=0.6,
-            )
         ],
         launches=9,
         trials=9,

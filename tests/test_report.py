@@ -16,7 +16,6 @@ from autotune.outputs.report.words import conclusion, layouts
 from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.study.recommendation import (
-    LearnedFigure,
     Recommendation,
     Regret,
     WorkloadComparison,
@@ -209,7 +208,7 @@ def test_the_best_of_each_engine_and_the_engines_left_out(report: str) -> None:
     assert "no known version serves this model on h200" in text
 
 
-def test_what_did_nothing_and_what_is_believed(report: str, tmp_path: Path) -> None:
+def test_what_did_nothing(report: str, tmp_path: Path) -> None:
     lines = section(report, "What did nothing").split("\n")[2:]
     assert lines == [
         "- `--tool-call-parser` (`deepseekv32`): turns tool calls into API objects.",
@@ -219,21 +218,9 @@ def test_what_did_nothing_and_what_is_believed(report: str, tmp_path: Path) -> N
         "",
         "",
     ]
-    (row,) = cells(section(report, "Believed, not tried"))[1:]
-    assert row[:4] == ["kv_cache_dtype=fp8_e4m3", "+2.5 %", "-6.0 % to +11.0 %", "83 %"]
-    silent = small_study.recommendation(inert=[], untried=[], contributions=[])
+    silent = small_study.recommendation(inert=[], contributions=[])
     text = render(record(tmp_path, silent), "md")
-    assert not any(heading in text for heading in ("each setting add", "did nothing", "not tried"))
-
-
-def test_what_the_launches_taught_of_the_node_can_be_kept_where_they_were_measured(tmp_path: Path) -> None:
-    figure = LearnedFigure(figure="link_share", engine=None, from_=0.6, to=0.35, unit="of the peak")
-    told = small_study.recommendation(learned=[figure])
-    text = section(render(record(tmp_path, told), "md"), "What did the launches teach")
-    assert cells(text)[1:] == [["link_share", "all", "0.6", "0.35", "of the peak"]]
-    assert "calibrate" not in text, "a simulated launch teaches nothing of a real node"
-    measured = told.model_copy(update={"evidence": Evidence.MEASURED})
-    assert "`autotune calibrate --study small`" in render(record(tmp_path, measured), "md")
+    assert not any(heading in text for heading in ("each setting add", "did nothing"))
 
 
 def test_what_remains_unsure_is_said(tmp_path: Path) -> None:

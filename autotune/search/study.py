@@ -17,7 +17,7 @@ from autotune.search.acquisition import model_of
 from autotune.search.decide.accuracy import wants_answers
 from autotune.search.decide.estimate import percent
 from autotune.search.decide.verdict import judge
-from autotune.search.explain.explanation import KnownNoEffects, explain, learned_figures, predictions, regret
+from autotune.search.explain.explanation import KnownNoEffects, explain, learned_figures, regret
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, Prior, one_thread
 from autotune.search.history import History
@@ -134,7 +134,7 @@ class Study:
         self._journal.tell(launch)
 
     def explanation(self, no_effect_of: KnownNoEffects) -> Explanation:
-        """Explain what each knob of the winner adds, what had no effect, and what is predicted of untried candidates.
+        """Explain what each knob of the winner adds, and what had no effect.
 
         Args:
             no_effect_of: what on a launch's command is known to have no effect without measuring it.
@@ -149,7 +149,6 @@ class Study:
             told: dict[str, Any] = {"learned": learned_figures(model, self._kernels)}
             # Of a bundle, and beyond given commands, nothing is known of what was not launched.
             if not isinstance(self._plan, Recorded) and self._spec.verifies is None:
-                told["untried"] = predictions(history, model, self._kernels, judgement.winner, self._command_of)
                 told["regret"] = regret(history, model, self._kernels, judgement.winner)
         return found.model_copy(update=told)
 

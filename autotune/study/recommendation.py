@@ -316,26 +316,6 @@ class NoEffect(_Value):
     launches: int = 0
 
 
-class Prediction(_Value):
-    """A configuration that was not launched, and what is believed of it.
-
-    Attributes:
-        changes: the knobs in which it differs from the recommended one; ``engine`` among them where that differs.
-        predicted_gain_percent: over the recommended configuration, with its interval.
-        starts: the odds, from 0 to 1, that it starts.
-        keeps_slos: the odds that it then keeps every limit; 1 where there is none.
-    """
-
-    engine: str
-    config: dict[str, Scalar]
-    changes: dict[str, Scalar]
-    command: str
-    predicted_gain_percent: float
-    ci95: tuple[float, float]
-    starts: float
-    keeps_slos: float
-
-
 class Regret(_Value):
     """The odds that nothing in the space, tried or untried, is better by more than so many percent."""
 
@@ -360,7 +340,6 @@ class Explanation(_Value):
 
     contributions: list[Contribution] = []
     inert: list[NoEffect] = []
-    untried: list[Prediction] = []
     regret: Regret | None = None
     learned: list[LearnedFigure] = []
 
@@ -480,7 +459,6 @@ class Recommendation(_Value, Evidenced):
     workloads: dict[str, WorkloadComparison]
     contributions: list[Contribution]
     inert: list[NoEffect] = []
-    untried: list[Prediction] = []
     regret: Regret | None = None
     learned: list[LearnedFigure] = []
     matrix: list[MatrixRow] = []

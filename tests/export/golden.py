@@ -56,7 +56,7 @@ def _keep(made: Path, kept: Path) -> None:
     kept.mkdir(parents=True, exist_ok=True)
     shutil.copy(made / "study.yaml", kept)
     outcome = json.loads((made / "recommendation.json").read_text())
-    outcome |= {key: [] for key in ("inert", "untried", "matrix", "contributions", "resolutions")}
+    outcome |= {key: [] for key in ("inert", "matrix", "contributions", "resolutions")}
     outcome |= {"workloads": {}, "excluded": []}
     (kept / "recommendation.json").write_text(json.dumps(outcome, indent=1) + "\n")
     rows = map(json.loads, (made / "results.jsonl").read_text().splitlines())

@@ -245,23 +245,3 @@ def test_a_knob_that_made_no_difference_is_told_with_its_interval_and_one_that_d
     assert row.launches == 32
     assert row.ci95 is not None
     assert -3.1 < row.ci95[0] < 0 < row.ci95[1] < 3.1
-
-
-def test_beliefs_are_of_candidates_that_were_not_launched_and_likely_start() -> None:
-    def node(configuration: Configuration) -> float | None:
-        return None if configuration.knobs["max_running_requests"] == 1024 else ridge(configuration)
-
-    spec = make_spec(launches=10, noise=0.01, seed=2)
-    result, made = explained(spec, SMALL, node)
-    launched = {row.trial.configuration.fingerprint for row in made}
-    assert 0 < len(result.untried) <= 3
-    for row in result.untried:
-        configuration = Configuration(row.engine, row.config)
-        assert configuration.fingerprint not in launched
-        assert result.recommended is not None
-        assert {**result.recommended.config, **row.changes} == row.config
-        assert row.ci95[0] < row.predicted_gain_percent < row.ci95[1]
-        assert 0.5 <= row.starts <= 1 == row.keeps_slos, "what likely fails is not worth telling of"
-        assert row.command.startswith("vllm --")
-    gains = [row.predicted_gain_percent for row in result.untried]
-    assert gains == sorted(gains, reverse=True)

@@ -316,34 +316,3 @@ def _inert(row: NoEffect) -> str:
         return f"{line}."
     told = text.count(row.launches, "launch tells it", "launches tell it")
     return f"{line}: {text.percent(row.effect_percent)}, {text.percents(row.ci95)}; {told}."
-
-
-def untried(study: StudyRecord) -> list[str]:
-    """What is expected of the most promising candidates that were not launched."""
-    rows = []
-    for row in study.recommendation.untried:
-        odds = (row.starts, *([row.keeps_slos] if study.spec.slos else []))
-        gain = (text.percent(row.predicted_gain_percent), text.percents(row.ci95))
-        rows.append((text.knobs(row.changes), *gain, *(f"{100 * share:.0f} %" for share in odds)))
-    if not rows:
-        return []
-    headings = ["The recommended command with", "Predicted gain over it", "95 % interval", "Odds that it starts"]
-    headings += ["and keeps the limits"] if study.spec.slos else []
-    note = "Nobody launched these: a model of the launches predicts them, and its interval says how much it knows."
-    return [note, text.table(headings, rows, " rrrr")]
-
-
-def learned(study: StudyRecord) -> list[str]:
-    """The figures of the physics that the launches moved, and how to keep them for this node."""
-    outcome = study.recommendation
-    rows = [
-        (text.code(row.figure), text.plain(row.engine or "all"), f"{row.from_:g}", f"{row.to:g}", row.unit or "factor")
-        for row in outcome.learned
-    ]
-    if not rows:
-        return []
-    note = "Figures of the simulator that the launches moved; the search predicted the candidates with the new ones."
-    keep = f"`autotune calibrate --study {study.spec.study}` fits them to these launches and keeps them for this node."
-    headings = ("Figure", "Engine", "From", "To", "Unit")
-    kept = [] if outcome.origin is Evidence.SIMULATED else [keep]
-    return [note, text.table(headings, rows, "  rr "), *kept]

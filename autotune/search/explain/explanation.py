@@ -1,4 +1,4 @@
-"""Explain a study: what each knob adds, which had no effect, and what is predicted of untried candidates.
+"""Explain a study: the contribution of each knob, knobs without effect, the regret, and what was learned of the node.
 
 All of it comes from one posterior after all launches. A knob did nothing where the engine says so, or where its effect,
 averaged over some of the launched configurations, lies within `LAUNCH_NOISE` of zero with 95 %.
@@ -21,7 +21,7 @@ from scipy.special import ndtr, stdtr, stdtrit
 
 from autotune.arrays import descending
 from autotune.search import equivalents
-from autotune.search.acquisition import p_feasible, p_keeps_slos, p_runs, shortlist
+from autotune.search.acquisition import p_feasible, shortlist
 from autotune.search.decide import promises
 from autotune.search.decide.estimate import CONFIDENCE, LAUNCH_NOISE, Spread, Z, percent, percents
 from autotune.search.decide.simplify import LEAST_EFFECT, ablations, own_default
@@ -30,18 +30,15 @@ from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 from autotune.search.nodes import contrast
-from autotune.space.enumeration import Candidate
-from autotune.study.recommendation import Contribution, Explanation, LearnedFigure, NoEffect, Prediction, Regret
-from autotune.trial import Command, Launch, Scalar, Trial
+from autotune.study.recommendation import Contribution, Explanation, LearnedFigure, NoEffect, Regret
+from autotune.trial import Launch, Scalar, Trial
 
 KnownNoEffects = Callable[[Trial], Sequence[NoEffect]]
 
 BASES = 3
 """Launched configurations over which a knob's effect is averaged, the winner first."""
-UNTRIED = 3
-"""Candidates that are reported."""
 LIKELY = 0.5
-"""Odds of starting and keeping the limits below which a candidate is not worth telling of, while others are."""
+"""Least odds of starting and keeping the limits of a command that is launched to show what a setting adds."""
 _NAMED = 8
 """Launch numbers named in a sentence."""
 
@@ -49,7 +46,7 @@ _NAMED = 8
 def explain(
     history: History, launches: Sequence[Launch], model: Posterior, judgement: Judgement, no_effect_of: KnownNoEffects
 ) -> Explanation:
-    """Contributions and knobs that did nothing; what is believed of untried candidates is `predictions`.
+    """Compute contributions, and find the knobs that had no effect.
 
     Args:
         launches: those of the history.
@@ -129,42 +126,6 @@ def no_effect_by_data(history: History, model: Posterior, winner: int, but: set[
                 )
             )
     return rows
-
-
-def predictions(
-    history: History, model: Posterior, kernels: Kernels, winner: int, command_of: Callable[[Candidate], Command]
-) -> list[Prediction]:
-    """The untried candidates of which most is expected, of those that are likely to start and keep the limits."""
-    rows = shortlist(kernels, model, history, (len(history),))
-    if not len(rows):
-        return []
-    odds, keeps = p_runs(kernels, history, rows), p_keeps_slos(kernels, history, rows)
-    likely = odds * keeps >= LIKELY
-    allowed = likely if likely.any() else np.ones(len(rows), dtype=np.bool_)
-    order = descending(np.where(allowed, model.mean(rows), -np.inf))
-    places = [int(i) for i in order[:UNTRIED] if allowed[i]]
-    best = [int(rows[i]) for i in places]
-    mean, covariance = model.joint(np.array([winner, *best], dtype=np.int64))
-    best_of = history.candidates.items[winner].configuration
-    told = []
-    for i, (place, position) in enumerate(zip(places, best, strict=True), start=1):
-        gain, candidate = float(mean[i] - mean[0]), history.candidates.items[position]
-        sd = math.sqrt(max(0.0, covariance[i, i] + covariance[0, 0] - 2 * covariance[0, i]))
-        mine = candidate.configuration
-        engine = {} if mine.engine == best_of.engine else {ENGINE: mine.engine}
-        told.append(
-            Prediction(
-                engine=mine.engine,
-                config=dict(mine.knobs),
-                changes=engine | {k: value for k, value in mine.knobs.items() if best_of.knobs.get(k) != value},
-                command=command_of(candidate).shell(),
-                predicted_gain_percent=percent(gain),
-                ci95=percents(gain, Z * sd),
-                starts=float(odds[place]),
-                keeps_slos=float(keeps[place]),
-            )
-        )
-    return told
 
 
 def _effect(
