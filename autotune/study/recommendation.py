@@ -438,6 +438,9 @@ class Recommendation(_Value, Evidenced):
         accuracy: what the check of answers came to; None where none was asked for.
     """
 
+    # A key that another version wrote is no reason to refuse a study or a bundle.
+    model_config = ConfigDict(extra="ignore")
+
     study: str
     model: str
     hardware: str
