@@ -19,10 +19,13 @@ from pathlib import Path
 from autotune.engines import engine, names
 from autotune.engines.detect import find, lacking_modules
 from autotune.errors import BadInput
-from autotune.machine.gpu import Gpu, driver_version, gpus, mec_firmware
-from autotune.machine.resources import (
+from autotune.machine.gpu import (
+    Gpu,
     disk_free_bytes,
+    driver_version,
     existing_folder,
+    gpus,
+    mec_firmware,
     number,
     open_file_limit,
     shared_memory_bytes,

@@ -15,7 +15,7 @@ import numpy as np
 from paced_server import read_truth
 
 from autotune.arrays import Ints
-from autotune.loadgen.client.request_log import RequestLog
+from autotune.loadgen.client.messages import RequestLog
 from autotune.loadgen.client.target import Target
 
 Emission = Literal["even", "lockstep"]

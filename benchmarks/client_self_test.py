@@ -17,8 +17,7 @@ import numpy as np
 from client_bias import Bias, Emission, PacedServer, Seen
 
 from autotune.loadgen.client.generator import allow_open_files
-from autotune.loadgen.client.health import ClientHealth
-from autotune.loadgen.client.messages import RequestTimeouts, WorkerTask
+from autotune.loadgen.client.messages import ClientHealth, RequestTimeouts, WorkerTask
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.workers import Workers, workers_for

@@ -41,7 +41,7 @@ _LOADED = "FAULTS_CLOCK"
 _ROOM = "4g"
 _MODULES = [
     *("autotune.cli.main", "autotune.run", "autotune.cli.studies", "autotune.cli.tuning", "autotune.evaluate.offline"),
-    *("autotune.evaluate.launched", "autotune.outputs.report.pictures.svg", "autotune.outputs.report.render"),
+    *("autotune.evaluate.launched", "autotune.outputs.report.pictures.draw", "autotune.outputs.report.render"),
     *("autotune.outputs.tracking.runs", "pyarrow.parquet", "scipy.stats", "mlflow.store.tracking.sqlalchemy_store"),
 ]
 """What a tuner loads; a campaign loads it once."""

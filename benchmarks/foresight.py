@@ -30,9 +30,8 @@ from scipy.stats import spearmanr
 
 from autotune.metrics.table import HEADLINE
 from autotune.simulator.fit.calibrate import Predictor, Problem, target_of, without
-from autotune.simulator.fit.points import LeftOut, MeasuredPoint, model_name, points_of
-from autotune.simulator.fit.points import groups as groups_of
-from autotune.simulator.fit.reading import read_file
+from autotune.simulator.fit.reading import LeftOut, MeasuredPoint, model_name, points_of, read_file
+from autotune.simulator.fit.reading import groups as groups_of
 from autotune.simulator.node import ServerSetup, simulate
 from autotune.simulator.node.calibration import (
     Z90,

@@ -25,8 +25,7 @@ from autotune.arrays import Floats
 from autotune.loadgen.workloads import load_workload
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
-from autotune.simulator.fit.points import MeasuredPoint, points_of
-from autotune.simulator.fit.reading import read_file
+from autotune.simulator.fit.reading import MeasuredPoint, points_of, read_file
 from autotune.simulator.node import ServerSetup, simulate
 from autotune.simulator.node.steady import SteadyNode
 from autotune.study.options import RunOptions

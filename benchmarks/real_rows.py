@@ -20,8 +20,7 @@ from landscape import Landscape, believed
 from search_figures import launches_to
 from search_loops import play
 
-from autotune.simulator.fit.points import MeasuredRow
-from autotune.simulator.fit.reading import read_file
+from autotune.simulator.fit.reading import MeasuredRow, read_file
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.study.spec import EngineChoice, StudySpec

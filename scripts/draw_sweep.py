@@ -19,8 +19,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from autotune.loadgen.workloads import Workload
-from autotune.simulator.fit.points import MeasuredPoint, points_of
-from autotune.simulator.fit.reading import read_file
+from autotune.simulator.fit.reading import MeasuredPoint, points_of, read_file
 from autotune.simulator.node import ServerSetup, simulate
 from autotune.simulator.prediction_intervals import intervals
 from autotune.space.library import Library

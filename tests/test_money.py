@@ -10,8 +10,7 @@ import pytest
 
 from autotune.errors import BadInput
 from autotune.evaluate.checked import Checked
-from autotune.metrics.formulas import Slo, summarize
-from autotune.metrics.goodput import goodput_limits, parse_goodput
+from autotune.metrics.formulas import Slo, goodput_limits, parse_goodput, summarize
 from autotune.metrics.records import RequestRecords
 from autotune.metrics.table import COSTS, DERIVED, METRICS, with_derived
 from autotune.outputs.report.words import money

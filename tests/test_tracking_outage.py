@@ -18,8 +18,7 @@ from autotune.cli.tuning import resume
 from autotune.outputs.artefacts import write_artefacts
 from autotune.outputs.tracking import Tracker
 from autotune.outputs.tracking.content import experiment_name
-from autotune.outputs.tracking.outage import reason
-from autotune.outputs.tracking.runs import ARTIFACTS
+from autotune.outputs.tracking.runs import ARTIFACTS, reason
 from autotune.study.home import Home
 from autotune.study.results import row_of
 from autotune.study.tracking_uri import ui_command

@@ -11,7 +11,7 @@ import pytest
 from autotune.comparison import Sheet
 from autotune.errors import AutotuneError, BadInput
 from autotune.notify import silent
-from autotune.outputs.export.text import gain
+from autotune.outputs.export.winner import gain
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion, predictions

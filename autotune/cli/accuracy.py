@@ -11,7 +11,7 @@ from dataclasses import asdict
 from typing import Any
 
 from autotune.accuracy.check import Check, CheckEvidence, check_of, read_evidence, timed
-from autotune.cli.output import MESSAGES, answer, say
+from autotune.cli.shared import MESSAGES, answer, say
 from autotune.errors import BadInput, LoadFailed
 from autotune.loadgen.bench.options import BenchOptions
 from autotune.loadgen.client.target import Target

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from autotune.cli import accuracy
-from autotune.cli.output import MESSAGES, answer
+from autotune.cli.shared import MESSAGES, answer
 from autotune.errors import LoadFailed, NothingFeasible
 from autotune.loadgen.bench import printing, results
 from autotune.loadgen.bench.options import BenchOptions

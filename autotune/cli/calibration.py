@@ -12,12 +12,11 @@ from typing import Any
 
 import yaml
 
-from autotune.cli.output import answer, say
+from autotune.cli.shared import answer, say
 from autotune.errors import BadInput
 from autotune.metrics.table import HEADLINE
 from autotune.simulator.fit.calibrate import Predicted, fitted_calibration, predicted_by
-from autotune.simulator.fit.points import MeasuredPoint, points_of, shape
-from autotune.simulator.fit.reading import Reading, read
+from autotune.simulator.fit.reading import MeasuredPoint, Reading, points_of, read, shape
 from autotune.simulator.fit.report import error_lines, errors, ranking_lines, rankings, table
 from autotune.simulator.node.calibration import packaged_calibration, read_calibration
 from autotune.study.home import Home, write_atomically

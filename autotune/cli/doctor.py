@@ -10,11 +10,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autotune.cli.output import print_json
+from autotune.cli.shared import print_json
 from autotune.doctor import TARGETS, Finding, Host, Status, examine, ready
 from autotune.errors import BadInput
+from autotune.machine.gpu import cpu, memory_bytes
 from autotune.machine.node import local_node
-from autotune.machine.resources import cpu, memory_bytes
 
 _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
 _WIDTH = 160

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from autotune.cli.output import answer, say
+from autotune.cli.shared import answer, say
 from autotune.engines import command_of, split_command
 from autotune.engines.translate import translate_typed
 from autotune.errors import BadInput, NothingFeasible, RefusedCommand

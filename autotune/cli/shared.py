@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import click
 from click.core import ParameterSource
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markdown import CodeBlock, Markdown, TableElement
+from rich.table import Table
+from rich.text import Text
 
 
 def common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -140,3 +146,50 @@ def refusal(error: click.ClickException) -> str:
     said = said[:1].lower() + said[1:].rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
     return said if context is None or said.endswith("?") else f"{said}; see `{context.command_path} --help`"
+
+
+MESSAGES = Console(stderr=True, soft_wrap=True)
+
+
+def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
+    """The answer of a command with ``--json``."""
+    click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def answer(as_json: bool, value: Mapping[str, Any] | Sequence[Any], lines: Iterable[str]) -> None:
+    """Print what a command found: one JSON object, or lines for people."""
+    if as_json:
+        print_json(value)
+    else:
+        click.echo("\n".join(lines))
+
+
+def say(text: str) -> None:
+    """A message, word for word."""
+    MESSAGES.print(text, highlight=False, markup=False)
+
+
+class _Block(CodeBlock):
+    """A command, whose lines the terminal breaks, so that it can be copied."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(str(self.text).rstrip("\n"), no_wrap=True, overflow="ignore")
+
+
+class _Table(TableElement):
+    """A table that breaks names that are too long, and cuts none."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for part in super().__rich_console__(console, options):
+            for column in part.columns if isinstance(part, Table) else ():
+                column.overflow = "fold"
+            yield part
+
+
+class _Rendered(Markdown):
+    elements = {**Markdown.elements, "fence": _Block, "table_open": _Table}  # noqa: RUF012
+
+
+def print_markdown(text: str) -> None:
+    """Print Markdown on the terminal that stdout is; pictures are left out."""
+    Console().print(_Rendered(re.sub(r"^!\[.*\)$\n*", "", text, flags=re.MULTILINE)), crop=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from autotune.cli.output import answer
+from autotune.cli.shared import answer
 from autotune.outputs.report.text import scalar
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import PROMISES

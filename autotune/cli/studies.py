@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from autotune.cli.output import answer, print_json, say
+from autotune.cli.shared import answer, print_json, say
 from autotune.errors import BadInput, UnknownName
 from autotune.study.home import Home, write_atomically
 from autotune.study.recommendation import Recommendation, Verdict
@@ -48,7 +48,7 @@ def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool
     if as_json:
         print_json({"study": study, "format": format_, "finished": done is not None, "report": text})
     elif format_ == "md" and sys.stdout.isatty():
-        from autotune.cli.markdown import print_markdown
+        from autotune.cli.shared import print_markdown
 
         print_markdown(text)
     else:

@@ -10,7 +10,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from autotune.cli.output import MESSAGES, answer, say
+from autotune.cli.shared import MESSAGES, answer, say
 from autotune.errors import BadInput, NothingFeasible, StudyLocked, UnknownName
 from autotune.prepare.build_spec import build_spec
 from autotune.replay import file_of

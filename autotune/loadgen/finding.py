@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autotune.loadgen.capacity.found import FoundLoad
-from autotune.loadgen.capacity.search import LoadSearch, Probe, beside
+from autotune.loadgen.capacity.search import FoundLoad, LoadSearch, Probe, beside
 from autotune.loadgen.measuring import measure
 from autotune.loadgen.request_file import LoadLog
 from autotune.loadgen.results import LoadOptions, Measurement

@@ -9,8 +9,7 @@ from functools import partial
 import numpy as np
 
 from autotune.loadgen.client.generator import allow_open_files
-from autotune.loadgen.client.health import ClientHealth
-from autotune.loadgen.client.messages import WorkerTask
+from autotune.loadgen.client.messages import ClientHealth, WorkerTask
 from autotune.loadgen.client.outcomes import RequestOutcome
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.prompts import PromptKey, Prompts

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.loadgen.client.request_log import RequestLog
+from autotune.loadgen.client.messages import RequestLog
 from autotune.loadgen.requests import Content, Requests, shared_tokens
 from autotune.loadgen.server_client import CacheReset, ResetOutcome, ServerClient
 from autotune.space.entry import in_range

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from autotune.arrays import Floats
 from autotune.errors import BadInput, MalformedFile
-from autotune.loadgen.client.request_log import RequestLog
+from autotune.loadgen.client.messages import RequestLog
 from autotune.study.home import write_atomically
 
 SCHEMA = 1

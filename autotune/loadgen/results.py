@@ -8,10 +8,8 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
-from autotune.loadgen.client.health import ClientHealth
-from autotune.loadgen.client.messages import Progress, RequestTimeouts
+from autotune.loadgen.client.messages import ClientHealth, Progress, RequestLog, RequestTimeouts
 from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, failure_sentence, tally
-from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.target import BALANCING
 from autotune.loadgen.prefix_cache import CacheReport, CacheUse, PrefixCache
 from autotune.loadgen.request_file import LoadLog

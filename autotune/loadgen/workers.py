@@ -21,9 +21,7 @@ from time import perf_counter_ns
 from autotune.child import IMPORT_FOLDER
 from autotune.errors import AutotuneError, ClientFailed
 from autotune.loadgen.client.generator import HEAD_START_NS, allow_open_files
-from autotune.loadgen.client.health import ClientHealth
-from autotune.loadgen.client.messages import Answer, Progress, WorkerTask
-from autotune.loadgen.client.request_log import RequestLog
+from autotune.loadgen.client.messages import Answer, ClientHealth, Progress, RequestLog, WorkerTask
 from autotune.loadgen.requests import Requests
 
 STREAMS_PER_WORKER = 250

@@ -8,8 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 from autotune.errors import BadInput
-from autotune.machine.gpu import Gpu, gpus, is_kind
-from autotune.machine.resources import ROOT, Cpu, cpu, memory_bytes
+from autotune.machine.gpu import ROOT, Cpu, Gpu, cpu, gpus, is_kind, memory_bytes
 from autotune.space.cards import HardwareCard
 from autotune.space.library import LOCAL, Library
 

@@ -15,8 +15,7 @@ from typing import Any, NotRequired, TypedDict
 
 from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.workloads import how_fixed, load_workload
-from autotune.metrics.formulas import Slo
-from autotune.metrics.goodput import parse_goodput
+from autotune.metrics.formulas import Slo, parse_goodput
 from autotune.metrics.table import GOODPUT, METRICS, PER_USER, check_metric, check_price
 from autotune.replay import file_of, table_of
 from autotune.replay.ladder import on_ladder

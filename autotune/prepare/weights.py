@@ -18,7 +18,7 @@ from pathlib import Path
 from autotune.child import die_with_parent
 from autotune.engines.engine import Engine, ParsedCommand
 from autotune.errors import BadInput
-from autotune.machine.resources import disk_free_bytes
+from autotune.machine.gpu import disk_free_bytes
 from autotune.notify import Notify
 from autotune.prepare.candidates import Prepared
 from autotune.prepare.hub import MODEL_ID, hub_folder, snapshots

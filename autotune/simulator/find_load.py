@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from autotune.loadgen.capacity.found import FoundLoad
-from autotune.loadgen.capacity.search import LoadSearch, Probe, beside
+from autotune.loadgen.capacity.search import FoundLoad, LoadSearch, Probe, beside
 from autotune.loadgen.workloads import Workload
 from autotune.simulator.resolve_command import ResolvedCommand
 from autotune.trial import Failure

@@ -15,10 +15,10 @@ from pydantic import BaseModel, ValidationError
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.space.cards import HardwareCard, ModelCard
+from autotune.space.entry import LOADER, parse_yaml
 from autotune.space.huggingface import CONFIG, model_from_file
 from autotune.space.schema import EngineCard, NarrowedEngine, Narrowing
 from autotune.space.serving import LogPattern, SharedFailures
-from autotune.space.yaml_text import LOADER, parse_yaml
 
 Document = TypeVar("Document", bound=BaseModel)
 

@@ -9,11 +9,10 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import BadInput, UnknownName
-from autotune.metrics.formulas import Slo
-from autotune.metrics.goodput import MOST_VIOLATIONS, goodput_limits
+from autotune.metrics.formulas import MOST_VIOLATIONS, Slo, goodput_limits
 from autotune.metrics.table import GOODPUT, PER_USER
 from autotune.space.cards import HardwareCard, ModelCard
-from autotune.space.yaml_text import parse_yaml
+from autotune.space.entry import parse_yaml
 from autotune.trial import Scalar
 
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")

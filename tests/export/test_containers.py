@@ -19,8 +19,7 @@ from autotune import redact
 from autotune.errors import BadInput
 from autotune.outputs.export import FORMATS, Winner, all_of, export, winner_of
 from autotune.outputs.export.container import container_of
-from autotune.outputs.export.text import dump_yaml
-from autotune.outputs.export.words import asked_for
+from autotune.outputs.export.winner import asked_for, dump_yaml
 from autotune.trial import Command, Evidence
 from tests import small_study
 from tests.export import reading

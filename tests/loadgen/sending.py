@@ -7,8 +7,7 @@ from typing import Any
 import numpy as np
 
 from autotune.loadgen.client.generator import Generator, event_loop
-from autotune.loadgen.client.messages import RequestTimeouts, Schedule
-from autotune.loadgen.client.request_log import RequestLog
+from autotune.loadgen.client.messages import RequestLog, RequestTimeouts, Schedule
 from autotune.loadgen.client.target import Target
 
 SHORT = RequestTimeouts(connect_s=5, stall_s=0.3)

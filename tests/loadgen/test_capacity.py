@@ -11,7 +11,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import BadInput
-from autotune.loadgen.capacity.bracket import TOLERANCE, Bracket
 from autotune.loadgen.capacity.judge import (
     UNCONFIRMED,
     error_per_look,
@@ -21,7 +20,17 @@ from autotune.loadgen.capacity.judge import (
     mean_kept,
     share_kept,
 )
-from autotune.loadgen.capacity.search import CONFIRM_S, MARGIN, MOST_REQUESTS, STEP, LoadSearch, Probe, check
+from autotune.loadgen.capacity.search import (
+    CONFIRM_S,
+    MARGIN,
+    MOST_REQUESTS,
+    STEP,
+    TOLERANCE,
+    Bracket,
+    LoadSearch,
+    Probe,
+    check,
+)
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import Slo, summarize_loads
 from autotune.metrics.records import RequestRecords

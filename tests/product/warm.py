@@ -31,7 +31,7 @@ LATE = [
     *("autotune.cli.bench", "autotune.cli.doctor"),
     *(
         "autotune.outputs.report.render",
-        "autotune.outputs.report.pictures.svg",
+        "autotune.outputs.report.pictures.draw",
         "autotune.evaluate.offline",
         "autotune.evaluate.launched",
     ),

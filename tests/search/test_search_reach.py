@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from search_landscapes import command_of, make_spec, opened, small
 
-from autotune.metrics.formulas import Slo
-from autotune.metrics.goodput import MOST_VIOLATIONS
+from autotune.metrics.formulas import MOST_VIOLATIONS, Slo
 from autotune.metrics.table import with_derived
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, Prior

@@ -16,8 +16,7 @@ from autotune.loadgen.server_client import tokenizer_for
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.loadgen.workloads.traces import with_speedup
-from autotune.metrics.formulas import Slo
-from autotune.metrics.goodput import goodput_limits, parse_goodput
+from autotune.metrics.formulas import Slo, goodput_limits, parse_goodput
 from autotune.metrics.table import check_metric, check_price
 from autotune.space.library import Library
 

@@ -11,7 +11,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Column
 
 from autotune.loadgen.bench.compare import mean_interval
-from autotune.loadgen.capacity.found import LOADS, described
+from autotune.loadgen.capacity.search import LOADS, described
 from autotune.loadgen.client.messages import Progress as LoadProgress
 from autotune.metrics.table import COSTS, STEADY, shown_in, title_of
 from autotune.trial import Evidence

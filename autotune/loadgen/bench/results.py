@@ -21,7 +21,7 @@ from autotune.loadgen.request_file import requests_path, write_requests
 from autotune.loadgen.results import Measurement, to_json, worst_client
 from autotune.loadgen.tokenizers import Tokenizer
 from autotune.loadgen.workloads import Workload
-from autotune.metrics.goodput import parse_goodput
+from autotune.metrics.formulas import parse_goodput
 from autotune.metrics.table import with_derived
 from autotune.study.home import write_atomically
 from autotune.trial import Evidence

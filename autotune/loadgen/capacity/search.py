@@ -1,4 +1,8 @@
-"""`LoadSearch`: which load is sent next, and what came of all of them.
+"""`LoadSearch`: choose the next load, and sum up what came of all of them.
+
+The load is doubled until one breaks a limit, halved until one keeps them, then bisected (`Bracket`). Bisection is
+geometric: a load is known within a share of itself, at 8 in flight as at 800. `FoundLoad` is the end, in figures and
+in words.
 
     search = LoadSearch.of("concurrency", slos, workload)
     while (probe := search.ask()) is not None:
@@ -15,19 +19,151 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Literal
 
 import numpy as np
 
 from autotune.errors import BadInput
-from autotune.loadgen.capacity.bracket import TOLERANCE, Bracket
-from autotune.loadgen.capacity.found import LOADS, By, FoundLoad, described, of
-from autotune.loadgen.capacity.judge import LOOKS, Judgement, is_latency, judge, least_requests
+from autotune.loadgen.capacity.judge import LOOKS, Broken, Judgement, is_latency, judge, least_requests
 from autotune.loadgen.workloads import Workload
 from autotune.loadgen.workloads.arrivals import Arrival
 from autotune.loadgen.workloads.lengths import SessionLengths, TraceLengths
 from autotune.metrics.formulas import Slo, summarize_loads
 from autotune.metrics.records import RequestRecords
 from autotune.trial import Metrics
+
+TOLERANCE = 0.1
+"""How far the lightest load that breaks may lie above the heaviest one that keeps, as a share of that."""
+
+
+@dataclass
+class Bracket:
+    """The loads between which the capacity lies.
+
+    Attributes:
+        lightest, heaviest: no load beyond them is tried.
+        start: the first load.
+        whole: whether loads are whole numbers.
+        verdicts: load to whether it kept every limit.
+    """
+
+    lightest: float
+    heaviest: float
+    start: float
+    whole: bool
+    verdicts: dict[float, bool] = field(default_factory=dict)
+
+    def tell(self, load: float, kept: bool) -> None:
+        """Take up a verdict."""
+        self.verdicts[load] = kept
+
+    @property
+    def kept(self) -> float | None:
+        """The heaviest load that kept every limit; None while none did."""
+        return max((load for load, kept in self.verdicts.items() if kept), default=None)
+
+    @property
+    def broken(self) -> float | None:
+        """The lightest load above it that broke one; None while none did."""
+        floor = self.kept or 0.0
+        return min((load for load, kept in self.verdicts.items() if not kept and load > floor), default=None)
+
+    @property
+    def not_monotone(self) -> tuple[float, float] | None:
+        """A load that broke a limit, and a heavier one that kept them all."""
+        lower = [load for load, kept in self.verdicts.items() if not kept and load < (self.kept or 0.0)]
+        return (max(lower), self.kept) if lower and self.kept is not None else None
+
+    def next(self, hint: float | None = None) -> float | None:
+        """The next load to try; None when the capacity is known.
+
+        Args:
+            hint: what a load that was too heavy came to: no load above it is carried.
+        """
+        kept, broken = self.kept, self.broken
+        if not self.verdicts or (kept is None and self.start not in self.verdicts):
+            return self.start
+        if broken is None:
+            assert kept is not None
+            return None if kept >= self.heaviest else self._between(min(2 * kept, self.heaviest))
+        if kept is None:
+            if broken <= self.lightest:
+                return None
+            lower = broken / 2 if hint is None else min(broken / 2, hint)
+            return self._between(max(lower, self.lightest))
+        if broken <= kept * (1 + TOLERANCE) or (self.whole and broken - kept <= 1):
+            return None
+        middle = math.sqrt(kept * broken)
+        if hint is not None:
+            middle = min(middle, (1 + TOLERANCE) * max(hint, kept))
+        middle = self._between(middle)
+        # Rounded to whole numbers the middle may be an end.
+        return min(max(middle, kept + 1), broken - 1) if self.whole else middle
+
+    def _between(self, load: float) -> float:
+        """A load that can be asked for: a whole number, or one of three digits."""
+        return float(max(1, round(load))) if self.whole else float(f"{load:.3g}")
+
+
+By = Literal["concurrency", "rate"]
+LOADS: dict[By, str] = {"concurrency": "concurrency", "rate": "request_rate"}
+"""What is searched for to the key of a load in a row of the curve; with ``capacity_`` before it, of the result."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLoad:
+    """What a load search ends with.
+
+    Attributes:
+        capacity: the heaviest load that keeps every SLO; 0 where the lightest breaks one.
+        broken_at: the lightest load above it that breaks one; None: the heaviest load that was tried keeps them.
+        not_monotone: a load that broke an SLO, and a heavier one that kept them all.
+        died_at: the load after which the server answered nothing any more; None: it lives.
+        missed: where there is no capacity, what broke at the lightest load, and that load.
+        metrics: of the capacity's load, else of the lightest, with ``capacity_…`` and ``curve``.
+    """
+
+    by: By
+    capacity: float
+    broken_at: float | None
+    not_monotone: tuple[float, float] | None
+    missed: tuple[Broken, float] | None
+    died_at: float | None
+    metrics: Metrics
+
+    def sentences(self) -> list[str]:
+        """What a person should know of the result, one sentence each."""
+        if self.missed is not None:
+            broken, load = self.missed
+            return [f"broken at the lightest load, {described(self.by, load)}: {of(broken)}"]
+        parts = [f"{described(self.by, self.capacity)} keep every limit"]
+        if self.broken_at is None:
+            parts[0] += ", the heaviest load that was tried: the capacity may be higher"
+        else:
+            parts[0] += f", {described(self.by, self.broken_at)} do not"
+        if (speedup := self.metrics.get("capacity_speedup")) is not None:
+            parts.append(f"the trace is served {speedup:.3g} times as fast as it was recorded")
+        if self.died_at is not None:
+            parts.append(f"the server answers nothing any more after {described(self.by, self.died_at)}")
+        if self.not_monotone is not None:
+            broke, kept = (described(self.by, load) for load in self.not_monotone)
+            parts.append(f"not monotone: {broke} break a limit that {kept} keep")
+        return parts
+
+
+def described(by: By, load: float) -> str:
+    """A load in words."""
+    return f"{load:g} in flight" if by == "concurrency" else f"{load:.3g} requests per second"
+
+
+def of(broken: Broken) -> str:
+    """A broken limit in words: which, by how much."""
+    if broken.metric in ("failed", "request_throughput"):
+        return broken.slo
+    if broken.excess <= 0:
+        return f"{broken.slo}, which {broken.value:,.4g} does not show to be kept"
+    return f"{broken.slo} by {100 * broken.excess:.0f} % ({broken.value:,.4g})"
+
 
 ALONE = 8
 """Requests one after the other, before any load."""

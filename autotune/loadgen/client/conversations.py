@@ -8,7 +8,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from autotune.loadgen.client.events import EventStream
+from autotune.loadgen.client.stream import EventStream
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.requests import Requests

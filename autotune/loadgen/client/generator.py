@@ -20,10 +20,8 @@ import uvloop
 
 from autotune.errors import BadInput
 from autotune.loadgen.client.conversations import AnswerStream, Conversation
-from autotune.loadgen.client.health import ClientHealth, LoopMonitor
-from autotune.loadgen.client.messages import Progress, RequestTimeouts, Schedule
+from autotune.loadgen.client.messages import ClientHealth, LoopMonitor, Progress, RequestLog, RequestTimeouts, Schedule
 from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, malformed
-from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.stream import Connection, Exchange
 from autotune.loadgen.client.target import Target
 

@@ -3,21 +3,247 @@
 For each load, in this order: in comes a `WorkerTask`, out goes `READY`, in comes the start in ns, out go
 `Progress` about twice a second and at last a pair of `RequestLog` and `ClientHealth`. A task that cannot be sent is
 answered with a `BadInput`, a fault of the worker itself with a `ClientFailed`.
+
+`RequestLog` has a load in columns, one element per request. `ClientHealth` says whether the client kept up, the first
+thing to distrust in a measurement.
 """
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from autotune.arrays import Floats, Ints
 from autotune.loadgen.client.conversations import Conversation, conversations
-from autotune.loadgen.client.health import ClientHealth
-from autotune.loadgen.client.request_log import RequestLog
+from autotune.loadgen.client.outcomes import RequestOutcome
+from autotune.loadgen.client.stream import Exchange
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.requests import Requests
+from autotune.metrics.records import COLUMNS, SERIES, RequestRecords
+
+_TICK_S = 0.02
+_SCHEDSTAT = Path("/proc/thread-self/schedstat")
+"""Of the calling thread: ns on a CPU, ns runnable but not running, time slices (the kernel's sched-stats.rst)."""
+
+
+_SPAN_S = 2.0
+"""A shorter load is not judged: its samples are too few, and the burst in which all requests are sent would decide
+alone."""
+_SPAN_WITHOUT_BURST_S = 0.5
+"""The same of a load whose streams begin one after the other."""
+
+_LIMITS: tuple[tuple[str, float, str, str], ...] = (
+    ("cpu_share", 0.9, "{:.0%}", "{} of a core"),
+    ("run_delay_share", 0.25, "{:.0%}", "kept from running {} of the time"),
+    ("loop_lag_p99_ms", 100.0, "{:.0f} ms", "event loop lag p99 {}"),
+    ("send_delay_p99_ms", 100.0, "{:.0f} ms", "send delay p99 {}"),
+)
+"""Beyond any of these the client, not the server, may have set the numbers: figure, limit, its form, and the words.
+
+``benchmarks/client_self_test.py`` compares them with the truth. On two cores shared with other work, 1,000 to 40,000
+chunks per second, they detected every load whose p99 of TTFT was more than 20 ms late; biases of 10 to 20 ms passed in
+3 of 16 loads. The run delay detected them: accurate loads had at most 15 %, others mostly over 20 %.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientHealth:
+    """Figures of the client during one load; of several workers, those of the worst; zeros when none reported.
+
+    Attributes:
+        span_s: how long the load was.
+        cpu_share: of one core, by the thread that sends and reads.
+        run_delay_share: of the load's time in which that thread could have run and was not let.
+        loop_lag_p99_ms: by how much a timer of the event loop is late.
+        send_delay_p99_ms: by how much requests with a planned time are late.
+        reads: reads of sockets.
+        chunks: events with text.
+    """
+
+    span_s: float = 0.0
+    cpu_share: float = 0.0
+    run_delay_share: float = 0.0
+    loop_lag_p99_ms: float = 0.0
+    send_delay_p99_ms: float = 0.0
+    reads: int = 0
+    chunks: int = 0
+
+    @classmethod
+    def of_all(cls, workers: Sequence[ClientHealth]) -> ClientHealth:
+        """Each figure of the worst worker; reads and chunks of all together."""
+        worst = {field.name: max(getattr(worker, field.name) for worker in workers) for field in fields(cls)}
+        summed = {name: sum(getattr(worker, name) for worker in workers) for name in ("reads", "chunks")}
+        return cls(**{**worst, **summed})
+
+    @property
+    def chunks_per_read(self) -> float:
+        """Well above 1, chunks wait for us: one read finds several of them."""
+        return self.chunks / self.reads if self.reads else 0.0
+
+    def excess(self, burst: bool = True) -> str:
+        """What is beyond the limits, in words; empty when the client kept up.
+
+        Args:
+            burst: whether all requests that may be in flight were sent at once.
+        """
+        if self.span_s < (_SPAN_S if burst else _SPAN_WITHOUT_BURST_S):
+            return ""
+        beyond = [
+            f"{words.format(form.format(getattr(self, name)))} (limit {form.format(limit)})"
+            for name, limit, form, words in _LIMITS
+            if getattr(self, name) > limit
+        ]
+        return ", ".join(beyond)
+
+    def to_json(self) -> dict[str, Any]:
+        figures = {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        return {**figures, "chunks_per_read": round(self.chunks_per_read, 3)}
+
+
+class LoopMonitor:
+    """Samples an event loop, and the thread that it runs on, from within while a load runs."""
+
+    def __init__(self) -> None:
+        self._lags_s: list[float] = []
+        self._began_s, self._cpu_s, self._waited_s = time.perf_counter(), time.thread_time(), _run_delay_s()
+
+    async def run(self) -> None:
+        """Take samples until cancelled."""
+        while True:
+            due = time.perf_counter() + _TICK_S
+            await asyncio.sleep(_TICK_S)
+            self._lags_s.append(max(time.perf_counter() - due, 0.0))
+
+    def health(self, send_delay_s: Floats, reads: int, chunks: int) -> ClientHealth:
+        """Figures of the samples so far."""
+        span_s = time.perf_counter() - self._began_s
+        return ClientHealth(
+            span_s=span_s,
+            cpu_share=(time.thread_time() - self._cpu_s) / span_s,
+            run_delay_share=(_run_delay_s() - self._waited_s) / span_s,
+            loop_lag_p99_ms=_p99(np.array(self._lags_s)) * 1e3,
+            send_delay_p99_ms=_p99(send_delay_s) * 1e3,
+            reads=reads,
+            chunks=chunks,
+        )
+
+
+def _run_delay_s() -> float:
+    """Seconds for which this thread was runnable and another one ran; 0 where the kernel does not count it."""
+    try:
+        return int(_SCHEDSTAT.read_text().split()[1]) / 1e9
+    except (OSError, IndexError, ValueError):
+        return 0.0
+
+
+def _p99(values: Floats) -> float:
+    return float(np.percentile(values, 99)) if len(values) else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLog:
+    """Log of the requests of one load, or of one worker's part of it.
+
+    Attributes:
+        records: what the metrics are made of; times in seconds of ``CLOCK_MONOTONIC``, one clock for all
+            processes of a machine. A request that failed has NaN where it knows nothing.
+        outcomes: how each request ended, n entries.
+        retries: connections that turned out stale before the request was answered, shape (n,).
+        send_delay_s: how much later than planned each was sent, shape (n,); zeros in a closed loop.
+        cached_tokens: prompt tokens that the server took from its cache, shape (n,); NaN where it does not tell.
+        chunks: events with text, shape (n,).
+        expected_tokens: how many tokens each answer was asked to have, shape (n,).
+    """
+
+    records: RequestRecords
+    outcomes: tuple[RequestOutcome, ...]
+    retries: Ints
+    send_delay_s: Floats
+    cached_tokens: Floats
+    chunks: Ints
+    expected_tokens: Ints
+
+    def __len__(self) -> int:
+        return len(self.outcomes)
+
+    @classmethod
+    def of(cls, exchanges: Sequence[Exchange], retries: Sequence[int], send_delay_s: Floats) -> RequestLog:
+        """Build the columns from exchanges that have all ended."""
+        outcomes = tuple(exchange.outcome for exchange in exchanges if exchange.outcome is not None)
+        assert len(outcomes) == len(exchanges), "a load ends when all its requests have"
+        ok = np.array([outcome.ok for outcome in outcomes], dtype=bool)
+        usage = [exchange.usage or (None, None, None) for exchange in exchanges]
+        counts = np.array(usage, dtype=np.float64).reshape(-1, 3)  # NaN where there is None
+        times = [np.frombuffer(exchange.events.times_ns, dtype=np.int64) for exchange in exchanges]
+        chunks = np.array([len(t) for t in times], dtype=np.int64)
+        none = np.empty(0, dtype=np.int64)
+        good = [t for t, fine in zip(times, ok, strict=True) if fine]
+        records = RequestRecords(
+            sent_s=np.array([exchange.sent_ns for exchange in exchanges]) / 1e9,
+            first_token_s=np.array([t[0] if len(t) else np.nan for t in times]) / 1e9,
+            finished_s=np.array([exchange.finished_ns for exchange in exchanges]) / 1e9,
+            input_tokens=counts[:, 0],
+            output_tokens=counts[:, 1],
+            ok=ok,
+            itl_ms=np.concatenate([none, *(np.diff(t) for t in good)]) / 1e6,
+            token_s=np.concatenate([none, *good]) / 1e9,
+            # A chunk may carry several tokens and does not say how many: the request's tokens, spread evenly.
+            token_n=np.repeat(counts[ok, 1] / np.maximum(chunks[ok], 1), chunks[ok]),
+        )
+        expected = np.array([exchange.expected_tokens for exchange in exchanges], dtype=np.int64)
+        return cls(records, outcomes, np.array(retries, dtype=np.int64), send_delay_s, counts[:, 2], chunks, expected)
+
+    @classmethod
+    def merged(cls, logs: Sequence[RequestLog], places: Sequence[Ints] | None = None) -> RequestLog:
+        """Join the logs of several workers; raw samples are joined, never statistics of them.
+
+        Args:
+            logs: by worker.
+            places: of each worker's requests in the load, ascending; None: the first requests of all workers come
+                first, then the second ones, as they were dealt.
+        """
+        places = places if places is not None else [np.arange(len(log)) for log in logs]
+        workers = np.repeat(np.arange(len(logs)), [len(log) for log in logs])
+        dealt = np.lexsort((workers, np.concatenate(places)))
+        outcomes = [outcome for log in logs for outcome in log.outcomes]
+        records = [log.records for log in logs]
+        columns = {name: _joined(records, name)[dealt] for name in COLUMNS}
+        # The series hold the successful requests one after the other: of each, its chunks, or the gaps between them.
+        chunks = np.where(_joined(records, "ok"), _joined(logs, "chunks"), 0)
+        for name, lengths in zip(SERIES, (np.maximum(chunks - 1, 0), chunks, chunks), strict=True):
+            pieces = np.split(_joined(records, name), np.cumsum(lengths)[:-1])
+            columns[name] = np.concatenate([pieces[place] for place in dealt])
+        others = ("retries", "send_delay_s", "cached_tokens", "chunks", "expected_tokens")
+        return cls(
+            RequestRecords(**columns),
+            tuple(outcomes[place] for place in dealt),
+            *(_joined(logs, name)[dealt] for name in others),
+        )
+
+    @property
+    def mean_lengths(self) -> tuple[float, float]:
+        """Tokens per successful answer, and how many were asked for; zeros without any."""
+        ok = self.records.ok
+        count = max(int(ok.sum()), 1)
+        return float(self.records.output_tokens[ok].sum()) / count, float(self.expected_tokens[ok].sum()) / count
+
+    @property
+    def length_error(self) -> float:
+        """By what share the mean output length is off the one asked for, over successful requests; 0 without any."""
+        written, expected = self.mean_lengths
+        return abs(written / expected - 1) if expected else 0.0
+
+
+def _joined(parts: Sequence[RequestLog] | Sequence[RequestRecords], name: str) -> Any:
+    return np.concatenate([getattr(part, name) for part in parts])
+
 
 READY = "ready"
 

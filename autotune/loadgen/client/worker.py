@@ -17,9 +17,7 @@ from multiprocessing.connection import Connection
 
 from autotune.errors import AutotuneError, BadInput, ClientFailed
 from autotune.loadgen.client.generator import Generator, event_loop
-from autotune.loadgen.client.health import ClientHealth
-from autotune.loadgen.client.messages import READY, WorkerTask
-from autotune.loadgen.client.request_log import RequestLog
+from autotune.loadgen.client.messages import READY, ClientHealth, RequestLog, WorkerTask
 
 
 def serve(tasks: Connection, answers: Connection) -> None:

@@ -12,8 +12,7 @@ from dataclasses import dataclass
 
 from autotune.errors import BadInput, UnknownName
 from autotune.outputs.export import compose, config_files, dstack, gpustack, kubernetes, shell
-from autotune.outputs.export.text import render_json
-from autotune.outputs.export.winner import Winner, winner_of
+from autotune.outputs.export.winner import Winner, render_json, winner_of
 
 __all__ = ["FORMATS", "Format", "Winner", "all_of", "export", "winner_of"]
 

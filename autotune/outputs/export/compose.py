@@ -9,10 +9,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.outputs.export import words
 from autotune.outputs.export.container import Container, chooses_gpus, container_of
-from autotune.outputs.export.text import yaml_file
-from autotune.outputs.export.winner import Winner
+from autotune.outputs.export.winner import Winner, doubled, required, yaml_file
 from autotune.serving.docker_run import FILES_FOLDER, docker_card
 from autotune.trial import PORT, written
 
@@ -48,7 +46,7 @@ def render(winner: Winner) -> str:
     services, configs = {"server": _service(container)}, {}
     if container.files:
         files = enumerate(container.files.values(), 1)
-        configs = {f"file-{i}": {"content": words.doubled(text)} for i, text in files}
+        configs = {f"file-{i}": {"content": doubled(text)} for i, text in files}
     if winner.servers:
         services, configs["balancer"] = _balanced(services["server"], winner)
     document: dict[str, Any] = {"name": container.name, "services": services}
@@ -101,8 +99,8 @@ def _service(container: Container) -> dict[str, Any]:
     for option in (*card.options, *card.devices[container.vendor]):
         _set_option(service, option[0], option[-1])
     volumes = [f"{name}:{folder}" for folder, name in container.caches.items()]
-    volumes.append(f"{words.doubled(container.weights or '~/.cache/huggingface')}:{card.models}")
-    volumes += [words.doubled(f"{path}:{path}:ro") for path in container.mounts]
+    volumes.append(f"{doubled(container.weights or '~/.cache/huggingface')}:{card.models}")
+    volumes += [doubled(f"{path}:{path}:ro") for path in container.mounts]
     if container.vendor == "nvidia":
         count = container.winner.gpus * container.winner.replicas
         device = {"driver": "nvidia", "count": count, "capabilities": ["gpu"]}
@@ -154,4 +152,4 @@ def _set_option(service: dict[str, Any], option: str, value: str) -> None:
 
 
 def _value(word: str) -> str:
-    return written(word, words.doubled, words.required)
+    return written(word, doubled, required)

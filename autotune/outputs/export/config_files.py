@@ -23,10 +23,17 @@ from typing import Any
 import yaml
 
 from autotune import redact
-from autotune.outputs.export import shell, words
-from autotune.outputs.export.command import model_first, version_of_parser
-from autotune.outputs.export.text import comment, heading
-from autotune.outputs.export.winner import Winner
+from autotune.outputs.export import shell
+from autotune.outputs.export.winner import (
+    Winner,
+    asked_for,
+    comment,
+    groups,
+    heading,
+    model_first,
+    settings_without_secrets,
+    version_of_parser,
+)
 from autotune.space.entry import in_range
 
 
@@ -49,13 +56,13 @@ class Parts:
 
 def _parse(argv: list[str]) -> Parts:
     """Take a command line apart: program and positional words first, then options, as autotune writes it."""
-    groups = words.groups(argv)
-    parts = Parts(program=groups[0])
-    seen = [group[0].partition("=")[0] for group in groups[1:]]
-    for group in groups[1:]:
+    split = groups(argv)
+    parts = Parts(program=split[0])
+    seen = [group[0].partition("=")[0] for group in split[1:]]
+    for group in split[1:]:
         name, equals, first = group[0].partition("=")
         values = [first, *group[1:]] if equals else group[1:]
-        if redact.argv(group) != group or words.asked_for(group, {}):
+        if redact.argv(group) != group or asked_for(group, {}):
             parts.secrets.append(name)
         elif not name.startswith("--") or seen.count(name) > 1:
             parts.rest += group
@@ -106,7 +113,7 @@ def _file(
         secrets: options that are left out.
     """
     choice = winner.choice
-    given = words.settings_without_secrets(choice.env)
+    given = settings_without_secrets(choice.env)
     settings = [f"{name}={shell.quoted(value)}" for name, value in given.items()]
     needed = [f"needs {name} beside it, which the shell format writes" for name in files]
     if choice.container:

@@ -14,9 +14,15 @@ from pathlib import PurePosixPath
 from packaging.version import InvalidVersion, Version
 
 from autotune.errors import BadInput
-from autotune.outputs.export import words
-from autotune.outputs.export.command import in_image, model_named, parsed_command, text_of
-from autotune.outputs.export.winner import Winner
+from autotune.outputs.export.winner import (
+    Winner,
+    asked_for,
+    in_image,
+    model_named,
+    parsed_command,
+    settings_without_secrets,
+    text_of,
+)
 from autotune.serving import StartupTimeouts
 from autotune.serving.command import with_serving
 from autotune.serving.docker_run import docker_card, image_of, mounted_paths, own_entrypoint, volume_name
@@ -98,7 +104,7 @@ class Container:
     @property
     def secrets(self) -> list[str]:
         """The variables from which the command's secrets come."""
-        return words.asked_for(self.argv, self.env)
+        return asked_for(self.argv, self.env)
 
 
 def container_of(winner: Winner) -> Container:
@@ -108,7 +114,7 @@ def container_of(winner: Winner) -> Container:
     model = model_named(argv, kind) or winner.spec.model.id
     if model.startswith("."):
         raise BadInput(f"the model {model!r} is no folder seen from here; export from where the study was made")
-    env = words.settings_without_secrets(choice.env)
+    env = settings_without_secrets(choice.env)
     weights = env.pop(_MODELS, None)
     # What exists here of the paths that the command names, and a model's folder, which may lie on another machine.
     mounts, is_local = mounted_paths(argv), model.startswith("/")

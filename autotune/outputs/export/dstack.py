@@ -10,10 +10,9 @@ import shlex
 from typing import Any
 
 from autotune.errors import BadInput
-from autotune.outputs.export import shell, words
+from autotune.outputs.export import shell
 from autotune.outputs.export.container import SHARED_MEMORY_GIB, Container, container_of
-from autotune.outputs.export.text import yaml_file
-from autotune.outputs.export.winner import Winner
+from autotune.outputs.export.winner import Winner, doubled, yaml_file
 from autotune.serving.docker_run import FILES_FOLDER, docker_card
 from autotune.space.library import Library
 from autotune.trial import PORT, written
@@ -80,7 +79,7 @@ def _commands(container: Container) -> list[str]:
     settings = [f"{name}={_quoted(value)}" for name, value in container.env.items() if "$" in value]
     started = ["exec env", *settings] if settings else ["exec"]
     lines.append(" ".join([*started, *map(_quoted, container.argv)]))
-    return [words.doubled(line) for line in lines]
+    return [doubled(line) for line in lines]
 
 
 def _quoted(word: str) -> str:

@@ -11,10 +11,9 @@ from __future__ import annotations
 import shlex
 from typing import Any
 
-from autotune.outputs.export import shell, words
+from autotune.outputs.export import shell
 from autotune.outputs.export.container import SHARED_MEMORY_GIB, Container, container_of
-from autotune.outputs.export.text import heading, yaml_file
-from autotune.outputs.export.winner import Winner
+from autotune.outputs.export.winner import Winner, asked_for, groups, heading, yaml_file
 from autotune.serving.docker_run import FILES_FOLDER
 
 _BACKENDS = {"vllm": "vLLM", "sglang": "SGLang"}
@@ -28,8 +27,8 @@ def render(winner: Winner) -> str:
     container = container_of(winner)
     argv: list[str] = []
     left_out: list[str] = []
-    for group in words.groups(container.argv[:-_ADDRESS_WORDS]):
-        if words.asked_for(group, {}):
+    for group in groups(container.argv[:-_ADDRESS_WORDS]):
+        if asked_for(group, {}):
             left_out.append(group[0].partition("=")[0])
         else:
             argv += group
@@ -68,7 +67,7 @@ def _parameters(winner: Winner, argv: list[str]) -> dict[str, Any]:
     kind = winner.engine
     arguments = list(kind.arguments(argv) or ())
     flag = kind.card.model_flag or "--model"
-    options = [group for group in words.groups(["", *arguments])[1:] if group[0].partition("=")[0] != flag]
+    options = [group for group in groups(["", *arguments])[1:] if group[0].partition("=")[0] != flag]
     length = kind.card.knobs["context_length"].emit[0].args[0]
     if not any(group[0].partition("=")[0] == length for group in options):
         # GPUStack would set 8192; the engine's own default, with which this was tuned, is the model's limit.

@@ -11,10 +11,8 @@ import math
 import re
 from typing import Any
 
-from autotune.outputs.export import words
 from autotune.outputs.export.container import SHARED_MEMORY_GIB, Container, container_of
-from autotune.outputs.export.text import yaml_file
-from autotune.outputs.export.winner import Winner
+from autotune.outputs.export.winner import Winner, doubled, yaml_file
 from autotune.serving.docker_run import FILES_FOLDER, docker_card
 from autotune.trial import PORT, reference_in, written
 
@@ -113,7 +111,7 @@ def _fetch(container: Container) -> dict[str, Any]:
     return {
         "name": "fetch-weights",
         "image": container.image,
-        "command": ["python3", "-c", _FETCH, *map(words.doubled, wanted)],
+        "command": ["python3", "-c", _FETCH, *map(doubled, wanted)],
         "env": [row for row in environment if row["name"] != "HF_HUB_OFFLINE"],
         "volumeMounts": _cache_mounts(container),
     }
@@ -191,4 +189,4 @@ def _volumes(container: Container) -> list[dict[str, Any]]:
 
 
 def _value(word: str) -> str:
-    return written(word, words.doubled, "$({})".format)
+    return written(word, doubled, "$({})".format)

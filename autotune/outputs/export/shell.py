@@ -10,10 +10,16 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from autotune import redact
-from autotune.outputs.export import words
 from autotune.outputs.export.container import Container, chooses_gpus, container_of
-from autotune.outputs.export.text import comment, heading, image_notes
-from autotune.outputs.export.winner import Winner
+from autotune.outputs.export.winner import (
+    Winner,
+    comment,
+    heading,
+    image_notes,
+    required,
+    settings_without_secrets,
+    without_secrets,
+)
 from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
 from autotune.study.recommendation import Choice
 from autotune.trial import PORT, PORT_OF_GPUS, Command, numbers_of, referenced, written
@@ -132,7 +138,7 @@ def _started(env: Mapping[str, str], servers: Sequence[Mapping[str, str]] = ()) 
     Args:
         servers: of several, none of which replaces the script.
     """
-    settings = [f"{name}={quoted(value)}" for name, value in words.settings_without_secrets(env).items()]
+    settings = [f"{name}={quoted(value)}" for name, value in settings_without_secrets(env).items()]
     if servers:
         return ["env", *(f'{name}="$gpus"' for name in servers[0]), *settings]
     return ["exec env", *settings] if settings else ["exec"]
@@ -141,7 +147,7 @@ def _started(env: Mapping[str, str], servers: Sequence[Mapping[str, str]] = ()) 
 def _arguments(argv: Sequence[str], files: Mapping[str, str]) -> list[str]:
     """Quoted words; an option and its values share a line."""
     lines: list[str] = []
-    for argument in words.without_secrets(argv):
+    for argument in without_secrets(argv):
         word = _word(argument, files)
         is_option = argument.startswith("-") and not (argument == "-m" and len(lines) == 1)
         if is_option or not lines:
@@ -165,4 +171,4 @@ def _word(argument: str, files: Mapping[str, str]) -> str:
 
 def quoted(word: str) -> str:
     """A word for the shell; the script stops with a message where a variable that it refers to is not set."""
-    return written(word, shlex.quote, lambda variable: f'"{words.required(variable)}"')
+    return written(word, shlex.quote, lambda variable: f'"{required(variable)}"')

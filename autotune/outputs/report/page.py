@@ -12,8 +12,7 @@ from xml.etree.ElementTree import Element
 from markdown_it import MarkdownIt
 
 from autotune.outputs.report import text
-from autotune.outputs.report.pictures import Part, Picture
-from autotune.outputs.report.pictures.colours import DARK, LIGHT
+from autotune.outputs.report.pictures import DARK, LIGHT, Part, Picture
 
 _STYLE = """
 body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
@@ -137,7 +136,7 @@ def _body(parts: Iterable[Part], drawn: Callable[[Picture], Element]) -> Iterabl
             yield f'<dl class="facts">{"".join(rows)}</dl>'
         elif isinstance(part, Picture):
             # Loaded with matplotlib, by who draws.
-            from autotune.outputs.report.pictures.svg import inline
+            from autotune.outputs.report.pictures.draw import inline
 
             long = any("\n" in mark.told for panel in part.panels for mark in panel.marks)
             kind = "commands" if long else "words"

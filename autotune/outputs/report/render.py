@@ -63,12 +63,12 @@ def render(study: StudyRecord, format: Literal["md", "html"]) -> str:
 
 def files_of(study: StudyRecord) -> dict[str, str]:
     """Every file of the report, path within the study's folder to content; each picture is drawn once."""
-    from autotune.outputs.report.pictures import svg
+    from autotune.outputs.report.pictures import draw
 
     parts = _parts(study)
     elements = {part.name: _drawn(study, part) for part in parts if isinstance(part, Picture)}
     files = {"report.md": _markdown(parts), "report.html": page(parts, lambda picture: elements[picture.name])}
-    return files | {f"{PICTURES}/{name}.svg": svg.alone(element) for name, element in elements.items()}
+    return files | {f"{PICTURES}/{name}.svg": draw.alone(element) for name, element in elements.items()}
 
 
 def _parts(study: StudyRecord) -> list[Part]:
@@ -102,7 +102,7 @@ def _as_text(part: Part) -> str:
 
 def _drawn(study: StudyRecord, picture: Picture) -> Element:
     # matplotlib takes a second to load.
-    from autotune.outputs.report.pictures import svg
+    from autotune.outputs.report.pictures import draw
 
     evidence = study.recommendation.evidence
-    return svg.drawn(picture, "" if evidence is Evidence.MEASURED else study.recommendation.label)
+    return draw.drawn(picture, "" if evidence is Evidence.MEASURED else study.recommendation.label)

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 
 from autotune.engines import engine as engine_of
 from autotune.errors import BadInput
-from autotune.loadgen.capacity.found import LOADS, described
+from autotune.loadgen.capacity.search import LOADS, described
 from autotune.loadgen.workloads import how_fixed, load_workload
 from autotune.metrics.formulas import Slo
 from autotune.metrics.steady import SHORT_S

@@ -16,8 +16,7 @@ from pathlib import Path
 from pydantic import BaseModel, Field
 
 from autotune.notify import Notify, silent
-from autotune.outputs.tracking.outage import is_refusal, is_trouble, reason
-from autotune.outputs.tracking.runs import StudyRuns
+from autotune.outputs.tracking.runs import StudyRuns, is_refusal, is_trouble, reason
 from autotune.study.home import Home, write_atomically
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec

@@ -1,6 +1,7 @@
 """One study's runs in MLflow: a parent run, and a child run per launch. The only importer of mlflow's client.
 
 Everything here may be repeated: a run is found again by its tags, and a second one of a launch is deleted.
+`is_trouble` knows the exceptions of an MLflow that cannot be used, and `reason` puts them into words.
 """
 
 from __future__ import annotations
@@ -24,17 +25,79 @@ from autotune import redact
 from autotune.outputs.artefacts import EXPORTS
 from autotune.outputs.report.render import PICTURES
 from autotune.outputs.tracking import content
-from autotune.outputs.tracking.outage import is_deleted, is_trouble, reason
 from autotune.serving.log_size import read_ends
 from autotune.study.recommendation import Recommendation
 from autotune.study.results import sync_folder
 from autotune.study.spec import StudySpec
-from autotune.study.tracking_uri import database_file, is_server
+from autotune.study.tracking_uri import credentials, database_file, is_server, shown
 from autotune.trial import Launch, State
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
     from mlflow.entities import Experiment, Metric, Run
+
+
+_PACKAGES = ("mlflow", "sqlalchemy", "alembic", "requests", "urllib3", "databricks", "botocore", "google", "azure")
+_SCHEMA = re.compile(r"found version (\w+), but expected (\w+)")
+_PLAIN = (
+    (re.compile(r"connection refused", re.IGNORECASE), "connection refused"),
+    (re.compile(r"timed? ?out", re.IGNORECASE), "no answer in time"),
+    (re.compile(r"name or service not known|failed to resolve|name resolution", re.IGNORECASE), "no such host"),
+    (re.compile(r"connection (?:aborted|reset)|remote end closed", re.IGNORECASE), "it hung up"),
+)
+_AUTOFLUSH = "(raised as a result of Query-invoked autoflush"
+"""SQLAlchemy's first line where the cause stands in the second."""
+_STATUS = (
+    re.compile(r"too many (\d{3}) error"),
+    re.compile(r"error code (\d{3})"),
+    re.compile(r"HTTP (\d{3})"),
+    re.compile(r"(\d{3}) (?:Client|Server) Error"),
+)
+_DELETED = re.compile(r"must be in the '?active'? state")
+_ADVICE = {"401": "; set MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD", "403": "; this user may not write there"}
+
+
+def is_trouble(error: Exception) -> bool:
+    """True for an exception of MLflow's, its database's or the network's; any other is a fault of ours."""
+    roots = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
+    return isinstance(error, OSError | sqlite3.Error | ImportError) or not roots.isdisjoint(_PACKAGES)
+
+
+def is_refusal(error: Exception) -> bool:
+    """True if MLflow works, but does not take what it was given.
+
+    A run or an experiment that somebody has just deleted is another matter: it is made again.
+    """
+    return getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE" and not is_deleted(error)
+
+
+def is_deleted(error: Exception) -> bool:
+    """True if somebody has deleted the run or the experiment."""
+    return _DELETED.search(str(error)) is not None
+
+
+def reason(error: Exception, uri: str) -> str:
+    """Put an exception into a few words, without a secret."""
+    text = str(error)
+    if schema := _SCHEMA.search(text):
+        return (
+            f"it was made by another version of MLflow: schema {schema[1]}, this one has {schema[2]}; copy it, then "
+            f"`mlflow db upgrade sqlite:///{shown(uri)}`, or use the MLflow that made it"
+        )
+    # One status: that text may go on with a page of HTML, or with our own request's timeout.
+    status = next((found[1] for pattern in _STATUS if (found := pattern.search(text))), None)
+    if status is not None:
+        return f"HTTP {status}{_ADVICE.get(status, '')}"
+    for pattern, plain in _PLAIN:
+        if pattern.search(text):
+            return plain
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    known = [credentials(uri), *(os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("TOKEN", "PASSWORD"))]
+    said = redact.text(text, [secret for secret in known if secret]).strip().splitlines()
+    lines = [line for line in said if not line.startswith(_AUTOFLUSH)]
+    return re.sub(r"^\(\w+\.\w+\) ", "", lines[0])[:200] if lines else type(error).__name__
+
 
 ARTIFACTS = ("report.md", "report.html", "serve.sh", "recommendation.json", "results.jsonl", "study.yaml")
 """Files of a study's folder that the parent run carries, where they exist."""
@@ -54,7 +117,7 @@ class StudyRuns:
         home: the home folder; without a server its ``artifacts/`` takes the files.
         study_id: tells this study from others of its name (`autotune.outputs.tracking.SyncState`).
 
-    Every method raises what `autotune.outputs.tracking.outage.is_trouble` knows when MLflow cannot be used; what was
+    Every method raises what `autotune.outputs.tracking.runs.is_trouble` knows when MLflow cannot be used; what was
     written until then stays valid.
     """
 

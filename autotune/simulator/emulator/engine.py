@@ -15,9 +15,7 @@ from time import perf_counter
 
 import numpy as np
 
-from autotune.simulator.node.frontend import BackEnd, FrontEnd
-from autotune.simulator.node.prefix import BlockCache
-from autotune.simulator.node.replica import Sequences
+from autotune.simulator.node.replica import BackEnd, BlockCache, FrontEnd, Sequences
 from autotune.simulator.node.scheduling import EngineStep, Scheduler
 from autotune.simulator.node.server import SimulatedServer
 

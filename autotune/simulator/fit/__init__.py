@@ -1,7 +1,7 @@
 """`autotune calibrate`: fits the simulator's figures to measurements.
 
-    reading       tables and studies -> rows, each with its command resolved as the measured version does
-    points        a row's cold start and weight; equivalent rows as one point; groups that a cross-validation leaves out
+    reading       tables and studies -> rows, each with its command resolved as the measured version does; equivalent
+                  rows as one point; groups that a cross-validation leaves out
     calibrate     the fit as a least-squares problem, with and without some of the points, and its prediction errors
     report        measured against predicted: rows, errors, and whether the best are predicted to be the best
 

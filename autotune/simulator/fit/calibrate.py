@@ -39,7 +39,7 @@ from autotune.child import die_with_parent
 from autotune.loadgen.workloads import Workload
 from autotune.metrics.table import HEADLINE
 from autotune.notify import Notify
-from autotune.simulator.fit.points import MeasuredPoint, alone, groups
+from autotune.simulator.fit.reading import MeasuredPoint, alone, groups
 from autotune.simulator.node import ServerSetup, run_server
 from autotune.simulator.node.calibration import (
     OWN,

@@ -10,7 +10,7 @@ import numpy as np
 
 from autotune.metrics.table import HEADLINE
 from autotune.simulator.fit.calibrate import Predicted
-from autotune.simulator.fit.points import MeasuredPoint, model_name
+from autotune.simulator.fit.reading import MeasuredPoint, model_name
 from autotune.simulator.resolve_command import ResolvedCommand
 
 _NOTHING = "–"

@@ -4,13 +4,9 @@
     coefficients.py  the figures of search_spaces/<engine>/simulator.yaml, per engine, version and GPU
     memory.py        the memory plan, and out-of-memory
     steptime.py      seconds per step: rooflines, communication, host
-    frontend.py      tokeniser and detokeniser: one process each way
-    scheduling.py    continuous batching: what a step computes and changes, on which rank; also the emulator's
-    replica.py       one attention replica: queue, admission, KV pool
-    prefix.py        the prefix cache of a replica
-    batching.py      the loop over the scheduler in virtual time, and when tokens came
-    fluid.py         the load without the loop: ramp, full batch, drain
-    steady.py        a fast prediction of all candidates with it, the search's prior
+    scheduling.py    continuous batching: the scheduler, also the emulator's, and the loop over it in virtual time
+    replica.py       one attention replica: front end, queue, admission, KV pool, prefix cache
+    steady.py        a fast prediction of all candidates, the search's prior: the load as a fluid, without the loop
 
 Its numbers are *simulated*: never to be mixed with measured ones.
 """
@@ -23,8 +19,8 @@ from dataclasses import dataclass, field, replace
 from autotune.loadgen.workloads import Workload
 from autotune.metrics.formulas import Slo, summarize_loads
 from autotune.metrics.records import RequestRecords
-from autotune.simulator.node.batching import Batching
 from autotune.simulator.node.memory import TOO_CLOSE, MemoryPlan, plan_memory, start_failure, startup_s
+from autotune.simulator.node.scheduling import Batching
 from autotune.simulator.node.server import RecordedKnobs, ServerSetup, SimulatedServer
 from autotune.trial import Failure, FailureKind, Metrics
 

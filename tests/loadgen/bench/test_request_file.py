@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.errors import BadInput, MalformedFile
+from autotune.loadgen.client.messages import RequestLog
 from autotune.loadgen.client.outcomes import OK, OutcomeKind, RequestOutcome
-from autotune.loadgen.client.request_log import RequestLog
 from autotune.loadgen.client.stream import Exchange
 from autotune.loadgen.request_file import COLUMNS, LoadLog, read_requests, requests_path, write_requests
 

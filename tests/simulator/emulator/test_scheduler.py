@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.simulator.emulator.engine import LiveSequences, block_hashes
-from autotune.simulator.node.prefix import BlockCache
+from autotune.simulator.node.replica import BlockCache
 from autotune.simulator.node.scheduling import Scheduler
 from autotune.simulator.node.server import SimulatedServer
 from tests.simulator.node.nodes import R1, setup

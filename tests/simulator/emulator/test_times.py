@@ -16,7 +16,7 @@ from autotune.loadgen import measure
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.simulator.emulator.engine import LiveEngine, block_hashes
 from autotune.simulator.node.memory import plan_memory
-from autotune.simulator.node.prefix import BlockCache
+from autotune.simulator.node.replica import BlockCache
 from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
 from autotune.space.context import Context

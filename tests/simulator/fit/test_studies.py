@@ -7,8 +7,7 @@ import dataclasses
 import pytest
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
-from autotune.simulator.fit.points import LeftOut
-from autotune.simulator.fit.reading import read, study_rows
+from autotune.simulator.fit.reading import LeftOut, read, study_rows
 from autotune.space.library import Library
 from autotune.study.home import Home
 from autotune.study.results import Results

@@ -10,8 +10,7 @@ import pytest
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.workloads import load_workload
-from autotune.simulator.fit.points import points_of
-from autotune.simulator.fit.reading import read, read_file
+from autotune.simulator.fit.reading import points_of, read, read_file
 from autotune.study.home import Home
 from tests.data import BESIDE, LAB, SWEEP
 

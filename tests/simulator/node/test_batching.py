@@ -11,8 +11,8 @@ from autotune.loadgen.requests import Requests
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.simulator.node import run_server, simulate
-from autotune.simulator.node.batching import Batching
-from autotune.simulator.node.frontend import BackEnd
+from autotune.simulator.node.replica import BackEnd
+from autotune.simulator.node.scheduling import Batching
 from autotune.simulator.node.server import SimulatedServer
 from tests.simulator.node.nodes import LIBRARY, R1, run, run_points, setup
 

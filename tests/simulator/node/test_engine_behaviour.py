@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.workloads import load_workload
 from autotune.simulator.node import simulate
-from autotune.simulator.node.prefix import GroupCache
-from autotune.simulator.node.replica import Sequences
+from autotune.simulator.node.replica import GroupCache, Sequences
 from autotune.simulator.node.scheduling import Graphs, Scheduler
 from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.node.steptime import RankBatch, StepTime

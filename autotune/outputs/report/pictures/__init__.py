@@ -1,8 +1,8 @@
 """The pictures of a report: what each shows, as values.
 
     launches, outcome   functions of a study that make a `Picture`, or None where there is nothing to see
-    draw                draws one with matplotlib; imported when a report is written, as matplotlib takes a second
-    svg                 makes it readable: titles, keyboard, values, colours that follow the page
+    draw                draws one with matplotlib, and makes it readable: titles, keyboard, values, colours that follow
+                        the page; imported when a report is written, as matplotlib takes a second
 
 The marks carry the figures as they stand in ``results.jsonl``, so that a program can read them back from the page.
 """
@@ -141,3 +141,36 @@ def figure(value: object) -> float | None:
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         return None
     return value
+
+
+LIGHT = {
+    "page": "#ffffff",
+    "ink": "#1b1f24",
+    "soft": "#6a737d",
+    "line": "#d0d7de",
+    "band": "#eef1f4",
+    "baseline": "#59636f",
+    "chosen": "#0a5bb5",
+    "bad": "#b3261e",
+    "first": "#0072b3",
+    "second": "#c14f00",
+    "third": "#007a5a",
+    "fourth": "#a8487f",
+    "fifth": "#8a6d00",
+}
+"""The colours of page and pictures, by what they are for; a drawn picture has them as marks."""
+DARK = {
+    "page": "#101418",
+    "ink": "#e4e8ec",
+    "soft": "#98a2ad",
+    "line": "#313a44",
+    "band": "#1c2229",
+    "baseline": "#a9b4c0",
+    "chosen": "#6cb0ff",
+    "bad": "#ff8a80",
+    "first": "#56b4e9",
+    "second": "#ff9e57",
+    "third": "#3ccf9f",
+    "fourth": "#e795c0",
+    "fifth": "#e0c04a",
+}
