@@ -98,7 +98,7 @@ def ask(
 
 
 def gives_logprobs(target: Target, model: str) -> bool:
-    """Whether a server gives log-probabilities of what it generates."""
+    """Return whether a server gives log-probabilities of what it generates."""
     try:
         (answer,) = ask(target, model, [{"prompt": "One, two, three,", "max_tokens": 2}], 1, logprobs=True)
     except NoAnswers:

@@ -78,7 +78,7 @@ class Context:
 
     @property
     def body(self) -> dict[str, object]:
-        """What is sent."""
+        """Return the body of the request."""
         return {"prompt": self.prompt, "max_tokens": self.max_tokens}
 
 
@@ -138,7 +138,7 @@ class Divergence:
 
     @property
     def counts(self) -> bool:
-        """Whether it is no near-tie, as far as is known."""
+        """True if it is no near-tie, as far as is known."""
         return self.severity is None or self.severity >= SEVERE
 
 
@@ -230,7 +230,7 @@ def _in_one_form(mine: Answer, theirs: Answer, logprobs: bool) -> tuple[Sequence
 
 
 def _severity(own: Token, text: str | None) -> float | None:
-    """How much less likely another token is, at least.
+    """Return by how much less likely another token is, at least.
 
     Of one that is not among the likeliest, than the last of these; of the end of the answer, whose name is not known,
     than the second.
@@ -246,7 +246,7 @@ def _severity(own: Token, text: str | None) -> float | None:
 def judge(
     reference: Answers, finalist: Answers, alike: Sequence[tuple[Answers, Answers]], groups: Mapping[str, str]
 ) -> Verdict:
-    """Whether a finalist answers as the baseline does, by what the baseline's own launches differ.
+    """Return whether a finalist answers as the baseline does, by what the baseline's own launches differ.
 
     Args:
         reference: answers of the baseline's first launch.

@@ -136,7 +136,7 @@ class Check(Protocol):
 
     @property
     def sha256(self) -> str | None:
-        """Of the task file, by which a resumed study knows it; None where the check reads none."""
+        """Digest of the task file, by which a resumed study knows it; None where the check reads none."""
         ...
 
     def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
@@ -150,7 +150,7 @@ class Check(Protocol):
     def judge(
         self, baselines: Sequence[CheckEvidence], mine: CheckEvidence, again: CheckEvidence | None = None
     ) -> Accuracy:
-        """Whether a server answers as well as the baseline.
+        """Return whether a server answers as well as the baseline.
 
         Args:
             again: of the same launch as mine, where the baseline's launches are too few.

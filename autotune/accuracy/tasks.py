@@ -60,18 +60,18 @@ class Task(BaseModel):
 
     @property
     def body(self) -> dict[str, Any]:
-        """What is sent."""
+        """Return the body of the request."""
         if self.messages is not None:
             return {"messages": [one.model_dump() for one in self.messages], "max_tokens": self.max_tokens}
         return {"prompt": self.prompt, "max_tokens": self.max_tokens}
 
     @property
     def question(self) -> str:
-        """What is asked, as one text."""
+        """The prompt, as one text."""
         return self.prompt if self.prompt is not None else "\n".join(one.content for one in self.messages or ())
 
     def is_right(self, text: str) -> bool:
-        """Whether an answer is right; of its numbers the last one counts."""
+        """Return whether an answer is right; of its numbers the last one counts."""
         if self.match == "number":
             return number_in(text) == number_in(str(self.answer))
         right = str(self.answer).strip()

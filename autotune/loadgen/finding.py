@@ -31,7 +31,7 @@ class FoundCapacity:
 
     @property
     def metrics(self) -> Metrics:
-        """Those of the load that is the capacity, with the capacity and the curve."""
+        """Metrics of the load that is the capacity, with the capacity and the curve."""
         return self.found.metrics
 
     @property

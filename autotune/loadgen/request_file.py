@@ -57,7 +57,7 @@ class RequestTable:
 
 
 def requests_path(result: Path) -> Path:
-    """Where the requests of a result lie: beside it."""
+    """Return the path of a result's request file: beside it."""
     return result.with_name(f"{result.name.removesuffix('.json')}.requests.parquet")
 
 

@@ -36,7 +36,7 @@ class Turns:
 
     @property
     def session(self) -> Ints:
-        """Which session each belongs to, from 0, shape (n,)."""
+        """Number of each request's session, from 0, shape (n,)."""
         numbers: Ints = np.cumsum(self.after < 0) - 1
         return numbers
 

@@ -98,12 +98,12 @@ class Measurement:
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Of the whole workload, under the names of `autotune.metrics.formulas.METRICS`, see `pooled_metrics`."""
+        """Metrics of the whole workload, under the names of `autotune.metrics.table.METRICS`, see `pooled_metrics`."""
         return pooled_metrics([self])
 
     @property
     def outcomes(self) -> tuple[RequestOutcome, ...]:
-        """How each request ended, over all load points."""
+        """Outcome of each request, over all load points."""
         return (*(o for point in self.points for o in point.log.outcomes), *self.warm_up_failed)
 
     @property
@@ -118,9 +118,11 @@ class Measurement:
 
     @property
     def invalid(self) -> str:
-        """Why the numbers say nothing of the server: token counts that are missing or not as asked for, a client that
-        did not keep up, prompts that an earlier load had left in the cache; empty when they are sound, or when requests
-        failed in ways that are the server's."""
+        """Reason why the numbers say nothing of the server; empty when they are sound, or when the server failed requests.
+
+        Token counts may be missing or not as asked for, the client may not have kept up, or prompts of an earlier load
+        may have been in the cache.
+        """
         if self.failure:
             uncounted = all(outcome.ok or outcome.kind is OutcomeKind.NO_USAGE for outcome in self.outcomes)
             return self.failure if uncounted else ""

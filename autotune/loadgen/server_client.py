@@ -113,7 +113,7 @@ class ServerClient:
         return asked
 
     def emulated(self) -> bool:
-        """Whether the server says of itself that it stands in for an engine."""
+        """Return whether the server says of itself that it stands in for an engine."""
         return bool(self._get("/v1/models").headers.get("server") == EMULATOR_NAME)
 
     def metrics_text(self, path: str = "/metrics") -> str | None:
@@ -172,7 +172,7 @@ class ServerClient:
 
 
 def _denies(answer: httpx.Response) -> bool:
-    """Whether a document says that it did not work: vLLM 0.32 answers so with status 200."""
+    """Return whether a document says that it did not work: vLLM 0.32 answers so with status 200."""
     with contextlib.suppress(ValueError):
         document = answer.json()
         return isinstance(document, dict) and document.get("success") is False
@@ -258,7 +258,7 @@ def http_client(kind: Callable[..., _Client], target: Target, timeout_s: float) 
 
 
 def _tokens(answer: httpx.Response) -> int | None:
-    """How many tokens an answer of ``/tokenize`` holds; None when it is none."""
+    """Count the tokens of an answer of ``/tokenize``; None when it is none."""
     try:
         tokens = answer.json()["tokens"] if answer.is_success else None
     except (ValueError, KeyError, TypeError):

@@ -31,7 +31,7 @@ class DraftUse:
 
     @classmethod
     def between(cls, before: DraftUse | None, after: DraftUse | None) -> DraftUse | None:
-        """Those of a load; None where none was drafted, or the server was started anew meanwhile."""
+        """Return the counts of a load; None where none was drafted, or the server was started anew meanwhile."""
         if after is None or (before is not None and before.drafts > after.drafts and after.counted):
             return None
         start = before if before is not None and after.counted else cls(0.0, 0.0, 0.0)
@@ -61,7 +61,7 @@ def acceptance(uses: Sequence[DraftUse | None]) -> Metrics:
 
 
 def of_page(metrics: DraftMetrics, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
-    """What a metrics page tells; None when it is a page of something else, or nothing is drafted."""
+    """Read the counters of a metrics page; None when it is a page of something else, or nothing is drafted."""
     if metrics.counters is not None:
         names = metrics.counters
         if not all(name in page for name in (names.drafts, names.drafted, names.accepted)):

@@ -27,11 +27,11 @@ class Tokenizer(Protocol):
 
     @property
     def exact(self) -> bool:
-        """Whether it counts as the model does, special tokens apart."""
+        """True if it counts as the model does, special tokens apart."""
 
     @property
     def vocabulary(self) -> int | None:
-        """How many tokens the model has; None = not known."""
+        """Number of tokens of the model; None = not known."""
 
     @property
     def words(self) -> Sequence[str]:
@@ -41,7 +41,7 @@ class Tokenizer(Protocol):
         """Tokens of a text, without the special ones that a server may add."""
 
     def describe(self) -> str:
-        """How a report names it: after "tokens counted by" where it is exact, else after "tokens"."""
+        """Return its name in reports: after "tokens counted by" where it is exact, else after "tokens"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,5 +102,5 @@ class FileTokenizer:
         return f"tokenizer {self.file}"
 
     def _single(self, word: str) -> bool:
-        """Whether one more of it, after a blank, is one more token."""
+        """Return whether one more of it, after a blank, is one more token."""
         return self.count(f"{word} {word} {word}") - self.count(f"{word} {word}") == 1

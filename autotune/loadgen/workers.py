@@ -38,7 +38,7 @@ _WORKER = "autotune.loadgen.client.worker"
 
 
 def workers_for(streams: int, chunks_per_s: float = 0.0, cores: int | None = None) -> int:
-    """How many workers a load needs: half the processors at most, as a server on this machine needs its own.
+    """Return the number of workers of a load: half the processors at most, as a local server needs its own.
 
     Args:
         streams: requests in flight together.
@@ -122,7 +122,7 @@ class Workers:
                 worker.process.wait()
 
     def counts(self, requests: Requests, asked: int | None) -> Iterator[int]:
-        """How many workers send each try of a load, no more than it may have in flight.
+        """Return the number of workers for each try of a load, no more than it may have in flight.
 
         Args:
             asked: so many, in a single try; None = as many as its streams need at the pace of the last load, and twice

@@ -123,7 +123,7 @@ def cores(root: Path = ROOT) -> int:
 
 
 def disk_free_bytes(folder: Path) -> int:
-    """What an ordinary user may still write where a folder lies, or would lie once it is made."""
+    """Return the bytes that an ordinary user may still write where a folder lies, or would lie once it is made."""
     return shutil.disk_usage(existing_folder(folder)).free
 
 
@@ -141,7 +141,7 @@ def shared_memory_bytes(root: Path = ROOT) -> int:
 
 
 def open_file_limit() -> int | None:
-    """How many files, sockets among them, a process may have open at most; None: any number."""
+    """Return the most files, sockets among them, that a process may have open; None: any number."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if hard == resource.RLIM_INFINITY else hard
 
@@ -199,7 +199,7 @@ def gpus(root: Path = ROOT) -> tuple[Gpu, ...]:
 
 
 def has(hardware: str, count: int, root: Path = ROOT) -> bool:
-    """Whether this machine has so many GPUs of a kind, e.g. ``h200``; case does not matter."""
+    """Return whether this machine has so many GPUs of a kind, e.g. ``h200``; case does not matter."""
     return sum(is_kind(gpu.name, hardware) for gpu in gpus(root)) >= count
 
 

@@ -38,7 +38,7 @@ def node(name: str, library: Library, root: Path = ROOT) -> HardwareCard:
 
 
 def check_gpus(asked: int | None, hardware: HardwareCard) -> int:
-    """How many GPUs to use, all of the node by default; raises `BadInput` outside 1 to the node's count."""
+    """Return the number of GPUs to use, all of the node by default; raises `BadInput` outside 1 to the node's count."""
     gpus = hardware.gpus if asked is None else asked
     if not 0 < gpus <= hardware.gpus:
         raise BadInput(f"--gpus {gpus}: nodes of {hardware.name} have 1 to {hardware.gpus} GPUs")

@@ -51,7 +51,7 @@ class Slo(BaseModel):
         return cls(metric=metric_meant(match["metric"]), sense=sense, limit=limit)
 
     def violation(self, value: float) -> float:
-        """How far a value is beyond the limit, in the metric's unit; <= 0 keeps the SLO."""
+        """Return by how much a value is beyond the limit, in the metric's unit; <= 0 keeps the SLO."""
         return value - self.limit if self.sense == "<=" else self.limit - value
 
     def excess(self, value: float) -> float:
@@ -66,7 +66,7 @@ class Slo(BaseModel):
 
 
 def without_capacity(metrics: Mapping[str, object]) -> bool:
-    """Whether the metrics are those of a load search whose lightest load broke an SLO: their capacity is 0."""
+    """Return whether the metrics are those of a load search whose lightest load broke an SLO: their capacity is 0."""
     return 0 in (metrics.get("capacity_concurrency"), metrics.get("capacity_request_rate"))
 
 

@@ -118,7 +118,7 @@ def statistics(name: str, values: Floats) -> Metrics:
 
 
 def token_series(done: RequestRecords) -> tuple[Floats, Floats]:
-    """When output tokens came and how many: two columns of shape (k,); at the end of each request if not streamed."""
+    """Return times and counts of output tokens, two columns of shape (k,); at a request's end if not streamed."""
     if len(done.token_s):
         return done.token_s, done.token_n
     return done.finished_s, done.output_tokens

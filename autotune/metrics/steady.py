@@ -117,7 +117,7 @@ def steady_total_token_throughput(*runs: RequestRecords) -> float:
 
 
 def _window(done: RequestRecords) -> tuple[Floats, int]:
-    """Where the turnovers of the steady window begin and end, and the most answers under way.
+    """Return begin and end of each turnover of the steady window, and the most answers under way.
 
     Where there are fewer than `TURNOVERS`, begin and end of the window of ``drain cut``.
     """
@@ -138,7 +138,7 @@ def _window(done: RequestRecords) -> tuple[Floats, int]:
 
 
 def _begun_s(done: RequestRecords) -> Floats:
-    """When each answer began, as far as a client can see: an answer that is not streamed does not show it."""
+    """Return when each answer began, as far as a client can see: an answer that is not streamed does not show it."""
     return done.first_token_s if (done.first_token_s < done.finished_s).any() else done.sent_s
 
 

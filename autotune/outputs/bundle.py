@@ -76,7 +76,7 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
 
 
 def _candidates(spec: StudySpec, launches: Sequence[Launch], library: Library, notify: Notify) -> KnownCandidates:
-    """What judging needs of the candidates; raises `BadInput` where a launch is of none."""
+    """Collect the facts of candidates that judging needs; raises `BadInput` where a launch is of none."""
     if spec.on.startswith("external:"):
         # The one server; to prepare the study would be to connect to it.
         trial = launches[0].trial
@@ -139,7 +139,7 @@ def _files(spec: StudySpec, library: Library) -> dict[str, str]:
 def _of_launches(
     folder: Path, launches: Sequence[Launch], secrets: Collection[str], *, prompts: bool
 ) -> Iterator[tuple[str, bytes]]:
-    """What servers left behind: both ends of their logs, and what engines made of their arguments."""
+    """Collect the files of launches: both ends of the servers' logs, and the resolved arguments."""
     for launch in launches:
         name = f"trials/{launch.trial.number:04d}"
         with suppress(OSError):

@@ -94,7 +94,7 @@ def baseline_trial(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
 
 
 def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
-    """What a study would launch first if no result changed its mind, with predictions."""
+    """Return the first launches of a study if no result changed its mind, with predictions."""
     with TemporaryDirectory() as name:
         priors = priors_of(prepared, sources_of(prepared.spec, Path(name)))
         folder, command_of = Path(name) / "study", prepared.command_of

@@ -245,7 +245,7 @@ class Progress:
 
     @property
     def _is_virtual(self) -> bool:
-        """Whether launches take no time of their own: the node's passes in a moment, or was recorded."""
+        """True if launches take no time of their own: the node's passes in a moment, or was recorded."""
         return self._spec.on == "simulator" or file_of(self._spec.on) is not None
 
     def _history(self, launches: Sequence[Launch]) -> History:

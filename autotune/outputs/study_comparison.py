@@ -40,11 +40,11 @@ class FinishedStudy:
 
     @property
     def goal(self) -> Objective | None:
-        """What the recommended command achieves; None where nothing is recommended."""
+        """Objective of the recommended command; None where nothing is recommended."""
         return self.outcome.recommended.objective if self.outcome.recommended else None
 
     def summary(self) -> dict[str, Any]:
-        """What a comparison tells of one study."""
+        """Sum up one study of a comparison."""
         done, spent = self.outcome, self.outcome.study_cost
         cost = {"launches": done.launches, "failures": done.failures, "hours": done.duration_s / 3600}
         cost |= {"gpu_hours": spent.gpu_hours if spent else None, "money": spent.cost if spent else None}
@@ -137,7 +137,7 @@ class StudyComparison:
         }
 
     def lines(self) -> list[str]:
-        """As a person reads it: the warnings before the numbers."""
+        """Format the comparison for people: the warnings before the numbers."""
         lines = [*_told("A", self.a), *_told("B", self.b), *(f"WARNING: {text}" for text in self.warnings), ""]
         for workload, changes in self.metrics.items():
             lines += [f"{workload}:", *rows_of(changes), ""]

@@ -28,7 +28,7 @@ def errors_for(setup: ServerSetup) -> PredictionErrors:
 
 
 def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, object] | None = None) -> Subject:
-    """What a prediction is of; of several load points, the last and heaviest.
+    """Return the subject of a prediction; of several load points, the last and heaviest.
 
     Args:
         metrics: what is predicted; without it, requests that arrive over time count as all in flight at once.

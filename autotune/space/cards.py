@@ -44,7 +44,7 @@ class ModelCard(Entry):
 
     @property
     def fp8_weights(self) -> bool:
-        """Whether the checkpoint's large matrices are multiplied in fp8."""
+        """True if the checkpoint's large matrices are multiplied in fp8."""
         return self.architecture.multiplied_in(self.architecture.weight_bytes) == "fp8"
 
     @property

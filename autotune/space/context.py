@@ -92,7 +92,7 @@ def replicas_of(knobs: Mapping[str, Any]) -> int:
 
 
 def servers_of(knobs: Mapping[str, Any], vendor: str) -> tuple[dict[str, str], ...]:
-    """What each server of a configuration sets: the GPUs that are its own; empty of one that is a single server."""
+    """Return the settings of each server of a configuration: the GPUs that are its own; empty of a single server."""
     count = replicas_of(knobs)
     each, variable = math.prod(_sizes(knobs)) // count, DEVICES.get(vendor)
     ranges = [range(i * each, (i + 1) * each) for i in range(count)] if count > 1 else []

@@ -55,7 +55,7 @@ VersionRange = Annotated[str, AfterValidator(_check_versions)]
 
 @lru_cache(maxsize=4096)
 def in_range(version: str, versions: str) -> bool:
-    """Whether a version lies in a range, so that every version is in just one of ``<B`` and ``>=B``.
+    """Return whether a version lies in a range, so that every version is in just one of ``<B`` and ``>=B``.
 
     A release candidate or development build counts as the release that it leads to; only a bound that is one itself
     (``>=1.2.0rc3``) tells them apart.

@@ -68,7 +68,7 @@ class CandidateSet:
         return fingerprint in self._positions
 
     def position(self, fingerprint: str) -> int:
-        """Where a configuration stands; raises ``KeyError`` when it is none of the candidates."""
+        """Return the index of a configuration; raises ``KeyError`` when it is none of the candidates."""
         return self._positions[fingerprint]
 
     def giving_up(self, allowed: frozenset[str]) -> list[int]:
@@ -195,7 +195,7 @@ class _Walk:
         del scope[name]
 
     def _settles(self, position: int) -> bool:
-        """Whether the engine changes nothing, by all that can be said since a knob is set."""
+        """Return whether the engine changes nothing, by all that can be said since a knob is set."""
         scope, version = self.scope, self.context.version
         # The same object: a value that is equal and of another type is another one to an engine.
         return all(

@@ -456,7 +456,7 @@ def _experts(config: ConfigJson) -> int:
 
 
 def _with_experts(config: ConfigJson, layers: int) -> list[bool]:
-    """Which layers have experts: a list per layer, or DeepSeek's, Qwen's, Llama 4's or Ernie's rule."""
+    """Return the layers with experts: a list per layer, or DeepSeek's, Qwen's, Llama 4's or Ernie's rule."""
     if not _experts(config):
         return [False] * layers
     kinds = config.per_layer("mlp_layer_types", layers)
@@ -481,7 +481,7 @@ def _with_experts(config: ConfigJson, layers: int) -> list[bool]:
 
 
 def _sliding(config: ConfigJson, layers: int) -> dict[str, int]:
-    """How many layers attend to a window only, and its tokens; a chunk of Llama 4 counts as a window."""
+    """Count the layers that attend to a window only, with its tokens; a chunk of Llama 4 counts as a window."""
     if config.get("use_sliding_window") is False:
         return {}
     chunked = config.get("no_rope_layers") is not None or config.get("model_type") == "llama4_text"

@@ -104,7 +104,7 @@ class Promised:
     most: int = 0
 
     def broken_by(self, configuration: Configuration, longest: int, baseline: int = 0) -> tuple[GivenUp, ...]:
-        """What a configuration gives up that serves so long requests, a row about one of `BY_LENGTH`.
+        """Return the promise that a configuration breaks which serves so long requests, one of `BY_LENGTH`.
 
         Args:
             baseline: what the baseline's server was found to serve.
@@ -124,7 +124,7 @@ def given_up_by(
     longest_of: Callable[[Configuration], int],
     promised: Promised,
 ) -> dict[int, tuple[GivenUp, ...]]:
-    """What configurations give up, by position; the baseline gives up nothing.
+    """Return the promises that configurations break, by position; the baseline breaks none.
 
     Args:
         marks: by engine, `promises_of`; of another engine's nothing is known.

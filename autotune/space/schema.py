@@ -108,7 +108,7 @@ class Knob(Entry):
     source: str = ""
 
     def exists_in(self, version: str) -> bool:
-        """Whether a version has the knob; where it has not, the knob keeps its default."""
+        """Return whether a version has the knob; where it has not, the knob keeps its default."""
         return self.since is None or in_range(version, f">={self.since}")
 
     def refuses(self, value: Scalar) -> str | None:

@@ -189,7 +189,7 @@ class Comparison:
         return {**whole, "metrics": metrics, "points": points, "notes": self.notes}
 
     def lines(self) -> list[str]:
-        """As a person reads it: the warnings before the numbers."""
+        """Format the comparison for people: the warnings before the numbers."""
         lines = [f"A  {self.a}", f"B  {self.b}", *(f"WARNING: {text}" for text in self.warnings), ""]
         for load, changes in (self.points or {"": self.changes}).items():
             lines += [f"{load}:"] if load else []
@@ -298,7 +298,7 @@ def _requests(path: Path, result: Mapping[str, Any], notes: list[str]) -> Reques
 
 
 def _load_of(result: Result) -> str:
-    """How the requests were sent, in the words of `Arrival.describe`; from vLLM's keys where ours are missing."""
+    """Describe the load in the words of `Arrival.describe`; from vLLM's keys where ours are missing."""
     if isinstance(result.get("load"), str):
         return str(result["load"])
     concurrency, rate = number(result.get("max_concurrency")), number(result.get("request_rate"))

@@ -141,7 +141,7 @@ class BenchOptions:
             raise BadInput(f"--save-result {path}: cannot be written; give a file in a folder that exists")
 
     def load_options(self, workload: Workload, target: Target) -> LoadOptions:
-        """How the workload is sent; only text, and no token ids, needs a tokenizer.
+        """Options of the load; only text, and no token ids, needs a tokenizer.
 
         Raises `BadInput` for an SLO or a goodput that is no limit, or a file that is no tokenizer.
         """

@@ -132,7 +132,7 @@ def judge(
 
 
 def _verdict(slo: Slo, runs: Sequence[RequestRecords], metrics: Metrics, error: float) -> bool | None:
-    """Whether one limit is kept; None where that is open."""
+    """Return whether one limit is kept; None where that is open."""
     quantile, statistic = _quantile(slo), slo.metric.partition("_")[0]
     samples = _samples(slo, runs)
     if samples is None or not len(samples):
@@ -145,7 +145,7 @@ def _verdict(slo: Slo, runs: Sequence[RequestRecords], metrics: Metrics, error: 
 
 
 def share_kept(values: Floats, limit: float, allowed: float, error: float) -> bool | None:
-    """Whether at most such a share of all requests is beyond a limit; None where the test does not say.
+    """Return whether at most such a share of all requests is beyond a limit; None where the test does not say.
 
     Args:
         values: of each request, in the order of sending.
@@ -169,7 +169,7 @@ def share_kept(values: Floats, limit: float, allowed: float, error: float) -> bo
 
 
 def mean_kept(values: Floats, limit: float, error: float) -> bool | None:
-    """Whether a mean is at most a limit, by the means of batches; None where the test does not say."""
+    """Return whether a mean is at most a limit, by the means of batches; None where the test does not say."""
     from scipy.special import stdtr
 
     batches = min(BATCHES, len(values))
@@ -186,7 +186,7 @@ def mean_kept(values: Floats, limit: float, error: float) -> bool | None:
 
 
 def _inflation(beyond: Bools) -> float:
-    """How many requests count for one: the spread of batches' shares over that of requests that fare by themselves."""
+    """Design effect: the variance of batches' shares over that of independent requests."""
     share = float(beyond.mean())
     batches = min(BATCHES, len(beyond))
     if not 0 < share < 1 or batches < 2:
@@ -197,7 +197,7 @@ def _inflation(beyond: Bools) -> float:
 
 
 def _carried(run: RequestRecords, rate: float, last: bool, confirm: bool) -> tuple[bool | None, Broken]:
-    """Whether the backlog of an open load does not grow; where it is to be confirmed, none of `GROWTH` may be open.
+    """Return whether the backlog of an open load does not grow; to confirm it, none of `GROWTH` may be open.
 
     A growth by less than that is open until the last look: the chance of one look would end the search far too low.
     """
@@ -247,7 +247,7 @@ def _samples(slo: Slo, runs: Sequence[RequestRecords]) -> Floats | None:
 
 
 def is_latency(slo: Slo) -> bool:
-    """Whether a limit is an upper one on a statistic of a latency."""
+    """Return whether a limit is an upper one on a statistic of a latency."""
     parts = slo.metric.split("_")
     return slo.sense == "<=" and len(parts) == 3 and parts[1] in LATENCIES and parts[2] == "ms"
 

@@ -132,7 +132,7 @@ class FoundLoad:
     metrics: Metrics
 
     def sentences(self) -> list[str]:
-        """What a person should know of the result, one sentence each."""
+        """Describe the result, one sentence each."""
         if self.missed is not None:
             broken, load = self.missed
             return [f"broken at the lightest load, {described(self.by, load)}: {of(broken)}"]
@@ -472,7 +472,7 @@ class LoadSearch:
         return max(lower, rounded(min(load, broken / (1 + STEP))))
 
     def _pressure(self, load: float) -> float:
-        """How near a load is to the limits: the logarithm of the largest share of one, 0 at the limit."""
+        """Return the logarithm of the largest share of a limit that a load uses; 0 at the limit."""
         metrics = self._loads[load].metrics if load in self._loads else {}
         shares = [1 + slo.excess(float(metrics[slo.metric])) for slo in self._slos if slo.metric in metrics]
         return math.log(max([1e-3, *shares]))
@@ -484,7 +484,7 @@ class LoadSearch:
         return float(known.metrics["mean_e2el_ms"]) / 1e3
 
     def _requests(self, load: float) -> int:
-        """How many requests the first look at a load needs.
+        """Return the number of requests of the first look at a load.
 
         So many that a verdict is possible and a steady state is seen; of an open load so many that a queue which grows
         by `TOLERANCE` comes to the limit.
@@ -534,7 +534,7 @@ class LoadSearch:
         return FoundLoad(self._by, capacity or 0.0, broken_at, monotone, missed, self._died_at, metrics)
 
     def _line(self, probe: Probe, load: _Load, records: RequestRecords) -> str:
-        """What a person sees of a probe."""
+        """Describe a probe in one line."""
         judgement, metrics = load.judgement, load.metrics
         what = "one at a time" if load is self._alone else described(probe.by, probe.load)
         word = {True: "keeps the limits", False: "breaks", None: "not decided yet"}[judgement.kept]

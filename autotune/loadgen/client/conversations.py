@@ -85,7 +85,7 @@ class AnswerStream(EventStream):
         super().feed(body, now_ns)
 
     def text(self) -> str:
-        """What the answer says; what its model thought before (its reasoning) is not sent again."""
+        """The answer's text; reasoning before it is not sent again."""
         events = bytes(self._body).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n")
         return "".join(map(_said, events))
 

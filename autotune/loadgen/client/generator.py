@@ -52,7 +52,7 @@ class Connections:
 
     @property
     def reads(self) -> int:
-        """How often a socket was read so far."""
+        """Number of reads of a socket so far."""
         return self._reads_of_closed + sum(connection.reads for connection in self._all)
 
     @asynccontextmanager

@@ -88,7 +88,7 @@ class ClientHealth:
         return self.chunks / self.reads if self.reads else 0.0
 
     def excess(self, burst: bool = True) -> str:
-        """What is beyond the limits, in words; empty when the client kept up.
+        """Name the figures beyond the limits; empty when the client kept up.
 
         Args:
             burst: whether all requests that may be in flight were sent at once.
@@ -288,7 +288,7 @@ class Schedule:
 
     @property
     def at_once(self) -> int:
-        """How many are surely in flight together from the start."""
+        """Number of requests that are surely in flight together from the start."""
         return min(self.concurrency, int((self.send_s <= 0).sum()))
 
 

@@ -74,7 +74,7 @@ def malformed(message: str) -> RequestOutcome:
 
 
 def tally(outcomes: Iterable[RequestOutcome]) -> dict[str, int]:
-    """How many requests ended in which way, the most frequent first."""
+    """Count the outcomes, the most frequent first."""
     return dict(Counter(outcome.name for outcome in outcomes).most_common())
 
 
@@ -98,7 +98,7 @@ def parsed(data: bytes | bytearray) -> Any:
 
 
 def is_error(body: Mapping[str, Any]) -> bool:
-    """Whether a JSON object reports an error, in either of the forms that engines use."""
+    """Return whether a JSON object reports an error, in either of the forms that engines use."""
     return bool(body.get("error")) or body.get("object") == "error"
 
 

@@ -119,7 +119,7 @@ class EventStream:
 
     @property
     def ended(self) -> bool:
-        """Whether the answer is complete as far as its own bytes tell; what is no stream of events has no end."""
+        """True if the answer is complete as far as its own bytes tell; what is no stream of events has no end."""
         return self.done or self.usage() is not None or self._is_no_stream()
 
     def _is_no_stream(self) -> bool:
@@ -200,7 +200,7 @@ class EventStream:
             self.times_ns.append(now_ns)
 
     def _look_for_usage(self, event: bytes) -> bool:
-        """Whether an event with text, which was not decoded when it came, holds the counts."""
+        """Return whether an event with text, which was not decoded when it came, holds the counts."""
         try:
             chunk = parsed(event[5:])
         except ValueError:
@@ -228,7 +228,7 @@ class EventStream:
 
 
 def _carries_token(choice: Mapping[str, Any], first: bool) -> bool:
-    """Whether an event without plain text stands for a token.
+    """Return whether an event without plain text stands for a token.
 
     A token may have no text of its own (half a character, a special token), and engines send it so. An event that
     only opens the answer (the role) is none; one that only closes it (the reason) is one if no other came before.
@@ -321,12 +321,12 @@ class Exchange:
 
     @property
     def refused(self) -> bool:
-        """Whether the server answers with another status than 200; an interim one is no answer yet."""
+        """True if the server answers with another status than 200; an interim one is no answer yet."""
         return self.status >= 200 and self.status != 200
 
     @property
     def runs_on(self) -> bool:
-        """Whether there are far more events than tokens were asked for: the server would stream for ever."""
+        """True if there are far more events than tokens were asked for: the server would stream for ever."""
         return max(len(self.events.times_ns), self.events.others) > 2 * self.expected_tokens + 64
 
     def _uncounted(self) -> RequestOutcome:
@@ -488,7 +488,7 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def _delimited_by_close(self, exchange: Exchange) -> bool:
-        """Whether the end of the connection ends the answer: no length was announced and the stream is complete."""
+        """Return whether the end of the connection ends the answer: no length was announced, the stream is complete."""
         if exchange.status != 200 or self._has_length:
             return False
         return exchange.events.ended if exchange.streaming else bool(exchange.body)

@@ -113,7 +113,7 @@ class Workload(Part):
 
     @property
     def has_text(self) -> bool:
-        """Whether its prompts are a file's text, so that somebody must count its tokens."""
+        """True if its prompts are a file's text, so that somebody must count its tokens."""
         return any(isinstance(point.lengths, _TEXTS) for point in self.points)
 
     def with_concurrency(self, concurrency: int) -> Workload:
@@ -160,7 +160,7 @@ class Workload(Part):
         return self.model_copy(update={"name": name, "description": description, "points": [point]})
 
     def lengths_source(self, tokenizer: Tokenizer | None = None) -> str:
-        """Where the lengths of prompts and answers come from, for a report.
+        """Describe the source of the lengths of prompts and answers, for a report.
 
         Args:
             tokenizer: the one that `draw` is given.
@@ -206,7 +206,7 @@ class Workload(Part):
         return min(arrival.concurrency or sessions, sessions)
 
     def _send_s(self, position: int, traced: Floats | None, seed: int) -> Floats:
-        """When each request is sent: at a trace's times, where it is not asked for otherwise."""
+        """Return the send time of each request: at a trace's times, where it is not asked for otherwise."""
         point = self.points[position]
         if point.arrival.kind == "trace" and traced is not None:
             return traced / point.arrival.speedup
@@ -223,12 +223,12 @@ class Workload(Part):
 
 
 def _is_text(content: Content | None) -> bool:
-    """Whether a prompt is text or messages, not token ids."""
+    """Return whether a prompt is text or messages, not token ids."""
     return bool(content) and not (isinstance(content, list) and isinstance(content[0], int))
 
 
 def _misfit(lengths: Lengths, arrival: Arrival) -> str:
-    """Why these requests cannot be sent so; empty when they can."""
+    """Return the reason why these requests cannot be sent so; empty when they can."""
     if arrival.kind == "trace" and not isinstance(lengths, TraceLengths):
         return "an arrival of kind trace needs lengths of kind trace, whose times it takes"
     if arrival.open_loop and isinstance(lengths, SessionLengths):
@@ -366,7 +366,7 @@ _FORMS: dict[str, Callable[[str], Workload]] = {
 
 
 def how_fixed(workload: Workload) -> str:
-    """How a workload fixes the load that a ladder would set, as the end of a sentence; empty where it does not."""
+    """Describe how a workload fixes the load that a ladder would set; empty where it does not."""
     if len(workload.points) > 1:
         return f"has {len(workload.points)} loads of its own"
     arrival = workload.points[0].arrival

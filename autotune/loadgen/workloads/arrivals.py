@@ -67,11 +67,11 @@ class Arrival(Part):
 
     @property
     def open_loop(self) -> bool:
-        """Whether requests are sent at their times, whatever the server does."""
+        """True if requests are sent at their times, whatever the server does."""
         return self.request_rate is not None or self.kind == "trace"
 
     def describe(self) -> str:
-        """How a report names it."""
+        """Return its name in reports."""
         faster = "" if self.speedup == 1 else f", {self.speedup:g} times as fast"
         bursts = "" if self.burstiness == 1 else f" with burstiness {self.burstiness:g}"
         return {
@@ -114,7 +114,7 @@ def arrival_of(concurrency: int | None = None, request_rate: float | None = None
 
 
 def send_times(arrival: Arrival, requests: int, workload: str, point: int, seed: int) -> Floats:
-    """When each request is sent, seconds after the first, shape (requests,), ascending; zeros for a closed loop.
+    """Return the send times, seconds after the first, shape (requests,), ascending; zeros for a closed loop.
 
     The same for the same (seed, workload, load point). Random gaps are stretched so that together they take as long as
     the rate asks for, as ``vllm bench serve`` does: a seed moves the bursts, not the mean rate.

@@ -181,7 +181,7 @@ class ShareGPTLengths(Part):
         return _drawn(sample(Path(self.file), prompts, generator, tokenizer), tokenizer)
 
     def source(self, tokenizer: Tokenizer) -> str:
-        """Where the lengths come from, for a report; with the rows of the file that are no conversations."""
+        """Describe the source of the lengths, for a report; with the rows of the file that are no conversations."""
         held = conversations(Path(self.file))
         skipped = f" ({held.skipped} of its {held.rows} rows are no conversation)" if held.skipped else ""
         return f"{self.file}{skipped}, {_counted(tokenizer)}"
@@ -343,7 +343,7 @@ def drawn_turns(sessions: Sequence[Session], tokenizer: Tokenizer) -> Drawn:
 
 
 def beyond_context(tokens: int, context: int) -> str:
-    """What is wrong with a request that no server of the model can take."""
+    """Describe a request that no server of the model can take."""
     return f"{tokens} tokens of prompt and answer are beyond the model's context of {context}; leave the line out"
 
 

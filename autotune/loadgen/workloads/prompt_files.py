@@ -47,7 +47,7 @@ _MOST_THINK_S = 86400.0
 
 
 def file_version(path: Path) -> tuple[int, int]:
-    """What differs when a file was written anew: its time in ns and its size."""
+    """Return a file's modification time in ns and its size, which differ when it was written anew."""
     status = path.stat()
     return status.st_mtime_ns, status.st_size
 
@@ -135,7 +135,7 @@ def _whole(value: Any) -> bool:
 
 
 def _known(content: Any) -> bool:
-    """Whether it is text, token ids, or messages."""
+    """Return whether it is text, token ids, or messages."""
     if not isinstance(content, list) or not content:
         return bool(content) and is_text(content)
     return all(type(token) is int and token >= 0 for token in content) or all(
@@ -145,7 +145,7 @@ def _known(content: Any) -> bool:
 
 
 def is_text(content: Any) -> bool:
-    """Whether it is text that can be sent: JSON may hold half a surrogate pair, which no UTF-8 has."""
+    """Return whether it is text that can be sent: JSON may hold half a surrogate pair, which no UTF-8 has."""
     return isinstance(content, str) and not _SURROGATE.search(content)
 
 
@@ -233,7 +233,7 @@ def _read_conversations(path: Path, *_: int) -> Conversations:
 
 
 def _turns(row: Any) -> list[str] | None:
-    """What the first two turns say, or fewer where there are fewer; None when the row is no conversation."""
+    """Return the text of the first two turns, or fewer where there are fewer; None when the row is no conversation."""
     turns = row.get("conversations") if isinstance(row, dict) else None
     if not isinstance(turns, list):
         return None
@@ -320,7 +320,7 @@ class Session(NamedTuple):
 
     @property
     def preamble(self) -> str:
-        """What stands before the first turn: tools and system prompt, in the order in which chat templates put them."""
+        """Text before the first turn: tools and system prompt, in the order in which chat templates put them."""
         return "\n\n".join(filter(None, (json.dumps(self.tools) if self.tools else "", self.system)))
 
     def longest(self, tokenizer: Tokenizer) -> int:

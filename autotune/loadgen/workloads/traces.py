@@ -117,7 +117,7 @@ def _read_trace(path: Path, *_: int) -> Trace:
 
 
 def _parser(path: Path, number: int, line: str) -> tuple[Callable[[Path, int, str], _Row], bool]:
-    """How the lines of a file are read, by its first one; and whether that is a header."""
+    """Choose the parser of a file's lines by its first one; with True if that is a header."""
     if line.lstrip().startswith("{"):
         return _mooncake, False
     columns = [name.strip() for name in _cells(line)]

@@ -38,7 +38,7 @@ class Format:
     container: bool = False
 
     def fits(self, winner: Winner) -> bool:
-        """Whether a winner of this engine, and with what is known of its command, has this form."""
+        """Return whether a winner of this engine, and with what is known of its command, has this form."""
         return self.engine in (None, winner.choice.engine) and (self.without_command or not winner.choice.stand_in)
 
 

@@ -88,12 +88,12 @@ class Container:
 
     @property
     def model_is_local(self) -> bool:
-        """Whether the model is a folder, not a name at Hugging Face."""
+        """True if the model is a folder, not a name at Hugging Face."""
         return self.model.startswith("/")
 
     @property
     def vendor(self) -> str:
-        """Who makes the GPUs."""
+        """Vendor of the GPUs."""
         return self.winner.spec.hardware.vendor
 
     @property
@@ -147,7 +147,7 @@ def container_of(winner: Winner) -> Container:
 
 
 def chooses_gpus(variable: str) -> bool:
-    """Whether a variable chooses among a machine's GPUs by number, as ``CUDA_VISIBLE_DEVICES``."""
+    """Return whether a variable chooses among a machine's GPUs by number, as ``CUDA_VISIBLE_DEVICES``."""
     return variable.endswith("_VISIBLE_DEVICES")
 
 
@@ -159,7 +159,7 @@ def name_of(engine_name: str, model: str) -> str:
 
 
 def start_limit_s(winner: Winner) -> tuple[int, str]:
-    """How long a start may take before it is given up, in seconds, and in words where the figure comes from."""
+    """Return the time limit of a start, in seconds, and in words the source of the figure."""
     evidence = winner.recommendation.origin
     if not winner.ready_s or evidence is Evidence.EMULATED:
         limit_s = math.ceil(StartupTimeouts().total_s)

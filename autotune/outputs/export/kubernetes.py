@@ -144,7 +144,7 @@ def _server(container: Container) -> dict[str, Any]:
 
 
 def _security(vendor: str) -> dict[str, Any]:
-    """What ``docker run`` gives a container on this hardware beside its devices, which the device plugin hands over."""
+    """Return the security context that equals ``docker run`` on this hardware, beside the device plugin's devices."""
     options = docker_card().devices[vendor]
     added = [option[1] for option in options if option[0] == "--cap-add"]
     context: dict[str, Any] = {"capabilities": {"add": added}} if added else {}

@@ -133,7 +133,7 @@ def _start(choice: Choice, servers: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _started(env: Mapping[str, str], servers: Sequence[Mapping[str, str]] = ()) -> list[str]:
-    """How a command begins that replaces the script and gets these variables; secrets are asked for.
+    """Return the begin of a command that replaces the script and gets these variables; secrets are asked for.
 
     Args:
         servers: of several, none of which replaces the script.

@@ -35,7 +35,7 @@ def variable_of(name: str) -> str:
 
 
 def without_secrets(argv: Sequence[str]) -> list[str]:
-    """As many words, with ``${NAME}`` in place of a secret; a word that holds one in its midst is a secret itself."""
+    """Replace secrets by ``${NAME}``, word for word; a word that holds one in its midst is a secret itself."""
     words: list[str] = []
     for word, option in redact.hidden(argv):
         name, equals, _ = word.partition("=")
@@ -196,12 +196,12 @@ class Winner:
 
     @property
     def servers(self) -> tuple[dict[str, str], ...]:
-        """What each of several servers sets besides; empty of one."""
+        """Settings of each of several servers besides the common ones; empty of one."""
         return servers_of(self.choice.config, self.spec.hardware.vendor)
 
     @property
     def replicas(self) -> int:
-        """How many servers it is."""
+        """Number of servers."""
         return replicas_of(self.choice.config)
 
     @property
@@ -213,7 +213,7 @@ class Winner:
 def winner_of(
     recommendation: Recommendation, spec: StudySpec, launches: Sequence[Launch], image: str | None = None
 ) -> Winner:
-    """What a finished study recommends.
+    """Load the recommendation of a finished study.
 
     Args:
         launches: the study's.

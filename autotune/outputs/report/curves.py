@@ -93,7 +93,7 @@ def _rows(metrics: Metrics | None) -> dict[int, Metrics]:
 
 
 def _advice(study: StudyRecord) -> list[str]:
-    """Which command to take for which traffic, where that is not always the same one."""
+    """Recommend a command for each traffic, where that is not always the same one."""
     outcome, ladder = study.recommendation, study.recommendation.ladder
     if ladder is None or outcome.baseline is None or outcome.recommended is None:
         return []

@@ -178,7 +178,7 @@ def _weighted(study: StudyRecord) -> list[tuple[str, ...]]:
 
 
 def _worse(study: StudyRecord) -> list[str]:
-    """What the recommendation costs: the shown metrics that became worse by more than a tenth."""
+    """List the latencies and rates that became worse by more than a tenth."""
     costs = [
         f"- {text.title(name)} on {text.code(workload)}: {text.change(old, new)}"
         for workload, name, old, new in words.worse(study.recommendation, SHOWN)
@@ -232,7 +232,7 @@ def _cell(cell: MatrixCell | None) -> str:
 
 
 def _elsewhere(study: StudyRecord) -> list[str]:
-    """What is best on the other workloads, with its command unless that is the baseline's or was given already."""
+    """Name the best configuration on the other workloads, unless it is the baseline's or was given already."""
     parts: list[str] = []
     given: set[str] = set()
     for name, row in words.best_elsewhere(study.recommendation).items():
@@ -279,7 +279,7 @@ def front(study: StudyRecord) -> list[str]:
 
 
 def contributions(study: StudyRecord) -> list[str]:
-    """What each setting of the winner is worth."""
+    """Tabulate the gain of each setting of the winner."""
     rows = []
     for row in study.recommendation.contributions:
         change = (text.code(text.scalar(row.from_)), text.code(text.scalar(row.to)))

@@ -58,7 +58,7 @@ def setup(study: StudyRecord) -> list[str]:
 
 
 def _besides(spec: StudySpec) -> list[tuple[str, str]]:
-    """What a good request keeps, the ladder and the price, where they were asked for."""
+    """Rows of goodput limits, ladder and price, where they were asked for."""
     goodput = ", ".join(f"{text.title(f'{name}_ms')} {limit:g}" for name, limit in spec.goodput.items())
     ladder = ", ".join(map(str, spec.ladder))
     price = f"{spec.gpu_hour_price:g}" if spec.gpu_hour_price else ""
@@ -90,7 +90,7 @@ def _loads(study: StudyRecord) -> list[str]:
 
 
 def _described(name: str, searched: bool) -> str:
-    """What a workload sends, and how: as it says, or as the load search sends it."""
+    """Describe the requests of a workload and their arrivals: its own, or those of the load search."""
     try:
         workload = load_workload(name)
     except BadInput:  # a file that is gone, or a name of a library of one's own
@@ -116,7 +116,7 @@ def _means(study: StudyRecord, workload: str) -> tuple[str, str, str]:
 
 
 def limits(study: StudyRecord) -> list[str]:
-    """What the numbers do not say."""
+    """List the limits of what the numbers say."""
     spec, outcome = study.spec, study.recommendation
     points = []
     if outcome.origin is Evidence.REPLAYED:
@@ -169,7 +169,7 @@ def _unread_knobs(study: StudyRecord) -> list[str]:
 
 
 def reproduction(study: StudyRecord) -> list[str]:
-    """How to ask the same question again, and where the rest lies; nothing of an unfinished study, which goes on."""
+    """Give the command that asks the same question again, and the study's files; nothing of an unfinished study."""
     if study.recommendation.verdict is Verdict.UNFINISHED:
         return []
     home = study.folder.resolve().parent.parent

@@ -72,7 +72,7 @@ def finalists(study: StudyRecord) -> list[tuple[str, str, list[Launch]]]:
 
 
 def resolutions(study: StudyRecord) -> list[str]:
-    """What the engines made of their arguments, where it is not what was asked for; one sentence each."""
+    """Describe the arguments that engines resolved otherwise than asked; one sentence each."""
     lines = []
     for row in study.recommendation.resolutions:
         several, twin = len(row.launches) > 1, ""
@@ -132,7 +132,7 @@ def _state(study: StudyRecord, launch: Launch) -> str:
 
 
 def failures(study: StudyRecord) -> list[str]:
-    """What failed, by kind and message, with the telling line of the log."""
+    """List failures by kind and message, with the telling line of the log."""
     groups: dict[tuple[str, str], list[Launch]] = {}
     for launch in study.launches:
         if (failure := launch.result.failure) is not None:

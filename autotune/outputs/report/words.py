@@ -40,7 +40,7 @@ def failed(failure: Failure) -> str:
 
 
 def conclusion(outcome: Recommendation) -> str:
-    """What the study found, in a few plain sentences; never more than the evidence carries."""
+    """Sum up the study in a few plain sentences; never more than the evidence carries."""
     lost = trade_off(outcome)
     parts = [_sentence(outcome), _few_good(outcome), _gain(outcome), f"It {lost}." if lost else "", crossing(outcome)]
     parts += [answers(outcome), _speculation(outcome), _front(outcome), short_load(outcome)]
@@ -73,7 +73,7 @@ def _layout(spec: StudySpec, one: Configuration) -> str:
 
 
 def price(outcome: Recommendation) -> list[str]:
-    """What the recommended command serves and gives up, and the alternatives with what each costs: a sentence each."""
+    """Describe the longest request and give-ups of the recommended command, and its alternatives: a sentence each."""
     choice = outcome.recommended
     if choice is None:
         return []
@@ -137,7 +137,7 @@ def worse(outcome: Recommendation, metrics: Iterable[str]) -> Iterator[tuple[str
 
 
 def predictions(outcome: Recommendation) -> list[str]:
-    """What was predicted of each command of a verified study, and what was measured: a sentence each."""
+    """Compare prediction and measurement of each command of a verified study: a sentence each."""
     lines = []
     for one in outcome.predictions:
         within = f" (90 % interval {text.interval(one.predicted.interval90)})" if one.predicted.interval90 else ""
@@ -201,7 +201,7 @@ def on_a_node(outcome: Recommendation) -> str:
 
 
 def _speculation(outcome: Recommendation) -> str:
-    """How the acceptance of drafted tokens came about, where prompts are no real text."""
+    """Describe the source of the draft acceptance, where prompts are no real text."""
     choice = outcome.recommended
     if choice is None or not choice.config.get("speculative_tokens"):
         return ""
@@ -256,7 +256,7 @@ def missed(miss: NearestMiss) -> str:
 
 
 def _way_out(outcome: Recommendation, miss: NearestMiss) -> str:
-    """How to find the load that a configuration carries within the limits; empty where it was not set, or searched."""
+    """Name the load search, where limits are broken and none was asked for; else empty."""
     broken = [one.metric for one in miss.broken if one.metric.endswith("_ms") or one.metric == VIOLATIONS]
     try:
         workload = load_workload(next(iter(outcome.workloads)))
@@ -331,7 +331,7 @@ def _few_good(outcome: Recommendation) -> str:
 
 
 def crossing(outcome: Recommendation) -> str:
-    """Who is faster at which concurrency, in one or two sentences; empty where there are no two curves."""
+    """Name the faster command by concurrency, in one or two sentences; empty where there are no two curves."""
     ladder = outcome.ladder
     both = [p for p in ladder.points if p.gain_percent is not None] if ladder else []
     if ladder is None or not both:
@@ -364,7 +364,7 @@ def _numbers(numbers: list[int]) -> str:
 
 
 def money(outcome: Recommendation) -> list[str]:
-    """What the study itself cost and when its gain has paid for it, a sentence each; none where no time is known."""
+    """Describe the study's cost and when its gain has paid for it; empty where no time is known."""
     cost = outcome.study_cost
     if cost is None:
         return []
@@ -385,7 +385,7 @@ def _hours(hours: float) -> str:
 
 
 def trade_off(outcome: Recommendation) -> str:
-    """Where the recommended configuration has the best mean, and where it loses to the baseline by more than chance.
+    """List the workloads on which the recommended configuration is best, and those on which it loses beyond noise.
 
     A sentence without its subject; empty where it loses nowhere.
     """

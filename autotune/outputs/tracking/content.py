@@ -117,7 +117,7 @@ def progress_points(spec: StudySpec, launches: Iterable[Launch]) -> list[Point]:
 
 
 def launch_tags(spec: StudySpec, launch: Launch) -> dict[str, str]:
-    """Of a launch; ``verdict`` where it breaks a limit, else `StudyRuns.finish` gives it to those that decided."""
+    """Return a launch's tags; ``verdict`` where it breaks a limit, else `StudyRuns.finish` adds it where it decided."""
     trial, result = launch.trial, launch.result
     command = redact.argv(trial.command.words)
     settings = {} if trial.command.container else redact.env(trial.command.env)
@@ -148,7 +148,7 @@ def launch_tags(spec: StudySpec, launch: Launch) -> dict[str, str]:
 
 
 def study_tags(spec: StudySpec) -> dict[str, str]:
-    """Of a study that has just begun; what it found comes with `outcome_tags`."""
+    """Return the tags of a study that has just begun; `outcome_tags` follow at its end."""
     return {
         "study": spec.study,
         "kind": "study",
@@ -258,7 +258,7 @@ def view_of(spec: StudySpec, experiment_id: str) -> tuple[str, str]:
 
 
 def experiment_tags(spec: StudySpec, experiment_id: str, at_ms: int) -> dict[str, str]:
-    """How an experiment looks in MLflow's pages: a saved view of one goal's launches, and a description.
+    """Return tags that shape an experiment's pages: a saved view of one goal's launches, and a description.
 
     MLflow has no setting for the columns that a list of runs begins with. Since 3.15 it has saved views (menu *Views*
     above the list; https://mlflow.org/releases/3.15.0): a tag of the experiment each, with filter, order and columns.

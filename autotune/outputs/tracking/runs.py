@@ -131,7 +131,7 @@ class StudyRuns:
 
     @property
     def connected(self) -> bool:
-        """Whether the parent run is known."""
+        """True if the parent run is known."""
         return "_parent" in self.__dict__
 
     @property

@@ -183,7 +183,7 @@ class Completion:
         return _http_chunk(b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n")
 
     def _end(self) -> bytes:
-        """What ends a stream: the usage, where it was asked for, and the mark of the end."""
+        """Return the end of a stream: the usage, where it was asked for, and the end mark."""
         return self._event(usage=self._usage()) + _DONE if self._asked.include_usage else _DONE
 
     def _usage(self) -> dict[str, Any]:
@@ -309,13 +309,13 @@ class EngineApi:
         completion.start(next(filter(self._due, _STREAM_FAULTS), "") if asked.stream else "")
 
     def _due(self, fault: str) -> bool:
-        """Whether a fault that meets every so many-th stream meets this one."""
+        """Return whether a fault that meets every so many-th stream meets this one."""
         every = int(self._faults.get(fault, 0))
         return bool(every) and self._streams % every == 0
 
 
 def resolved_arguments(launch: EmulatedLaunch) -> dict[str, Any]:
-    """What the engine made of its arguments, in its own words, and beside them the knobs as it runs them."""
+    """Return the resolved arguments in the engine's own words, and the knobs as it runs them."""
     api = launch.card.api
     options = launch.parsed.args if api.tells_options else {}
     knobs = dict(launch.resolved.effective.configuration.knobs)

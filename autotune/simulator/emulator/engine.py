@@ -176,7 +176,7 @@ class LiveEngine:
         return not self._sinks
 
     def figures(self) -> dict[str, float]:
-        """What the metrics page tells; token counts and shares of one."""
+        """Return the figures of the metrics page; token counts and shares of one."""
         scheduler = self._scheduler
         waiting = sum(len(replica.waiting) for replica in scheduler.replicas)
         idle = sum(cache.idle_tokens for cache in self._caches)
@@ -204,7 +204,7 @@ class LiveEngine:
         }
 
     def _drafts(self) -> dict[str, float]:
-        """What speculative decoding has come to, in whole tokens where they are counted."""
+        """Return the counters of speculative decoding, in whole tokens where they are counted."""
         scheduler, each = self._scheduler, self.server.speculative_tokens
         return {
             "drafts": scheduler.drafts,

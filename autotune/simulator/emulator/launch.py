@@ -78,7 +78,7 @@ class EmulatedLaunch:
 
     @cached_property
     def failure(self) -> Failure | None:
-        """Why it does not start, as the simulated node has it, or by what no rule knows."""
+        """Return the failure of the start, as the simulated node has it, or by what no rule knows."""
         failure = self.resolved.failure or start_failure(self.server, self.memory)
         if failure is not None:
             return failure
@@ -90,7 +90,7 @@ class EmulatedLaunch:
 
     @property
     def fails_late(self) -> bool:
-        """Whether it fails only once the weights are there: for memory, or by what no rule knows."""
+        """True if it fails only once the weights are there: for memory, or by what no rule knows."""
         return self.failure is not None and self.failure.kind in (FailureKind.OUT_OF_MEMORY, FailureKind.CRASHED)
 
     @property
@@ -132,7 +132,7 @@ class EmulatedLaunch:
 
     @cached_property
     def answers(self) -> AnswerSettings:
-        """How greedy answers come about on this launch; raises `BadInput`."""
+        """Return the source of greedy answers on this launch; raises `BadInput`."""
         return AnswerSettings.read(self.asked.answers).of_launch(self.scope)
 
     @property

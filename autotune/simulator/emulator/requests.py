@@ -140,7 +140,7 @@ def _count(document: dict[str, Any], name: str) -> int | None:
 
 
 def _logprobs(document: dict[str, Any], chat: bool) -> int:
-    """How many likeliest tokens are asked for: a number for completions, a switch and a number for chats."""
+    """Return the number of likeliest tokens asked for: a number for completions, a switch and a number for chats."""
     if chat and not document.get("logprobs"):
         return 0
     return _count(document, "top_logprobs" if chat else "logprobs") or 0
@@ -165,7 +165,7 @@ def _answer(prompt: list[int], wanted: int | None, least: int, natural: bool, li
 
 
 def is_predictable(tokens: Sequence[int]) -> bool:
-    """Whether a prompt goes on as people write, so that a draft model often guesses right: it repeats itself.
+    """Return whether a prompt goes on as people write, so that a draft model often guesses right: it repeats itself.
 
     Of prose and of code every tenth token and more follows the same token as the last time; of random words every
     fortieth at most, of random ids none.

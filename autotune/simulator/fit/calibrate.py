@@ -294,7 +294,7 @@ class Problem:
         return np.concatenate([rows.reshape(-1, len(x)), np.diag(1.0 / self._spread)])
 
     def deviations(self, x: Floats) -> dict[str, dict[str, dict[str, float]]]:
-        """What the targets leave of the standard deviations of ln(factor), by level, group and figure."""
+        """Return the posterior standard deviations of ln(factor), by level, group and figure."""
         jacobian = self.jacobian(x)
         left = np.sqrt(np.diag(np.linalg.inv(jacobian.T @ jacobian)))
         found: dict[str, dict[str, dict[str, float]]] = {}
@@ -304,7 +304,7 @@ class Problem:
 
 
 def _free(which: Factor, start: Calibration) -> bool:
-    """Whether a factor is looked for.
+    """Return whether a factor is looked for.
 
     What rows have told already stays: a handful of new ones must not move what all engines and GPUs share. They move
     groups that nobody measured, and what the engine does on their own node.
@@ -401,7 +401,7 @@ def errors_of(
 
 
 def _stated(points: Sequence[Missed], metric: str, shared: float, before: ErrorSpread | None) -> ErrorSpread:
-    """What the errors of points let one state of a metric."""
+    """State the errors of a metric that points support."""
     total = _scale([_foreseen(p, metric) for p in points if metric in p.errors])
     group, row = round(total * math.sqrt(shared), 3), round(total * math.sqrt(1.0 - shared), 3)
     if before is not None:
@@ -424,7 +424,7 @@ def _foreseen(point: Missed, metric: str) -> float:
 
 
 def _shared(points: Sequence[Missed]) -> float:
-    """Which share of the variance the configurations of one engine under one load have in common.
+    """Return the share of the variance that configurations of one engine under one load have in common.
 
     By the differences of their errors, over all engines: what they tell apart is little. Kept from the ends, where a
     comparison within an engine would be as unsure as one between engines, or certain.
@@ -441,7 +441,7 @@ def _shared(points: Sequence[Missed]) -> float:
 
 
 def _unseen(points: Sequence[Missed]) -> dict[str, float]:
-    """What is added for a group that was not seen: as much as its left-out errors are wider than the fit's own."""
+    """Return the variance of an unseen group: by how much its left-out errors are wider than the fit's own."""
     added = {}
     for kind in _NEW:
         seen = [p for p in points if HEADLINE in p.errors and kind in p.unseen]
@@ -572,7 +572,7 @@ def _covered(points: Sequence[MeasuredPoint]) -> list[Covered]:
 
 
 def predicted_by(points: Sequence[MeasuredPoint], calibration: Calibration) -> list[Predicted]:
-    """What a calibration says of points: metrics, interval, or why it does not run."""
+    """Predict points by a calibration: metrics and interval, or a failure."""
     return [_predicted(point, calibration) for point in points]
 
 

@@ -127,7 +127,7 @@ class MeasuredRow:
 
     @cached_property
     def deductions(self) -> Mapping[str, float]:
-        """Why it counts for less than another, and by which factor."""
+        """Factors by which its weight is reduced, by reason."""
         factors: dict[str, float] = {}
         if silent := self.cold_start_s:
             # Against a run of a warm server, by the variances of both.
@@ -145,7 +145,7 @@ class MeasuredRow:
 
     @property
     def weight(self) -> float:
-        """Of its squared error; 1 = a run like any other."""
+        """Weight of its squared error; 1 = a run like any other."""
         return math.prod(self.deductions.values())
 
 
@@ -207,7 +207,7 @@ class MeasuredPoint:
 
     @property
     def resolved(self) -> ResolvedCommand:
-        """How the measured version understands the first member; the others' differ in nothing that counts."""
+        """The first member as the measured version understands it; the others' differ in nothing that counts."""
         return self.members[0].resolved
 
     @property
@@ -273,7 +273,7 @@ def _merged(members: tuple[MeasuredRow, ...]) -> MeasuredPoint:
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
-    """Of counts that may be 0 (failed requests) the plain mean."""
+    """Return the geometric mean; of counts that may be 0 (failed requests) the plain mean."""
     figures = np.array(values, dtype=float)
     return float(np.exp(np.log(figures).mean()) if (figures > 0).all() else figures.mean())
 

@@ -78,7 +78,7 @@ def _inside(point: MeasuredPoint, predicted: Predicted) -> bool:
 
 
 def layout(resolved: ResolvedCommand) -> str:
-    """How a configuration differs from its engine's defaults; the sizes of its layout first."""
+    """Describe a configuration's difference from its engine's defaults; the sizes of its layout first."""
     knobs = resolved.effective.configuration.knobs
     sizes = []
     for name, short in _SIZES.items():

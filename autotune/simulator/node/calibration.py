@@ -97,7 +97,7 @@ class Subject:
     in_flight: float
 
     def unseen(self, errors: PredictionErrors) -> tuple[str, ...]:
-        """Which of engine, version, GPU, model and workload no measured row is near to.
+        """Return those of engine, version, GPU, model and workload that no measured row is near to.
 
         A model counts as measured where it was on this GPU, if anything was: its kernels may be others elsewhere.
         """
@@ -220,14 +220,14 @@ class Calibration(Entry):
 
     @property
     def told(self) -> str:
-        """What it was fitted to, in words; what was not measured is named as that."""
+        """Describe the measurements it was fitted to; simulated ones are named as that."""
         parts = (f"{one.source} ({one.points} points, {one.evidence})" for one in self.fitted_to)
         unmeasured = any(one.evidence != "measured" for one in self.fitted_to)
         warning = "; not all of that was measured: its intervals say nothing of a real node"
         return f"fitted to {', '.join(parts) or 'nothing'}{warning if unmeasured else ''}"
 
     def knows(self, which: Factor) -> bool:
-        """Whether rows have told about a factor."""
+        """Return whether rows have told about a factor."""
         return which.figure in self.factors.get(which.level, {}).get(which.group, {})
 
     def factor(self, which: Factor) -> float:
@@ -314,12 +314,12 @@ def coefficients_of(
 
 @lru_cache(maxsize=1)
 def packaged_physics() -> Physics:
-    """What physics expects."""
+    """Return the prior of the figures by physics alone."""
     return load(spaces_root() / "physics" / "figures.yaml", Physics)
 
 
 def packaged_calibration() -> Calibration:
-    """What the shipped measurements made of the figures."""
+    """Return the figures as fitted to the shipped measurements."""
     return read_calibration(spaces_root() / "calibrations" / "coefficients.yaml")
 
 

@@ -81,12 +81,12 @@ class MemoryPlan:
 
     @property
     def cache_margin_bytes(self) -> float:
-        """How much is left after the least cache that lets the server start."""
+        """Bytes left after the least cache with which the server starts."""
         return self.kv_cache - self.needed_tokens * self.kv_token
 
     @property
     def margin_bytes(self) -> float:
-        """What is left where it is tightest, in the engine's share or beside it; negative = out of memory."""
+        """Bytes left where it is tightest, in the engine's share or beside it; negative = out of memory."""
         return min(self.cache_margin_bytes, self.spare)
 
     @property
@@ -106,12 +106,12 @@ class MemoryPlan:
 
     @property
     def starts(self) -> bool:
-        """Whether the simulated server starts: it is as likely as not."""
+        """True if the simulated server starts: it is as likely as not."""
         return self.fit_probability >= 0.5 and self.kv_cache > self.kv_token
 
     @property
     def verdict(self) -> MemoryVerdict:
-        """What the odds say; too close to call, the simulated server starts where they are even or better."""
+        """Put the odds into words; too close to call, the simulated server starts where they are even or better."""
         if min(self.fit_probability, 1 - self.fit_probability) > TOO_CLOSE:
             return MemoryVerdict.TOO_CLOSE
         return MemoryVerdict.FITS if self.fit_probability > 0.5 else MemoryVerdict.DOES_NOT_FIT
@@ -261,7 +261,7 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
 
 
 def start_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
-    """Why the server would not start, as the engine says it; None when it starts."""
+    """Return the failure of the start in the engine's words; None when it starts."""
     if server.gpus > server.setup.gpus:
         message = (
             f"The layout needs {server.gpus} GPUs, there are {server.setup.gpus}; lower tensor or data parallelism."

@@ -27,7 +27,7 @@ class PrefixCache(Protocol):
 
     @property
     def keeps(self) -> bool:
-        """Whether it holds any prefix."""
+        """True if it holds any prefix."""
 
     def match(self, request: int) -> int:
         """Tokens of the longest cached prefix of a request's prompt."""
@@ -161,7 +161,7 @@ class BlockCache(PrefixCache):
         return self._add(self._held.setdefault(request, []), self._answers[request])
 
     def _add(self, held: list[int], blocks: Sequence[int]) -> int:
-        """Those that are not there yet go into the cache, held by a request; returns their tokens."""
+        """Insert missing blocks, pinned by this request; returns the tokens inserted."""
         added = [block for block in blocks if block not in self._users and block not in self._idle]
         self._users.update(dict.fromkeys(added, 1))
         held += added
@@ -267,7 +267,7 @@ class FrontEnd:
         return ready
 
     def next_s(self) -> float:
-        """When it is done with the next one; infinite when it has none."""
+        """Time at which the next one is done; infinite when it has none."""
         return self._reading[0][0] if self._reading else math.inf
 
     def drop(self, request: int) -> bool:
@@ -288,7 +288,7 @@ class BackEnd:
         self._free_s = 0.0
 
     def send(self, at_s: float, tokens: float) -> float:
-        """When the tokens of a step that ends at a time have reached their clients."""
+        """Return when the tokens of a step that ends at a time have reached their clients."""
         self._free_s = max(self._free_s, at_s) + tokens * self._token_s
         return self._free_s
 
@@ -398,12 +398,12 @@ class Replica:
 
     @property
     def admits(self) -> bool:
-        """Whether somebody waits and might be let in."""
+        """True if somebody waits and might be let in."""
         return bool(self.waiting) and not self._full
 
     @property
     def fills(self) -> bool:
-        """Whether a prompt is partly computed."""
+        """True if a prompt is partly computed."""
         return bool(self._filling)
 
     def take_chunks(self, taken: float) -> list[Chunk]:
@@ -472,7 +472,7 @@ class Replica:
         return True
 
     def _freed(self, tokens: float) -> bool:
-        """Whether the prefix cache could make room for so many tokens."""
+        """Return whether the prefix cache could make room for so many tokens."""
         evicted = self._cache.evict(tokens)
         self.used -= evicted
         return evicted >= tokens
@@ -488,12 +488,12 @@ class Replica:
     # Decoding
 
     def decoded(self, grown: float, steps: int) -> None:
-        """What runs decoded so many steps and took so many tokens of the pool."""
+        """Advance the running requests by so many steps and tokens of the pool."""
         self.used += grown
         self.share = max(self._least_share, self.share - self._fall * steps)
 
     def makes_room(self, tokens: float) -> bool:
-        """Whether the pool can take so many tokens more, after eviction from the prefix cache."""
+        """Return whether the pool can take so many tokens more, after eviction from the prefix cache."""
         missing = self.used + tokens - self.capacity
         return missing <= 0 or self._freed(missing)
 

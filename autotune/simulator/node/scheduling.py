@@ -206,7 +206,7 @@ class Scheduler:
         self.replicas[number].add(request)
 
     def _load(self, replica: Replica) -> tuple[float, float]:
-        """What the balancer sends requests away from; it knows the state exactly, engines some 0.1 s late."""
+        """Return the load that the balancer sees; it knows the state exactly, engines some 0.1 s late."""
         waiting = len(replica.waiting)
         if self._c.dispatch == "waiting_weighted":
             return _WAITING_WEIGHT * waiting + replica.in_flight - waiting, 0.0
@@ -272,7 +272,7 @@ class Scheduler:
             self.running = np.append(self.running, np.array(step.started, dtype=np.int64))
 
     def decode_seconds(self, step: EngineStep) -> float:
-        """How long the same decode step takes with the contexts as they are now."""
+        """Return the duration of the same decode step with the contexts as they are now."""
         return float(self._batches.seconds(step.ids))
 
     def steps_until_change(self, ids: Ints) -> int:
@@ -394,7 +394,7 @@ class SessionClient:
         heapq.heappush(self._due, (now_s + self._think_s[request], request))
 
     def next_s(self) -> float:
-        """When the next turn is sent, as far as it is known; infinite while all wait for answers."""
+        """Time at which the next turn is sent, as far as it is known; infinite while all wait for answers."""
         return self._due[0][0] if self._due else math.inf
 
     def take(self) -> int:
@@ -517,7 +517,7 @@ class Batching:
     # Arrival
 
     def _next_send_s(self) -> float:
-        """When the next request may be sent; infinite while the client keeps as many in flight as it may."""
+        """Return when the next request may be sent; infinite while the client keeps as many in flight as it may."""
         if self._sessions is not None:
             return self._sessions.next_s()
         if self._next >= len(self._state):
@@ -525,11 +525,11 @@ class Batching:
         return max(float(self._requests.send_s[self._next]), min(self._next_begin_s(), self._next_end_s()))
 
     def _next_begin_s(self) -> float:
-        """When the next of the client's streams begins; infinite when all have."""
+        """Return when the next of the client's streams begins; infinite when all have."""
         return self._begins_s[self._begun] if self._begun < len(self._begins_s) else math.inf
 
     def _next_end_s(self) -> float:
-        """When the request ended in whose place the next one is sent; infinite when none has that is not replaced."""
+        """Return when the request ended in whose place the next one is sent; infinite when each is replaced."""
         replaced = self._next - self._begun
         return self._seen_s[replaced] if replaced < len(self._seen_s) else math.inf
 
@@ -541,7 +541,7 @@ class Batching:
         return self._next - 1
 
     def _next_arrival_s(self) -> float:
-        """When the next request reaches a replica's queue, as far as it is known."""
+        """Return when the next request reaches a replica's queue, as far as it is known."""
         read_s = self._front.next_s()
         return read_s if read_s < math.inf else self._next_send_s()
 

@@ -343,7 +343,7 @@ class Fluid:
 
 
 def flow_of(server: SimulatedServer, load: LoadSummary, running: int) -> Flow:
-    """What a load comes to on a server that runs at most so many sequences at a time."""
+    """Compute a load as a fluid on a server that runs at most so many sequences at a time."""
     flow = Fluid(server, load, running).flow()
     if not load.span_s or _first(flow.seconds) >= load.span_s + _first(flow.answer_s):
         return flow

@@ -159,7 +159,7 @@ def _mean(choice: Choice, who: str, look: str, row: int) -> Point:
 
 
 def failures(study: StudyRecord) -> Picture | None:
-    """How many launches failed of which cause."""
+    """Draw the number of failed launches by cause."""
     groups: dict[str, list[Launch]] = {}
     for launch in study.launches:
         if launch.result.failure is not None:

@@ -142,7 +142,7 @@ _FINALISTS = ("first", "second", "third", "fourth", "fifth")
 
 
 def contributions(study: StudyRecord) -> Picture | None:
-    """What each setting adds, with its interval."""
+    """Draw the gain of each setting, with its interval."""
     rows = study.recommendation.contributions
     marks = []
     for place, row in enumerate(rows):
