@@ -118,7 +118,7 @@ class Measurement:
 
     @property
     def invalid(self) -> str:
-        """Reason why the numbers say nothing of the server; empty when they are sound, or when the server failed requests.
+        """Reason why the measurement is invalid; empty when it is valid, or when the server failed requests.
 
         Token counts may be missing or not as asked for, the client may not have kept up, or prompts of an earlier load
         may have been in the cache.
