@@ -14,6 +14,7 @@ from autotune import __version__, redact
 from autotune.cli import shared
 from autotune.cli.shared import EXAMPLES, GroupedCommand, refusal
 from autotune.errors import AutotuneError, BadInput
+from autotune.study.options import RunOptions, SimulateOptions, VerifyOptions
 
 _MULTILINE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -29,78 +30,12 @@ def cli() -> None:
 
 
 @cli.command(cls=GroupedCommand, epilog=EXAMPLES)
-@click.option("--model", default="", help="Hugging Face id, a folder with config.json, or a YAML file.")
-@click.option("--hw", "hardware", default="", help="Hardware by name (h200, mi300x), local, or a YAML file.")
-@shared.gpus
-@click.option(
-    "--engine", "engines", multiple=True, help="E.g. vllm, or vllm==0.32.0; repeatable. Default: all that fit."
-)
-@click.option("--workload", "workloads", multiple=True, help="First: the objective's. Default: sharegpt.")
-@shared.speedup
-@click.option("--objective", help="Metric to improve. Default: total_token_throughput, of the capacity if searched.")
-@click.option("--weights", help="Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.")
-@click.option("--pareto", help="A second metric: the front of the objective against it, e.g. p99_ttft_ms.")
-@click.option("--slo", "slos", multiple=True, help="Constraint, e.g. 'p99_ttft_ms<=2000'; repeatable.")
-@shared.goodput
-@click.option("--ladder", help="Concurrencies at which baseline and winner are measured besides, e.g. 1,4,16,64,256.")
-@shared.gpu_hour_price
-@shared.find_load
-@click.option(
-    "--baseline",
-    help="Engine command line to beat, or recipe[:ENGINE] for the vendor's published one "
-    "(replay: 'column=value,…'). Default: vLLM at its defaults on all GPUs.",
-)
-@shared.pins
-@click.option("--min-context", type=click.IntRange(1), help="Longest request, in tokens, that must be served.")
-@click.option(
-    "--allow",
-    multiple=True,
-    type=click.Choice(["shorter-context", "no-prefix-caching", "lossy"]),
-    help="May be given up for any gain; else only for 3 % or more, and prefix caching never; repeatable.",
-)
-@shared.accuracy
-@click.option("--engine-arg", "engine_args", multiple=True, help="Pass through, e.g. sglang='--trust-remote-code'.")
-@shared.engine_bins
-@click.option(
-    "--launches", type=int, default=30, show_default=True, help="Ceiling for server launches, finals included."
-)
-@click.option("--hours", type=float, help="Ceiling for the study's time; virtual hours when simulated.")
-@click.option(
-    "--on",
-    default="auto",
-    show_default=True,
-    help="auto, process, docker, external:URL, emulator, simulator, or replay:FILE: recorded launches, a CSV, a "
-    "study's results.jsonl, or a bundle.",
-)
-@shared.images
-@click.option("--fetch", is_flag=True, help="Download missing weights before the first launch; else they are refused.")
-@click.option("--api-key-env", help="For external:URL: environment variable that holds the API key.")
-@click.option("--api-key-file", help="For external:URL: file that holds the API key.")
-@click.option("--hf-token-file", help="File with the Hugging Face token for launched servers; default: HF_TOKEN.")
-@click.option(
-    "--executor",
-    default="local",
-    show_default=True,
-    help="local[:N]: at most N launches at a time (as --gpus allows); or ray[:HOST:PORT]: a Ray cluster.",
-)
-@click.option(
-    "--sampler", default="gp", show_default=True, help="gp is our own; Optuna's: tpe, random, nsgaii, optuna-gp."
-)
-@click.option("--from", "sources", multiple=True, help="Earlier study, or replay file, to learn from; repeatable.")
-@shared.space
-@shared.calibration
-@click.option("--model-id", help="The model's id, when --model is a path.")
-@click.option("--study", help="Name of the study; default: model, hardware and time.")
-@shared.seed
-@click.option(
-    "--noise", type=float, help="Sigma of launch-to-launch noise; default 0.03 on the simulator, 0 on a replay."
-)
+@shared.options_of(RunOptions)
 @click.option("--dry-run", is_flag=True, help="Show what would be tried, and launch nothing.")
 @shared.common(home_is_used=True)
 def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
     """Tune: search, measure, and end with one serving command."""
     from autotune.cli import tuning
-    from autotune.study.options import RunOptions
 
     tuning.run(RunOptions(**options, given=shared.given()), home, as_json, dry_run)
 
@@ -118,36 +53,25 @@ def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
 
 @cli.command()
 @click.argument("study")
-@click.option("--on", help="process, docker, emulator or external:URL. Default: process, where the hardware is here.")
-@click.option("--top", type=click.IntRange(1), default=3, show_default=True, help="Commands beside the baseline.")
-@click.option("--launches", type=click.IntRange(1), help="Ceiling for launches; default: each command once, and 12.")
-@shared.engine_bins
-@shared.images
+@shared.options_of(VerifyOptions)
+@shared.options_of(RunOptions, "engine_bins", "images")
 @shared.common(home_is_used=True)
 def verify(home: Path, as_json: bool, **options: Any) -> None:
     """Measure what a simulated study predicted: baseline, recommended and next best command, on real servers."""
     from autotune.cli import tuning
-    from autotune.study.options import VerifyOptions
 
     tuning.verify(VerifyOptions(**options), home, as_json)
 
 
 @cli.command(context_settings=_MULTILINE)
 @shared.engine_command
-@shared.calibration
-@click.option("--workload", default="sharegpt", show_default=True)
-@click.option("--concurrency", type=int, help="Offer the workload's prompts in a closed loop of this many.")
-@click.option("--replicas", type=click.IntRange(1), default=1, help="So many such servers share the load.")
-@shared.gpu_hour_price
-@click.option("--versus", help="Another engine command line, in quotes: the gain over it, with its interval.")
-@click.option("--versus-version", help="Its engine's version; default: the newest known.")
-@shared.seed
+@shared.options_of(RunOptions, "calibration", "gpu_hour_price", "seed")
+@shared.options_of(SimulateOptions)
 @click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
 @shared.common(home_is_used=True)
 def simulate(home: Path, as_json: bool, **options: Any) -> None:
     """Predict the metrics of one engine command line, given after `--`."""
     from autotune.cli import prediction
-    from autotune.study.options import SimulateOptions
 
     prediction.simulate(SimulateOptions(**options), home, as_json)
 
@@ -158,7 +82,7 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 @click.option(
     "--workload", default="sharegpt", show_default=True, help="A name, random:IN:OUT[:N], sharegpt:FILE[:N] …"
 )
-@shared.speedup
+@shared.options_of(RunOptions, "speedup")
 @click.option("--concurrency", type=int, multiple=True, help="Closed loop: so many in flight; repeated, a sweep.")
 @click.option("--request-rate", type=float, help="Open loop: so many requests per second, Poisson arrivals.")
 @click.option("--burstiness", type=float, default=1.0, help="Of a request rate: 1 is Poisson, inf evenly spaced.")
@@ -173,17 +97,14 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 @click.option("--repeats", type=int, default=1, show_default=True, help="Measure so often, each under the next seed.")
 @click.option("--workers", type=int, help="Processes that send the load; default: as many as it needs.")
 @click.option("--slo", multiple=True, help="Limit for goodput, e.g. 'p99_ttft_ms<=2000'; repeat for several.")
-@shared.goodput
+@shared.options_of(RunOptions, "goodput", "gpu_hour_price", "find_load", "accuracy")
 @click.option("--gpus", type=int, help="GPUs of the server: adds figures per GPU, and in money with a price.")
-@shared.gpu_hour_price
-@shared.find_load
 @click.option("--keep-cache", is_flag=True, help="Do not empty the server's prefix cache before each load.")
 @click.option("--same-prompts", is_flag=True, help="Every repeat sends the same prompts.")
 @click.option("--endpoint", type=click.Choice(["/v1/completions", "/v1/chat/completions"]), default="/v1/completions")
 @click.option("--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, or its folder, for text.")
 @click.option("--api-key-env", help="Environment variable that holds the API key.")
 @click.option("--save-result", type=click.Path(path_type=Path), help="Write JSON, and a row per request beside it.")
-@shared.accuracy
 @click.option(
     "--reference",
     multiple=True,
@@ -226,7 +147,7 @@ def bundle(study: str, output: Path, with_prompts: bool, home: Path, as_json: bo
 
 @cli.command(context_settings=_MULTILINE)
 @shared.engine_command
-@shared.calibration
+@shared.options_of(RunOptions, "calibration")
 @click.option("--host", help="Default: the engine command line's, else loopback.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Default: the engine command line's; 0: a free one.")
 @click.option("--speed", type=float, default=1.0, show_default=True, help="So many times as fast as the node.")
@@ -315,15 +236,11 @@ def space() -> None:
 @click.option("--engine", "engines", multiple=True, help="Default: every engine.")
 @click.option("--model", default="deepseek-ai/DeepSeek-V3.2", show_default=True)
 @click.option("--hw", "hardware", default="h200", show_default=True)
-@shared.gpus
-@click.option("--workload", "workloads", multiple=True)
-@shared.pins
-@shared.space
+@shared.options_of(RunOptions, "gpus", "workloads", "pins", "space")
 @shared.common(home_is_used=False)
 def show(as_json: bool, **options: Any) -> None:
     """Print each engine's knobs and candidates, and what each rule removed."""
     from autotune.cli import spaces
-    from autotune.study.options import RunOptions
 
     spaces.space_show(RunOptions(**options), as_json)
 

@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import Field, fields
 from pathlib import Path
-from typing import Any
+from types import NoneType
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
@@ -14,6 +16,8 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.markdown import CodeBlock, Markdown, TableElement
 from rich.table import Table
 from rich.text import Text
+
+from autotune.study.options import GROUPS, STUDY, Option, RunOptions
 
 
 def common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -36,37 +40,45 @@ def common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., A
     return decorate
 
 
-calibration = click.option(
-    "--calibration",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    help="Coefficients of the simulated node; default: coefficients.yaml in the home folder, else the shipped ones.",
-)
+def options_of(kind: type, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Make click's options of a dataclass's fields (`autotune.study.options.option`), in their order.
+
+    Args:
+        names: of the fields; none: all that are options.
+    """
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        for one in reversed(fields(kind)):
+            if "option" in one.metadata and (one.name in names or not names):
+                command = _click_option(one, get_type_hints(kind)[one.name])(command)
+        return command
+
+    return decorate
+
+
+def _click_option(one: Field[Any], hint: Any) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    asked: Option = one.metadata["option"]
+    many = get_origin(hint) is Sequence
+    # Of `X | None` and of Sequence[X] the X counts.
+    (inner,) = (
+        [part for part in get_args(hint) if part is not type(None)] if many or NoneType in get_args(hint) else [hint]
+    )
+    kind: Any = inner
+    if get_origin(inner) is Literal:
+        kind = click.Choice(get_args(inner))
+    elif inner is Path:
+        kind = click.Path(path_type=Path, exists=asked.existing, dir_okay=not asked.existing)
+    elif inner is int and (asked.least, asked.most) != (None, None):
+        kind = click.IntRange(asked.least, asked.most)
+    shown = not many and inner is not bool and one.default not in (None, "")
+    more = {"is_flag": True} if inner is bool else {"type": kind, "multiple": many, "show_default": shown}
+    default = None if many else one.default
+    return click.option(asked.flag, one.name, default=default, help=asked.help or None, **more)
 
 
 hardware = click.option(
     "--hw", "hardware", required=True, help="Hardware by name (h200, mi300x), local, or a YAML file."
 )
-gpus = click.option("--gpus", type=int, help="GPUs to use; default: all of the node.")
-find_load = click.option(
-    "--find-load",
-    type=click.Choice(["concurrency", "rate"]),
-    help="With --slo: raise the load as far as every limit is kept, to within 10 %.",
-)
-pins = click.option("--set", "pins", multiple=True, help="Pin a knob, e.g. kv_cache_dtype=bfloat16, tp=8; repeatable.")
-speedup = click.option("--speedup", type=float, help="Replay trace:FILE so many times as fast. Default: 1.")
-space = click.option("--space", type=click.Path(path_type=Path), help="Space file or folder of your own.")
-goodput = click.option(
-    "--goodput", multiple=True, help="What each request must keep to be good, in ms, e.g. 'ttft:2000 tpot:50'."
-)
-gpu_hour_price = click.option("--gpu-hour-price", type=float, help="Of one GPU: adds cost_per_million_tokens.")
-accuracy = click.option(
-    "--accuracy", help="Check answers: builtin, a FILE.jsonl of tasks, or 'command {url} {model}' that prints a score."
-)
-engine_bins = click.option(
-    "--engine-bin", "engine_bins", multiple=True, help="Where an engine is, e.g. sglang=/opt/venv/bin/python."
-)
-images = click.option("--image", "images", multiple=True, help="For docker: ENGINE=IMAGE; default: the engine's own.")
-seed = click.option("--seed", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
 
 
 def given() -> frozenset[str]:
@@ -79,30 +91,13 @@ def engine_command(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add the options of the commands that take an engine's command line."""
     for option in (
         hardware,
-        gpus,
+        options_of(RunOptions, "gpus"),
         click.option("--engine-version", help="Parse and behave as this version; default: the newest known."),
         click.option("--model-id", help="The model's id, when the command line names a path."),
     ):
         command = option(command)
     return command
 
-
-GROUPS = {
-    "What to serve": ("model", "model_id", "hardware", "gpus", "engines"),
-    "What to improve": (
-        *("workloads", "speedup", "objective", "weights", "pareto", "slos", "find_load", "goodput"),
-        "baseline",
-    ),
-    "What to measure besides": ("accuracy", "ladder", "gpu_hour_price"),
-    "What may be tried": ("pins", "engine_args", "min_context", "allow", "space", "sampler", "sources"),
-    "How much": ("launches", "hours", "seed", "noise"),
-    "Where launches run": (
-        *("on", "executor", "engine_bins", "images", "fetch"),
-        *("api_key_env", "api_key_file", "hf_token_file", "calibration"),
-    ),
-    "The study": ("study", "dry_run", "home", "as_json"),
-}
-"""Heading to the options of ``autotune run`` under it, by parameter; others follow at the end."""
 
 EXAMPLES = """\
 \b
@@ -115,14 +110,15 @@ Examples:
 
 
 class GroupedCommand(click.Command):
-    """A command that lists its options under the headings of `GROUPS`."""
+    """A command that lists its options under the headings of `autotune.study.options.GROUPS`."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the groups in their order, and what is in none as *Other options*."""
+        """Write the groups in their order; options that are no field of `RunOptions` are the study's."""
         rows = {p.name: row for p in self.get_params(ctx) if (row := p.get_help_record(ctx)) is not None}
-        grouped = {name for names in GROUPS.values() for name in names}
-        groups = {**GROUPS, "Other options": tuple(name for name in rows if name not in grouped)}
-        for heading, names in groups.items():
+        group_of = {one.name: one.metadata["option"].group for one in fields(RunOptions) if "option" in one.metadata}
+        for heading in GROUPS:
+            names = [name for name in group_of if group_of[name] == heading]
+            names += [name for name in rows if heading == STUDY and name not in group_of]
             listed = [rows[name] for name in names if name in rows]
             if listed:
                 with formatter.section(heading):

@@ -1,4 +1,8 @@
-"""The options of ``autotune run`` and ``autotune simulate`` as they were typed."""
+"""The options of ``autotune run``, ``verify`` and ``simulate`` as they were typed.
+
+A field is an option of the command line: name, type and default are the field's, flag, help and group stand in
+`option`. `autotune.cli.shared.options_of` makes click's options of them, so that a new option is one line here.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +10,35 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
+
+SERVE, IMPROVE, BESIDES = "What to serve", "What to improve", "What to measure besides"
+SPACE, BUDGET, PLACE, STUDY = "What may be tried", "How much", "Where launches run", "The study"
+GROUPS = (SERVE, IMPROVE, BESIDES, SPACE, BUDGET, PLACE, STUDY)
+"""Headings of ``autotune run --help``, in their order."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """How a field is typed on the command line.
+
+    Attributes:
+        least, most: bounds of a whole number.
+        existing: True if a path must name a file that is there.
+    """
+
+    flag: str
+    help: str
+    group: str = ""
+    least: int | None = None
+    most: int | None = None
+    existing: bool = False
+    required: bool = False
+
+
+def option(flag: str, help: str, group: str = "", *, default: Any = None, **more: Any) -> Any:
+    """Declare a field of a dataclass of options."""
+    return field(default=default, metadata={"option": Option(flag, help, group, **more)})
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,85 +50,116 @@ class RunOptions:
         given: the options that were typed, also those with their default value.
     """
 
-    model: str = ""
-    hardware: str = ""
-    gpus: int | None = None
-    engines: Sequence[str] = ()
-    workloads: Sequence[str] = ()
-    speedup: float | None = None
-    objective: str | None = None
-    weights: str | None = None
-    pareto: str | None = None
-    slos: Sequence[str] = ()
-    goodput: Sequence[str] = ()
-    ladder: str | None = None
-    gpu_hour_price: float | None = None
-    find_load: Literal["concurrency", "rate"] | None = None
-    baseline: str | None = None
-    pins: Sequence[str] = ()
-    min_context: int | None = None
-    allow: Sequence[str] = ()
-    accuracy: str | None = None
-    engine_args: Sequence[str] = ()
-    engine_bins: Sequence[str] = ()
-    launches: int = 30
-    hours: float | None = None
-    on: str = "auto"
-    images: Sequence[str] = ()
-    fetch: bool = False
-    api_key_env: str | None = None
-    api_key_file: str | None = None
-    hf_token_file: str | None = None
-    executor: str = "local"
-    sampler: str = "gp"
-    sources: Sequence[str] = ()
-    space: Path | None = None
-    calibration: Path | None = None
-    model_id: str | None = None
-    study: str | None = None
-    seed: int = 0
-    noise: float | None = None
+    # fmt: off
+    model: str = option("--model", "Hugging Face id, a folder with config.json, or a YAML file.", SERVE, default="")
+    model_id: str | None = option("--model-id", "The model's id, when --model is a path.", SERVE)
+    hardware: str = option("--hw", "Hardware by name (h200, mi300x), local, or a YAML file.", SERVE, default="")
+    gpus: int | None = option("--gpus", "GPUs to use; default: all of the node.", SERVE)
+    engines: Sequence[str] = option("--engine", "E.g. vllm, or vllm==0.32.0; repeatable. Default: all that fit.", SERVE, default=())
+    workloads: Sequence[str] = option("--workload", "First: the objective's. Default: sharegpt.", IMPROVE, default=())
+    speedup: float | None = option("--speedup", "Replay trace:FILE so many times as fast. Default: 1.", IMPROVE)
+    objective: str | None = option("--objective", "Metric to improve. Default: total_token_throughput, of the capacity if searched.", IMPROVE)
+    weights: str | None = option("--weights", "Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.", IMPROVE)
+    pareto: str | None = option("--pareto", "A second metric: the front of the objective against it, e.g. p99_ttft_ms.", IMPROVE)
+    slos: Sequence[str] = option("--slo", "Constraint, e.g. 'p99_ttft_ms<=2000'; repeatable.", IMPROVE, default=())
+    find_load: Literal["concurrency", "rate"] | None = option("--find-load", "With --slo: raise the load as far as every limit is kept, to within 10 %.", IMPROVE)
+    goodput: Sequence[str] = option("--goodput", "What each request must keep to be good, in ms, e.g. 'ttft:2000 tpot:50'.", IMPROVE, default=())
+    baseline: str | None = option(
+        "--baseline",
+        "Engine command line to beat, or recipe[:ENGINE] for the vendor's published one (replay: 'column=value,…'). "
+        "Default: vLLM at its defaults on all GPUs.",
+        IMPROVE,
+    )
+    accuracy: str | None = option("--accuracy", "Check answers: builtin, a FILE.jsonl of tasks, or 'command {url} {model}' that prints a score.", BESIDES)
+    ladder: str | None = option("--ladder", "Concurrencies at which baseline and winner are measured besides, e.g. 1,4,16,64,256.", BESIDES)
+    gpu_hour_price: float | None = option("--gpu-hour-price", "Of one GPU: adds cost_per_million_tokens.", BESIDES)
+    pins: Sequence[str] = option("--set", "Pin a knob, e.g. kv_cache_dtype=bfloat16, tp=8; repeatable.", SPACE, default=())
+    engine_args: Sequence[str] = option("--engine-arg", "Pass through, e.g. sglang='--trust-remote-code'.", SPACE, default=())
+    min_context: int | None = option("--min-context", "Longest request, in tokens, that must be served.", SPACE, least=1)
+    allow: Sequence[Literal["shorter-context", "no-prefix-caching", "lossy"]] = option(
+        "--allow",
+        "May be given up for any gain; else only for 3 % or more, and prefix caching never; repeatable.",
+        SPACE,
+        default=(),
+    )
+    space: Path | None = option("--space", "Space file or folder of your own.", SPACE)
+    sampler: str = option("--sampler", "gp is our own; Optuna's: tpe, random, nsgaii, optuna-gp.", SPACE, default="gp")
+    sources: Sequence[str] = option("--from", "Earlier study, or replay file, to learn from; repeatable.", SPACE, default=())
+    launches: int = option("--launches", "Ceiling for server launches, finals included.", BUDGET, default=30)
+    hours: float | None = option("--hours", "Ceiling for the study's time; virtual hours when simulated.", BUDGET)
+    seed: int = option("--seed", "", BUDGET, default=0, least=0, most=2**32 - 1)
+    noise: float | None = option("--noise", "Sigma of launch-to-launch noise; default 0.03 on the simulator, 0 on a replay.", BUDGET)
+    on: str = option(
+        "--on",
+        "auto, process, docker, external:URL, emulator, simulator, or replay:FILE: recorded launches, a CSV, a "
+        "study's results.jsonl, or a bundle.",
+        PLACE,
+        default="auto",
+    )
+    executor: str = option(
+        "--executor",
+        "local[:N]: at most N launches at a time (as --gpus allows); or ray[:HOST:PORT]: a Ray cluster.",
+        PLACE,
+        default="local",
+    )
+    engine_bins: Sequence[str] = option("--engine-bin", "Where an engine is, e.g. sglang=/opt/venv/bin/python.", PLACE, default=())
+    images: Sequence[str] = option("--image", "For docker: ENGINE=IMAGE; default: the engine's own.", PLACE, default=())
+    fetch: bool = option("--fetch", "Download missing weights before the first launch; else they are refused.", PLACE, default=False)
+    api_key_env: str | None = option("--api-key-env", "For external:URL: environment variable that holds the API key.", PLACE)
+    api_key_file: str | None = option("--api-key-file", "For external:URL: file that holds the API key.", PLACE)
+    hf_token_file: str | None = option("--hf-token-file", "File with the Hugging Face token for launched servers; default: HF_TOKEN.", PLACE)
+    calibration: Path | None = option(
+        "--calibration",
+        "Coefficients of the simulated node; default: coefficients.yaml in the home folder, else the shipped ones.",
+        PLACE,
+        existing=True,
+    )
+    study: str | None = option("--study", "Name of the study; default: model, hardware and time.", STUDY)
+    # fmt: on
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     given: frozenset[str] = frozenset()
 
     def says(self, name: str) -> bool:
-        """Whether an option was typed, or has another value than its default."""
+        """Return whether an option was typed, or has another value than its default."""
         own = next(one for one in fields(self) if one.name == name)
         return name in self.given or getattr(self, name) not in (own.default, ())
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """The options of ``autotune verify`` as they were typed.
+    """The options of ``autotune verify`` as they were typed, beside those of ``run``.
 
     Attributes:
         on: None: this machine, where it has the study's hardware.
-        top: commands beside the baseline.
         launches: None: each command once, and the finals.
     """
 
     study: str
-    on: str | None = None
-    top: int = 3
-    launches: int | None = None
+    on: str | None = option(
+        "--on", "process, docker, emulator or external:URL. Default: process, where the hardware is here."
+    )
+    top: int = option("--top", "Commands beside the baseline.", default=3, least=1)
+    launches: int | None = option("--launches", "Ceiling for launches; default: each command once, and 12.", least=1)
     engine_bins: Sequence[str] = ()
     images: Sequence[str] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """The options of ``autotune simulate`` as they were typed."""
+    """The options of ``autotune simulate`` as they were typed, beside those of ``run``."""
 
     hardware: str
     engine_command: Sequence[str]
     gpus: int | None = None
     engine_version: str | None = None
     model_id: str | None = None
-    workload: str = "sharegpt"
-    concurrency: int | None = None
-    replicas: int = 1
+    workload: str = option("--workload", "", default="sharegpt")
+    concurrency: int | None = option("--concurrency", "Offer the workload's prompts in a closed loop of this many.")
+    replicas: int = option("--replicas", "So many such servers share the load.", default=1, least=1)
     gpu_hour_price: float | None = None
     seed: int = 0
     calibration: Path | None = None
-    versus: str | None = None
-    versus_version: str | None = None
+    versus: str | None = option(
+        "--versus", "Another engine command line, in quotes: the gain over it, with its interval."
+    )
+    versus_version: str | None = option("--versus-version", "Its engine's version; default: the newest known.")
