@@ -35,6 +35,7 @@ from autotune.study.recommendation import (
     NodeShare,
     Objective,
     PredictedValue,
+    RecipeGain,
     Verification,
     WorkloadComparison,
 )
@@ -93,11 +94,26 @@ class Sheet:
         best = max(kept, key=lambda p: (bool(history.scores(p, Role.FINAL)), self._level(p)), default=None)
         if best is None:
             return []
-        both = [[(e.node, e.score) for e in self._entries(p) if e.score is not None] for p in (winner, best)]
-        price, half = contrast(*both)[0], self._judgement.spread.half_width([len(scores) for scores in both])
-        within = None if half is None else percents((price - half, price + half))
-        figures = {"gives_up": [], "price_percent": percent(price), "price_ci95": within}
+        price, within = self._over(winner, best)
+        figures = {"gives_up": [], "price_percent": price, "price_ci95": within}
         return [Alternative(**self.choice(best).model_dump(), label="gives nothing up", **figures)]
+
+    def over_recipe(self) -> RecipeGain | None:
+        """The winner's gain over the fastest of the vendors' recipes that ran and kept the limits, but the baseline."""
+        history, winner = self.history, self._judgement.winner
+        ran = [p for p in history.candidates.recipes if history.canonical(p) != self._base and history.feasible(p)]
+        if winner is None or not ran:
+            return None
+        best = max(ran, key=self._level)
+        gain, within = (0.0, None) if history.canonical(best) == winner else self._over(winner, best)
+        engine, name = history.candidates.items[best].configuration.engine, history.candidates.recipes[best]
+        return RecipeGain(engine=engine, recipe=name, percent=gain, ci95=within)
+
+    def _over(self, position: int, other: int) -> tuple[float, tuple[float, float] | None]:
+        """The gain of one configuration over another in percent, with its 95 % interval by the noise of launches."""
+        both = [[(e.node, e.score) for e in self._entries(p) if e.score is not None] for p in (position, other)]
+        gain, half = contrast(*both)[0], self._judgement.spread.half_width([len(scores) for scores in both])
+        return percent(gain), None if half is None else percents((gain - half, gain + half))
 
     def interval90(self, position: int) -> tuple[float, float] | None:
         """The interval of a simulated configuration's objective on a real node, by the simulator's own error."""

@@ -86,6 +86,7 @@ def recommend(
             [
                 *_explained(stop_reason, judgement, len(history.by_position) > 1, nodes),
                 *filter(None, [history.one_at_a_time, _crashes(history, launches, winner)]),
+                *_unfit_recipes(history, launches),
             ]
         ),
         recommended=recommended,
@@ -93,6 +94,7 @@ def recommend(
         gain_percent=percent(gain.log) if gain else None,
         gain_ci95=comparison.percents(gain.interval) if gain else None,
         gain_interval90_on_a_node=on_a_node,
+        gain_over_recipe=sheet.over_recipe(),
         gives_up=list(history.given_up(winner)) if winner is not None else [],
         given_up=_given_up(history, launches),
         alternatives=sheet.alternatives(),
@@ -165,6 +167,20 @@ def _crashes(history: History, launches: Sequence[Launch], winner: int | None) -
     failures = [result.failure for result in mine if result.state is State.FAILED and result.failure]
     kinds = ", ".join(sorted({failure.kind.value for failure in failures}))
     return f"{len(failures)} of {len(mine)} launches of the recommended command failed ({kinds})" if failures else ""
+
+
+def _unfit_recipes(history: History, launches: Sequence[Launch]) -> list[str]:
+    """Say of the vendors' recipes that were launched why there is no gain over them: they failed, or broke a limit."""
+    told, candidates = [], history.candidates
+    for position, name in candidates.recipes.items():
+        if history.canonical(position) == candidates.baseline or not history.at(position) or history.feasible(position):
+            continue
+        one = candidates.items[position].configuration
+        mine = [row.result.failure for row in launches if row.trial.configuration.fingerprint == one.fingerprint]
+        failure = next(filter(None, mine), None) if not history.scores(position) else None
+        why = f"did not run ({failure.kind.value})" if failure else "did not keep what was asked for"
+        told.append(f"{one.engine}'s recipe {name} {why}")
+    return told
 
 
 def accuracy_of(launches: Sequence[Launch], candidates: CandidateSet, winner: int | None) -> AccuracyComparison | None:

@@ -269,3 +269,56 @@ def test_two_nodes_are_told_with_what_each_ran() -> None:
     rows = [Launch(replace(row.trial, node="ab"[row.trial.number % 2]), row.result) for row in story()]
     shares = recommend(spec(), CANDIDATES, rows, (), "done").nodes
     assert [(share.node, share.launches) for share in shares] == [("a", 5), ("b", 5)]
+
+
+def with_recipes(rows: list[Launch], *positions: int) -> Recommendation:
+    named = {position: f"recipe-{position}" for position in positions}
+    return recommend(spec(), replace(CANDIDATES, recipes=named), rows)
+
+
+def test_the_gain_over_the_fastest_recipe_that_ran_by_hand() -> None:
+    """One launch of the recipe against two of the finals; the baseline's recipe and one that never ran do not count."""
+    result = with_recipes(story(), 0, 1, 4)
+    base, mine = [math.log(v) for v in (1000, 1010, 990)], [math.log(v) for v in (1980, 2020)]
+    squares = sum((x - sum(g) / len(g)) ** 2 for g in (base, mine) for x in g)
+    gain = sum(mine) / 2 - math.log(1500)
+    half = 3.18245 * math.sqrt(squares / 3) * math.sqrt(1 / 2 + 1)
+    found = result.gain_over_recipe
+    assert found is not None
+    assert (found.engine, found.recipe) == ("sglang", "recipe-4"), "that has 1500, and the other 1250"
+    assert found.percent == pytest.approx(100 * math.expm1(gain), rel=1e-6)
+    assert found.ci95 == pytest.approx((100 * math.expm1(gain - half), 100 * math.expm1(gain + half)), rel=1e-4)
+    assert "+33.3 % over sglang's recipe recipe-4 (95 % interval +" in conclusion(result)
+    assert result.to_json()["gain_over_recipe"]["percent"] == found.percent
+    assert Recommendation.from_json(result.to_json()) == result
+
+
+@pytest.mark.parametrize("recipes", [(), (0,)])
+def test_where_the_baseline_is_the_only_recipe_there_is_no_gain_over_one(recipes: tuple[int, ...]) -> None:
+    result = with_recipes(story(), *recipes)
+    assert result.to_json()["gain_over_recipe"] is None
+    assert "recipe" not in conclusion(result) + result.stop_reason
+
+
+def test_a_recipe_that_did_not_run_is_said_to_have_failed() -> None:
+    result = with_recipes(story(), 5)
+    assert result.gain_over_recipe is None
+    assert "vllm's recipe recipe-5 did not run (crashed)" in result.stop_reason
+    never = with_recipes([row for row in story() if row.trial.configuration.knobs["kv"] != "fp8"], 5)
+    assert (never.gain_over_recipe, "recipe-5" in never.stop_reason) == (None, False)
+
+
+def test_a_recipe_that_breaks_a_limit_is_nothing_to_gain_over() -> None:
+    limited = spec(slos=(Slo.parse("p99_ttft_ms<=1500"),))
+    result = recommend(limited, replace(CANDIDATES, recipes={1: "slow"}), story())
+    assert result.recommended is not None
+    assert result.gain_over_recipe is None
+    assert "sglang's recipe slow did not keep what was asked for" in result.stop_reason
+
+
+def test_a_recipe_that_is_recommended_is_named() -> None:
+    result = with_recipes(story(), 1, 2)
+    found = result.gain_over_recipe
+    assert found is not None
+    assert (found.recipe, found.percent, found.ci95) == ("recipe-2", 0.0, None)
+    assert "the command is sglang's recipe recipe-2" in conclusion(result)

@@ -20,7 +20,7 @@ from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
 from autotune.prepare.engine_space import CONTRADICTS, NOTHING, EngineSpace, passed_through
 from autotune.prepare.predicted_memory import MemoryPlans, leave_out_by_memory, promises_kept
-from autotune.prepare.recipes import good_starts
+from autotune.prepare.recipes import known_recipes
 from autotune.prepare.replayed import what_was_recorded
 from autotune.replay import file_of
 from autotune.replay.candidates import command_of as replayed_command
@@ -149,9 +149,12 @@ def _searched(
     kind: Engine, context: Context, spec: StudySpec, library: Library
 ) -> tuple[EngineSpace, list[str], str | None]:
     """Enumerate what an engine's parser accepts; with notes, and the reason where nothing is left."""
-    text = spec.engine_args.get(kind.name, "")
-    space = _engine_space(kind, context, spec.pins, library.narrowed.get(kind.name), text)
+    text, narrowed = spec.engine_args.get(kind.name, ""), library.narrowed.get(kind.name)
+    space = _engine_space(kind, context, spec.pins, narrowed, text)
     _leave_out_unasked(spec, space)
+    # A recipe with values that are not searched, or that gives up more than is allowed, is launched to compare with.
+    recipes = _recipes(space, narrowed).values()
+    space.space.configurations += [one for one in recipes if one not in space.space.configurations]
     left, counts = accepted(kind, context, space.space.configurations)
     kept = _agreeing(space, left)
     space.space.removed |= {n: k for n, k in ((RULE, sum(counts.values())), (CONTRADICTS, len(left) - len(kept))) if k}
@@ -220,6 +223,8 @@ def _replayed(spec: StudySpec, library: Library) -> Prepared:
     """Prepare a replay: what was recorded are the only candidates, and no rule judges them."""
     candidates, known, excluded, recorded, commands = what_was_recorded(spec, library)
     spaces = {name: EngineSpace(kind, context, Enumeration(), {}) for name, (kind, context) in known.items()}
+    positions = {candidate.fingerprint: i for i, candidate in enumerate(candidates.items)}
+    candidates = replace(candidates, recipes=_named_recipes(spaces, library, positions))
     return Prepared(spec, library, candidates, spaces, excluded, None, recorded, commands)
 
 
@@ -267,8 +272,20 @@ def _starts(space: EngineSpace, narrowed: NarrowedEngine | None) -> list[Configu
     """The good starts of the space file, else of the card with its vendors' recipes, that apply."""
     scope = space.context.scope(space.engine.default_knobs(space.context))
     starts = [s for s in (narrowed.starts if narrowed else space.card.starts) if evaluate(s.when, scope)]
-    recipes = () if narrowed else good_starts(space.engine, space.context)
-    return [*(space.effective({name: fill_value(v, scope) for name, v in s.set.items()}) for s in starts), *recipes]
+    made = [space.effective({name: fill_value(value, scope) for name, value in s.set.items()}) for s in starts]
+    return [*made, *_recipes(space, narrowed).values()]
+
+
+def _recipes(space: EngineSpace, narrowed: NarrowedEngine | None) -> dict[str, Configuration]:
+    """The vendor's recipes that agree with the pins, name to configuration; none where a space file narrows."""
+    known = {} if narrowed else known_recipes(space.engine, space.context)
+    return {n: one for n, one in known.items() if all(one.knobs[k] == value for k, value in space.pins.items())}
+
+
+def _named_recipes(spaces: Mapping[str, EngineSpace], library: Library, positions: Mapping[str, int]) -> dict[int, str]:
+    """The candidates that are a vendor's recipe, position to its name."""
+    known = (found for name, space in spaces.items() for found in _recipes(space, library.narrowed.get(name)).items())
+    return {positions[one.fingerprint]: name for name, one in known if one.fingerprint in positions}
 
 
 def _with_baseline(
@@ -311,6 +328,7 @@ def _with_baseline(
         given_up,
         without=lambda configuration: spaces[configuration.engine].without(configuration),
         promised=promised,
+        recipes=_named_recipes(spaces, library, positions),
     )
     prepared = Prepared(spec, library, candidates, spaces, excluded, command)
     _check_commands(prepared)

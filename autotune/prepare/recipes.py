@@ -48,11 +48,15 @@ def read_recipe(kind: Engine, recipe: Recipe, context: Context) -> Configuration
     return effective(kind.card, kind.knobs(parsed, context), context).configuration
 
 
-def good_starts(kind: Engine, context: Context) -> Iterator[Configuration]:
-    """The configurations of the recipes that apply; one that the parser refuses is left out."""
+def known_recipes(kind: Engine, context: Context) -> dict[str, Configuration]:
+    """The recipes that apply, name to configuration, but for those that the engine's parser or a rule refuses."""
+    found: dict[str, Configuration] = {}
     for recipe in recipes_of(kind.card, context):
         with suppress(BadInput):
-            yield read_recipe(kind, recipe, context)
+            read = read_recipe(kind, recipe, context)
+            if all(rule.kind is FailureKind.RULE for rule in broken_rules(kind.card, read, context)):
+                found[recipe.name] = read
+    return found
 
 
 def with_recipe(

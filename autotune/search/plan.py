@@ -1,9 +1,9 @@
 """What to launch next: a pure function of what has been launched.
 
-The order is baseline, search, checks of shorter commands, finals, then the winner without settings that are in doubt,
-and with other single knobs put back. Only the baseline has a fixed place. The search launches what the sampler expects
-most of, a leader again where that tells more, and the baseline now and then to see whether the node drifts; it ends
-when it expects less than a stated gain, and leaves the finals what they need.
+The order is baseline, a vendor's recipe, search, checks of shorter commands, finals, then the winner without settings
+that are in doubt, and with other single knobs put back. Baseline and recipe alone have a fixed place. The search
+launches what the sampler expects most of, a leader again where that tells more, and the baseline now and then to see
+whether the node drifts; it ends when it expects less than a stated gain, and leaves the finals what they need.
 
 With several nodes the baseline is launched once on each, later ones too, before anything else runs there as far as can
 be told. Nothing more runs on a node that is off. Pairs of the finals run side by side, as do launches with single
@@ -136,7 +136,7 @@ class Plan:
             return self._finals(history, places)
         if out_of_reach(self._kernels, history):
             return Wait() if history.pending else Stop(OUT_OF_REACH)
-        step = _baseline(history, places) or _unmeasured_prediction(history)
+        step = _baseline(history, places) or _unmeasured_prediction(history) or self._recipe(history, budget)
         # While nothing is there to put to the test there is no final to keep launches for.
         contested = bool(challengers(history))
         if step is None and len(history) < (search_ends(history, budget) if contested else budget):
@@ -145,6 +145,22 @@ class Plan:
                 return Step(Role.CONTROL, history.candidates.baseline, node)
             step = self._chosen(history, self._sampler.suggest(history), contested)
         return step or self._after_search(history, budget, places)
+
+    def _recipe(self, history: History, budget: int) -> Step | None:
+        """The vendors' recipe that is expected to be the fastest, where none was launched and the search has room.
+
+        Of each engine the first that is not the baseline, as `--baseline recipe` takes the first.
+        """
+        candidates, firsts = history.candidates, dict[str, int]()
+        for position in candidates.recipes:
+            if history.canonical(position) != candidates.baseline:
+                firsts.setdefault(candidates.items[position].configuration.engine, position)
+        recipes = list(firsts.values())
+        room = before_finals(budget, LEAST_FINALS) > LEAST_SEARCH
+        if not recipes or not room or any(history.at(p) for p in recipes):
+            return None
+        means = model_of(self._kernels, history.adjusted()).mean(np.array(recipes, dtype=np.int64))
+        return Step(Role.START, recipes[int(means.argmax())])
 
     def _chosen(self, history: History, suggestion: Suggestion | None, contested: bool) -> Step | None:
         """A leader again, or what the sampler suggests; None where neither is worth a launch."""
@@ -212,15 +228,15 @@ class Plan:
     def _finalist(self, history: History, searched: History) -> int | None:
         """The best of the search that keeps every promise, by launches before the finals alone; else the best.
 
-        Where no check was left for a command that keeps what all leaders break, the finals measure it. One that fell
-        gives way to the next.
+        Where no check was left for a command that keeps what all leaders break that are expected to beat the baseline,
+        the finals measure it. One that fell gives way to the next.
         """
         scores = searched.adjusted()
         model = model_of(self._kernels, scores)
         ran = ranked(model, scores)
         leaders = [p for p in ran if not promises.barred(scores, p)]
         leaders.sort(key=lambda p: (bool(promises.broken(scores, p)), suspected(history, p)))
-        kept = bool(leaders) and not promises.broken(scores, leaders[0])
+        kept = bool(leaders) and not promises.broken(scores, leaders[0]) and _may_win(scores, model, leaders[0])
         unproven = None if kept else promises.unproven_keeper(scores, model, ran)
         spare = capacity(history) - len(searched) >= LEAST_TO_SHORTEN
         for leader in leaders if unproven is None else (unproven, *leaders):
@@ -356,6 +372,13 @@ def _baseline(history: History, places: Sequence[str]) -> Step | None:
         if all(e.says_nothing or (again and e.broke) for e in there) and len(there) < MAX_UNINFORMATIVE:
             return Step(Role.BASELINE, base, node)
     return None
+
+
+def _may_win(history: History, model: Posterior, position: int) -> bool:
+    """Whether a candidate is expected to be better than the baseline, where that ran and kept the limits."""
+    base = history.candidates.baseline
+    mine, its = model.mean(np.array([position, base], dtype=np.int64))
+    return bool(mine > its) or not history.feasible(base)
 
 
 def _unmeasured_prediction(history: History) -> Step | None:

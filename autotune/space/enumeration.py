@@ -38,6 +38,7 @@ class CandidateSet:
         baseline: position of the baseline.
         defaults: positions of the engines' defaults on all GPUs.
         starts: positions of configurations that somebody found good.
+        recipes: position to the name of the vendor's recipe that it is.
         monotone_memory: knobs of which a larger value never needs less GPU memory.
         given_up: position to what a candidate gives up for speed, of those that give up anything.
         promised: the longest request that is to be served.
@@ -55,6 +56,7 @@ class CandidateSet:
     as_they_are: bool = False
     without: Callable[[Configuration], Mapping[str, Configuration]] | None = field(default=None, compare=False)
     promised: Promised = field(default_factory=Promised)
+    recipes: Mapping[int, str] = field(default_factory=dict)
     _positions: dict[str, int] = field(default_factory=dict, compare=False)
     _giving_up: dict[frozenset[str], list[int]] = field(init=False, default_factory=dict, compare=False)
 

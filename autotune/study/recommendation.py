@@ -216,6 +216,20 @@ class Alternative(Choice):
     price_ci95: tuple[float, float] | None
 
 
+class RecipeGain(_Value):
+    """The recommended command's gain over a vendor's recipe, with its 95 % interval.
+
+    Attributes:
+        recipe: its name in the engine's card.
+        ci95: None where the recommended command is the recipe.
+    """
+
+    engine: str
+    recipe: str
+    percent: float
+    ci95: tuple[float, float] | None
+
+
 class WorkloadComparison(_Value):
     """One workload, before and after; None where it was not measured."""
 
@@ -431,6 +445,8 @@ class Recommendation(_Value, Evidenced):
     Attributes:
         gain_ci95: from launch to launch.
         gain_interval90_on_a_node: in percent, by the simulator's own error; None unless simulated or emulated.
+        gain_over_recipe: over the fastest of the vendors' recipes that were launched and kept the limits; None where
+            none is known or ran, or the baseline is the only one.
         gives_up: what the recommended command gives up for speed; None in a file of before it was recorded.
         given_up: the kinds of what each launched configuration gives up, by fingerprint; not of those that do not.
         alternatives: at least the best command that gives nothing up, where it is another one.
@@ -454,6 +470,7 @@ class Recommendation(_Value, Evidenced):
     gain_percent: float | None
     gain_ci95: tuple[float, float] | None
     gain_interval90_on_a_node: tuple[float, float] | None = None
+    gain_over_recipe: RecipeGain | None = None
     gives_up: list[GivenUp] | None = None
     given_up: dict[str, list[str]] = {}
     alternatives: list[Alternative] = []

@@ -8,7 +8,7 @@ import pytest
 
 from autotune.engines import engine
 from autotune.errors import MalformedFile
-from autotune.prepare.recipes import check_recipes, good_starts, published, read_recipe, recipes_of
+from autotune.prepare.recipes import check_recipes, known_recipes, published, read_recipe, recipes_of
 from autotune.space.entry import in_range
 from autotune.space.library import Library, spaces_root
 from autotune.space.schema import Recipe
@@ -53,7 +53,7 @@ def test_the_first_recipe_sets_what_a_person_reads_in_it(
     here = context(kind.version(), model, node)
     read = read_recipe(kind, recipes_of(kind.card, here)[0], here)
     assert {knob: read.knobs[knob] for knob in knobs} == knobs
-    assert read in list(good_starts(kind, here))
+    assert read in known_recipes(kind, here).values()
 
 
 @pytest.mark.parametrize(("name", "model", "node"), [("vllm", V32, "mi300x"), ("tensorrt_llm", V32, "h200")])

@@ -73,3 +73,25 @@ def test_recipes_are_good_starts() -> None:
     starts = [found.candidates.items[i].configuration.knobs for i in found.candidates.starts]
     plain = {"tensor_parallel": 8, "data_parallel": 1, "expert_parallel": 1}
     assert any(all(knobs[name] == value for name, value in plain.items()) for knobs in starts)
+
+
+def test_a_recipe_that_gives_up_what_is_not_allowed_is_launched_to_compare_with() -> None:
+    """SGLang's for R1 switches prefix caching off, with values that are not searched; a pin leaves it out."""
+    asked = replace(RUN, model=R1, space=None, engines=["sglang"], workloads=["sharegpt"])
+    found = prepare(build_spec(asked), Library()).candidates
+    (position,) = found.recipes
+    assert found.recipes[position] == "deepseek-r1-high-throughput"
+    assert found.items[position].configuration.knobs["prefix_caching"] is False
+    assert [one.kind for one in found.given_up[position]] == ["no-prefix-caching"]
+    others = (item.configuration for i, item in enumerate(found.items) if i != position)
+    assert all(one.knobs["prefix_caching"] for one in others)
+    pinned = prepare(build_spec(replace(asked, pins=["prefix_caching=true"])), Library())
+    assert not pinned.candidates.recipes
+
+
+def test_candidates_that_are_a_recipe_are_named() -> None:
+    found = prepared(ASKED)
+    assert found.candidates.recipes == {}, "a space file has its own good starts"
+    whole = prepare(build_spec(replace(RUN, space=None, engines=["vllm", "sglang"])), Library()).candidates
+    assert whole.recipes[whole.baseline] == "deepseek-v3.2-hopper"
+    assert {"deepseek-v3.2-dp-attention", "deepseek-v3.2-dp-attention-experts"} < {*whole.recipes.values()}

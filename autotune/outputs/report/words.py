@@ -303,7 +303,19 @@ def _gain(outcome: Recommendation) -> str:
         meaning = f": measure these commands with `autotune verify {outcome.study} --on process`"
     elif outcome.verdict is Verdict.BETTER and outcome.gain_ci95:
         meaning = ", as the whole interval lies above zero"
-    return f"Gain {text.percent(outcome.gain_percent)} ({sure}). Verdict: {outcome.qualified_verdict}{meaning}."
+    gain = f"Gain {text.percent(outcome.gain_percent)} ({sure})"
+    return f"{'; '.join([gain, *over_recipe(outcome)])}. Verdict: {outcome.qualified_verdict}{meaning}."
+
+
+def over_recipe(outcome: Recommendation) -> list[str]:
+    """The gain over a vendor's recipe with its interval, or that the command is the recipe; empty without one."""
+    one = outcome.gain_over_recipe
+    if one is None:
+        return []
+    recipe = f"{one.engine}'s recipe {one.recipe}"
+    if one.ci95 is None:
+        return [f"the command is {recipe}"]
+    return [f"{text.percent(one.percent)} over {recipe} (95 % interval {text.percents(one.ci95)})"]
 
 
 def short_load(outcome: Recommendation) -> str:
