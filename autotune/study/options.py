@@ -52,10 +52,10 @@ class RunOptions:
 
     # fmt: off
     model: str = option("--model", "Hugging Face id, a folder with config.json, or a YAML file.", SERVE, default="")
-    model_id: str | None = option("--model-id", "The model's id, when --model is a path.", SERVE)
     hardware: str = option("--hw", "Hardware by name (h200, mi300x), local, or a YAML file.", SERVE, default="")
     gpus: int | None = option("--gpus", "GPUs to use; default: all of the node.", SERVE)
     engines: Sequence[str] = option("--engine", "E.g. vllm, or vllm==0.32.0; repeatable. Default: all that fit.", SERVE, default=())
+    model_id: str | None = option("--model-id", "The model's id, when --model is a path.", SERVE)
     workloads: Sequence[str] = option("--workload", "First: the objective's. Default: sharegpt.", IMPROVE, default=())
     speedup: float | None = option("--speedup", "Replay trace:FILE so many times as fast. Default: 1.", IMPROVE)
     objective: str | None = option("--objective", "Metric to improve. Default: total_token_throughput, of the capacity if searched.", IMPROVE)
