@@ -278,10 +278,9 @@ class EngineApi:
         figures, ranks = self._engine.figures(), self._engine.rank_figures()
         model, lines = self._launch.models[0], list[str]()
         for metric in self._card.metrics:
-            values = ranks.get(metric.value) or [figures[metric.value]] if metric.value in {*figures, *ranks} else []
-            if not in_range(self._launch.parsed.version, metric.versions) or (
-                metric.absent_at_zero and not any(values)
-            ):
+            values = ranks.get(metric.value) or [figures[name] for name in (metric.value,) if name in figures]
+            absent = not any(values) if metric.absent_at_zero else not values
+            if absent or not in_range(self._launch.parsed.version, metric.versions):
                 continue
             lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
             several = metric.per_rank and len(values) > 1
