@@ -71,8 +71,10 @@ def of_page(metrics: DraftMetrics, page: Mapping[str, Sequence[float]]) -> Draft
     if metrics.requests is not None:
         return _of_requests(metrics.requests, page)
     assert metrics.counters is not None
-    names = (metrics.counters.drafts, metrics.counters.drafted, metrics.counters.accepted)
-    return DraftUse(*(sum(page[name]) for name in names)) if all(name in page for name in names) else None
+    names = metrics.counters
+    if not all(name in page for name in (names.drafts, names.drafted, names.accepted)):
+        return None
+    return DraftUse(sum(page[names.drafts]), sum(page[names.drafted]), sum(page[names.accepted]))
 
 
 def _of_requests(names: DraftsOfRequests, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
