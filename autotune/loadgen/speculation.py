@@ -32,7 +32,7 @@ class DraftUse:
 
     @classmethod
     def between(cls, before: DraftUse | None, after: DraftUse | None) -> DraftUse | None:
-        """Those of a load; None where none was drafted, or the server was started anew meanwhile."""
+        """Return the counts of a load; None where none was drafted, or the server was started anew meanwhile."""
         if after is None:
             return None
         start = before if before is not None and before.counted and after.counted else cls(0.0, 0.0, 0.0)

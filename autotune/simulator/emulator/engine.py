@@ -207,7 +207,7 @@ class LiveEngine:
         }
 
     def rank_figures(self) -> dict[str, list[float]]:
-        """Figures of the metrics page for each data-parallel rank: speculative decoding, whole tokens where counted."""
+        """Return the figures of speculative decoding for each data-parallel rank, whole tokens where counted."""
         each, gain = self.server.speculative_tokens, self._scheduler.gain
         if not each:
             return {}
