@@ -201,7 +201,7 @@ def on_a_node(outcome: Recommendation) -> str:
 
 
 def _speculation(outcome: Recommendation) -> str:
-    """How the acceptance of drafted tokens came about, where prompts are no real text."""
+    """Describe the source of the draft acceptance, where prompts are no real text."""
     choices = [choice for choice in (outcome.recommended, outcome.baseline) if choice is not None]
     if outcome.recommended is None or not any(choice.config.get("speculative_tokens") for choice in choices):
         return ""
