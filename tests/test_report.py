@@ -110,7 +110,11 @@ def test_of_speculation_on_made_up_prompts_it_is_said_where_the_acceptance_comes
     counted = {**metrics(9100.0), "spec_decode_acceptance_rate": 62.0}
     rows = {"sharegpt": WorkloadComparison(baseline=None, recommended=counted, gain_percent=None)}
     real = plain.model_copy(update={"recommended": mtp, "workloads": rows, "evidence": Evidence.MEASURED})
-    assert "was measured on random text (62 % of them)" in conclusion(real)
+    assert "was measured on random text (62 % of them), which says nothing of real prompts" in conclusion(real)
+    # A baseline that drafts is ranked by the same acceptance.
+    drafting = plain.baseline.model_copy(update={"config": mtp.config}) if plain.baseline else None
+    other = real.model_copy(update={"recommended": plain.recommended, "baseline": drafting})
+    assert "was measured on random text" in conclusion(other)
 
 
 def test_what_was_made_of_the_question_is_told(tmp_path: Path) -> None:

@@ -1,20 +1,35 @@
-"""TensorRT-LLM: a strict ``click`` command line, and a YAML file that wins over it."""
+"""TensorRT-LLM: a strict ``click`` command line, and a YAML file that wins over it, or yields to it, by version."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Set
+from dataclasses import replace
 from typing import Any
 
-from autotune.engines.engine import Engine
+from autotune.engines.engine import Engine, ParsedCommand
 from autotune.engines.options import read_mapping
 from autotune.errors import MalformedFile, UnknownName
+from autotune.space.entry import in_range
 from autotune.trial import Command
+
+_COMMAND_LINE_WINS = ">=1.3.0rc21"
+"""https://github.com/NVIDIA/TensorRT-LLM/pull/14812 (June 2026; 1.3.0rc21 was begun on 30 June)."""
+_OTHER_KEYS = {"free_gpu_memory_fraction": "kv_cache_config.free_gpu_memory_fraction"}
+"""Option to the file's key of the same meaning, where it has another name (``tensorrt_llm/commands/serve.py``)."""
 
 
 class TensorRTLLM(Engine):
     """``trtllm-serve MODEL …``; ``click`` knows no abbreviations."""
 
     abbreviations = False
+
+    def parse(self, command: Command, version: str) -> ParsedCommand:
+        """Read a command; keys of the file that an option overrides are left out of it."""
+        parsed = super().parse(command, version)
+        if not in_range(version, _COMMAND_LINE_WINS):
+            return parsed
+        overridden = {_OTHER_KEYS.get(option, option) for option in parsed.given}
+        return replace(parsed, config=_without(parsed.config, overridden))
 
     def config(self, values: Mapping[str, Any], command: Command, version: str) -> dict[str, Any]:
         """The YAML file that ``--config`` or ``--extra_llm_api_options`` names, among the command's own files or on
@@ -40,3 +55,12 @@ def _keys(document: Mapping[str, Any], known: frozenset[str], prefix: str = "") 
         below = f"{prefix}{key}."
         if isinstance(value, Mapping) and any(k.startswith(below) for k in known):
             yield from _keys(value, known, below)
+
+
+def _without(document: Mapping[str, Any], keys: Set[str], prefix: str = "") -> dict[str, Any]:
+    """A document less some dotted keys."""
+    return {
+        key: _without(value, keys, f"{prefix}{key}.") if isinstance(value, Mapping) else value
+        for key, value in document.items()
+        if f"{prefix}{key}" not in keys
+    }

@@ -1,16 +1,17 @@
-"""How much of what a server drafts it keeps, by its own metrics: speculative decoding is worth what is accepted."""
+"""Acceptance of drafted tokens by the server's own metrics: speculative decoding is worth the tokens it accepts."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 
 from autotune.loadgen.prefix_cache import samples
 from autotune.loadgen.server_client import ServerClient
 from autotune.space.entry import in_range
 from autotune.space.schema import EngineCard
-from autotune.space.serving import DraftMetrics
+from autotune.space.serving import DraftGauges, DraftMetrics, DraftsOfRequests
 from autotune.trial import Metrics
 
 
@@ -20,7 +21,7 @@ class DraftUse:
 
     Attributes:
         drafts: how often tokens were drafted for a sequence.
-        drafted, accepted: drafted tokens, and those of them that were kept.
+        drafted, accepted: drafted tokens, and those of them that were kept; NaN drafted tokens are not known.
         counted: whether these are counters, whose differences are those of a load; else means of the latest steps.
     """
 
@@ -32,13 +33,15 @@ class DraftUse:
     @classmethod
     def between(cls, before: DraftUse | None, after: DraftUse | None) -> DraftUse | None:
         """Return the counts of a load; None where none was drafted, or the server was started anew meanwhile."""
-        if after is None or (before is not None and before.drafts > after.drafts and after.counted):
+        if after is None:
             return None
-        start = before if before is not None and after.counted else cls(0.0, 0.0, 0.0)
-        use = cls(
-            after.drafts - start.drafts, after.drafted - start.drafted, after.accepted - start.accepted, after.counted
-        )
-        return use if use.drafted > 0 and use.drafts > 0 else None
+        start = before if before is not None and before.counted and after.counted else cls(0.0, 0.0, 0.0)
+        drafts = after.drafts - start.drafts
+        if drafts <= 0:
+            return None
+        # Tokens per draft may be known only after the load, as the first steps set that gauge.
+        known = start.drafts * after.drafted / after.drafts if math.isnan(start.drafted) else start.drafted
+        return cls(drafts, after.drafted - known, after.accepted - start.accepted, after.counted)
 
 
 ReadDrafts = Callable[[], DraftUse | None]
@@ -53,30 +56,53 @@ def acceptance(uses: Sequence[DraftUse | None]) -> Metrics:
     drafted = [use for use in uses if use is not None]
     if not drafted:
         return {}
-    accepted = sum(use.accepted for use in drafted)
-    return {
-        "spec_decode_acceptance_rate": 100 * accepted / sum(use.drafted for use in drafted),
-        "spec_decode_acceptance_length": 1 + accepted / sum(use.drafts for use in drafted),
-    }
+    accepted, proposed = sum(use.accepted for use in drafted), sum(use.drafted for use in drafted)
+    rate = {} if math.isnan(proposed) else {"spec_decode_acceptance_rate": 100 * accepted / proposed}
+    return {**rate, "spec_decode_acceptance_length": 1 + accepted / sum(use.drafts for use in drafted)}
 
 
 def of_page(metrics: DraftMetrics, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
-    """Read the counters of a metrics page; None when it is a page of something else, or nothing is drafted."""
-    if metrics.counters is not None:
-        names = metrics.counters
-        if not all(name in page for name in (names.drafts, names.drafted, names.accepted)):
-            return None
-        return DraftUse(sum(page[names.drafts]), sum(page[names.drafted]), sum(page[names.accepted]))
-    assert metrics.gauges is not None
-    length, rate = (fmean(page.get(name) or [0.0]) for name in (metrics.gauges.length, metrics.gauges.rate))
-    if length < 1 or rate <= 0:
+    """Read a metrics page; None where it is of something else, or nothing is drafted.
+
+    Counters are summed over data-parallel ranks and servers; gauges are averaged over those that have drafted.
+    """
+    if metrics.gauges is not None:
+        return _of_gauges(metrics.gauges, page)
+    if metrics.requests is not None:
+        return _of_requests(metrics.requests, page)
+    assert metrics.counters is not None
+    names = metrics.counters
+    if not all(name in page for name in (names.drafts, names.drafted, names.accepted)):
         return None
-    # Tokens per step over tokens verified per step, of which one is not drafted.
-    return DraftUse(1.0, max(length / rate - 1, length - 1, 1e-9), length - 1, counted=False)
+    return DraftUse(sum(page[names.drafts]), sum(page[names.drafted]), sum(page[names.accepted]))
+
+
+def _of_requests(names: DraftsOfRequests, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
+    if names.drafts not in page:
+        return None
+    drafts, generated, requests = (sum(page.get(name, ())) for name in (names.drafts, names.generated, names.requests))
+    verified = [tokens for tokens in page.get(names.verified, ()) if tokens > 1]
+    drafted = drafts * (fmean(verified) - 1) if verified else math.nan
+    return DraftUse(drafts, drafted, generated - requests - drafts)
+
+
+def _of_gauges(names: DraftGauges, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
+    lengths, rates = page.get(names.length, ()), page.get(names.rate or "", ())
+    # A rank that has not decoded yet tells 0; every step of a sequence gains at least one token.
+    rates = [rate for length, rate in zip(lengths, rates, strict=False) if length >= 1]
+    lengths = [length for length in lengths if length >= 1]
+    if not lengths:
+        return None
+    accepted, rate, drafted = fmean(lengths) - 1, fmean(rates) if rates else math.nan, 1.0
+    if rate and names.rate_of == "verified":
+        drafted = (1 + accepted) / rate - 1
+    elif rate:  # one that is 0 is 0 of any number of drafted tokens
+        drafted = accepted / rate
+    return DraftUse(1.0, drafted, accepted, counted=False)
 
 
 class DraftReader:
-    """Reads what a server says of its drafts, each time it is called; None when it says nothing.
+    """Reads a server's metrics of its drafts, each time it is called; None when it has none.
 
     Args:
         cards: of the engine that serves, or of every engine where that is not known.
@@ -94,10 +120,16 @@ class DraftReader:
 
     def __call__(self) -> DraftUse | None:
         pages: dict[str, Mapping[str, Sequence[float]]] = {}
+        told: list[DraftUse] = []
         for path, metrics in self._sources:
             if path not in pages:
                 pages[path] = samples(self._client.metrics_text(path) or "")
-            use = of_page(metrics, pages[path])
-            if use is not None:
-                return use
-        return None
+            if (use := of_page(metrics, pages[path])) is not None:
+                if use.counted:
+                    return use
+                told.append(use)
+        if not told:
+            return None
+        # Versions of an engine mean different things by one gauge; where the version is not known, neither is the rate.
+        known = len({use.drafted for use in told}) == 1
+        return told[0] if known else replace(told[0], drafted=math.nan)

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from autotune.errors import BadInput, MalformedFile
-from autotune.space.expression import names
+from autotune.space.expression import names, template_names
 from autotune.space.library import KINDS, SCHEMAS, Library, documents, engine_cards, kind_of, line_of, load, spaces_root
 from autotune.space.schema import Case, EngineCard, Narrowing, Values
 
@@ -93,6 +93,9 @@ def _case_conditions(card: EngineCard) -> Iterator[tuple[_Location, str, frozens
             for i, entry in enumerate(entries if isinstance(entries, list) else []):
                 if isinstance(entry, Case | Values):
                     yield ("knobs", name, key, i, "when"), entry.when, before
+                if isinstance(entry, Case) and isinstance(entry.value, str):
+                    for used in template_names(entry.value):
+                        yield ("knobs", name, key, i, "value"), used, before
         before |= {name}
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.entry import in_range
-from autotune.space.expression import Namespace, evaluate
+from autotune.space.expression import Namespace, evaluate, fill_value
 from autotune.space.schema import Case, Knob, Values
 from autotune.trial import Configuration, Scalar
 
@@ -54,7 +54,7 @@ def default_of(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
         return knob.default
     for case in knob.default:
         if _holds(case, scope, version):
-            return case.value
+            return cast("Scalar", fill_value(case.value, scope))
     return None
 
 

@@ -32,9 +32,9 @@ class Addition(Entry):
 
 
 class Case(Entry):
-    """A value that holds under a condition; of a list of cases the first that holds counts."""
+    """A value, or a template of one, that holds under a condition; of a list of cases the first that holds counts."""
 
-    value: Scalar = None
+    value: bool | int | float | Template | None = None
     when: Expression = "True"
     versions: VersionRange = "*"
 

@@ -37,25 +37,41 @@ class DraftCounters(Entry):
     accepted: str = Field(description="drafted tokens that were kept")
 
 
+class DraftsOfRequests(Entry):
+    """Prometheus counters that grow when a request ends; accepted = generated - requests - drafts.
+
+    Prefill generates the first token of a request, every verified draft one token beside those that it accepts.
+    """
+
+    drafts: str = Field(description="how often a draft of a sequence was verified")
+    generated: str = Field(description="generated tokens")
+    requests: str = Field(description="requests that ended")
+    verified: str = Field(description="gauge: tokens verified per draft, one of which is not drafted")
+
+
 class DraftGauges(Entry):
-    """Prometheus gauges of speculative decoding, means of the latest steps."""
+    """Prometheus gauges of speculative decoding, means of the latest steps of a data-parallel rank."""
 
     length: str = Field(description="tokens that a sequence gains per step, the one without drafting included")
-    rate: str = Field(description="that over the tokens verified per step")
+    rate: str | None = Field(default=None, description="acceptance rate; None: the version tells none")
+    rate_of: Literal["drafted", "verified"] = Field(
+        default="drafted", description="accepted over drafted tokens, or the length over the tokens verified per step"
+    )
 
 
 class DraftMetrics(Entry):
-    """Where an engine tells how many drafted tokens it keeps."""
+    """Metrics that tell how many drafted tokens an engine accepts."""
 
     counters: DraftCounters | None = None
+    requests: DraftsOfRequests | None = None
     gauges: DraftGauges | None = None
     versions: VersionRange = "*"
     source: str
 
     @model_validator(mode="after")
-    def _is_one_of_both(self) -> DraftMetrics:
-        if (self.counters is None) == (self.gauges is None):
-            raise ValueError("give either counters or gauges")
+    def _is_of_one_kind(self) -> DraftMetrics:
+        if sum(kind is not None for kind in (self.counters, self.requests, self.gauges)) != 1:
+            raise ValueError("give either counters, or requests, or gauges")
         return self
 
 

@@ -6,12 +6,13 @@ from contextlib import suppress
 from typing import Any
 
 import pytest
+import yaml
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autotune.engines import Engine, command_of, engine, recognise, split_command
 from autotune.errors import BadInput
-from autotune.trial import Command
+from autotune.trial import Command, Configuration
 from tests.engines.settings import OURS, R1, V32, context, read, set_by
 
 VLLM = f"vllm serve {V32}"
@@ -47,6 +48,9 @@ SPELLINGS = [
     (f"sglang serve --model {V32} --tp 8 --context-length 64k", "0.5.23", {"context_length": 64000}),
     (f"{SGLANG} --tp 8 --nsa-prefill flashmla_decode", "0.5.3", {"prefill_attention_backend": "flashmla_kv"}),
     (f"{SGLANG} --tp 8 --disable-cuda-graph", "0.5.23", {"cuda_graph_max_batch": 0}),
+    (f"{SGLANG} --tp 8 --disable-decode-cuda-graph", "0.5.23", {"cuda_graph_max_batch": 0}),
+    (f"{SGLANG} --tp 8 --cuda-graph-backend-decode disabled", "0.5.23", {"cuda_graph_max_batch": 0}),
+    (f"{SGLANG} --tp 8 --disable-cuda-graph --cuda-graph-backend-decode full", "0.5.23", {}),
     (f"{SGLANG} --tp 8 --dp 8 --enable-dp-attention", "0.5.23", {"tensor_parallel": 1, "data_parallel": 8}),
     (f"{SGLANG} --tp 8 --dp 2 --enable-dp-attention", "0.5.6", {"tensor_parallel": 4, "data_parallel": 2}),
     (f"{TRT} --tp_size 8 --max_seq_len 32768", "1.2.0rc5", {"context_length": 32768}),
@@ -155,7 +159,7 @@ def test_tensorrt_llm_s_config_file_wins_over_the_command_line() -> None:
 tensor_parallel_size: 8
 max_batch_size: 64
 enable_attention_dp: true
-kv_cache_config: {dtype: fp8, free_gpu_memory_fraction: 0.7, enable_block_reuse: false, tokens_per_block: 64}
+kv_cache_config: {dtype: fp8, free_gpu_memory_fraction: 0.7, enable_block_reuse: false, tokens_per_block: 32}
 moe_config: {backend: DEEPGEMM}
 speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 3}
 cuda_graph_config: {batch_sizes: [1, 2, 256]}
@@ -171,11 +175,61 @@ cuda_graph_config: {batch_sizes: [1, 2, 256]}
         "kv_cache_dtype": "fp8",
         "memory_fraction": 0.7,
         "prefix_caching": False,
-        "tokens_per_block": 64,
+        "tokens_per_block": 32,
         "moe_backend": "DEEPGEMM",
         "speculative_tokens": 3,
         "cuda_graph_max_batch": 256,
     }
+
+
+TWICE = """
+tensor_parallel_size: 8
+max_batch_size: 64
+kv_cache_config: {dtype: fp8, free_gpu_memory_fraction: 0.7}
+"""
+
+
+@pytest.mark.parametrize(
+    ("version", "won"),
+    [("1.2.0", (8, 64, 0.7)), ("1.3.0rc15", (8, 64, 0.7)), ("1.3.0rc21", (8, 512, 0.8)), ("1.4.0rc1", (8, 512, 0.8))],
+)
+def test_of_what_tensorrt_llm_is_told_twice_the_version_says_which_counts(version: str, won: tuple[Any, ...]) -> None:
+    options = "--max_batch_size 512 --kv_cache_free_gpu_memory_fraction 0.8"
+    kind, command = with_file(f"{TRT} {options} --config c.yaml", "c.yaml", TWICE)
+    knobs = kind.knobs(kind.parse(command, version), context(version, R1)).knobs
+    assert (knobs["tensor_parallel"], knobs["max_running_requests"], knobs["memory_fraction"]) == won
+    assert knobs["kv_cache_dtype"] == "fp8"
+
+
+def test_a_cache_section_replaces_the_memory_fraction_of_the_command_line_up_to_1_1() -> None:
+    line = f"{TRT} --kv_cache_free_gpu_memory_fraction 0.6 --extra_llm_api_options c.yaml"
+    kind, command = with_file(line, "c.yaml", "kv_cache_config: {dtype: fp8}")
+    found = {v: kind.knobs(kind.parse(command, v), context(v, R1)).knobs["memory_fraction"] for v in ("1.0.0", "1.2.0")}
+    assert found == {"1.0.0": 0.9, "1.2.0": 0.6}
+
+
+@pytest.mark.parametrize(
+    ("version", "key"),
+    [
+        ("1.0.0", "num_nextn_predict_layers"),
+        ("1.2.1", "num_nextn_predict_layers"),
+        ("1.3.0rc15", "num_nextn_predict_layers"),
+        ("1.3.0rc16", "max_draft_len"),
+        ("1.4.0rc1", "max_draft_len"),
+    ],
+)
+def test_tensorrt_llm_is_told_its_drafts_and_its_memory_as_the_version_takes_them(version: str, key: str) -> None:
+    kind, judged = engine("tensorrt_llm"), context(version, R1)
+    asked = Configuration("tensorrt_llm", {**kind.default_knobs(judged), "tensor_parallel": 8}).with_knobs(
+        speculative_tokens=3, memory_fraction=0.75, prefix_caching=False
+    )
+    command = kind.command(asked, judged)
+    assert yaml.safe_load(command.files["trtllm-config.yaml"]) == {
+        "kv_cache_config": {"free_gpu_memory_fraction": 0.75, "enable_block_reuse": False},
+        "speculative_config": {"decoding_type": "MTP", key: 3},
+    }
+    assert not [word for word in command.argv if "fraction" in word]
+    assert kind.knobs(kind.parse(command, version), judged) == asked
 
 
 @pytest.mark.parametrize(

@@ -142,6 +142,21 @@ def test_the_cap_under_speculation_is_no_surprise_to_the_packaged_space() -> Non
     assert capped.notes["max_running_requests"].startswith("`--max-running-requests 512` did not hold: SGLang ran with")
 
 
+@pytest.mark.parametrize(("backend", "differs"), [("full", {}), ("disabled", {"cuda_graph_max_batch": (512, 0)})])
+def test_graphs_are_read_with_their_backend(backend: str, differs: dict[str, Any]) -> None:
+    told = {"disable_cuda_graph": False, "cuda_graph_config": {"decode": {"max_bs": 512, "backend": backend}}}
+    assert made_of("sglang", "0.5.23", {"info": told}).differs == differs
+
+
+@pytest.mark.parametrize(("version", "read"), [("1.2.0", 3), ("1.3.0rc20", 2), ("1.4.0rc1", 2)])
+def test_drafts_of_tensorrt_llm_are_read_under_the_name_of_the_version(version: str, read: int) -> None:
+    told = settings("speculative_config=MTPDecodingConfig(max_draft_len=2, num_nextn_predict_layers=3)")
+    assert made_of("tensorrt_llm", version, {"args": told}, speculative_tokens=1).differs["speculative_tokens"] == (
+        1,
+        read,
+    )
+
+
 def test_a_backend_that_the_engine_ignores_is_a_no_op() -> None:
     default = made_of("vllm", "0.32.0", {"chosen": {"backend": "FLASH_ATTN_MLA"}})
     assert default.differs == {}

@@ -145,6 +145,42 @@ def test_speculation_without_a_request_limit_is_capped_at_48() -> None:
     assert made(SGLANG, NEW)["max_running_requests"] is None
 
 
+def test_the_cap_of_speculation_and_the_same_number_asked_for_are_two_servers() -> None:
+    full = f"{SGLANG} {EAGLE} --speculative-eagle-topk 1 --speculative-num-draft-tokens 2"
+    asked = f"{full} --max-running-requests 48"
+    graphs = [made(command, NEW)["cuda_graph_max_batch"] for command in (full, asked, f"{SGLANG} --max-running 600")]
+    # An explicit limit shrinks the graphs' default since 0.5.22, the cap comes after them.
+    assert graphs == [512, 48, 512]
+    assert made(f"{asked} --cuda-graph-max-bs-decode 512", NEW) == made(full, NEW)
+    assert made(asked, OLD) == made(full, OLD)
+
+
+def test_sglang_drafts_with_a_limit_of_running_requests() -> None:
+    kind, judged = engine("sglang"), context(NEW, V32)
+    pins = {"context_length": 32768, "prefix_caching": True, "max_batched_tokens": 8192}
+    limits: dict[bool, set[object]] = {False: set(), True: set()}
+    for candidate in enumerate_engine(kind.card, judged, pins).configurations:
+        limits[bool(candidate.knobs["speculative_tokens"])].add(candidate.knobs["max_running_requests"])
+    assert limits == {False: {None, 512, 1024}, True: {256, 512, 1024}}
+
+
+def test_the_kernels_of_latent_attention_on_hopper_take_blocks_of_64() -> None:
+    kind = engine("tensorrt_llm")
+    for node, blocks in (("h200", {64}), ("b200", {32, 64})):
+        judged = context("1.2.0", V32, node=node)
+        pins = {"context_length": 32768, "prefix_caching": True, "speculative_tokens": 0}
+        found = enumerate_engine(kind.card, judged, pins).configurations
+        assert {candidate.knobs["tokens_per_block"] for candidate in found} == blocks
+    judged = context("1.2.0", R1)
+    asked = Configuration("tensorrt_llm", {**kind.default_knobs(judged), "tokens_per_block": 32})
+    assert effective(kind.card, asked, judged).configuration.knobs["tokens_per_block"] == 64
+
+
+def test_deepep_s_normal_kernels_run_without_graphs() -> None:
+    command = f"{SGLANG} --ep 8 --moe-a2a-backend deepep --deepep-mode"
+    assert [made(f"{command} {mode}", NEW)["cuda_graph_max_batch"] for mode in ("auto", "normal")] == [512, 0]
+
+
 @pytest.mark.parametrize("name", OURS)
 def test_a_layout_that_leaves_gpus_idle_is_none_of_the_candidates(name: str) -> None:
     kind = engine(name)

@@ -113,6 +113,7 @@ def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
         lines.append(_line("Prefix cache hit rate", f"{cache['hit_rate']:.4f}"))
     if result.get("spec_decode_acceptance_rate") is not None:
         lines.append(_line("Acceptance rate (%)", f"{result['spec_decode_acceptance_rate']:.2f}"))
+    if result.get("spec_decode_acceptance_length") is not None:
         lines.append(_line("Acceptance length", f"{result['spec_decode_acceptance_length']:.2f}"))
     return lines
 

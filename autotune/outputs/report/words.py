@@ -202,8 +202,8 @@ def on_a_node(outcome: Recommendation) -> str:
 
 def _speculation(outcome: Recommendation) -> str:
     """Describe the source of the draft acceptance, where prompts are no real text."""
-    choice = outcome.recommended
-    if choice is None or not choice.config.get("speculative_tokens"):
+    choices = [choice for choice in (outcome.recommended, outcome.baseline) if choice is not None]
+    if outcome.recommended is None or not any(choice.config.get("speculative_tokens") for choice in choices):
         return ""
     try:
         synthetic = not all(load_workload(name).has_text for name in outcome.workloads)
@@ -213,10 +213,13 @@ def _speculation(outcome: Recommendation) -> str:
         return ""
     if outcome.origin is not Evidence.MEASURED:
         return "How many drafted tokens are accepted (speculative decoding) was assumed, not measured."
-    measured = (row.recommended or {} for row in outcome.workloads.values())
+    measured = (side or {} for row in outcome.workloads.values() for side in (row.recommended, row.baseline))
     rate = next((row[ACCEPTANCE] for row in measured if row.get(ACCEPTANCE) is not None), None)
     share = f" ({rate:.0f} % of them)" if rate is not None else ""
-    return f"How many drafted tokens are accepted (speculative decoding) was measured on random text{share}."
+    return (
+        f"How many drafted tokens are accepted (speculative decoding) was measured on random text{share}, which says "
+        "nothing of real prompts: compare the number of speculative tokens with `--workload prose` or `code`."
+    )
 
 
 def _sentence(outcome: Recommendation) -> str:

@@ -65,12 +65,13 @@ class Refused(Entry):
 
 
 class MetricLine(Entry):
-    """One metric of the engine's Prometheus page; `value` names one of `LiveEngine.figures`, if it is there."""
+    """One metric of the engine's Prometheus page; `value` names one of `LiveEngine.figures` or `rank_figures`."""
 
     name: str
     kind: Literal["gauge", "counter"]
     value: str
     help: str
+    per_rank: bool = Field(default=True, description="a row for each data-parallel rank, where the figure has them")
     absent_at_zero: bool = Field(default=False, description="the page has it from its first increment on")
     versions: VersionRange = "*"
 
@@ -134,6 +135,7 @@ class EmulationCard(Entry):
     stop_signal: bool = Field(description="ends by SIGTERM itself (143) instead of exit code 0")
     api: HttpDialect
     labels: str = Field(description="labels of every metric")
+    rank_labels: str = Field(default="", description="labels of a row of one of several data-parallel ranks")
     metrics: list[MetricLine]
     refuses: list[Refused] = []
     facts: dict[str, Expression] = Field(default={}, description="further figures of log lines, of knobs and model")

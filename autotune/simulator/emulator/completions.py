@@ -15,7 +15,14 @@ from typing import Any
 from uuid import uuid4
 
 from autotune.simulator.emulator.answers import WORDS, AnswerSettings, GreedyAnswer, GreedyToken
-from autotune.simulator.emulator.card import CachedTokensReport, HttpDialect, ResetAnswer, filled_tree, of_version
+from autotune.simulator.emulator.card import (
+    CachedTokensReport,
+    HttpDialect,
+    ResetAnswer,
+    filled,
+    filled_tree,
+    of_version,
+)
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import HttpExchange
 from autotune.simulator.emulator.launch import EmulatedLaunch
@@ -268,15 +275,18 @@ class EngineApi:
         _json(exchange, {**resolved_arguments(self._launch), "max_total_num_tokens": self._engine.capacity})
 
     def _metrics(self, exchange: HttpExchange) -> None:
-        figures = self._engine.figures()
-        labels = self._card.labels.replace("{model}", self._launch.models[0])
-        lines: list[str] = []
+        figures, ranks = self._engine.figures(), self._engine.rank_figures()
+        model, lines = self._launch.models[0], list[str]()
         for metric in self._card.metrics:
-            version, absent = self._launch.parsed.version, metric.absent_at_zero and not figures.get(metric.value)
-            if absent or metric.value not in figures or not in_range(version, metric.versions):
+            values = ranks.get(metric.value) or [figures[name] for name in (metric.value,) if name in figures]
+            absent = not any(values) if metric.absent_at_zero else not values
+            if absent or not in_range(self._launch.parsed.version, metric.versions):
                 continue
             lines += [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
-            lines.append(f"{metric.name}{{{labels}}} {figures[metric.value]}")
+            several = metric.per_rank and len(values) > 1
+            labels = self._card.rank_labels if several else self._card.labels
+            for rank, value in enumerate(values if several else values[:1]):
+                lines.append(f"{metric.name}{{{filled(labels, {'rank': rank, 'model': model})}}} {value}")
         lines += ["# HELP autotune_emulator_lost_seconds_total time that the emulator fell behind and gave up"]
         lines += ["# TYPE autotune_emulator_lost_seconds_total counter"]
         lines += [f"autotune_emulator_lost_seconds_total {figures['lost_s']}", ""]

@@ -35,20 +35,21 @@ class LiveSequences(Sequences):
     def __init__(self) -> None:
         super().__init__(np.zeros(_ROOM, dtype=np.int64), np.zeros(_ROOM, dtype=np.int64))
         self.sent = np.zeros(_ROOM, dtype=np.int64)
+        self.drafts = np.zeros(_ROOM, dtype=np.int64)
         self._free = list(range(_ROOM))
 
     def place(self, read: int, write: int) -> int:
         """A slot for a request of so many prompt tokens and so many to generate."""
         if not self._free:
             n = len(self)
-            for name in ("read", "prompt", "output", "context", "written", "replica", "sent", "is_text"):
+            for name in ("read", "prompt", "output", "context", "written", "replica", "sent", "drafts", "is_text"):
                 array = getattr(self, name)
                 setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
             self._free = list(range(n, 2 * n))
         slot = self._free.pop()
         self.read[slot] = self.prompt[slot] = read
         self.output[slot] = write
-        self.context[slot] = self.written[slot] = self.sent[slot] = 0
+        self.context[slot] = self.written[slot] = self.sent[slot] = self.drafts[slot] = 0
         return slot
 
     def free(self, slot: int) -> None:
@@ -119,7 +120,8 @@ class LiveEngine:
         self._unsent: deque[tuple[list[tuple[OnTokens, int, bool]], set[int]]] = deque()  # what the detokeniser has
         self._ended: set[int] = set()  # the requests whose last tokens it has
         self._origin_s = clock()
-        self.generated_tokens = self._requests = 0
+        self.generated_tokens = self._requests = self._finished_tokens = self._finished_drafts = 0
+        self._drafts = np.zeros((2, server.data_parallel))  # drafts and accepted tokens of each replica
         self._prompt_tokens = 0  # of prompts that were looked up in the prefix cache and begun
         self._lost_s = 0.0
 
@@ -194,24 +196,31 @@ class LiveEngine:
             "cache_hit_rate": scheduler.cached_tokens / read if read else 0.0,
             "preemptions": float(scheduler.preemptions),
             "prompt_tokens": float(read),
-            **(self._drafts() if self.server.speculative_tokens else {}),
+            **({"finished_drafts": float(self._finished_drafts)} if self.server.speculative_tokens else {}),
             "external_hits": 0.0,
             "paused": 0.0,
             "generated_tokens": float(self.generated_tokens),
+            "finished_tokens": float(self._finished_tokens),
             "requests": float(self._requests),
             "capacity_tokens": float(pool),
             "lost_s": self._lost_s,
         }
 
-    def _drafts(self) -> dict[str, float]:
-        """Return the counters of speculative decoding, in whole tokens where they are counted."""
-        scheduler, each = self._scheduler, self.server.speculative_tokens
+    def rank_figures(self) -> dict[str, list[float]]:
+        """Return the figures of speculative decoding for each data-parallel rank, whole tokens where counted."""
+        each, gain = self.server.speculative_tokens, self._scheduler.gain
+        if not each:
+            return {}
+        drafts, accepted = self._drafts
+        now = drafts > 0
         return {
-            "drafts": scheduler.drafts,
-            "draft_tokens": scheduler.drafts * each,
-            "accepted_tokens": math.floor(scheduler.accepted),
-            "accept_length": scheduler.gain if scheduler.drafts else 0.0,
-            "accept_rate": scheduler.gain / (1 + each) if scheduler.drafts else 0.0,
+            "drafts": drafts.tolist(),
+            "draft_tokens": (drafts * each).tolist(),
+            "accepted_tokens": np.floor(accepted + 1e-6).tolist(),
+            "accept_length": (gain * now).tolist(),
+            "accept_rate": ((gain - 1) / each * now).tolist(),
+            "verified_rate": (gain / (1 + each) * now).tolist(),
+            "verified_tokens": ((1.0 + each) * now).tolist(),
         }
 
     # The loop
@@ -260,6 +269,10 @@ class LiveEngine:
         """Send the tokens of a step, once the detokeniser has sent those of the steps before."""
         scheduler, state = self._scheduler, self._state
         scheduler.end(step)
+        if self.server.speculative_tokens:
+            counts = np.bincount(state.replica[step.ids], minlength=self._drafts.shape[1])
+            self._drafts += counts, (scheduler.gain - 1) * counts
+            state.drafts[step.ids] += 1
         self._note_answers()
         ended = set(scheduler.take_ended().tolist())
         ids = np.concatenate([step.ids, np.array(step.started, dtype=np.int64)])
@@ -300,6 +313,8 @@ class LiveEngine:
         self._ended -= ended
         for slot in ended:
             self._requests += 1
+            self._finished_tokens += int(self._state.output[slot])
+            self._finished_drafts += int(self._state.drafts[slot])
             self._forget(slot)
 
     def _drop_abandoned(self) -> None:

@@ -166,8 +166,6 @@ class Scheduler:
     Attributes:
         running: the sequences that decode, in the order in which they began, shape (n,).
         gain: tokens that a running sequence gets per step; where text and other prompts run together, their mean.
-        drafts: how often tokens were drafted for a sequence.
-        accepted: drafted tokens that were kept.
         preemptions: sequences that were thrown out of a full pool.
         peak_used: most tokens that were in a pool.
     """
@@ -186,7 +184,6 @@ class Scheduler:
         self._clip = float(self._c.reserve_clip or math.inf)
         self.gain = server.tokens_per_step
         self.preemptions = 0
-        self.drafts = self.accepted = 0.0
         self.peak_used = 0.0
 
     @property
@@ -305,9 +302,6 @@ class Scheduler:
         if not len(ids):
             return
         s, gained = self._state, self.gain * steps
-        if self._server.speculative_tokens:
-            self.drafts += steps * len(ids)
-            self.accepted += (gained - steps) * len(ids)
         grown = self._grown(ids, gained)
         s.context[ids] += gained
         s.written[ids] += gained
