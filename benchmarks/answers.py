@@ -70,15 +70,20 @@ def throughput(hardware: str, command: str, workload: str, gpus: int, replicas: 
     return None if metrics["failed"] else float(metrics["total_token_throughput"])
 
 
+def server(choice: dict[str, Any]) -> str:
+    """The command line of one server, whatever the number of replicas."""
+    return shlex.join([*(f"{name}={value}" for name, value in choice["env"].items()), *choice["argv"]])
+
+
 def of_choice(hardware: str, choice: dict[str, Any], workload: str) -> float | None:
     """The throughput of a recommended command or the baseline, all of its replicas together."""
-    return throughput(hardware, choice["command"], workload, GPUS, choice["config"].get("replicas") or 1)
+    return throughput(hardware, server(choice), workload, GPUS, choice["config"].get("replicas") or 1)
 
 
 def copies(hardware: str, baseline: dict[str, Any], workload: str) -> float:
     """The throughput of the defaults on the fewest GPUs, times the copies that fit."""
     name, prompts = workload.split(":")
-    words = shlex.split(baseline["command"])
+    words = shlex.split(server(baseline))
     for gpus in (1, 2, 4, 8):
         fitting = [
             str(gpus) if before == "--tensor-parallel-size" else word
@@ -103,7 +108,7 @@ def row(table: str, hardware: str, model: str, seed: int, asked: argparse.Namesp
     value = of_choice(hardware, best, workload)
     tokens = "does not start" if value is None else f"{value:,.0f}"
     replicas = best["config"].get("replicas") or 1
-    command = f"`{best['command']}`" + (f" × {replicas}" if replicas > 1 else "")
+    command = f"`{server(best)}`" + (f" × {replicas}" if replicas > 1 else "")
     start = [hardware, model, str(seed)]
     longest = f"{best['longest_request_tokens']:,}"
     if table == "longest":
