@@ -17,6 +17,7 @@ import json
 import shlex
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -59,10 +60,12 @@ def output(*arguments: str) -> str:
     return subprocess.run([PROGRAM, *arguments], stdout=subprocess.PIPE, check=True, text=True).stdout
 
 
-def throughput(hardware: str, command: str, workload: str, gpus: int, replicas: int) -> float | None:
+def throughput(hardware: str, command: str, workload: str, gpus: int, replicas: int, folder: str = ".") -> float | None:
     """Tokens per second, input and output; None where the engine refuses to start or a request fails."""
     where = ["--hw", hardware, "--workload", workload, "--gpus", str(gpus), "--replicas", str(replicas), "--json"]
-    run = subprocess.run([PROGRAM, "simulate", *where, "--", command], capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        [PROGRAM, "simulate", *where, "--", command], capture_output=True, text=True, check=False, cwd=folder
+    )
     if run.returncode:
         print(f"{command}: {run.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
         return None
@@ -77,7 +80,10 @@ def server(choice: dict[str, Any]) -> str:
 
 def of_choice(hardware: str, choice: dict[str, Any], workload: str) -> float | None:
     """The throughput of a recommended command or the baseline, all of its replicas together."""
-    return throughput(hardware, server(choice), workload, GPUS, choice["config"].get("replicas") or 1)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in choice["files"].items():
+            (Path(folder) / name).write_text(text)
+        return throughput(hardware, server(choice), workload, GPUS, choice["config"].get("replicas") or 1, folder)
 
 
 def copies(hardware: str, baseline: dict[str, Any], workload: str) -> float:
