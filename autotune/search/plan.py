@@ -139,7 +139,7 @@ class Plan:
         step = _baseline(history, places) or _unmeasured_prediction(history) or self._recipe(history, budget)
         # While nothing is there to put to the test there is no final to keep launches for.
         contested = bool(challengers(history))
-        if step is None and len(history) < (search_ends(history, budget) if contested else budget):
+        if step is None and len(history) < (self._search_ends(history, budget) if contested else budget):
             node = control_runs.next_node(history, places) if contested else None
             if node is not None:
                 return Step(Role.CONTROL, history.candidates.baseline, node)
@@ -161,6 +161,15 @@ class Plan:
             return None
         means = model_of(self._kernels, history.adjusted()).mean(np.array(recipes, dtype=np.int64))
         return Step(Role.START, recipes[int(means.argmax())])
+
+    def _search_ends(self, history: History, budget: int) -> int:
+        """As `search_ends`, a launch earlier where a check is due that the finals would leave no launch for."""
+        ends = search_ends(history, budget)
+        if len(history) != ends - 1:
+            return ends
+        scores = history.adjusted()
+        model = model_of(self._kernels, scores)
+        return ends - (promises.unproven_keeper(scores, model, ranked(model, scores)) is not None)
 
     def _chosen(self, history: History, suggestion: Suggestion | None, contested: bool) -> Step | None:
         """A leader again, or what the sampler suggests; None where neither is worth a launch."""

@@ -18,6 +18,8 @@ from autotune.search.decide.verdict import judge
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels
 from autotune.search.history import Entry, History
+from autotune.search.plan import Plan, Step
+from autotune.search.sampler import CandidateSampler
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.promises import GivenUp
 from autotune.space.schema import GiveUpKind
@@ -160,6 +162,24 @@ def test_the_last_launch_goes_to_the_form_that_keeps_the_promise(tmp_path: Path)
     assert outcome.recommended is not None
     assert outcome.recommended.config["context"] is None
     assert len(made) == 3
+
+
+def test_the_search_leaves_a_launch_for_the_form_of_the_leader_that_keeps_the_promise() -> None:
+    """A slower command keeps it already, and the finals leave no launch for a check."""
+    slower, leader, kept = at(2, None, True), at(4, 16384, True), at(4, None, True)
+    tried = [slower, leader, at(2, 16384, True), at(1, 16384, True), at(1, None, False), at(4, 16384, False)]
+    scores = [0.2, 0.6, 0.3, 0.1, 0.0, 0.6]
+    entries = [Entry(0, Role.BASELINE, 0, 0.0, violations={})]
+    entries += [
+        Entry(i + 1, Role.SEARCH, p, s, violations={}) for i, (p, s) in enumerate(zip(tried, scores, strict=True))
+    ]
+    kernels = Kernels(Encoding(NODE))
+    plan = Plan(kernels, CandidateSampler(kernels))
+    spec = make_spec(launches=12, noise=0.01)
+    assert plan.next(History(spec, NODE, tuple(entries))) == Step(Role.SEARCH, kept)
+    ran = (*entries, Entry(7, Role.SEARCH, kept, 0.55, violations={}))
+    assert plan.next(History(spec, NODE, ran)) == Step(Role.FINAL, kept)
+    assert plan.next(History(spec, NODE, tuple(entries[:-1]))) == Step(Role.SEARCH, None)
 
 
 def test_where_only_the_baseline_keeps_it_the_gain_over_that_must_be_three_percent(tmp_path: Path) -> None:
