@@ -85,18 +85,22 @@ class Sheet:
         return min((value for value in told if value is not None), default=None)
 
     def alternatives(self) -> list[Alternative]:
-        """The best command that was measured and gives nothing up, where the winner gives something up."""
+        """The best measured command that gives nothing up, where the winner does; else the fastest one that does."""
         history, winner = self.history, self._judgement.winner
-        if winner is None or not history.given_up(winner):
+        if winner is None:
             return []
-        kept = [p for p in history.by_position if history.feasible(p) and not history.given_up(p)]
+        mine = bool(history.given_up(winner))
+        ran = [p for p in history.by_position if history.feasible(p) and bool(history.given_up(p)) is not mine]
+        ran = [p for p in ran if mine or self._level(p) > self._level(winner)]
         # Fresh launches before others: the best of many single ones was lucky.
-        best = max(kept, key=lambda p: (bool(history.scores(p, Role.FINAL)), self._level(p)), default=None)
+        best = max(ran, key=lambda p: (bool(history.scores(p, Role.FINAL)), self._level(p)), default=None)
         if best is None:
             return []
-        price, within = self._over(winner, best)
-        figures = {"gives_up": [], "price_percent": price, "price_ci95": within}
-        return [Alternative(**self.choice(best).model_dump(), label="gives nothing up", **figures)]
+        given, (price, within) = list(history.given_up(best)), self._over(winner, best)
+        kinds = " and ".join(dict.fromkeys(row.kind for row in given))
+        label = "gives nothing up" if mine else f"gives something up ({kinds}, as --allow takes it)"
+        figures = {"gives_up": given, "price_percent": price, "price_ci95": within}
+        return [Alternative(**self.choice(best).model_dump(), label=label, **figures)]
 
     def over_recipe(self) -> RecipeGain | None:
         """The winner's gain over the fastest of the vendors' recipes that ran and kept the limits, but the baseline."""

@@ -22,7 +22,6 @@ from autotune.prepare.candidates import prepare, typed_candidate
 from autotune.prepare.engine_space import EngineSpace
 from autotune.search.budget import RESERVE
 from autotune.search.decide.estimate import mean
-from autotune.search.decide.promises import broken
 from autotune.search.decide.verdict import evidence, judge
 from autotune.search.history import History
 from autotune.serving.docker_run import asked_images, choose_images, image_of_version
@@ -156,7 +155,7 @@ def _known(home: Home, spec: StudySpec) -> Iterator[_Known]:
         ) from None
     judgement, base = judge(history), history.candidates.baseline
     sheet = Sheet(history, launches, judgement)
-    ran = [p for p in history.by_position if history.feasible(p) and not broken(history, p)]
+    ran = [p for p in history.by_position if history.feasible(p) and not history.broken(p)]
     ran.sort(key=lambda p: -mean(evidence(history, p)))
     first = [p for p in (base, judgement.winner) if p is not None and history.scores(p)]
     seen: dict[tuple[object, ...], int] = {}

@@ -3,8 +3,6 @@
 A candidate is feasible when it starts and keeps every SLO. Launches that run now count as if they came out as
 predicted, those that start: what is nearly a copy of them is not expected to improve on them (the kriging believer of
 Ginsbourger, Le Riche and Carraro, Kriging Is Well-Suited to Parallelize Optimization, 2010, each belief with its odds).
-
-What breaks a promise is only recommended where that is worth more (`promises.prices`): so much less is expected of it.
 """
 
 from __future__ import annotations
@@ -19,7 +17,6 @@ from scipy.special import ndtr
 
 from autotune.arrays import Floats, Ints, argmax, descending
 from autotune.metrics.formulas import Slo
-from autotune.search.decide.promises import prices
 from autotune.search.feasibility import believed, p_starts
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
@@ -37,7 +34,7 @@ SPREAD_OUT = 4
 """Launches after the first that are spread over the space where no prior says where to begin."""
 _NOTHING_RUNS = 0.5
 EVERY = 6000
-"""Spaces up to this size are searched whole."""
+"""Up to so many candidates that may be launched are searched whole."""
 _BY_MEAN, _AT_RANDOM, _STEPS = 1200, 600, 2
 _LEADERS = 12
 
@@ -109,8 +106,7 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
         mean = posterior.mean(rows)
         rank = 0.5 + 0.5 * (mean - mean.min()) / (np.ptp(mean) or 1.0)
         return Suggestion(int(rows[argmax(chance * rank, seed)]), None)
-    price = prices(history)
-    predicted = [(weight, mean - price[rows], sd) for weight, mean, sd in posterior.predict(rows)]
+    predicted = posterior.predict(rows)
     worth, left = (
         sum(weight * expected_improvement(predicted, level + more) for weight, level in incumbents) * chance
         for more in (WORTH_IT, 0.0)
@@ -141,10 +137,10 @@ def shortlist(kernels: Kernels, posterior: Posterior, history: History, seed: Se
     """
     free = np.ones(len(kernels.encoding), dtype=np.bool_)
     free[list(history.done_with)] = False
-    if len(free) <= EVERY:
+    if np.count_nonzero(free) <= EVERY:
         return np.flatnonzero(free)
     generator = np.random.default_rng([*seed, len(free)])
-    rough = np.where(free, posterior.additive_mean() - prices(history), -np.inf)
+    rough = np.where(free, posterior.additive_mean(), -np.inf)
     chosen = descending(rough)[:_BY_MEAN]
     chosen = np.union1d(chosen, generator.choice(len(free), _AT_RANDOM, replace=False))
     named = (*history.candidates.defaults, *history.candidates.starts)
@@ -215,17 +211,14 @@ def _incumbents(posterior: Posterior, kernels: Kernels, history: History) -> lis
     The best that was measured and kept the SLOs, or what runs now and is expected to exceed it, if that starts and
     keeps them too.
     """
-    good = [p for p in history.by_position if history.feasible(p)]
+    good = [p for p in history.by_position if history.feasible(p) and p not in history.barred]
     # By the posterior mean: a lucky draw is shrunk.
-    price = prices(history)
-    known = float((posterior.mean(np.array(good, dtype=np.int64)) - price[good]).max()) if good else None
+    known = float(posterior.mean(np.array(good, dtype=np.int64)).max()) if good else None
     running = np.array(sorted(set(history.running)), dtype=np.int64)
     if not len(running):
         return [] if known is None else [(1.0, known)]
     levels, left = list[tuple[float, float]](), 1.0
-    order = zip(
-        (posterior.mean(running) - price[running]).tolist(), p_feasible(kernels, history, running).tolist(), strict=True
-    )
+    order = zip(posterior.mean(running).tolist(), p_feasible(kernels, history, running).tolist(), strict=True)
     for level, chance in sorted(order, reverse=True):
         if known is None or level > known:
             levels.append((left * chance, level))

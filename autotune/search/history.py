@@ -11,13 +11,16 @@ from autotune.search.decide.estimate import Spread
 from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets
 from autotune.search.side_by_side import one_at_a_time
 from autotune.space.enumeration import CandidateSet
-from autotune.space.promises import BY_LENGTH, GivenUp
+from autotune.space.promises import BY_LENGTH, UNASKED, GivenUp
 from autotune.study.places import is_beside
 from autotune.study.spec import StudySpec
 from autotune.trial import SURE_TO_START, Evidence, Failure, FailureKind, Launch, Role, Trial
 
 MAX_UNINFORMATIVE = 2
 """Launches of one candidate that may end without saying anything before it is given up."""
+
+NONE_KEEPS = 5
+"""Failed candidates that keep every promise after which others are searched, where none ran."""
 
 BASELINE_ROLES = (Role.BASELINE, Role.CONTROL, Role.FINAL)
 """What the baseline is launched for."""
@@ -236,8 +239,8 @@ class History:
 
     @cached_property
     def done_with(self) -> frozenset[int]:
-        """The candidates with which the search is done."""
-        return frozenset(p for p in {*self.by_position, *self.canonical_of} if self.spent(p))
+        """The candidates with which the search is done, or that it may not launch."""
+        return self.barred | {p for p in {*self.by_position, *self.canonical_of} if self.spent(p)}
 
     @property
     def exhausted(self) -> bool:
@@ -299,6 +302,28 @@ class History:
             rows = marked + one.promised.broken_by(one.items[position].configuration, tokens, baseline)
             found |= {position: rows} if rows != one.given_up.get(position, ()) else {}
         return found
+
+    def broken(self, position: int) -> frozenset[str]:
+        """The kinds of promises that a candidate breaks without being allowed to; none of the baseline's own."""
+        if position == self.candidates.baseline:
+            return frozenset()
+        return frozenset(one.kind for one in self.given_up(position)) - frozenset(self.spec.allow)
+
+    @cached_property
+    def barred(self) -> frozenset[int]:
+        """The candidates that break a promise: they are neither searched nor recommended.
+
+        Where `NONE_KEEPS` candidates that keep every promise failed, and none ran, the others are searched too, but for
+        promises that no workload can speak for (`UNASKED`).
+        """
+        allowed = frozenset(self.spec.allow)
+        found = {*self.candidates.giving_up(allowed), *self.told_given_up} - {self.candidates.baseline}
+        found = {p for p in found if p not in self.told_given_up or self.broken(p)}
+        kept = [e for e in self.entries if e.position not in found]
+        failed = {e.position for e in kept if e.broke}
+        if any(e.measured for e in kept) or len(failed) < min(NONE_KEEPS, len(self.candidates) - len(found)):
+            return frozenset(found)
+        return frozenset(p for p in found if self.broken(p) & UNASKED)
 
     def given_up(self, position: int) -> tuple[GivenUp, ...]:
         """What a candidate gives up for speed, as launched, else as predicted."""

@@ -21,7 +21,7 @@ import numpy as np
 
 from autotune.search.acquisition import GAIN, Suggestion, model_of, p_feasible
 from autotune.search.budget import LEAST_FINALS, RESERVE, before_finals, capacity, search_ends, usable_nodes
-from autotune.search.decide import control_runs, finals, promises, simplify
+from autotune.search.decide import control_runs, finals, simplify
 from autotune.search.decide.accuracy import suspected
 from autotune.search.decide.sequential_test import Outcome, outcome
 from autotune.search.decide.verdict import judge
@@ -139,7 +139,7 @@ class Plan:
         step = _baseline(history, places) or _unmeasured_prediction(history) or self._recipe(history, budget)
         # While nothing is there to put to the test there is no final to keep launches for.
         contested = bool(challengers(history))
-        if step is None and len(history) < (self._search_ends(history, budget) if contested else budget):
+        if step is None and len(history) < (search_ends(history, budget) if contested else budget):
             node = control_runs.next_node(history, places) if contested else None
             if node is not None:
                 return Step(Role.CONTROL, history.candidates.baseline, node)
@@ -161,15 +161,6 @@ class Plan:
             return None
         means = model_of(self._kernels, history.adjusted()).mean(np.array(recipes, dtype=np.int64))
         return Step(Role.START, recipes[int(means.argmax())])
-
-    def _search_ends(self, history: History, budget: int) -> int:
-        """As `search_ends`, a launch earlier where a check is due that the finals would leave no launch for."""
-        ends = search_ends(history, budget)
-        if len(history) != ends - 1:
-            return ends
-        scores = history.adjusted()
-        model = model_of(self._kernels, scores)
-        return ends - (promises.unproven_keeper(scores, model, ranked(model, scores)) is not None)
 
     def _chosen(self, history: History, suggestion: Suggestion | None, contested: bool) -> Step | None:
         """A leader again, or what the sampler suggests; None where neither is worth a launch."""
@@ -202,16 +193,13 @@ class Plan:
         return leader if worth >= max(GAIN, new if expected is None else expected) else None
 
     def _check(self, history: History, budget: int) -> Step | None:
-        """A command that keeps what the leader breaks, or a shorter one, as long as the finals keep their share."""
+        """A shorter command than the leader's, as long as the finals keep their share."""
         if len(history) >= before_finals(budget, LEAST_FINALS):
             return None
         scores = history.adjusted()
         model = model_of(self._kernels, scores)
         leaders = ranked(model, scores)
-        kept = [p for p in leaders if not promises.broken(scores, p)]
-        position = promises.unproven_keeper(scores, model, leaders)
-        if position is None and kept:
-            position = simplify.shortened(scores, model, kept[0])[1]
+        position = simplify.shortened(scores, model, leaders[0])[1] if leaders else None
         if position is None or any(e.pending for e in history.at(position)):
             return None
         # A launch in the finals tells as much as one more of the same here: these keep their whole share.
@@ -230,25 +218,16 @@ class Plan:
             return self._turn(history, finalist, left, places) or Wait()
         if history.pending and not places:
             return Wait()
-        step = self._next_contest(history, finalist, left, places) or self._next_without(history, left, places)
-        step = step or self._next_ablation(history)
+        step = self._next_without(history, left, places) or self._next_ablation(history)
         return step or (Wait() if history.pending else Stop(self._ending(history)))
 
     def _finalist(self, history: History, searched: History) -> int | None:
-        """The best of the search that keeps every promise, by launches before the finals alone; else the best.
-
-        Where no check was left for a command that keeps what all leaders break that are expected to beat the baseline,
-        the finals measure it. One that fell gives way to the next.
-        """
+        """The best of the search, by launches before the finals alone; one that fell gives way to the next."""
         scores = searched.adjusted()
         model = model_of(self._kernels, scores)
-        ran = ranked(model, scores)
-        leaders = [p for p in ran if not promises.barred(scores, p)]
-        leaders.sort(key=lambda p: (bool(promises.broken(scores, p)), suspected(history, p)))
-        kept = bool(leaders) and not promises.broken(scores, leaders[0]) and _may_win(scores, model, leaders[0])
-        unproven = None if kept else promises.unproven_keeper(scores, model, ran)
+        leaders = sorted(ranked(model, scores), key=lambda p: suspected(history, p))
         spare = capacity(history) - len(searched) >= LEAST_TO_SHORTEN
-        for leader in leaders if unproven is None else (unproven, *leaders):
+        for leader in leaders:
             for position in self._shorter_first(scores, model, leader, spare):
                 tested = history.canonical(position)
                 if tested != history.candidates.baseline and not finals.eliminated(history, tested):
@@ -291,16 +270,6 @@ class Plan:
             return None if position is None else Step(Role.FINAL, position)
         found = finals.next_on_nodes(history, finalist, left, places)
         return None if found is None else Step(Role.FINAL, *found)
-
-    def _next_contest(self, history: History, finalist: int, left: int, places: Sequence[str]) -> Decision | None:
-        """A launch that may show that giving something up pays; of several nodes one makes them all."""
-        scores = history.adjusted()
-        if promises.broken(history, finalist) or judge(scores).verdict not in (Verdict.BETTER, Verdict.UNOPPOSED):
-            return None
-        position = promises.next_of_contest(scores, model_of(self._kernels, scores), finalist, left)
-        if position is None or history.pending:
-            return None if position is None else Wait()
-        return Step(Role.FINAL, position, places[0] if places else "")
 
     def _next_without(self, history: History, left: int, places: Sequence[str]) -> Decision | None:
         """The winner without a setting that is not shown to add anything, on the node that ran it most."""
@@ -381,13 +350,6 @@ def _baseline(history: History, places: Sequence[str]) -> Step | None:
         if all(e.says_nothing or (again and e.broke) for e in there) and len(there) < MAX_UNINFORMATIVE:
             return Step(Role.BASELINE, base, node)
     return None
-
-
-def _may_win(history: History, model: Posterior, position: int) -> bool:
-    """Whether a candidate is expected to be better than the baseline, where that ran and kept the limits."""
-    base = history.candidates.baseline
-    mine, its = model.mean(np.array([position, base], dtype=np.int64))
-    return bool(mine > its) or not history.feasible(base)
 
 
 def _unmeasured_prediction(history: History) -> Step | None:

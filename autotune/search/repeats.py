@@ -22,8 +22,9 @@ _CHANCES = np.exp(-0.5 * _POINTS**2) / np.exp(-0.5 * _POINTS**2).sum()
 
 
 def challengers(history: History) -> list[int]:
-    """The configurations other than the baseline that ran and kept the limits."""
-    return [p for p in history.by_position if p != history.candidates.baseline and history.feasible(p)]
+    """The configurations other than the baseline that ran, kept the limits and may be recommended."""
+    others = (p for p in history.by_position if p != history.candidates.baseline)
+    return [p for p in others if history.feasible(p) and p not in history.barred]
 
 
 def ranked(model: Posterior, history: History) -> list[int]:

@@ -78,7 +78,7 @@ class RunOptions:
     min_context: int | None = option("--min-context", "Longest request, in tokens, that must be served.", SPACE, least=1)
     allow: Sequence[Literal["shorter-context", "no-prefix-caching", "lossy"]] = option(
         "--allow",
-        "May be given up for any gain; else only for 3 % or more, and prefix caching never; repeatable.",
+        "What may be given up for speed; else nothing is; repeatable.",
         SPACE,
         default=(),
     )

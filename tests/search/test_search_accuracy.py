@@ -110,14 +110,6 @@ def test_what_is_fastest_and_right_wins_and_each_finalist_is_asked_once(tmp_path
     assert all(x.trial.role in (Role.BASELINE, Role.FINAL) for x in launches if x.result.accuracy is not None)
 
 
-def test_a_rival_that_gives_precision_up_is_gated_too(tmp_path: Path) -> None:
-    launches, outcome = study(tmp_path, "fp8", launches=30)
-    assert len(finals(launches, "kv", "fp8")) == 1
-    assert outcome.recommended is not None
-    assert outcome.recommended.config["kv"] == "bf16"
-    assert outcome.gives_up == []
-
-
 def test_without_a_mark_the_settings_of_what_fell_share_the_blame(tmp_path: Path) -> None:
     launches, outcome = study(tmp_path, "b", allow=("lossy",))
     assert outcome.recommended is not None

@@ -25,13 +25,8 @@ from search_landscapes import (
 
 from autotune.recommend import recommend
 from autotune.search.budget import LEAST_FINALS, before_finals, search_ends
-from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels
 from autotune.search.history import Entry, History
-from autotune.search.plan import Plan, Step
-from autotune.search.sampler import CandidateSampler
 from autotune.space.enumeration import CandidateSet
-from autotune.space.promises import GivenUp
 from autotune.study.recommendation import Recommendation, Verdict
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, Launch, Role, State, Trial, TrialResult
@@ -378,18 +373,3 @@ def test_a_recipe_that_fails_costs_one_launch() -> None:
 def test_a_small_budget_has_no_launch_for_a_recipe() -> None:
     """The search has eight launches of 13 with the baseline's, and nine of 14."""
     assert [recipes_launched(n, {4: "tuned"})[:1] for n in (13, 14)] == [[], [(1, 4)]]
-
-
-def test_no_finals_for_a_command_that_is_expected_to_lose_to_the_baseline() -> None:
-    """It alone of what ran gives up nothing; what is faster gives up something, and the same without that never ran."""
-    given = (GivenUp(knob="max_batched_tokens", from_=2048, to=8192, what="less", kind="shorter-context"),)
-    candidates = replace(SMALL, given_up={p: given for p in range(24) if p // 4 % 2})
-    scores = {0: 0.0, 16: -0.8, 20: -0.8, 4: 0.0, 6: 0.01, 12: 0.41, 13: 0.4, 14: 0.42, 15: 0.41}
-    rows = [Entry(n, Role.SEARCH, p, score, violations={}) for n, (p, score) in enumerate(scores.items())]
-    history = History(make_spec(launches=len(rows) + 4), candidates, tuple(rows))
-    kernels = Kernels(Encoding(candidates))
-    step = Plan(kernels, CandidateSampler(kernels)).next(history)
-    assert isinstance(step, Step)
-    assert step.position is not None
-    knobs = SMALL.items[step.position].configuration.knobs
-    assert (step.role, knobs["data_parallel"], knobs["max_batched_tokens"]) == (Role.FINAL, 4, 2048)

@@ -36,7 +36,12 @@ def finalist(history: History) -> int | None:
 
 
 def eliminated(history: History, position: int) -> bool:
-    """Whether the finals have put a configuration out: it failed, broke a limit or could not be measured."""
+    """Return whether the finals have put a configuration out: it failed, broke a limit or could not be measured.
+
+    Or its servers hold shorter requests than was predicted, and it breaks a promise.
+    """
+    if position in history.barred:
+        return True
     mute = [e for e in history.at(position) if e.role is Role.FINAL and e.says_nothing]
     if history.broke(position) or len(mute) > MAX_UNINFORMATIVE:
         return True

@@ -25,7 +25,6 @@ import numpy as np
 from scipy.special import ndtr, stdtr
 
 from autotune.arrays import Floats
-from autotune.search.decide import promises
 from autotune.search.decide.estimate import CONFIDENCE, LAUNCH_NOISE
 from autotune.search.decide.finals import finals_of
 from autotune.search.gp.posterior import Posterior
@@ -197,9 +196,7 @@ def _shorter(history: History, model: Posterior, leader: int) -> int | None:
 def _may_stand_for(history: History, position: int, leader: int) -> bool:
     """Whether a shorter command may take a command's place: it runs, and breaks no promise that this one keeps."""
     own = position not in (leader, history.candidates.baseline) and position not in history.canonical_of
-    return (
-        own and not history.broke(position) and promises.broken(history, position) <= promises.broken(history, leader)
-    )
+    return own and not history.broke(position) and history.broken(position) <= history.broken(leader)
 
 
 def _losses(model: Posterior, leader: int, positions: Sequence[int]) -> tuple[Floats, Floats]:

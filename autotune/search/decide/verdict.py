@@ -1,10 +1,10 @@
 """Judge which configuration has won, and whether it differs from the baseline.
 
 One finalist was put to the test (`finals`), so no interval needs widening for a choice among several. Where the test
-stopped at a bound the finalist is better, unless it breaks a promise for less than `promises.WORTH`; else it cannot be
-told from the baseline, and of the two the one with the fewest settings wins, unless it is shown to be worse: a flag
-that only rode on noise should not be recommended. What breaks a promise and is shown to pay takes the finalist's place,
-and so does a shorter command that its fresh launches do not show to be worse (`simplify.without_idle`).
+stopped at a bound the finalist is better; else it cannot be told from the baseline, and of the two the one with the
+fewest settings wins, unless it is shown to be worse: a flag that only rode on noise should not be recommended. A
+shorter command that its fresh launches do not show to be worse takes the finalist's place (`simplify.without_idle`). A
+configuration that breaks a promise is no challenger (`History.barred`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.search.decide import control_runs, finals, promises, simplify
+from autotune.search.decide import control_runs, finals, simplify
 from autotune.search.decide.estimate import Spread, mean
 from autotune.search.decide.sequential_test import Outcome, estimate, outcome
 from autotune.search.history import BASELINE_ROLES, History
@@ -71,15 +71,12 @@ def judge(history: History) -> Judgement:
     challenger = finals.finalist(history)
     if challenger is None:
         # As measured: what would keep the limits on another node is no more than a hope without a launch there.
-        proven = [p for p in challengers(history) if history.feasible(p) and not promises.barred(history, p)]
-        kept = [p for p in proven if not promises.broken(history, p)]
-        challenger = max(kept or proven, key=lambda p: mean(evidence(history, p)), default=None)
+        challenger = max(challengers(history), key=lambda p: mean(evidence(history, p)), default=None)
     gain, ended = _tested(history, challenger) if challenger is not None else (None, None)
     verdict, winner = _verdict(history, challenger, gain, ended)
     own = gain if winner == challenger else Gain(0.0, None)
     if winner == challenger is not None and verdict in (Verdict.BETTER, Verdict.UNOPPOSED):
-        rival = promises.paying(history, challenger)
-        winner = simplify.without_idle(history, challenger if rival is None else rival)
+        winner = simplify.without_idle(history, challenger)
         if winner != challenger:
             own = _over_baseline(history, winner) if gain else None
     return Judgement(
@@ -125,14 +122,13 @@ def _verdict(
         return (Verdict.INDISTINGUISHABLE, base) if stands else (Verdict.INFEASIBLE, None)
     if gain is None:
         return Verdict.UNOPPOSED, challenger
-    breaks = promises.broken(history, challenger)
-    if ended is Outcome.BETTER and not (stands and breaks and gain.log < promises.WORTH):
+    if ended is Outcome.BETTER:
         return Verdict.BETTER, challenger
     if not stands:
         # It breaks an SLO that the challenger keeps: it cannot be recommended however simple it is.
         return Verdict.INDISTINGUISHABLE, challenger
     # Without a test a bad but simple challenger would pass on a lucky launch.
-    close = gain.interval is not None and gain.interval[1] >= 0 and not breaks
+    close = gain.interval is not None and gain.interval[1] >= 0
     equals = [base, challenger] if close else [base]
     return Verdict.INDISTINGUISHABLE, min(equals, key=lambda p: settings(history, p))
 

@@ -22,7 +22,6 @@ from scipy.special import ndtr, stdtr, stdtrit
 from autotune.arrays import descending
 from autotune.search import equivalents
 from autotune.search.acquisition import p_feasible, shortlist
-from autotune.search.decide import promises
 from autotune.search.decide.estimate import CONFIDENCE, LAUNCH_NOISE, Spread, Z, percent, percents
 from autotune.search.decide.simplify import LEAST_EFFECT, ablations, own_default
 from autotune.search.decide.verdict import Judgement, default_of, roles_of
@@ -265,7 +264,7 @@ def _row(
         return Contribution(**cells, gain_percent=None, ci95=None, needed_to="start", measured_on=on)
     found = _difference(history, model, commands, spread)
     breaks = any(e.measured for e in other) and not history.keeps_slos(commands[1])
-    less = promises.broken(history, commands[1]) - promises.broken(history, commands[0])
+    less = history.broken(commands[1]) - history.broken(commands[0])
     return Contribution(
         **cells,
         gain_percent=percent(found.mean),
@@ -303,10 +302,10 @@ def _best_of_engine(history: History, model: Posterior, engine: str, winner: int
 
     Where there is none the best that ran, else what failed.
     """
-    items, may = history.candidates.items, promises.broken(history, winner)
+    items, may = history.candidates.items, history.broken(winner)
     launched = [p for p in history.by_position if items[p].configuration.engine == engine]
     ran = [p for p in launched if history.scores(p) and not history.broke(p)]
-    kept = [p for p in ran if history.feasible(p) and promises.broken(history, p) <= may] or ran
+    kept = [p for p in ran if history.feasible(p) and history.broken(p) <= may] or ran
     if not kept:
         return next((p for p in launched if history.broke(p)), None)
     return kept[int(model.mean(np.array(kept, dtype=np.int64)).argmax())]
