@@ -18,8 +18,8 @@ from tests.product.test_real_path import nothing_is_left
 
 SMALL = ("--model", "openai/gpt-oss-120b", "--hw", "h200", "--gpus", "4", "--on", "emulator", "--engine", "vllm")
 """Of which two trials fit on a node."""
-LIGHT = ("--workload", "random:64:200:4")
-"""Seconds of an emulated server, and next to no work."""
+LIGHT = ("--workload", "random:64:1200:4")
+"""Seconds of an emulated server, and next to no work: longer than a busy machine takes to start the next trial."""
 
 
 @pytest.fixture(scope="module")
