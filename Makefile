@@ -5,18 +5,18 @@ PY ?= .venv/bin/python
 	python3 -m venv .venv
 	.venv/bin/pip install -q -e '.[test]'
 
-.PHONY: test lint format slow bench
+.PHONY: test e2e lint format slow bench
 test: .venv
 	$(PY) -m pytest -n logical --dist loadfile
+
+e2e: .venv
+	$(PY) -m pytest -n logical --dist loadfile -m e2e
 
 slow: .venv
 	$(PY) -m pytest -m slow
 
 lint: .venv
-	.venv/bin/ruff check .
-	.venv/bin/ruff format --check .
-	.venv/bin/mypy
-	.venv/bin/lint-imports
+	scripts/lint.sh
 
 format: .venv
 	.venv/bin/ruff format .

@@ -29,39 +29,45 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
-SLOW_FIRST = (
+E2E = (
     "documents/test_guides.py",
     "documents/test_readme.py",
     "documents/test_kinds.py",
+    "product/test_faults.py",
+    "product/test_side_by_side.py",
+    "evaluate/test_launched.py",
+    "product/test_third_party_engine.py",
+    "product/test_bench.py",
+    "product/test_starved_client.py",
+    "product/test_real_server.py",
+    "executors/test_ray_processes.py",
+    "product/test_interrupt.py",
+    "product/test_secrets.py",
+    "evaluate/test_tries.py",
+    "docker/test_docker_engine.py",
+    "product/test_prefix_cache_proof.py",
+    "product/test_explained.py",
+    "product/test_no_effect.py",
+    "product/test_verify.py",
+    "accuracy/test_server.py",
+    "test_mlflow_browser.py",
+    "test_report_browser.py",
+    "test_tracking_outage.py",
+    "simulator/emulator/test_traffic.py",
+)
+"""Files whose tests are all marked ``e2e``, the longest first; single tests have the mark where they stand."""
+
+LONG = (
     "executors/test_ray.py",
     "product/test_main_job.py",
     "product/test_real_path.py",
-    "product/test_faults.py",
-    "product/test_side_by_side.py",
-    "test_house.py",
-    "product/test_kill.py",
-    "product/test_interrupt.py",
-    "product/test_starved_client.py",
-    "test_mlflow_browser.py",
-    "test_report_browser.py",
-    "test_report_pictures.py",
-    "evaluate/test_launched.py",
-    "product/test_third_party_engine.py",
     "serving/test_process.py",
-    "product/test_real_server.py",
-    "serving/test_kill.py",
-    "evaluate/test_tries.py",
     "product/test_bad_input.py",
-    "product/test_no_effect.py",
-    "product/test_secrets.py",
-    "product/test_prefix_cache_proof.py",
-    "product/test_bench.py",
-    "product/test_explained.py",
-    "docker/test_docker_engine.py",
+    "product/test_kill.py",
+    "test_report_pictures.py",
+    "serving/test_kill.py",
     "docker/test_containers.py",
-    "executors/test_ray_processes.py",
     "executors/test_ray_refusals.py",
-    "test_tracking_outage.py",
     "test_tracking.py",
     "simulator/node/test_measured_rows.py",
     "simulator/node/test_batching.py",
@@ -70,7 +76,10 @@ SLOW_FIRST = (
     "simulator/fit/test_command.py",
     "loadgen/bench/test_bench_command.py",
 )
-"""Files that take long, the longest first; those that are not here take a few seconds each."""
+"""Other files that take long, the longest first; those that are in neither list take a few seconds each."""
+
+OWN_COMMAND = ("slow", "vllm", "validators")
+"""Marks of tests that have a command of their own: ``-m e2e`` leaves them out."""
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -121,8 +130,16 @@ def pytest_configure(config: pytest.Config) -> None:
         config.option.loadscopereorder = False
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """In a worker of xdist, what takes long comes first: the quick files even out the end."""
+    """Mark the tests of ``E2E``; in a worker of xdist, sort what takes long to the front: the rest evens out the end.
+
+    The mark has to be there before `-m` selects.
+    """
+    root = Path(__file__).parent
+    places = {root / name: place for place, name in enumerate((*E2E, *LONG))}
+    for item in items:
+        if places.get(item.path, len(E2E)) < len(E2E) and not any(map(item.get_closest_marker, OWN_COMMAND)):
+            item.add_marker(pytest.mark.e2e)
     if hasattr(config, "workerinput"):
-        places = {Path(__file__).parent / name: place for place, name in enumerate(SLOW_FIRST)}
         items.sort(key=lambda item: places.get(item.path, len(places)))

@@ -12,37 +12,15 @@ from pathlib import Path
 
 import pytest
 
+from scripts import house
+from tests import conftest
+
 ROOT = Path(__file__).resolve().parents[1]
-MAX_LINES = 800
 SOURCES = sorted(
     path
     for folder in ("autotune", "tests", "scripts", "benchmarks", "examples")
     for path in (ROOT / folder).rglob("*.py")
 )
-
-
-def run_tool(name: str, *arguments: str) -> None:
-    tool = Path(sys.executable).with_name(name)
-    if not tool.exists():
-        pytest.skip(f"{name} is not installed in this environment")
-    done = subprocess.run([tool, *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{name} {' '.join(arguments)}\n{done.stdout}\n{done.stderr}"
-
-
-def test_ruff_finds_nothing() -> None:
-    run_tool("ruff", "check", ".")
-
-
-def test_the_format_is_ruff_s() -> None:
-    run_tool("ruff", "format", "--check", ".")
-
-
-def test_types_are_strict() -> None:
-    run_tool("mypy")
-
-
-def test_imports_point_down_and_heavy_libraries_have_one_importer() -> None:
-    run_tool("lint-imports")
 
 
 def test_no_circle_of_imports() -> None:
@@ -53,16 +31,38 @@ def test_no_circle_of_imports() -> None:
     TopologicalSorter(imports).prepare()
 
 
-def test_no_file_is_long() -> None:
-    lines = {str(path.relative_to(ROOT)): path.read_text().count("\n") for path in SOURCES}
-    assert len(lines) > 100
-    assert {path: count for path, count in lines.items() if count > MAX_LINES} == {}
+def test_a_figure_above_its_ceiling_is_found_and_so_is_one_without() -> None:
+    sources = {"a.py": "price = 1\nspec.on\n", "b.py": "accuracy\n", "c.py": "inspect.on = price\n"}
+    figures = house.measure(sources, longest_anywhere=7)
+    modes = {"accuracy": 1, "ladder": 0, "load_search": 0, "pareto": 0, "price": 2, "backends": 1}
+    assert figures == {"lines": 4, "files": 3, **modes, "lines_of_a_file": 7}
+    assert house.above(figures, figures) == []
+    assert house.above(figures, {**figures, "price": 1}) == ["price: 2 > 1"]
+    with pytest.raises(ValueError, match="ladders"):
+        house.above(figures, {**modes, "ladders": 1})
 
 
-def test_ci_runs_the_command_of_the_readme() -> None:
-    command = (ROOT / ".ci" / "run").read_text().splitlines()[-1]
+def test_ci_runs_the_command_of_the_readme_then_the_linters_and_the_rest_of_the_tests() -> None:
+    lines = (ROOT / ".ci" / "run").read_text().splitlines()
+    assert "set -euo pipefail" in lines
+    command, linters, rest = lines[-3:]
     assert " -m pytest" in command
-    assert command in (ROOT / "README.md").read_text()
+    assert f"\n{command}\n" in (ROOT / "README.md").read_text()
+    assert linters == "scripts/lint.sh"
+    checks = {"ruff check .", "ruff format --check .", "mypy", "lint-imports", "python scripts/house.py"}
+    assert {check for check in checks if f'"{check}"' in (ROOT / linters).read_text()} == checks
+    assert rest == f"{command.partition('&& ')[2].partition('&& ')[2]} -m e2e"
+
+
+def test_files_of_whole_studies_exist_and_are_marked() -> None:
+    missing = [name for name in (*conftest.E2E, *conftest.LONG) if not (ROOT / "tests" / name).is_file()]
+    assert missing == []
+    words = ["--collect-only", "-q", "-p", "no:cacheprovider", "-m", "e2e", "tests/product/test_faults.py"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *words], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert "by_faults[20]" in done.stdout, done.stdout
+    assert "[100]" not in done.stdout, "slow tests have a command of their own"
 
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")

@@ -6,6 +6,8 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from autotune.accuracy.builtin import contexts
 from autotune.accuracy.gate import Gate
 from autotune.simulator.emulator.answers import AnswerSettings, GreedyAnswer
@@ -30,6 +32,7 @@ def right_answer(prompt: str) -> str:
     return "".join(answer.next(0).word for _ in range(TOKENS))
 
 
+@pytest.mark.e2e
 def test_a_finalist_that_answers_wrongly_falls_on_the_real_path(tmp_path: Path) -> None:
     home, space, tasks = new_home(tmp_path), tmp_path / "space.yaml", tmp_path / "tasks.jsonl"
     space.write_text(SPACE)

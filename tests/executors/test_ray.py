@@ -18,8 +18,8 @@ from tests.product.test_real_path import nothing_is_left
 
 SMALL = ("--model", "openai/gpt-oss-120b", "--hw", "h200", "--gpus", "4", "--on", "emulator", "--engine", "vllm")
 """Of which two trials fit on a node."""
-LIGHT = ("--workload", "random:64:200:4")
-"""Seconds of an emulated server, and next to no work."""
+LIGHT = ("--workload", "random:64:1200:4")
+"""Seconds of an emulated server, and next to no work: longer than a busy machine takes to start the next trial."""
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +54,7 @@ def test_four_gpu_trials_share_a_node_and_no_gpu_is_given_twice(cluster: Nodes, 
     assert nothing_is_left(cluster.folder, 0) == []
 
 
+@pytest.mark.e2e
 @pytest.mark.parametrize(
     ("hardware", "said"),
     [("mi300x", "no node of the Ray cluster has mi300x"), ("b200", "the largest b200 node of the cluster has 4")],
@@ -67,6 +68,7 @@ def test_no_node_for_the_candidates(cluster: Nodes, tmp_path: Path, hardware: st
     assert not (tmp_path / "home" / "studies").exists()
 
 
+@pytest.mark.e2e
 def test_a_killed_tuner_a_lost_node_and_a_second_tuner(cluster: Nodes, home: Path) -> None:
     """The last test with this cluster: it takes a node away."""
     question = (*SMALL, "--workload", "random:64:400:4", "--launches", "8", "--study", "hurt")

@@ -48,6 +48,7 @@ def test_one_server_is_not_loaded_from_several_nodes(tmp_path: Path) -> None:
     assert "leave it out" in done.err
 
 
+@pytest.mark.e2e
 def test_an_address_where_nothing_answers(tmp_path: Path) -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))

@@ -57,6 +57,7 @@ def test_it_gains_a_third_for_certain_with_attention_replicas(main_job: tuple[Pa
     assert 33 < low < found["gain_percent"] < high
 
 
+@pytest.mark.e2e
 def test_another_processor_makes_the_same_launches(home: Path) -> None:
     """One without the vector instructions that this one has beyond NumPy's baseline."""
     beyond = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
@@ -175,6 +176,7 @@ def test_report_export_and_list(main_job: tuple[Path, Finished]) -> None:
     assert "shell" in wrong.err
 
 
+@pytest.mark.e2e
 def test_vllm_alone_is_not_left_at_plain_tp8(home: Path) -> None:
     found = tuned(home, *V32, "--engine", "vllm", "--launches", "10")
     assert found["engine"] == "vllm"
@@ -182,11 +184,13 @@ def test_vllm_alone_is_not_left_at_plain_tp8(home: Path) -> None:
     assert (found["config"]["tensor_parallel"], found["config"]["data_parallel"]) != (8, 1)
 
 
+@pytest.mark.e2e
 def test_four_at_a_time_does_not_want_eight_replicas(home: Path) -> None:
     found = tuned(home, *V32, "--workload", "sharegpt-c4", "--launches", "12")
     assert found["config"]["data_parallel"] < 8
 
 
+@pytest.mark.e2e
 def test_half_the_memory_is_refused_before_the_first_launch(home: Path) -> None:
     node = EXAMPLES / "half-memory-node.yaml"
     done = autotune("run", *V32[:2], "--hw", str(node), "--launches", "6", "--study", "half", home=home)
@@ -211,6 +215,7 @@ def test_memory_for_the_weights_alone_is_infeasible(home: Path, tmp_path: Path) 
     assert not (home / "studies" / "tight" / "serve.sh").exists()
 
 
+@pytest.mark.e2e
 def test_r1_on_mi300x_comes_with_its_rocm_environment(home: Path) -> None:
     found = tuned(home, "--model", "deepseek-ai/DeepSeek-R1-0528", "--hw", "mi300x", "--launches", "6")
     assert found["engine"] in {"vllm", "sglang"}
@@ -220,6 +225,7 @@ def test_r1_on_mi300x_comes_with_its_rocm_environment(home: Path) -> None:
     assert found["launches"] <= 6
 
 
+@pytest.mark.e2e
 def test_several_workloads_goals_slos_and_pins(home: Path) -> None:
     found = tuned(
         home,
@@ -287,6 +293,7 @@ def test_a_budget_of_one_launch_decides_nothing(home: Path) -> None:
     assert found["stop_reason"]
 
 
+@pytest.mark.e2e
 def test_five_launches_are_enough_for_a_gain_that_doubles(home: Path) -> None:
     found = tuned(home, *V32, "--launches", "5", "--engine", "sglang")
     assert (found["verdict"], found["launches"]) == ("better", 5)

@@ -22,7 +22,8 @@ QUESTION = [
     *("--space", str(ROOT / "examples" / "emulated-space.yaml")),
 ]
 MARKER = "AUTOTUNE_LAUNCH"
-KILLS = [3, pytest.param(20, marks=pytest.mark.slow)]
+KILLS = [1, pytest.param(3, marks=pytest.mark.e2e), pytest.param(20, marks=pytest.mark.slow)]
+"""The first meets a server for certain."""
 
 
 def launched_processes(home: Path) -> list[str]:
@@ -141,6 +142,7 @@ def test_kill_9_of_the_tuner_leaves_nothing_and_loses_nothing(tmp_path: Path, wa
     assert kills == wanted
 
 
+@pytest.mark.e2e
 def test_a_server_that_dies_under_load_leaves_nothing_feasible(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each fault's kind is asserted of the evaluator; this is what a user sees of one."""
     monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", "die-mid-load:200")
@@ -152,6 +154,7 @@ def test_a_server_that_dies_under_load_leaves_nothing_feasible(home: Path, monke
     assert nothing_is_left(home, 0) == []
 
 
+@pytest.mark.e2e
 def test_a_server_that_somebody_else_runs_is_measured_and_left_alone(home: Path) -> None:
     question = ["run", "--model", COMMAND[2], "--hw", "h200", "--workload", "random:64:4:32", "--launches", "2"]
     with emulated() as url:

@@ -92,7 +92,7 @@ def test_launches_that_slow_each_other_are_made_one_at_a_time(tmp_path: Path) ->
 
 def test_one_at_a_time_can_be_asked_for(tmp_path: Path) -> None:
     home = new_home(tmp_path)
-    done = autotune(*QUESTION, "--executor", "local:1", "--launches", "2", home=home)
+    done = autotune(*QUESTION, "--executor", "local:1", "--launches", "1", home=home)
     assert done.code == 0, done.err
     assert {row["gpu_ids"] for row in rows(home, "s") if "gpu_ids" in row} == set()
     refused = autotune(*QUESTION, "--executor", "local:0", "--study", "t", home=home)

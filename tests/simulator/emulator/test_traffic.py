@@ -1,6 +1,7 @@
 """Real traffic on the emulated and the simulated node: prefixes of a trace, histories of sessions, drafts of text."""
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.speculation import DraftReader
 from autotune.simulator import predict
 from autotune.space.library import Library
-from tests.simulator.emulator.servers import COMMANDS, V32, serving
+from tests.simulator.emulator.servers import COMMANDS, V32, EmulatedServer, serving
 
 VLLM = [*COMMANDS["vllm"], "--enable-prompt-tokens-details"]
 SGLANG = [*COMMANDS["sglang"], "--enable-cache-report"]
@@ -25,6 +26,19 @@ SPECULATIVE = {
         *("--speculative-eagle-topk", "1", "--speculative-num-draft-tokens", "2"),
     ],
 }
+
+
+@pytest.fixture(scope="module")
+def vllm() -> Iterator[EmulatedServer]:
+    """One that tells of its cached tokens, and whose cache is reset before each load."""
+    with serving(*VLLM, options=("--speed", "10"), env=DEV) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def sglang() -> Iterator[EmulatedServer]:
+    with serving(*SGLANG, options=("--speed", "10"), env=DEV) as server:
+        yield server
 
 
 def trace(folder: Path) -> str:
@@ -64,11 +78,12 @@ def measured(url: str, name: str, concurrency: int | None = None, **options: str
     return result
 
 
-@pytest.mark.parametrize(("command", "engine"), [(VLLM, "vllm"), (SGLANG, "sglang")])
-def test_the_hits_that_an_engine_reports_are_those_of_the_trace(tmp_path: Path, command: list[str], engine: str):
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_the_hits_that_an_engine_reports_are_those_of_the_trace(
+    tmp_path: Path, engine: str, request: pytest.FixtureRequest
+):
     name = trace(tmp_path)
-    with serving(*command, options=("--speed", "10"), env=DEV) as server:
-        load = measured(server.url, f"{name}:x10").points[0]
+    load = measured(request.getfixturevalue(engine).url, f"{name}:x10").points[0]
     use, answers = load.cache.use, CacheUse.of_answers(load.log)
     assert use is not None
     assert "usage" not in use.source
@@ -82,10 +97,9 @@ def test_the_hits_that_an_engine_reports_are_those_of_the_trace(tmp_path: Path, 
 
 
 @pytest.mark.parametrize("endpoint", ["/v1/completions", "/v1/chat/completions"])
-def test_sessions_find_what_was_said_before_in_the_cache(tmp_path: Path, endpoint: str):
+def test_sessions_find_what_was_said_before_in_the_cache(tmp_path: Path, endpoint: str, vllm: EmulatedServer):
     name = sessions(tmp_path)
-    with serving(*VLLM, options=("--speed", "10"), env=DEV) as server:
-        load = measured(server.url, name, 4, endpoint=endpoint).points[0]
+    load = measured(vllm.url, name, 4, endpoint=endpoint).points[0]
     assert load.cache.use is not None
     expected = expected_hit_rate(load_workload(name).draw(0, 1))
     assert 0.6 < expected < 0.9
