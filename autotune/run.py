@@ -14,9 +14,8 @@ from functools import partial
 from pathlib import Path
 
 from autotune.accuracy.gate import Gate
+from autotune.backends import Evaluator, evaluator_for
 from autotune.errors import BadInput, CannotGoOn, Interrupted
-from autotune.evaluate import Evaluator
-from autotune.evaluate.factory import evaluator_for
 from autotune.executors import EvaluationSetup, Executor, retire_bad_node
 from autotune.executors.factory import executor_for
 from autotune.outputs.artefacts import write_artefacts
@@ -29,7 +28,6 @@ from autotune.recommend import recommend
 from autotune.search.budget import most_nodes
 from autotune.search.priors import keep, priors_of, sources_of
 from autotune.search.study import Study
-from autotune.serving.docker_run import fetch_images
 from autotune.space.context import gpus_of
 from autotune.study.home import Home
 from autotune.study.recommendation import Recommendation
@@ -71,8 +69,7 @@ def run(
     library = library_of(spec)
     prepared = prepare(spec, library, progress.note)
     check_weights(prepared)
-    if spec.on == "docker":
-        fetch_images([spec.images[name] for name in prepared.spaces], progress.note)
+    prepared.backend.fetch(spec, list(prepared.spaces), progress.note)
     if spec.fetch:
         with progress.paused():
             fetch_weights(prepared, progress.note)

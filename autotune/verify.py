@@ -7,25 +7,24 @@ put the best to the test against the baseline, as in every study.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from autotune.backends import Backend, backend_named, forms
 from autotune.comparison import Sheet
 from autotune.engines.choose import choose, engine_of, named_binaries
+from autotune.engines.space import EngineSpace
 from autotune.engines.translate import translate
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.machine.gpu import has
 from autotune.notify import Notify
 from autotune.prepare.candidates import prepare, typed_candidate
-from autotune.prepare.engine_space import EngineSpace
 from autotune.search.budget import RESERVE
 from autotune.search.decide.estimate import mean
 from autotune.search.decide.verdict import evidence, judge
 from autotune.search.history import History
-from autotune.serving.docker_run import asked_images, choose_images, image_of_version
-from autotune.serving.external import normalised
 from autotune.space.context import RANKS
 from autotune.space.library import LOCAL, Library
 from autotune.study.home import Home
@@ -35,7 +34,6 @@ from autotune.study.spec import EngineChoice, PredictedCommand, StudySpec, Verif
 from autotune.study.user_library import library_of
 from autotune.trial import Command, Evidence
 
-_REAL = ("process", "docker", "emulator", "external:URL")
 _PREDICTED = (Evidence.SIMULATED, Evidence.EMULATED)
 _LEAST_FINALS = 2
 
@@ -54,27 +52,27 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
     spec, done = home.spec(options.study), home.recommendation(options.study)
     _check_predicts(home, spec, done)
     library = library_of(spec)
-    on = _on(options, spec)
+    backend = _backend(options, spec)
     notify("looking for the commands that were best")
     known = list(_known(home, spec))
-    outside = on.startswith("external:")
-    if outside:
+    if backend.foreign:
         known = [one for one in known if one.role == "recommended"] or known[:1]
     names = list(dict.fromkeys(one.choice.engine for one in known))
     versions = {one.choice.engine: one.choice.engine_version for one in known}
-    images = _images(options, on, spec, versions, library)
-    wanted = {name: version for name, (version, _) in images.items()} if on == "docker" else versions
+    cards = [library.engine(name) for name in versions]
+    images = backend.images(options.images, cards, versions, spec.hardware, library)
+    wanted = {} if backend.installed else versions | {name: version for name, (version, _) in images.items()}
     binaries = named_binaries(options.engine_bins, library)
-    chosen = choose(names, (None, {}), binaries, on, library, notify, {} if on == "process" else wanted)
+    chosen = choose(names, (None, {}), binaries, backend.elsewhere, library, notify, wanted)
     label = done.label if done else ""
     asked = spec.model_copy(
         update={
             "study": verified_name(options.study),
-            "on": on,
+            "on": backend.on,
             "engines": tuple(EngineChoice(name=name, version=chosen.versions[name]) for name in names),
             "installed": dict(chosen.installed),
             "images": {name: image for name, (_, image) in images.items()},
-            "calibration": spec.calibration if on == "emulator" else None,
+            "calibration": spec.calibration if backend.predicted else None,
             "notes": (f"measures what study {options.study} predicted ({label})", *chosen.notes),
             **{"hours": None, "sources": (), "table_sha256": None, "recipe": None, "noise": 0.0, "finals_from": 0},
             **{"engine_args": {}, "executor": "local", "sampler": "gp"},
@@ -82,7 +80,7 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
     )
     commands = _commands(known, asked, options.top, library, notify)
     launches = len(commands) + RESERVE if options.launches is None else options.launches
-    if not outside and launches < len(commands) + _LEAST_FINALS:
+    if not backend.foreign and launches < len(commands) + _LEAST_FINALS:
         raise BadInput(
             f"--launches {launches}: {len(commands)} commands are launched once and two of them again; give at least "
             f"{len(commands) + _LEAST_FINALS}, or a smaller --top"
@@ -90,8 +88,8 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
     return asked.model_copy(
         update={
             "launches": launches,
-            "baseline": None if outside else commands[0].command,
-            "baseline_files": {} if outside else commands[0].files,
+            "baseline": None if backend.foreign else commands[0].command,
+            "baseline_files": {} if backend.foreign else commands[0].files,
             "verifies": Verified(study=options.study, label=label, commands=commands),
         }
     )
@@ -111,35 +109,20 @@ def _check_predicts(home: Home, spec: StudySpec, done: Recommendation | None) ->
         raise BadInput(f"study {study!r} replayed a table that tells no commands, so none can be launched")
 
 
-def _on(options: VerifyOptions, spec: StudySpec) -> str:
+def _backend(options: VerifyOptions, spec: StudySpec) -> Backend:
     """Where the commands are launched; by default from this machine, where it has the hardware and their engine."""
-    on = options.on
-    if on is None:
+    if options.on is None:
         here = spec.hardware.name == LOCAL or has(spec.hardware.name, spec.gpus)
         if not here:
             raise BadInput(
                 f"this machine has no {spec.gpus} x {spec.hardware.name}, so nothing can be measured on it; run this "
                 "on such a machine, or try it with --on emulator (real processes and HTTP at simulated times)"
             )
-        return "process"
-    if on.startswith("external:"):
-        normalised(on.removeprefix("external:"))
-    elif on not in _REAL:
-        raise BadInput(f"--on {on}: predictions are measured on {', '.join(_REAL)}")
-    return on
-
-
-def _images(
-    options: VerifyOptions, on: str, spec: StudySpec, versions: Mapping[str, str], library: Library
-) -> dict[str, tuple[str, str]]:
-    """Version and container image by engine, of the versions that were simulated where none is named."""
-    images = asked_images(options.images, on, library)
-    if on != "docker":
-        return {}
-    for name, version in versions.items():
-        if name not in images:
-            images[name] = image_of_version(library.engine(name), spec.hardware, version)
-    return choose_images(images, [library.engine(name) for name in versions], spec.hardware, library)
+        return backend_named("process")
+    backend = backend_named(options.on)
+    if backend.virtual:
+        raise BadInput(f"--on {options.on}: predictions are measured on {forms(virtual=False)}")
+    return backend
 
 
 def _known(home: Home, spec: StudySpec) -> Iterator[_Known]:

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from autotune.evaluate.factory import evaluator_for
+from autotune.backends import evaluator_for
 from autotune.executors import EvaluationSetup, Executor
 from autotune.executors.factory import executor_for
 from autotune.prepare.build_spec import build_spec

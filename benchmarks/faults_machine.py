@@ -40,8 +40,9 @@ _SOURCE = Path(__file__).with_name("faults_clock.c")
 _LOADED = "FAULTS_CLOCK"
 _ROOM = "4g"
 _MODULES = [
-    *("autotune.cli.main", "autotune.run", "autotune.cli.studies", "autotune.cli.tuning", "autotune.evaluate.offline"),
-    *("autotune.evaluate.launched", "autotune.outputs.report.pictures.draw", "autotune.outputs.report.render"),
+    *("autotune.cli.main", "autotune.run", "autotune.cli.studies", "autotune.cli.tuning"),
+    *("autotune.backends.simulator", "autotune.backends.process"),
+    *("autotune.outputs.report.pictures.draw", "autotune.outputs.report.render"),
     *("autotune.outputs.tracking.runs", "pyarrow.parquet", "scipy.stats", "mlflow.store.tracking.sqlalchemy_store"),
 ]
 """What a tuner loads; a campaign loads it once."""

@@ -28,8 +28,8 @@ from autotune.errors import BadInput
 from autotune.loadgen.client.stream import EventStream
 from autotune.loadgen.prefix_cache import counters, known_metrics, sums
 from autotune.loadgen.workloads import load_workload
-from autotune.replay import read_table
 from autotune.replay.bundle import read_bundle
+from autotune.replay.table import read_table
 from autotune.serving.logs import known_failure, last_line, patterns_of, read_head, unknown_exit
 from autotune.simulator.resolve_command import model_of, resolve_command
 from autotune.space.context import Context

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.evaluate.offline import Simulated
+from autotune.backends.simulator import Simulated
 from autotune.metrics.formulas import Slo
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare

@@ -16,7 +16,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from autotune.evaluate.factory import evaluator_for
+from autotune.backends import evaluator_for
 from autotune.prepare.build_spec import library_for
 from autotune.study.home import Home
 from autotune.study.results import launch_of

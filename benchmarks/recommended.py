@@ -16,7 +16,7 @@ import math
 import statistics
 from pathlib import Path
 
-from autotune.evaluate.offline import Simulated
+from autotune.backends.simulator import Simulated
 from autotune.loadgen.workloads import load_workload
 from autotune.prepare.candidates import Prepared, prepare
 from autotune.simulator.node.calibration import calibration_of

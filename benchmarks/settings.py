@@ -27,7 +27,7 @@ from typing import Any
 
 from recommended import best_known, truth
 
-from autotune.evaluate.offline import Simulated
+from autotune.backends.simulator import Simulated
 from autotune.loadgen.workloads import load_workload
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, no_effect_by_rule, prepare

@@ -14,9 +14,9 @@ from autotune.metrics.formulas import Slo
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion
-from autotune.prepare.goals import goals_of, slos_of
 from autotune.recommend import recommend
 from autotune.search import objective
+from autotune.study.goals import goals_of, slos_of
 from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec

@@ -13,21 +13,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from autotune.backends import evaluator_for
+from autotune.backends.checked import Checked
+from autotune.backends.simulator import Simulated
 from autotune.curves import Difference, compare, crossings
 from autotune.engines import recognise, split_command
 from autotune.errors import BadInput
-from autotune.evaluate.checked import Checked
-from autotune.evaluate.offline import Replayed, Simulated
 from autotune.loadgen.workloads import how_fixed, load_workload, on_ladder
 from autotune.metrics.table import HEADLINE
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion
 from autotune.prepare.build_spec import build_spec
-from autotune.prepare.goals import DEFAULT_LADDER, goals_of
 from autotune.recommend import recommend
 from autotune.search import objective
 from autotune.search.decide.estimate import Spread
+from autotune.study.goals import DEFAULT_LADDER, goals_of
 from autotune.study.options import RunOptions
 from autotune.study.results import launch_of, row_of
 from autotune.study.spec import StudySpec
@@ -249,7 +250,7 @@ def test_rows_of_several_concurrencies_are_one_launch_with_a_curve(tmp_path: Pat
     row = launch(0, Role.BASELINE, 0, 1).trial
     for i, candidate in enumerate(whole.candidates.items, start=1):
         trial = Trial(0, Role.SEARCH, candidate.configuration, "1", row.command, whole.spec.workloads)
-        found = Replayed(whole.spec, library_of(whole.spec))(trial).metrics[whole.spec.workloads[0]]
+        found = evaluator_for(whole.spec, library_of(whole.spec), tmp_path)(trial).metrics[whole.spec.workloads[0]]
         assert found["total_token_throughput"] == 800 * i
         assert [(p["concurrency"], p["total_token_throughput"]) for p in found["curve"]] == [(4, 400 * i), (8, 800 * i)]
 
@@ -278,7 +279,7 @@ def test_the_published_sweep_crosses_where_its_rows_do(tmp_path: Path) -> None:
     ]
     ready = prepared(replayed(table(tmp_path / "sweep.csv", listed), ladder="4,8,16,32,64,128"))
     names = {"vllm": Role.BASELINE, "tensorrt_llm": Role.FINAL}
-    answers = Replayed(ready.spec, library_of(ready.spec))
+    answers = evaluator_for(ready.spec, library_of(ready.spec), tmp_path)
     launches = {}
     for candidate in ready.candidates.items:
         row = launch(0, names.get(candidate.configuration.engine, Role.SEARCH), 0, 1).trial

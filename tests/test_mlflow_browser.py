@@ -12,8 +12,7 @@ from urllib.parse import quote, urlencode
 import pytest
 from rich.console import Console
 
-from autotune.evaluate import Evaluator
-from autotune.evaluate.factory import evaluator_for
+from autotune.backends import Evaluator, evaluator_for
 from autotune.outputs.progress import Progress
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import files_of

@@ -8,15 +8,15 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from autotune.backends.checked import Checked
 from autotune.errors import BadInput
-from autotune.evaluate.checked import Checked
 from autotune.metrics.formulas import Slo, goodput_limits, parse_goodput, summarize
 from autotune.metrics.records import RequestRecords
 from autotune.metrics.table import COSTS, DERIVED, METRICS, with_derived
 from autotune.outputs.report.words import money
-from autotune.prepare.goals import goals_of
 from autotune.recommend import recommend, study_cost
 from autotune.search import objective
+from autotune.study.goals import goals_of
 from autotune.study.recommendation import Verdict, WorkloadComparison
 from autotune.study.spec import StudySpec
 from autotune.trial import Command, Evidence, Metrics, Role, State, Trial, TrialResult

@@ -20,7 +20,7 @@ from autotune.study.user_library import library_for
 from autotune.trial import SURE_TO_START
 
 if TYPE_CHECKING:
-    from autotune.prepare.engine_space import EngineSpace
+    from autotune.engines.space import EngineSpace
     from autotune.space.cards import ModelCard
     from autotune.space.enumeration import CandidateSet
     from autotune.trial import Scalar

@@ -10,12 +10,10 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from autotune.backends import backend_of
 from autotune.cli.shared import MESSAGES, answer, say
 from autotune.errors import BadInput, NothingFeasible, StudyLocked, UnknownName
 from autotune.prepare.build_spec import build_spec
-from autotune.replay import file_of
-from autotune.replay.bundle import bundle_of
-from autotune.space.library import LOCAL
 from autotune.study.home import Home
 from autotune.study.options import RunOptions, VerifyOptions
 from autotune.study.recommendation import Recommendation
@@ -31,8 +29,9 @@ def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
     calibration = calibration_of_home(options.calibration, home)
     sources = tuple(dict.fromkeys(str(Home(home).source(text)) for text in options.sources))
     spec = build_spec(replace(options, calibration=calibration, sources=sources), say)
-    if options.calibration is not None and spec.calibration is None:
-        say(f"--calibration is not used: trials on {spec.on} do not run on the simulated node")
+    backend = backend_of(spec)
+    if options.calibration is not None and not backend.predicted:
+        say(f"--calibration is not used: trials on {backend.on} do not run on the simulated node")
     from autotune.search import SAMPLERS
 
     if spec.sampler not in SAMPLERS:
@@ -41,14 +40,14 @@ def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
         from autotune.search.sampler import check_installed
 
         check_installed(spec.sampler)
-    _announce(spec, options.on)
+    _announce(spec, options)
     if dry_run:
         _dry_run(spec, as_json)
         return
     Home(home).check_free(spec.study)
     recommendation = _tune(spec, Home(home), as_json)
-    if (bundle := bundle_of(spec.on, spec.table_sha256)) is not None:
-        say(bundle.agreement(recommendation))
+    if told := backend.conclusion(spec, recommendation):
+        say(told)
     _conclude(recommendation, Home(home), as_json)
 
 
@@ -60,7 +59,7 @@ def verify(options: VerifyOptions, home: Path, as_json: bool) -> None:
     folder.spec(options.study)
     folder.check_free(verified_name(options.study))
     spec = verification(folder, options, say)
-    _announce(spec, options.on)
+    _announce(spec, options)
     _conclude(_tune(spec, folder, as_json), folder, as_json)
 
 
@@ -137,34 +136,9 @@ def _send_to_mlflow(spec: StudySpec, done: Recommendation, home: Home) -> None:
         say(f"MLflow was not brought up to date: {error}")
 
 
-def _announce(spec: StudySpec, on: str | None) -> None:
-    """Say in the first line where the numbers will come from.
-
-    Args:
-        on: ``--on`` as typed; None: the study was begun before.
-    """
-    node = f"{spec.gpus}×{spec.hardware.name}"
-    if spec.on == "simulator":
-        local = spec.hardware.name == LOCAL
-        no_node = f"this machine has no {'engine' if local else f'{node} with an engine'} installed"
-        why = {None: "as the study began", "simulator": "as asked for"}.get(on, no_node)
-        line = f"SIMULATED: {why}; all numbers come from a simulated {node} node, not from a real one."
-    elif spec.on == "emulator":
-        line = (
-            f"EMULATED: real processes and HTTP, but the engines are stand-ins at the times of a simulated {node} node."
-        )
-    elif (table := file_of(spec.on)) is not None:
-        line = f"REPLAYED: nothing is launched; all numbers come from {table}, as they were recorded."
-    else:
-        line = f"measured on {spec.on}"
-        from autotune.loadgen.workloads import load_workload
-
-        library = library_of(spec)
-        if random := [name for name in spec.workloads if not load_workload(name, library).has_text]:
-            line += (
-                f"; the prompts of {', '.join(random)} are random tokens: acceptance of drafts, routing of experts and "
-                "prefix hits are not those of real text, which --workload prose, code or sharegpt:FILE sends"
-            )
+def _announce(spec: StudySpec, options: RunOptions | VerifyOptions | None) -> None:
+    """Say in the first line where the numbers will come from, as `Backend.announcement`."""
+    line = backend_of(spec).announcement(spec, library_of(spec), options)
     for text in (line, *spec.notes):
         say(text)
 
@@ -203,7 +177,7 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
         say(text)
     items, command_of = prepared.candidates.items, prepared.command_of
     weights = missing_weights(prepared)
-    if not is_local(spec.executor) and spec.on in ("process", "docker"):
+    if not is_local(spec.executor) and prepared.backend.on_gpus:
         weights = "the weights are looked for on each node of the cluster, before its first launch"
     baseline = command_of(items[prepared.candidates.baseline]).shell()
     starts = [command_of(items[i]).shell() for i in (*prepared.candidates.defaults, *prepared.candidates.starts)]

@@ -57,7 +57,7 @@ def choose(
     wanted: Sequence[str],
     asked: tuple[str | None, Mapping[str, str]],
     binaries: Mapping[str, Path],
-    on: str,
+    elsewhere: str,
     library: Library,
     notify: Notify,
     asked_versions: Mapping[str, str],
@@ -67,7 +67,7 @@ def choose(
     Args:
         wanted: the engines that are searched.
         asked: the baseline, and the arguments to pass through by engine, as they were typed.
-        on: where trials run.
+        elsewhere: where engines are started, if that is not from this machine's installation; empty: it is.
         asked_versions: by name, the version that was asked for, or that the engine's container image has.
 
     Raises `BadInput` where a program is named that would not be used, or another version is installed.
@@ -79,7 +79,7 @@ def choose(
     installed: dict[str, InstalledEngine] = {}
     unused = [name for name in engine_args if name not in wanted]
     notes = [f"--engine-arg {n} is not used: {n} is not searched, and a baseline is started as typed" for n in unused]
-    if on == "process":
+    if not elsewhere:
         unknown = [name for name in binaries if name not in names]
         notes += [f"--engine-bin {n} is not used: {n} is neither searched nor the baseline's" for n in unknown]
         binaries, said = _with_baseline_s(baseline, owner, binaries, library)
@@ -95,7 +95,7 @@ def choose(
             kinds[name] = kinds[name].installed(program, table)
             _check_version(kinds[name], asked_versions.get(name), installation)
     elif binaries:
-        where = f"trials on {on.partition(':')[0]} start no engine of this machine"
+        where = f"trials on {elsewhere} start no engine of this machine"
         raise BadInput(f"--engine-bin would not be used: {where}; leave it out, or say --on process")
     versions = {name: kind.version(asked_versions.get(name)) for name, kind in kinds.items()}
     notes += [note for name, kind in kinds.items() if (note := kind.borrowing(versions[name]))]

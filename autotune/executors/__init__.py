@@ -13,9 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
+from autotune.backends import Evaluator
+from autotune.backends.checked import Checked
 from autotune.errors import CannotGoOn
-from autotune.evaluate import Evaluator
-from autotune.evaluate.checked import Checked
 from autotune.notify import Watch
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
@@ -30,7 +30,7 @@ class EvaluationSetup:
     """What a study's evaluators are made from; it can be pickled, so that nodes make their own.
 
     Attributes:
-        make: makes one; arguments as of `autotune.evaluate.factory.evaluator_for`.
+        make: makes one; arguments as of `autotune.backends.evaluator_for`.
         folder: the study's folder on this machine; made by whoever opens the study.
         notify: shows messages while trials run.
     """

@@ -7,10 +7,12 @@ import secrets
 import tempfile
 from collections.abc import Sequence
 
+from autotune.backends import backend_of
 from autotune.errors import BadInput
 from autotune.executors import EvaluationSetup, Executor, LocalExecutor
 from autotune.executors.side_by_side import SideBySideExecutor, shares_of
 from autotune.study.spec import check_executor, is_local
+from autotune.trial import Evidence
 
 _ALWAYS = {
     # No usage statistics are sent.
@@ -34,7 +36,6 @@ _UNLESS_SET = {
 }
 _LONGEST_TMPDIR = 40
 """Characters of a folder below which the paths of Ray's sockets, 107 at most, still fit."""
-_NO_SERVERS = ("simulator", "emulator", "replay")
 
 
 def executor_for(name: str, setup: EvaluationSetup, needs: Sequence[int], most_nodes: int) -> Executor:
@@ -53,7 +54,8 @@ def executor_for(name: str, setup: EvaluationSetup, needs: Sequence[int], most_n
         return SideBySideExecutor(setup, shares) if len(shares) > 1 else LocalExecutor(setup.evaluator())
     address = name.partition(":")[2] or os.environ.get("RAY_ADDRESS", "")
     address = "" if address in ("auto", "local") else address
-    own_cluster = not address and setup.spec.on.partition(":")[0] in _NO_SERVERS
+    # Of this machine alone only where no launch needs GPUs.
+    own_cluster = not address and backend_of(setup.spec).evidence is not Evidence.MEASURED
     prepare_environment(own_cluster)
     try:
         # Imported when asked for: it takes seconds.

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
+from autotune.backends import backend_of
 from autotune.child import IMPORT_FOLDER, die_with_parent
 from autotune.errors import AutotuneError, CannotGoOn
 from autotune.executors import EvaluationSetup
@@ -31,8 +32,6 @@ from autotune.space.context import DEVICES
 from autotune.study.places import alone, is_alone, share_name
 from autotune.study.spec import StudySpec, most_at_once
 from autotune.trial import Launch, Trial, TrialResult
-
-_LAUNCHED_HERE = ("process", "docker", "emulator")
 
 Share = tuple[int, ...]
 """Numbers of GPUs, ascending as the vendor's tools count them."""
@@ -56,11 +55,12 @@ def shares_of(
         most_places: that the budget is worth; the first share counts twice, as it is measured alone too.
         present: asks for the GPUs as they are now.
     """
-    if spec.on not in _LAUNCHED_HERE or spec.hardware.vendor == "cpu":
+    backend = backend_of(spec)
+    if not backend.launches or spec.hardware.vendor == "cpu":
         return []
     # An emulated node's GPUs have nobody else on them.
-    known = () if spec.on == "emulator" else present()
-    numbers = [gpu.index for gpu in known] if spec.on != "emulator" else list(range(spec.hardware.gpus))
+    known = present() if backend.on_gpus else ()
+    numbers = [gpu.index for gpu in known] if backend.on_gpus else list(range(spec.hardware.gpus))
     numbers, count = _visible(numbers, environment), spec.gpus
     whole = [tuple(numbers[i : i + count]) for i in range(0, len(numbers) - count + 1, count)]
     most = min(most_places - 1, most_at_once(spec.executor) or len(whole))

@@ -19,12 +19,12 @@ from typing import Any
 import yaml
 
 from autotune import __version__, redact
+from autotune.backends import backend_of
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify
 from autotune.prepare.candidates import prepare
-from autotune.replay.archive import pack
-from autotune.replay.bundle import CANDIDATES, RECOMMENDATION, STUDY, KnownCandidate, KnownCandidates
+from autotune.replay.bundle import CANDIDATES, RECOMMENDATION, STUDY, KnownCandidate, KnownCandidates, pack
 from autotune.search.decide.simplify import ablations, own_default
 from autotune.serving.secrets import read_secret
 from autotune.space.library import Library
@@ -77,7 +77,7 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
 
 def _candidates(spec: StudySpec, launches: Sequence[Launch], library: Library, notify: Notify) -> KnownCandidates:
     """Collect the facts of candidates that judging needs; raises `BadInput` where a launch is of none."""
-    if spec.on.startswith("external:"):
+    if backend_of(spec).foreign:
         # The one server; to prepare the study would be to connect to it.
         trial = launches[0].trial
         config = dict(trial.configuration.knobs)

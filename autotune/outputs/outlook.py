@@ -10,16 +10,14 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from autotune.errors import BadInput
-from autotune.evaluate.launched import EMULATOR_STARTUP_S
-from autotune.evaluate.offline import simulated_load
 from autotune.loadgen.workloads import load_workload, on_ladder
 from autotune.metrics.table import HEADLINE, with_derived
 from autotune.outputs.report import text
 from autotune.prepare.candidates import Prepared
-from autotune.replay import file_of
 from autotune.search import objective
 from autotune.search.priors import priors_of, sources_of
 from autotune.search.study import Study
+from autotune.simulator.load import simulated_load
 from autotune.simulator.prediction_intervals import intervals
 from autotune.simulator.resolve_command import resolve_command
 from autotune.space.context import Context, gpus_of
@@ -57,9 +55,9 @@ class Prediction:
 
 def predict(prepared: Prepared, trial: Trial) -> Prediction:
     """Predict a launch; nothing is known of replayed rows, and of engines and models that the simulator lacks."""
-    spec, seconds = prepared.spec, 0.0
+    spec, backend, seconds = prepared.spec, prepared.backend, 0.0
     metrics: dict[str, Metrics] = {}
-    if file_of(spec.on) is not None:
+    if backend.recorded:
         return Prediction()
     try:
         role = trial.role
@@ -70,12 +68,11 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
         resolved = resolve_command(trial.command, prepared.library, context, trial.engine_version)
         for name, concurrency in trial.loads:
             load = on_ladder(loads[name], concurrency) if concurrency else loads[name]
-            searched = not concurrency and name == spec.workloads[0]
-            came = simulated_load(spec, resolved, load, spec.seed, searched, role)
+            search = None if concurrency else backend.load_search(spec, name, load, role)
+            came = simulated_load(resolved, load, spec.seed, spec.request_limits, search)
             if came.failure is not None:
                 return Prediction(failure=came.failure.kind.value)
-            start_s = EMULATOR_STARTUP_S if spec.on == "emulator" else came.startup_s
-            seconds = (seconds or start_s) + came.load_s
+            seconds = (seconds or backend.startup_s or came.startup_s) + came.load_s
             gpus = gpus_of(trial.configuration, spec.gpus)
             metrics.setdefault(name, with_derived(came.metrics, gpus, spec.gpu_hour_price))
     except BadInput:
@@ -123,11 +120,12 @@ def cost(prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Coll
 
 def cost_line(prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Collection[str] = ()) -> str:
     """`cost` in a sentence."""
-    figures, on = cost(prepared, first, places), prepared.spec.on
+    figures, backend = cost(prepared, first, places), prepared.backend
     launches = f"at most {text.count(figures['launches'], 'launch', 'launches')}"
     if figures["hours"] is None:
-        return f"{launches}, which {'are read from a table' if file_of(on) else 'take as long as the first one shows'}"
-    where = "of the simulated node" if on == "simulator" else "of the node, as the simulator predicts"
+        how = "are read from a table" if backend.recorded else "take as long as the first one shows"
+        return f"{launches}, which {how}"
+    where = "of the simulated node" if backend.virtual else "of the node, as the simulator predicts"
     each = f"of about {text.seconds(figures['seconds_per_launch'])} each"
     hours, node_hours = figures["hours"], figures["node_hours"]
     took = f"{hours:.1f} hours, {node_hours:.1f} node-hours" if hours >= 0.1 else text.seconds(3600 * hours)

@@ -17,11 +17,11 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
+from autotune.backends import backend_of
 from autotune.notify import Stage
 from autotune.outputs.report import text
 from autotune.outputs.report.tables import broken_slos
 from autotune.outputs.report.words import carried, layouts
-from autotune.replay import file_of
 from autotune.search import objective
 from autotune.search.budget import capacity
 from autotune.search.decide.estimate import percent, percents
@@ -31,7 +31,7 @@ from autotune.search.nodes import contrast
 from autotune.space.enumeration import CandidateSet
 from autotune.study.places import at_once
 from autotune.study.spec import StudySpec, is_local
-from autotune.trial import Configuration, Launch, Role, Scalar, State, Trial
+from autotune.trial import Configuration, Evidence, Launch, Role, Scalar, State, Trial
 
 _MOST_RUNNING = 8
 """Launches that are shown; of those beyond it the number."""
@@ -136,8 +136,6 @@ class LiveBlock:
 
 _MOST_KNOBS = 3
 """Knobs that a launch's line names; of those beyond it gives the number."""
-_EVIDENCE = {"simulator": "SIMULATED", "emulator": "EMULATED", "replay": "REPLAYED"}
-"""What the block says of its numbers, by `StudySpec.on`."""
 
 
 class Progress:
@@ -148,7 +146,7 @@ class Progress:
     """
 
     def __init__(self, spec: StudySpec, console: Console, live: bool = True) -> None:
-        self._spec, self._console = spec, console
+        self._spec, self._console, self._backend = spec, console, backend_of(spec)
         self._block = LiveBlock(console) if live and console.is_interactive else None
         self._started_s = 0.0
         self._done_before: int | None = None
@@ -200,7 +198,7 @@ class Progress:
             self._done_before, self._started_s = len(launches), time.monotonic()
         if self._block is not None:
             what = described(self._history(launches), trial.configuration)
-            doing = "" if self._is_virtual else "waiting"
+            doing = "" if self._backend.virtual else "waiting"
             self._block.begin(trial.number, f"{trial.configuration.engine}  {what}", doing, trial.node)
             self._block.phase = phase
             self._picture(self._block, launches)
@@ -212,7 +210,7 @@ class Progress:
         parts = [f"{trial.role.value:<8}", f"{trial.configuration.engine:<12}", tried, *self._outcome(launch, launches)]
         parts.append(text.seconds(sum(result.times_s.values())))
         parts += [f"on {result.node}"] if result.gpu_ids or not is_local(self._spec.executor) else []
-        parts += [self._best_line(launches), *([] if self._is_virtual else [self._time_left(launches)])]
+        parts += [self._best_line(launches), *([] if self._backend.virtual else [self._time_left(launches)])]
         # Its number is that of the report, of MLflow and of its folder.
         line = "  ".join([f"#{trial.number:<3}", f"{len(launches):>3}/{self._spec.launches}", *parts])
         if self._block is not None:
@@ -223,10 +221,10 @@ class Progress:
     def _picture(self, block: LiveBlock, launches: Sequence[Launch]) -> None:
         """Bring the block up to the finished launches."""
         failed = sum(launch.result.state is not State.COMPLETE for launch in launches)
-        evidence = _EVIDENCE.get(self._spec.on.partition(":")[0], "")
+        label = self._backend.evidence.value.upper() if self._backend.evidence is not Evidence.MEASURED else ""
         left_s = self._left_s(launches)
         block.ends_s = None if left_s is None else time.monotonic() + left_s
-        block.facts = [f"{len(launches)}/{self._spec.launches}", evidence, f"{failed} failed" if failed else ""]
+        block.facts = [f"{len(launches)}/{self._spec.launches}", label, f"{failed} failed" if failed else ""]
         history = self._history(launches)
         best = best_of(history)
         block.best = [self._best_line(launches)] if best is None else self._best_row(history, best)
@@ -242,11 +240,6 @@ class Progress:
             low, high = percents(difference, half)
             gain = f"{text.percent(percent(difference))} ({low:+.1f} to {high:+.1f})"
         return [value, gain, f"{mine.engine}  {described(self._history(()), mine)}"]
-
-    @property
-    def _is_virtual(self) -> bool:
-        """True if launches take no time of their own: the node's passes in a moment, or was recorded."""
-        return self._spec.on == "simulator" or file_of(self._spec.on) is not None
 
     def _history(self, launches: Sequence[Launch]) -> History:
         return History.of(self._spec, self._candidates, launches)
@@ -286,7 +279,7 @@ class Progress:
         took = [sum(one.result.times_s.values()) for one in launches if one.result.metrics]
         together = 1 if self._history(launches).one_at_a_time else at_once({one.result.node for one in launches})
         each_s = fmean(took) / together if took else 0.0
-        if self._is_virtual:
+        if self._backend.virtual:
             here = done - (self._done_before or 0)
             each_s = (time.monotonic() - self._started_s) / here if here else 0.0
         return max(0, capacity(self._history(launches)) - done) * each_s if each_s else None

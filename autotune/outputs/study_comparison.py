@@ -12,8 +12,7 @@ from typing import Any
 from autotune.engines import engine
 from autotune.errors import BadInput
 from autotune.loadgen.bench.compare import SHOWN, Change, Interval, changes_json, rows_of
-from autotune.replay.archive import BEGINNING
-from autotune.replay.bundle import read_bundle
+from autotune.replay.bundle import BEGINNING, read_bundle
 from autotune.search.decide.estimate import percent
 from autotune.space.context import Context
 from autotune.space.fingerprint import effective

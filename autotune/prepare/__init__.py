@@ -1,7 +1,6 @@
 """From command-line options to candidates.
 
 build_spec  options to a checked `StudySpec`
-goals       objective, SLOs, weights, ladder
 names       knobs and engine versions by the names that people type
 hub         models that the search spaces do not describe, by their ids
 weights     whether they are complete here; `--fetch`

@@ -13,6 +13,7 @@ import yaml
 from pydantic import TypeAdapter, ValidationError
 
 from autotune.accuracy.check import check_of
+from autotune.backends import Backend, backend_named
 from autotune.engines import Engine, engine, recognise, settings_in_front, split_command
 from autotune.engines.choose import choose, named_binaries
 from autotune.engines.detect import why_missing
@@ -23,28 +24,23 @@ from autotune.loadgen.workloads.traces import with_speedup
 from autotune.machine.gpu import has
 from autotune.machine.node import check_gpus, node
 from autotune.notify import Notify, silent
-from autotune.prepare.goals import Asked, goals_of, ladder_of
 from autotune.prepare.hub import find_model
 from autotune.prepare.names import engine_and_version, knob_named
 from autotune.prepare.recipes import with_recipe
-from autotune.prepare.replayed import of_bundle, of_table
 from autotune.prepare.weights import check_fetch
-from autotune.replay import REPLAY, file_of
-from autotune.replay.bundle import bundle_of
-from autotune.serving.docker_run import asked_images, choose_images, image_of_version
+from autotune.serving.docker_run import asked_images
 from autotune.serving.secrets import refuse_secrets, secret_sources
 from autotune.simulator.node.calibration import calibration_in
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
 from autotune.space.library import LOCAL, Library
 from autotune.space.schema import EngineCard
+from autotune.study.goals import Asked, Goals, goals_of
 from autotune.study.options import RunOptions
-from autotune.study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name, is_local
+from autotune.study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name
 from autotune.study.user_library import library_for
 from autotune.trial import Scalar
 
-AVAILABLE = ("auto", "simulator", "emulator", "process", "docker", "external:URL", "replay:FILE")
-SIMULATOR_NOISE = 0.03
 _DEFAULT = "sharegpt"
 
 
@@ -55,9 +51,10 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         notify: called before something that takes long.
     """
     library = library_for(options.space)
-    if options.on.startswith(REPLAY) and (bundle := bundle_of(_absolute(options.on))) is not None:
-        _accuracy(options.accuracy, options.on)
-        spec = of_bundle(replace(options, on=_absolute(options.on)), bundle, library)
+    named = None if options.on == "auto" else backend_named(options.on)
+    if named is not None and named.recorded:
+        _accuracy(options.accuracy, named)
+    if named is not None and (spec := named.whole_spec(options, library)) is not None:
         _check_budget(spec)
         return spec.model_copy(update={"study": _study_name(options, spec.model, spec.hardware)})
     if not options.model or not options.hardware:
@@ -66,18 +63,13 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     model = _model(options, library)
     options = replace(options, workloads=with_speedup(options.workloads, options.speedup))
     _check_budget(options)
-    on = _on(options, library, hardware)
-    if on == "simulator" and (hardware.name, hardware.vendor) == (LOCAL, "cpu"):
-        raise BadInput(
-            f"--hw {options.hardware}: this machine has no GPU, and predictions for a CPU are not calibrated; measure "
-            "with an engine that is installed here (--on process), or simulate a node, e.g. --hw h200"
-        )
-    replayed = file_of(on) is not None
+    backend = named or backend_named(_on_auto(options, library, hardware))
+    backend.check(options, hardware)
     about = Context(model, hardware, check_gpus(options.gpus, hardware), "")
-    asked, notes = of_table(options, on, library) if replayed else _served(options, on, about, library, notify)
+    asked, notes = backend.fields(options, library) or _served(options, backend, about, library, notify)
     goals = goals_of(options, asked["workloads"])
-    ladder, told = ladder_of(goals, options, asked, library)
-    if options.find_load is not None and not replayed:
+    ladder, told = _ladder(goals, options, asked, backend, library)
+    if options.find_load is not None and not backend.recorded:
         check_load_search(options.find_load, load_workload(asked["workloads"][0], library), goals.slos)
     return StudySpec(
         study=_study_name(options, model, hardware),
@@ -94,19 +86,26 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         find_load=options.find_load,
         min_context=_min_context(options, model),
         allow=tuple(dict.fromkeys(options.allow)),
-        **_accuracy(options.accuracy, on),
+        **_accuracy(options.accuracy, backend),
         launches=options.launches,
         hours=options.hours,
         executor=check_executor(options.executor),
-        fetch=check_fetch(options.fetch, on, options.executor),
+        fetch=check_fetch(options.fetch, backend, options.executor),
         sampler=options.sampler,
         sources=tuple(options.sources),
-        noise=_noise(options, on),
+        noise=backend.noise(options.noise),
         seed=options.seed,
         space=str(options.space.resolve()) if options.space else None,
         notes=(*goals.notes, *notes, *told),
         **asked,
-        **secret_sources(on, options.api_key_env, options.api_key_file, options.hf_token_file),
+        **secret_sources(
+            backend.on,
+            options.api_key_env,
+            options.api_key_file,
+            options.hf_token_file,
+            foreign=backend.foreign,
+            launches=backend.launches,
+        ),
     )
 
 
@@ -117,33 +116,45 @@ def _study_name(options: RunOptions, model: ModelCard, hardware: HardwareCard) -
     return check_study_name(options.study or f"{safe[:70] or 'study'}-{options.now:%Y%m%d-%H%M%S}")
 
 
+def _ladder(
+    goals: Goals, options: RunOptions, asked: Asked, backend: Backend, library: Library
+) -> tuple[tuple[int, ...], Sequence[str]]:
+    """The ladder, and notes on it; one that comes with ``--pareto`` alone is left out where it cannot be measured.
+
+    Raises `BadInput` where one was asked for that cannot be measured.
+    """
+    try:
+        return backend.ladder(goals.ladder, asked, library) if goals.ladder else ((), ())
+    except BadInput as error:
+        if options.ladder is not None:
+            raise
+        return (), (f"the front is of one load only, not over a ladder. {error}",)
+
+
 def _served(
-    options: RunOptions, on: str, about: Context, library: Library, notify: Notify
+    options: RunOptions, backend: Backend, about: Context, library: Library, notify: Notify
 ) -> tuple[Asked, tuple[str, ...]]:
     """The fields of a `StudySpec` that options of servers decide, simulated ones too, and notes."""
-    if on == "process" and options.model.startswith((".", "/", "~")) and not Path(options.model).expanduser().exists():
-        raise BadInput(f"--model {options.model}: there is no such folder, and a server here could not read it")
-    if on.startswith("external:"):
-        _check_external(options)
     by_default, longer = _default_load(about, library) if options.find_load is None else (_DEFAULT, ())
     workloads = tuple(dict.fromkeys(options.workloads)) or (by_default,)
     longer = () if options.workloads else longer
     for name in workloads:
         load_workload(name, library).check_fits(about.model.architecture.context_limit)
     engines = _engines(options, library)
-    options, recipe, files, told = with_recipe(options, about, [card.engine for card in engines], on, library)
-    calibration, fitted = _calibration(options, on)
+    options, recipe, files, told = with_recipe(options, about, [card.engine for card in engines], backend, library)
+    calibration, fitted = _calibration(options, backend)
     versions = _versions(options, library)
-    images = _images(options, on, engines, about.hardware, library)
+    cards = [*engines, *_baseline_s(options.baseline, library)] if backend.contained else engines
+    images = backend.images(options.images, cards, versions, about.hardware, library)
     asked = (_baseline(options.baseline), _engine_args(options.engine_args, library))
     binaries = named_binaries(options.engine_bins, library)
-    unused = [name for name in asked_images(options.images, on, library) if name not in images]
+    unused = [name for name in asked_images(options.images, library) if name not in images]
     unused_notes = (f"--image {n} is not used: {n} is neither searched nor the baseline's" for n in unused)
     versions |= {name: version for name, (version, _) in images.items()}
     pins, taken = _pins(options.pins, [engine(card.engine, library) for card in engines], library)
-    chosen = choose([card.engine for card in engines], asked, binaries, on, library, notify, versions)
+    chosen = choose([card.engine for card in engines], asked, binaries, backend.elsewhere, library, notify, versions)
     of_server: Asked = {
-        "on": on,
+        "on": backend.on,
         "engines": tuple(EngineChoice(name=card.engine, version=chosen.versions[card.engine]) for card in engines),
         "workloads": workloads,
         "baseline": chosen.baseline,
@@ -171,9 +182,9 @@ def _default_load(about: Context, library: Library) -> tuple[str, tuple[str, ...
     return f"{_DEFAULT}:{copies * each}", (f"the default workload has {each} prompts for each of {copies} servers",)
 
 
-def _calibration(options: RunOptions, on: str) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+def _calibration(options: RunOptions, backend: Backend) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
     """The simulator's coefficients, and a note; None where trials need none or the packaged ones."""
-    path = options.calibration if on in ("simulator", "emulator") else None
+    path = options.calibration if backend.predicted else None
     calibration = calibration_in(path)
     if path is None or calibration is None:
         return None, ()
@@ -200,13 +211,13 @@ def _min_context(options: RunOptions, model: ModelCard) -> int | None:
     return floor
 
 
-def _accuracy(text: str | None, on: str) -> dict[str, str | None]:
+def _accuracy(text: str | None, backend: Backend) -> dict[str, str | None]:
     """The check of answers, a file by its absolute path; raises `BadInput` for one that cannot be made here."""
     if text is None:
         return {}
-    if on == "simulator" or file_of(on) is not None:
-        raise BadInput(f"--accuracy {text}: {on.partition(':')[0]} has no server that answers; use --on emulator")
-    if on.startswith("external:"):
+    if backend.virtual:
+        raise BadInput(f"--accuracy {text}: {backend.kind} has no server that answers; use --on emulator")
+    if backend.foreign:
         raise BadInput(f"--accuracy {text}: one server has nothing to be compared with; use autotune bench --accuracy")
     sha256 = check_of(text).sha256
     return {"accuracy": str(Path(text).expanduser().absolute()) if sha256 else text, "accuracy_sha256": sha256}
@@ -221,19 +232,8 @@ def _check_budget(options: RunOptions | StudySpec) -> None:
         raise BadInput(f"--noise {options.noise:g}: a sigma from 0 to below 1, e.g. 0.03 for 3 %")
 
 
-def _on(options: RunOptions, library: Library, hardware: HardwareCard) -> str:
-    """Where trials run; ``auto`` is ``process`` where this machine has the GPUs and an engine, else ``simulator``."""
-    kind, _, rest = options.on.partition(":")
-    if options.on not in AVAILABLE[:-2] and not (kind in ("external", "replay") and rest):
-        raise BadInput(f"--on {options.on}: this version runs trials on: {', '.join(AVAILABLE)}")
-    if kind == "external":
-        from autotune.serving.external import normalised
-
-        normalised(rest)
-    if kind == "replay":
-        return _absolute(options.on)
-    if options.on != "auto":
-        return options.on
+def _on_auto(options: RunOptions, library: Library, hardware: HardwareCard) -> str:
+    """``process`` where this machine has the GPUs and an engine, else ``simulator``."""
     gpus, binaries = check_gpus(options.gpus, hardware), named_binaries(options.engine_bins, library)
     here = options.hardware.lower() == LOCAL or has(hardware.name, gpus)
     if not here and binaries:
@@ -248,37 +248,12 @@ def _on(options: RunOptions, library: Library, hardware: HardwareCard) -> str:
     return "process" if startable else "simulator"
 
 
-def _absolute(on: str) -> str:
-    """A replay of an absolute path, so that the study can be resumed from any folder."""
-    return f"{REPLAY}{Path(on.removeprefix(REPLAY)).expanduser().absolute()}"
-
-
-def _check_external(options: RunOptions) -> None:
-    """Raise `BadInput` for options that cannot be applied to a server that somebody else runs."""
-    refused = {"--baseline": options.baseline, "--engine-arg": options.engine_args, "--set": options.pins}
-    asked = [option for option, value in refused.items() if value]
-    if not is_local(options.executor):
-        raise BadInput(f"--executor {options.executor}: nodes would load one server at the same time; leave it out")
-    if asked:
-        raise BadInput(f"{' and '.join(asked)}: nothing can be set on a server that somebody else runs; leave it out")
-
-
-def _images(
-    options: RunOptions, on: str, engines: Sequence[EngineCard], hardware: HardwareCard, library: Library
-) -> dict[str, tuple[str, str]]:
-    """Version and container image by engine; empty where no containers run."""
-    asked = asked_images(options.images, on, library)
-    if on != "docker":
-        return {}
-    for name, version in _versions(options, library).items():
-        asked.setdefault(name, image_of_version(library.engine(name), hardware, version))
-    if options.baseline is None:
-        return choose_images(asked, engines, hardware, library)
+def _baseline_s(text: str | None, library: Library) -> list[EngineCard]:
+    """The card of the baseline's engine; raises `BadInput`."""
     try:
-        baseline = recognise(split_command(options.baseline).argv, library).card
+        return [] if text is None else [recognise(split_command(text).argv, library).card]
     except BadInput as error:
         raise BadInput(f"--baseline: {error}") from error
-    return choose_images(asked, [*engines, baseline], hardware, library)
 
 
 def _baseline(text: str | None) -> str | None:
@@ -291,15 +266,6 @@ def _baseline(text: str | None) -> str | None:
         raise BadInput(f"--baseline: {error}") from error
     refuse_secrets(command.argv, command.env, "--baseline")
     return text
-
-
-def _noise(options: RunOptions, on: str) -> float:
-    """Sigma of the noise that is added; only simulated and replayed launches get any."""
-    if options.noise is None:
-        return SIMULATOR_NOISE if on == "simulator" else 0.0
-    if on != "simulator" and file_of(on) is None and options.noise > 0:
-        raise BadInput(f"--noise {options.noise:g}: launches on {on} have noise of their own")
-    return options.noise
 
 
 def _engines(options: RunOptions, library: Library) -> list[EngineCard]:

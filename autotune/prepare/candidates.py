@@ -5,35 +5,30 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import product
 
 from packaging.version import InvalidVersion
 
+from autotune.backends import Backend, OwnCandidates, backend_of
 from autotune.engines import Engine, recognise, split_command
-from autotune.engines.choose import engine_of, from_here
-from autotune.engines.detect import why_missing
+from autotune.engines.choose import engine_of
 from autotune.engines.engine import RULE, ParsedCommand, accepted
+from autotune.engines.space import CONTRADICTS, NOTHING, EngineSpace, passed_through
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
-from autotune.prepare.engine_space import CONTRADICTS, NOTHING, EngineSpace, passed_through
 from autotune.prepare.predicted_memory import MemoryPlans, leave_out_by_memory, promises_kept
 from autotune.prepare.recipes import known_recipes
-from autotune.prepare.replayed import what_was_recorded
-from autotune.replay import file_of
-from autotune.replay.candidates import command_of as replayed_command
-from autotune.serving.docker_run import in_container, no_image, version_of
-from autotune.serving.external import connect
-from autotune.serving.secrets import read_secret, resolve_references
+from autotune.serving.secrets import resolve_references
 from autotune.space.cards import ModelCard
 from autotune.space.context import RANKS, Context, search_values
 from autotune.space.entry import in_range
 from autotune.space.enumeration import Candidate, CandidateSet, Enumeration, enumerate_engine, why_empty
 from autotune.space.expression import evaluate, fill_value
 from autotune.space.fingerprint import as_failure, broken_rules, effective, unsuited
-from autotune.space.library import Library, packaged
+from autotune.space.library import Library
 from autotune.space.promises import UNASKED, admitted, promises_of
 from autotune.space.schema import EngineCard, NarrowedEngine
 from autotune.space.weights import weight_bytes_per_gpu
@@ -53,9 +48,8 @@ class Prepared:
         spec: with notes on what was left out besides its own.
         spaces: by engine, only those that are searched; of a replayed table those with an engine card.
         baseline_command: ``--baseline``, to be launched as typed; None without one.
+        write: writes the command of a candidate that was given; None: candidates are those of the spaces.
         recorded: of a bundle, the launches that are answered one after the other.
-        commands: of recorded launches and of predictions to be measured, the command of each configuration where it is
-            known.
     """
 
     spec: StudySpec
@@ -64,36 +58,32 @@ class Prepared:
     spaces: Mapping[str, EngineSpace]
     excluded: tuple[Exclusion, ...]
     baseline_command: Command | None
+    write: Callable[[Candidate], Command] | None = None
     recorded: Sequence[Launch] = ()
-    commands: Mapping[Configuration, Command] = field(default_factory=dict)
+
+    @property
+    def backend(self) -> Backend:
+        """Where the study's trials run."""
+        return backend_of(self.spec)
 
     def command_of(self, candidate: Candidate) -> Command:
         """The command of a candidate's server; the user's own baseline as typed."""
-        if self.baseline_command is not None and candidate is self.candidates.items[self.candidates.baseline]:
-            return self._placed(self.baseline_command, candidate.configuration.engine)
         configuration = candidate.configuration
-        if (command := self.commands.get(configuration)) is not None:
-            return self._placed(command, configuration.engine)
-        if file_of(self.spec.on) is not None:
-            known = self.spaces.get(configuration.engine)
-            return replayed_command(candidate, known.engine if known else None, known.context if known else None)
-        space = self.spaces[configuration.engine]
-        return self._placed(space.passed.command(space.engine, configuration, space.context), configuration.engine)
+        if self.baseline_command is not None and candidate is self.candidates.items[self.candidates.baseline]:
+            command = self.baseline_command
+        elif self.write is not None:
+            command = self.write(candidate)
+        else:
+            space = self.spaces[configuration.engine]
+            command = space.passed.command(space.engine, configuration, space.context)
+        card = self.library.engines.get(configuration.engine)
+        return command if card is None else self.backend.place(command, card, self.spec)
 
     def counts(self) -> dict[str, int]:
         """Count the candidates of each engine that is searched."""
-        if file_of(self.spec.on) is not None or self.spec.verifies is not None:
+        if self.write is not None:
             return dict(Counter(candidate.configuration.engine for candidate in self.candidates.items))
         return {name: len(space.space.configurations) for name, space in self.spaces.items()}
-
-    def _placed(self, command: Command, engine_name: str) -> Command:
-        """The command where the study runs: in its engine's container, or as it is."""
-        if self.spec.on != "docker":
-            return command
-        image, card = self.spec.images.get(engine_name), self.library.engine(engine_name)
-        if image is None:
-            raise BadInput(no_image(card, self.spec.hardware))
-        return in_container(command, image, card, self.spec.hardware)
 
 
 def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywhere: bool = False) -> Prepared:
@@ -103,11 +93,12 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
         notify: called before something that takes long.
         anywhere: also what cannot be run where the study's trials run.
     """
-    if file_of(spec.on) is not None:
-        return _replayed(spec, library)
+    backend = backend_of(spec)
+    if (given := backend.own_candidates(spec, library)) is not None:
+        return _given(spec, library, given)
     longest = max(load_workload(name, library).longest_request for name in spec.workloads)
-    if spec.verifies is not None or spec.on.startswith("external:"):
-        return _given(spec, library, longest, anywhere=anywhere)
+    if spec.verifies is not None:
+        return _verified(spec, library, longest, anywhere=anywhere)
     spaces: dict[str, EngineSpace] = {}
     excluded: list[Exclusion] = []
     notes: list[str] = []
@@ -119,7 +110,7 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
         kind = engine_of(library.engine(choice.name).engine, spec.installed, library, notify)
         reason = unsuited(kind.card, context) or unpinnable(kind.card, spec.pins)
         if reason is None and not anywhere:
-            reason = unavailable(spec, kind)
+            reason = backend.why_unavailable(kind, spec)
         if reason is None:
             space, told, reason = _searched(kind, context, spec, library)
             notes += told
@@ -183,29 +174,12 @@ def _agreeing(space: EngineSpace, configurations: list[Configuration]) -> list[C
     return [one for one, value in zip(configurations, values, strict=True) if value not in contradicted]
 
 
-def _external(spec: StudySpec, library: Library, longest: int) -> Prepared:
-    """Prepare a study of a server that somebody else runs: the only candidate, and its own baseline."""
-    # Asks only whether it answers and serves the model: better now than after a study has begun.
-    key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
-    server = connect(spec.on.removeprefix("external:"), spec.model.id, key)
-    choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
-    kind = engine_of(choice.name, {}, library, silent)
-    context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
-    configuration = Configuration(kind.name, {"url": spec.on.removeprefix("external:")})
-    candidate = Candidate(configuration, choice.version)
-    spaces = {kind.name: EngineSpace(kind, context, Enumeration([configuration], 1), {})}
-    # Its command line is unknown; the stand-in names its address.
-    return Prepared(spec, library, CandidateSet((candidate,), 0), spaces, (), Command((spec.on,)))
-
-
-def _given(spec: StudySpec, library: Library, longest: int, *, anywhere: bool) -> Prepared:
-    """Prepare a study whose only candidates are given commands, the baseline's first, or a server that runs."""
-    if spec.verifies is None or spec.on.startswith("external:"):
-        return _external(spec, library, longest)
-    given = spec.verifies.commands
+def _verified(spec: StudySpec, library: Library, longest: int, *, anywhere: bool) -> Prepared:
+    """Prepare a study whose only candidates are given commands, the baseline's first."""
+    assert spec.verifies is not None
     spaces: dict[str, EngineSpace] = {}
     items: dict[str, tuple[Candidate, Command]] = {}
-    for one in given:
+    for one in spec.verifies.commands:
         command = replace(split_command(one.command), files=one.files)
         candidate, space, command = typed_candidate(spec, library, command, spaces, longest, anywhere=anywhere)
         spaces.setdefault(space.engine.name, replace(space, chosen=frozenset(spec.pins)))
@@ -214,18 +188,17 @@ def _given(spec: StudySpec, library: Library, longest: int, *, anywhere: bool) -
     given_up, promised = promises_kept(listed, spaces, MemoryPlans(spec, library))
     candidates = CandidateSet(listed, 0, (), (), library.monotone_memory, given_up, as_they_are=True, promised=promised)
     commands = {candidate.configuration: command for candidate, command in items.values()}
-    prepared = Prepared(spec, library, candidates, spaces, (), None, commands=commands)
+    prepared = Prepared(spec, library, candidates, spaces, (), None, lambda one: commands[one.configuration])
     _check_commands(prepared)
     return prepared
 
 
-def _replayed(spec: StudySpec, library: Library) -> Prepared:
-    """Prepare a replay: what was recorded are the only candidates, and no rule judges them."""
-    candidates, known, excluded, recorded, commands = what_was_recorded(spec, library)
-    spaces = {name: EngineSpace(kind, context, Enumeration(), {}) for name, (kind, context) in known.items()}
-    positions = {candidate.fingerprint: i for i, candidate in enumerate(candidates.items)}
-    candidates = replace(candidates, recipes=_named_recipes(spaces, library, positions))
-    return Prepared(spec, library, candidates, spaces, excluded, None, recorded, commands)
+def _given(spec: StudySpec, library: Library, given: OwnCandidates) -> Prepared:
+    """Prepare a study whose candidates its backend has: no rule judges them."""
+    spaces = {name: EngineSpace(kind, context, Enumeration(), {}) for name, (kind, context) in given.engines.items()}
+    positions = {candidate.fingerprint: i for i, candidate in enumerate(given.candidates.items)}
+    candidates = replace(given.candidates, recipes=_named_recipes(spaces, library, positions))
+    return Prepared(spec, library, candidates, spaces, given.excluded, None, given.command_of, given.recorded)
 
 
 def _engine_space(
@@ -351,11 +324,12 @@ def _check_commands(prepared: Prepared) -> None:
 
 
 def _check_references(prepared: Prepared, candidate: Candidate, prefix: str) -> None:
-    if prepared.spec.on != "simulator":
-        try:
-            resolve_references(prepared.command_of(candidate), os.environ)
-        except BadInput as error:
-            raise BadInput(f"{prefix}{error}") from error
+    if prepared.backend.virtual:
+        return
+    try:
+        resolve_references(prepared.command_of(candidate), os.environ)
+    except BadInput as error:
+        raise BadInput(f"{prefix}{error}") from error
 
 
 def typed_candidate(
@@ -374,14 +348,13 @@ def typed_candidate(
         longest: the longest request of the study's workloads.
         anywhere: also what cannot be run where the study's trials run.
     """
-    if not anywhere and (reason := unavailable(spec, recognise(command.argv, library))) is not None:
+    backend = backend_of(spec)
+    if not anywhere and (reason := backend.why_unavailable(recognise(command.argv, library), spec)) is not None:
         raise BadInput(reason)
     named = recognise(command.argv, library).name
     kind = spaces[named].engine if named in spaces else engine_of(named, spec.installed, library, silent)
     version = next((c.version for c in spec.engines if c.name == kind.name), None)
-    if version is None:
-        image = spec.images.get(kind.name)
-        version = kind.version() if image is None else version_of(image, kind, spec.hardware)
+    version = version or backend.version_of(kind, spec)
     context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
     space = spaces.get(kind.name) or EngineSpace(kind, context, Enumeration(), {})
     parsed = kind.parse(command, version)
@@ -395,8 +368,7 @@ def typed_candidate(
             raise BadInput(f"{name}={value}: {kind.card.title} wants {reason}")
     configuration = effective(kind.card, raw, context).configuration
     check_baseline(kind.card, configuration, context)
-    command = from_here(command, kind) if spec.on == "process" else command
-    return Candidate(configuration, version), space, command
+    return Candidate(configuration, version), space, backend.typed_command(command, kind)
 
 
 def too_heavy(configurations: Sequence[Configuration], context: Context, plans: MemoryPlans) -> tuple[str, str] | None:
@@ -450,19 +422,6 @@ def check_layouts(spec: StudySpec, cards: Sequence[EngineCard]) -> None:
     if spec.gpus not in numbers and not spec.pins.keys() & set(RANKS):
         fitting = ", ".join(str(number) for number in sorted(numbers) if number <= spec.hardware.gpus)
         raise BadInput(f"--gpus {spec.gpus}: no layout of {spec.gpus} GPUs is tried; give one of {fitting}")
-
-
-def unavailable(spec: StudySpec, kind: Engine) -> str | None:
-    """Why the study's trials cannot run an engine; None where they can."""
-    if spec.on == "process":
-        if kind.name in spec.installed:
-            return None
-        return why_missing(kind.card) or f"{kind.card.title} was not installed when the study began"
-    if spec.on == "docker":
-        return None if kind.name in spec.images else no_image(kind.card, spec.hardware)
-    needed = {"simulator": ("simulation",), "emulator": ("simulation", "emulation")}.get(spec.on, ())
-    absent = [path for folder in needed if not (path := packaged(folder, kind.name)).is_file()]
-    return f"the {spec.on} knows nothing of {kind.name}: there is no {absent[0]}; use --on process" if absent else None
 
 
 def unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:

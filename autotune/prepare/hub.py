@@ -8,16 +8,13 @@ from __future__ import annotations
 import difflib
 import json
 import os
-import re
 import threading
-from collections.abc import Mapping
-from contextlib import suppress
 from pathlib import Path
 
 from autotune.engines import recognise
 from autotune.engines.installed_options import cache_folder
 from autotune.errors import BadInput, UnknownName
-from autotune.serving.docker_run import models_folder
+from autotune.serving.weights import MODEL_ID, hub_folder, snapshots
 from autotune.space.cards import ModelCard
 from autotune.space.huggingface import CONFIG, model_from_file
 from autotune.space.library import Library
@@ -26,7 +23,6 @@ from autotune.trial import Command
 
 WITHIN_S = 10.0
 """The Hub answers in a fraction of a second, or a person is told what else would do."""
-MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _NEAR = 0.8
 """Of the letters of an id; less are alike by chance, as `Instruct` stands in many."""
 _FILES = ("hf_quant_config.json", CONFIG)
@@ -65,20 +61,6 @@ def _cached(model_id: str) -> Path | None:
     """The model's ``config.json`` in the local cache of huggingface_hub; None where it has none."""
     paths = (folder / CONFIG for folder in snapshots(hub_folder(os.environ), model_id))
     return next((path for path in paths if path.is_file()), None)
-
-
-def hub_folder(environment: Mapping[str, str]) -> Path:
-    """Where huggingface_hub keeps models; raises `BadInput` for a user without a home."""
-    named = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
-    return Path(named or Path(models_folder(environment), "hub")).expanduser()
-
-
-def snapshots(hub: Path, model_id: str, revision: str = "main") -> list[Path]:
-    """The folders that may be a model's revision: its commit's, or all where no commit of ``main`` is known."""
-    folder, commit = hub / f"models--{model_id.replace('/', '--')}", "*" if revision == "main" else revision
-    with suppress(OSError):
-        commit = (folder / "refs" / revision).read_text(encoding="utf-8").strip()
-    return sorted(folder.glob(f"snapshots/{commit}"))
 
 
 def _fetch(model_id: str, folder: Path) -> str:

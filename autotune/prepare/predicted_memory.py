@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
+from autotune.backends import backend_of
+from autotune.engines.space import EngineSpace
 from autotune.errors import BadInput
-from autotune.prepare.engine_space import EngineSpace
 from autotune.simulator.node.calibration import calibration_of, coefficients_of
 from autotune.simulator.node.coefficients import Coefficients, speed_card
 from autotune.simulator.node.memory import TOO_CLOSE, MemoryPlan, plan_memory
@@ -58,7 +59,7 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
     starts with odds below `SURE_TO_START`, on a real node what would have no KV cache even if
     the plan were wrong by `HOPELESS`; but for engines' defaults, and unless nothing would be left.
     """
-    simulated, floor, version = spec.on == "simulator", spec.min_context or 0, space.context.version
+    simulated, floor, version = backend_of(spec).virtual, spec.min_context or 0, space.context.version
     planned = [(one, plans.of(one, version)) for one in space.space.configurations]
     least = 0.5 if simulated else TOO_CLOSE
     kept = [row for row in planned if not floor or row[1] is None or row[1].holds(floor) >= least]

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import yaml
 
+from autotune.backends import Backend
 from autotune.engines import Engine, command_of, engine
 from autotune.engines.choose import named_binaries
 from autotune.engines.detect import find
 from autotune.engines.translate import translate
 from autotune.errors import BadInput, MalformedFile
 from autotune.prepare.names import engine_and_version
-from autotune.serving.docker_run import asked_images, choose_images
 from autotune.space.cards import HardwareCard
 from autotune.space.context import Context
 from autotune.space.entry import in_range
@@ -60,7 +60,7 @@ def known_recipes(kind: Engine, context: Context) -> dict[str, Configuration]:
 
 
 def with_recipe(
-    options: RunOptions, context: Context, engines: Sequence[str], on: str, library: Library
+    options: RunOptions, context: Context, engines: Sequence[str], backend: Backend, library: Library
 ) -> tuple[RunOptions, str | None, dict[str, str], list[str]]:
     """Replace ``--baseline recipe[:ENGINE]`` by the command; with its engine, its files and a note.
 
@@ -75,7 +75,7 @@ def with_recipe(
         return options, None, {}, []
     kinds = [engine(name, library) for name in ([named] if named else engines)]
     for kind in kinds:
-        here = replace(context, version=_version_here(kind, on, options, context.hardware, library))
+        here = replace(context, version=_version_here(kind, backend, options, context.hardware, library))
         for recipe in recipes_of(kind.card, here) if here.version else ():
             command = published(kind, recipe, here)
             told = f"the baseline is the recipe {recipe.name} of {kind.name}, as published at {recipe.source}"
@@ -91,18 +91,15 @@ def with_recipe(
     )
 
 
-def _version_here(kind: Engine, on: str, options: RunOptions, hardware: HardwareCard, library: Library) -> str:
+def _version_here(kind: Engine, backend: Backend, options: RunOptions, hardware: HardwareCard, library: Library) -> str:
     """The version that trials would start, an image's where containers run; empty where the engine is not installed."""
-    if on == "process":
+    if backend.installed:
         with suppress(BadInput):
             return find(kind.card, named_binaries(options.engine_bins, library).get(kind.name)).release
         return ""
     named = dict(engine_and_version(text, library) for text in options.engines).get(kind.name)
-    images = asked_images(options.images, on, library)
-    if on == "docker" and (kind.name in images or named is None):
-        version, _ = choose_images(images, [kind.card], hardware, library).get(kind.name, (None, ""))
-        return kind.version(version)
-    return kind.version(named)
+    images = backend.images(options.images, [kind.card], {kind.name: named} if named else {}, hardware, library)
+    return kind.version(images.get(kind.name, (named, ""))[0])
 
 
 def _everywhere(kinds: Sequence[Engine], library: Library) -> Iterator[tuple[Engine, Recipe, Context]]:

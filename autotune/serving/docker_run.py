@@ -279,7 +279,7 @@ def _last_line(text: str) -> str:
     return lines[-1][:300] if lines else ""
 
 
-def asked_images(texts: Sequence[str], on: str, library: Library) -> dict[str, str]:
+def asked_images(texts: Sequence[str], library: Library) -> dict[str, str]:
     """Parse ``--image ENGINE=IMAGE`` into images by engine; raises `BadInput`."""
     asked: dict[str, str] = {}
     for text in texts:
@@ -287,8 +287,6 @@ def asked_images(texts: Sequence[str], on: str, library: Library) -> dict[str, s
         if not (name and equals and image) or any(sign.isspace() for sign in image):
             raise BadInput(f"--image {text!r}: write engine=image, e.g. sglang=lmsysorg/sglang:v0.5.6.post2")
         asked[library.engine(name).engine] = image
-    if asked and on != "docker":
-        raise BadInput(f"--image is for --on docker, and this study runs on {on}")
     return asked
 
 

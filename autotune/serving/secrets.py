@@ -49,22 +49,28 @@ def read_secret(variable: str | None, file: str | None, option: str) -> str | No
     return value
 
 
-def secret_sources(on: str, key_variable: str | None, key_file: str | None, token_file: str | None) -> dict[str, Any]:
+def secret_sources(
+    on: str, key_variable: str | None, key_file: str | None, token_file: str | None, *, foreign: bool, launches: bool
+) -> dict[str, Any]:
     """Name the sources of a study's secrets for its spec, by absolute paths: it may be resumed from elsewhere.
+
+    Args:
+        on: where trials run, for messages.
+        foreign: somebody else runs the server, which may want a key.
+        launches: servers are launched, which may want a token.
 
     Raises:
         BadInput: a source that is not there, or that this study has no use for.
     """
-    external = on.startswith("external:")
     key_named = key_variable is not None or key_file is not None
     if key_variable is not None and key_file is not None:
         raise BadInput("--api-key-env and --api-key-file exclude each other: a server takes one key")
-    if key_named and not external:
+    if key_named and not foreign:
         raise BadInput(
             f"--api-key-env and --api-key-file are for --on external:URL, and this study runs on {on}; a server that "
             "autotune launches takes its key from the command, e.g. --engine-arg vllm='--api-key ${NAME}'"
         )
-    if token_file is not None and (external or on == "simulator"):
+    if token_file is not None and not launches:
         raise BadInput(f"--hf-token-file is for servers that autotune launches, and this study runs on {on}")
     read_secret(key_variable, key_file, "--api-key")
     read_secret(None, token_file, "--hf-token")

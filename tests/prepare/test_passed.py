@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from autotune.engines import Engine
+from autotune.engines.space import CONTRADICTS, passed_through
 from autotune.prepare.candidates import Prepared
-from autotune.prepare.engine_space import CONTRADICTS, passed_through
 from autotune.space.context import Context
 from autotune.space.fingerprint import effective
 from autotune.space.library import load

@@ -8,12 +8,13 @@ from pathlib import Path
 
 import pytest
 
+from autotune.backends.servers import Launched, weights_failure
 from autotune.errors import BadInput, CannotGoOn
-from autotune.evaluate.launched import Launched
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared
-from autotune.prepare.weights import check_weights, fetch_weights, missing_shards, weights_failure
+from autotune.prepare.weights import check_weights, fetch_weights
 from autotune.serving.preflight import Node
+from autotune.serving.weights import missing_shards
 from autotune.trial import Role, Trial
 from tests.engines.stand_ins import executable, python_with
 from tests.processes import alive, until

@@ -16,9 +16,8 @@ import yaml
 from pydantic import ValidationError
 from rich.console import Console
 
+from autotune.backends import Evaluator, evaluator_for
 from autotune.errors import BadInput, CannotGoOn, Interrupted
-from autotune.evaluate import Evaluator
-from autotune.evaluate.factory import evaluator_for
 from autotune.outputs.progress import Progress
 from autotune.prepare.build_spec import build_spec
 from autotune.run import run

@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from autotune.evaluate.launched import EMULATOR_STARTUP_S
-from autotune.evaluate.offline import Simulated
+from autotune.backends.simulator import Simulated
 from autotune.loadgen.capacity.judge import LOOKS
 from autotune.loadgen.capacity.search import LoadSearch
 from autotune.loadgen.workloads import load_workload
@@ -18,7 +17,7 @@ from autotune.outputs.outlook import predict
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
 from autotune.search.priors.simulated import physical
-from autotune.simulator.find_load import find_load
+from autotune.simulator.load import find_load
 from autotune.simulator.resolve_command import resolve_command
 from autotune.space.context import Context
 from autotune.study.options import RunOptions
@@ -134,7 +133,7 @@ def test_a_launch_is_told_to_last_as_long_as_the_looks_that_it_has(on: str, look
     search = LoadSearch.of("concurrency", spec.slos, load_workload(WORKLOAD), looks)
     came = find_load(resolved, load_workload(WORKLOAD), 0, search)
     told = predict(prepared, trial)
-    start_s = EMULATOR_STARTUP_S if on == "emulator" else came.startup_s
+    start_s = 1.0 if on == "emulator" else came.startup_s
     assert told.seconds == pytest.approx(start_s + came.load_s)
 
 

@@ -32,8 +32,7 @@ LATE = [
     *(
         "autotune.outputs.report.render",
         "autotune.outputs.report.pictures.draw",
-        "autotune.evaluate.offline",
-        "autotune.evaluate.launched",
+        *(f"autotune.backends.{name}" for name in ("simulator", "emulator", "process", "docker", "external", "bundle")),
     ),
     *("autotune.simulator.emulator.process", "scipy.stats", "pyarrow.parquet"),
 ]

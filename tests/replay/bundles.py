@@ -14,7 +14,7 @@ from autotune.notify import silent
 from autotune.outputs.bundle import bundle
 from autotune.outputs.progress import Progress
 from autotune.prepare.build_spec import build_spec
-from autotune.replay.archive import MANIFEST, pack
+from autotune.replay.bundle import MANIFEST, pack
 from autotune.run import run
 from autotune.study.home import Home
 from autotune.study.options import RunOptions

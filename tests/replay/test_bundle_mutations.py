@@ -18,9 +18,9 @@ from typing import Any
 import pytest
 import yaml
 
+from autotune.backends import evaluator_for
+from autotune.backends.checked import Checked
 from autotune.errors import BadInput
-from autotune.evaluate.checked import Checked
-from autotune.evaluate.offline import Recorded
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import no_effect_by_rule, prepare
 from autotune.recommend import recommend
@@ -107,7 +107,7 @@ def judged(path: Path, *, explained: bool) -> None:
     spec = build_spec(RunOptions(on=f"replay:{path}", study="r"))
     library = library_of(spec)
     prepared = prepare(spec, library)
-    evaluate = Checked(Recorded(spec, library), spec)
+    evaluate = Checked(evaluator_for(spec, library, path), spec)
     with TemporaryDirectory() as folder:
         study = Study(Path(folder), spec, prepared.candidates, prepared.command_of, recorded=prepared.recorded)
         with closing(study):

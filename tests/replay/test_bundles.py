@@ -16,8 +16,7 @@ from autotune.outputs.study_comparison import compare_studies, study_named
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
 from autotune.recommend import recommend
-from autotune.replay.archive import MANIFEST
-from autotune.replay.bundle import read_bundle
+from autotune.replay.bundle import MANIFEST, read_bundle
 from autotune.study.home import Home
 from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation

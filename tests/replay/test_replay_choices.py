@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from autotune.backends import evaluator_for
 from autotune.errors import BadInput
-from autotune.evaluate.factory import evaluator_for
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, no_effect_by_rule, prepare
 from autotune.study.options import RunOptions

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 
 from autotune.errors import BadInput
 from autotune.metrics.table import METRICS
-from autotune.replay import PLAIN, Table, read_table
-from autotune.replay.table import is_metric, parse_value
+from autotune.replay.table import PLAIN, Table, is_metric, parse_value, read_table
 from autotune.space.library import Library
 from autotune.study.results import row_of
 from autotune.trial import FailureKind, Scalar, State

@@ -21,7 +21,6 @@ from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.metrics.table import DERIVED, GOODPUT, HEADLINE, METRICS, PER_USER, with_derived
 from autotune.prepare.candidates import Prepared
-from autotune.replay import file_of
 from autotune.search.gp.kernels import Prior, UnsureFigure
 from autotune.search.objective import weights
 from autotune.search.reach import times
@@ -123,7 +122,7 @@ def physical(prepared: Prepared) -> list[Prior]:
     setups = [_setup(prepared, candidate) for candidate in prepared.candidates.items]
     if not any(setups):
         return []
-    measured = spec.on not in ("simulator", "emulator") and spec.hardware.vendor != "cpu"
+    measured = not prepared.backend.predicted and spec.hardware.vendor != "cpu"
     sources = {"the simulator": calibration_of(prepared.library)} if measured else {}
     priors = (_prior(prepared, *source, setups, loads) for source in {**sources, "physics": nothing_learned()}.items())
     return [prior for prior in priors if prior is not None]
@@ -132,7 +131,7 @@ def physical(prepared: Prepared) -> list[Prior]:
 def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
     """A candidate with all its engine's knobs; None for a replayed row with columns or values that are no knobs'."""
     spec, configuration = prepared.spec, candidate.configuration
-    if file_of(spec.on) is None:
+    if not prepared.backend.recorded:
         return candidate
     try:
         kind = engine(configuration.engine, prepared.library)

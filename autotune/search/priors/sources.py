@@ -22,7 +22,7 @@ import numpy as np
 from autotune.arrays import Floats
 from autotune.errors import BadInput, MalformedFile
 from autotune.metrics.table import METRICS
-from autotune.replay import read_table
+from autotune.replay.table import read_table
 from autotune.search.feasibility import p_starts
 from autotune.search.gp.encoding import Encoding
 from autotune.search.gp.kernels import Kernels, Prior, one_thread

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from autotune.backends.readback import of_answer, of_log
 from autotune.engines import engine
 from autotune.engines.report_back import parse_reported
-from autotune.evaluate.readback import of_answer, of_log
 from autotune.simulator.emulator.completions import resolved_arguments
 from autotune.simulator.emulator.launch import Emulation, prepare_launch
 from autotune.simulator.emulator.process import Log, start

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
 
 from autotune import redact
+from autotune.backends import backend_of
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.table import METRICS
 from autotune.outputs.report import StudyRecord, tables, text, words
 from autotune.outputs.report.pictures import Bar, Block, Line, Panel, Picture, Point, Values
-from autotune.replay import file_of
 from autotune.search.objective import achieved, best_so_far, maximises, weights
 from autotune.simulator.node.calibration import calibration_of, nothing_learned
 from autotune.simulator.node.steady import SteadyNode
@@ -255,15 +255,15 @@ def expected(study: StudyRecord) -> dict[int, float]:
     As the search's own prior of physics (`autotune.search.priors`): calibrated where trials are measured. Of a prior
     only the differences count, so its level is set to the median of the launches.
     """
-    spec = study.spec
-    if file_of(spec.on) is not None or spec.hardware.vendor == "cpu" or spec.objective not in METRICS:
+    spec, backend = study.spec, backend_of(study.spec)
+    if backend.recorded or spec.hardware.vendor == "cpu" or spec.objective not in METRICS:
         return {}
     try:
         library = library_of(spec)
         loads = [(load_workload(name, library), share) for name, share in weights(spec).items()]
     except BadInput:  # a file that is gone
         return {}
-    learned = nothing_learned() if spec.on in ("simulator", "emulator") else calibration_of(library)
+    learned = nothing_learned() if backend.predicted else calibration_of(library)
     nodes = [(SteadyNode(spec.model, spec.hardware, spec.gpus, load, learned), share) for load, share in loads]
     guesses: dict[int, float] = {}
     offsets = []

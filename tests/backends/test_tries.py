@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from autotune.backends.servers import Launched, node_of
 from autotune.errors import BadInput, CannotGoOn
-from autotune.evaluate.launched import Launched, node_of
 from autotune.notify import Stage
 from autotune.serving import ShutdownTimeouts
 from autotune.serving.ports import lease_port

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 import yaml
 
+from autotune.backends.readback import ReportedSettings, compare_reported
+from autotune.backends.servers import Launched
 from autotune.engines import engine
 from autotune.errors import BadInput
-from autotune.evaluate.launched import Launched
-from autotune.evaluate.readback import ReportedSettings, compare_reported
 from autotune.loadgen.request_file import read_requests
 from autotune.metrics.formulas import Slo
 from autotune.serving import ShutdownTimeouts, StartupTimeouts

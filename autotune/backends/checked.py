@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from numbers import Integral, Real
 from typing import Any
 
-from autotune.evaluate import Evaluator
+from autotune.backends import Evaluator
 from autotune.metrics.formulas import without_capacity
 from autotune.metrics.table import CURVE, GOODPUT, METRICS, with_derived
 from autotune.space.context import gpus_of

@@ -14,12 +14,8 @@ from dataclasses import dataclass
 from typing import Any, NotRequired, TypedDict
 
 from autotune.errors import BadInput, UnknownName
-from autotune.loadgen.workloads import how_fixed, load_workload
 from autotune.metrics.formulas import Slo, parse_goodput
 from autotune.metrics.table import GOODPUT, METRICS, PER_USER, check_metric, check_price
-from autotune.replay import file_of, table_of
-from autotune.replay.ladder import on_ladder
-from autotune.space.library import Library
 from autotune.study.options import RunOptions
 from autotune.study.spec import EngineChoice, InstalledEngine
 from autotune.trial import Scalar
@@ -159,37 +155,3 @@ def _weights(text: str | None, workloads: Sequence[str]) -> dict[str, float]:
     if text is not None and not weights:
         raise BadInput(f"--weights {text!r}: {_FORM}")
     return {name: weights[name] for name in workloads if name in weights}
-
-
-def ladder_of(
-    goals: Goals, options: RunOptions, asked: Asked, library: Library
-) -> tuple[tuple[int, ...], tuple[str, ...]]:
-    """The ladder, and notes on it.
-
-    One that comes with ``--pareto`` alone is left out where it cannot be measured.
-
-    Args:
-    Raises:
-        BadInput: it was asked for, and the workload says itself how it is sent, or the table has no such loads.
-    """
-    if not goals.ladder:
-        return (), ()
-    try:
-        if file_of(asked["on"]) is None:
-            return _of_workload(goals.ladder, asked["workloads"][0], library), ()
-        table = table_of(asked["on"], asked["table_sha256"], library)
-        laddered, there = on_ladder(table, goals.ladder)
-        return there, tuple(f"{table.path}: {note}" for note in laddered.notes if note not in table.notes)
-    except BadInput as error:
-        if options.ladder is not None:
-            raise
-        return (), (f"the front is of one load only, not over a ladder. {error}",)
-
-
-def _of_workload(ladder: tuple[int, ...], name: str, library: Library) -> tuple[int, ...]:
-    if fixed := how_fixed(load_workload(name, library)):
-        raise BadInput(
-            f"--ladder: {name} {fixed}, so no other concurrency can be set; a ladder needs one load that is sent all "
-            "at once, such as sharegpt or random:3200:800. The loads of such a workload are measured without --ladder"
-        )
-    return ladder

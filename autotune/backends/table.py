@@ -1,25 +1,43 @@
-"""Choose the candidates and the baseline among the rows of a table, and make the command of a row."""
+"""A file of recorded launches: a CSV, or a study's ``results.jsonl``, whose rows are the only candidates.
+
+The search asks for them in its own order. No rule judges a row, and its repeats answer a configuration's launches in
+turn. With a ladder a row has a curve: a study's rows bring theirs; in a CSV the column ``concurrency`` (or
+``max_concurrency``, as vLLM calls it) says at which one a row was measured, and rows that differ in nothing else are
+one configuration. Where it is empty the row is of the workload as it is; where it never is, the highest concurrency of
+the ladder stands for the workload.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import lru_cache
+from pathlib import Path
 
+from autotune.backends import PHASES, Backend, Evaluator, OwnCandidates, noise_factor
 from autotune.engines import Engine, engine
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.loadgen.workloads import load_workload
+from autotune.metrics.table import CURVE, scaled
+from autotune.notify import Watch, silent
 from autotune.replay.table import (
     ENGINE,
     PLAIN,
+    REPLAY,
     UNKNOWN,
     VERSION,
+    Row,
     Table,
     cell_text,
+    check_unchanged,
+    digest,
     engine_name,
     parse_value,
+    read_table,
     same_value,
     value_at,
 )
@@ -27,17 +45,168 @@ from autotune.space.context import Context, default_of
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.space.promises import Promised, admitted, given_up_by, promises_of
+from autotune.study.goals import Asked
+from autotune.study.options import RunOptions, VerifyOptions
 from autotune.study.recommendation import STAND_IN
-from autotune.study.spec import AUTO, StudySpec
-from autotune.trial import Command, Configuration, Scalar
+from autotune.study.spec import AUTO, EngineChoice, StudySpec
+from autotune.trial import Command, Configuration, Evidence, Metrics, Scalar, State, Trial, TrialResult
 
 KnownEngines = Mapping[str, tuple[Engine, Context]]
 """The table's engines that have an engine card, each with the context of its commands."""
-
+COLUMNS = ("concurrency", "max_concurrency")
+NOTHING_LAUNCHED = {
+    "engine_args": "--engine-arg",
+    "engine_bins": "--engine-bin",
+    "images": "--image",
+    "hf_token_file": "--hf-token-file",
+    "min_context": "--min-context",
+    "goodput": "--goodput",
+}
+"""Options that mean nothing where a file answers."""
 _NO_COMMAND = (BadInput, ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError)
 """What the expressions of an engine card may raise for values that nobody checked."""
 _SHOWN = 12
 _FORM = "'column=value,…', e.g. 'engine=vllm,tensor_parallel=8'; a part with a comma in it is quoted"
+
+
+class RecordedTable(Backend):
+    """See `Backend`."""
+
+    form = "replay:FILE"
+    evidence = Evidence.REPLAYED
+    noise_by_default = 0.0
+
+    @classmethod
+    def of(cls, on: str) -> RecordedTable:
+        return cls(f"{REPLAY}{Path(on.removeprefix(REPLAY)).expanduser().absolute()}")
+
+    @property
+    def path(self) -> Path:
+        return Path(self.on.removeprefix(REPLAY))
+
+    def evaluator(self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> Evaluator:
+        return Replayed(self, spec, library)
+
+    def table(self, sha256: str | None, library: Library, ladder: Sequence[int] = ()) -> tuple[Table, tuple[int, ...]]:
+        """Read the table, with curves where there is a ladder, and the concurrencies of the ladder that it has.
+
+        Raises `BadInput` where the file is gone, has changed since the study began, or has no load of the ladder.
+        """
+        content = digest(self.path)
+        check_unchanged(self.path, content, sha256)
+        return _read(self.path, content, library.roots[:-1], tuple(library.own_files("engines")), tuple(ladder))
+
+    def fields(self, options: RunOptions, library: Library) -> tuple[Asked, tuple[str, ...]]:
+        if given := [option for name, option in NOTHING_LAUNCHED.items() if getattr(options, name)]:
+            raise BadInput(f"{' and '.join(given)}: nothing is launched where a file answers; leave it out")
+        sha256 = digest(self.path)
+        table, _ = self.table(sha256, library)
+        engines = [engine_name(text, library) for text in options.engines] or list(table.engines)
+        for name in engines:
+            if name not in table.engines:
+                raise UnknownName("engine", name, table.engines, f"They are those of {table.path}.")
+        workloads = tuple(dict.fromkeys(options.workloads)) or (table.workload or "sharegpt",)
+        asked: Asked = {
+            "on": self.on,
+            "table_sha256": sha256,
+            "engines": tuple(EngineChoice(name=n, version=table.version_of(n)) for n in dict.fromkeys(engines)),
+            "workloads": workloads,
+            "pins": dict(setting(table, text, "--set", library) for text in options.pins),
+            "baseline": options.baseline,
+        }
+        return asked, tuple(_notes(options, table, workloads[0]))
+
+    def ladder(self, ladder: tuple[int, ...], asked: Asked, library: Library) -> tuple[tuple[int, ...], Sequence[str]]:
+        table, _ = self.table(asked["table_sha256"], library)
+        laddered, there = self.table(asked["table_sha256"], library, ladder)
+        return there, tuple(f"{table.path}: {note}" for note in laddered.notes if note not in table.notes)
+
+    def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
+        table, _ = self.table(spec.table_sha256, library, spec.ladder)
+        known = known_engines(spec, {name: table.version_of(name) for name in table.engines}, library)
+        commands = {row.configuration: row.command for row in table.rows if row.command is not None}
+        return OwnCandidates(candidates_of(spec, table, known, library), known, command_writer(commands, known))
+
+    def announcement(self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None) -> str:
+        return f"REPLAYED: nothing is launched; all numbers come from {self.path}, as they were recorded."
+
+
+@lru_cache(maxsize=3)
+def _read(
+    path: Path, sha256: str, overlays: tuple[Path, ...], engines: tuple[Path, ...], ladder: tuple[int, ...]
+) -> tuple[Table, tuple[int, ...]]:
+    """Read a table once for the specification, its candidates and all launches."""
+    if not ladder:
+        return read_table(path, Library(overlays, engines)), ()
+    table, _ = _read(path, sha256, overlays, engines, ())
+    return _of_study(table, ladder) if table.of_study else _of_csv(table, ladder)
+
+
+def command_writer(commands: Mapping[Configuration, Command], known: KnownEngines) -> Callable[[Candidate], Command]:
+    """What writes a candidate's command: as it was recorded, else as its engine would."""
+
+    def write(candidate: Candidate) -> Command:
+        recorded = commands.get(candidate.configuration)
+        return recorded or command_of(candidate, *known.get(candidate.configuration.engine, (None, None)))
+
+    return write
+
+
+@dataclass(frozen=True, slots=True)
+class Replayed:
+    """Evaluates from a table of recorded launches.
+
+    The launches of a configuration take its rows in turn: launch ``k`` gets row ``k`` modulo their number. A workload
+    that this row lacks is taken from the next row that has it. Raises `BadInput` where the file has changed.
+    """
+
+    backend: RecordedTable
+    spec: StudySpec
+    library: Library
+    evidence: Evidence = Evidence.REPLAYED
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
+        table, _ = self.backend.table(self.spec.table_sha256, self.library, self.spec.ladder)
+        repeats = table.repeats[table.key(trial.configuration)]
+        first = trial.launch_index % len(repeats)
+        turn = [*repeats[first:], *repeats[:first]]
+        row = turn[0]
+        metrics: dict[str, Metrics] = {}
+        factor = noise_factor(self.spec.noise, self.spec.seed, trial)
+        for name in trial.workloads:
+            key = table.key_of_workload(name, objective=name == self.spec.workloads[0])
+            source = next((r for r in turn if key in r.metrics), None) if row.failure is None else None
+            if source is not None and key is not None:
+                metrics[name] = scaled(source.metrics[key], factor) if self.spec.noise else dict(source.metrics[key])
+        return TrialResult(
+            state=State.COMPLETE if row.failure is None else State.FAILED,
+            evidence=self.evidence,
+            evidence_of=row.evidence,
+            failure=row.failure,
+            metrics=metrics,
+            times_s=dict.fromkeys(PHASES, 0.0) | dict(row.times_s),
+            gpus=self.spec.gpus,
+            node=f"replayed-{self.spec.hardware.name}",
+            started_at=started_at,
+        )
+
+
+def _notes(options: RunOptions, table: Table, workload: str) -> Iterator[str]:
+    failed = sum(row.failure is not None for row in table.rows)
+    counted = f"{len(table.rows)} rows of {len(table.repeats)} configurations, {failed} of them failed"
+    metrics = tuple(dict.fromkeys(name for names in table.metrics.values() for name in names))
+    # So that a misspelt metric is seen to be taken for a knob.
+    columns = f"knobs: {shortened(table.columns) or 'none'}; metrics: {shortened(metrics) or 'none'}"
+    yield f"{table.path}: {counted}; {columns}"
+    for note in table.notes:
+        yield f"{table.path}: {note}"
+    if table.workload is not None and table.key_of_workload(workload, objective=True) == PLAIN:
+        yield f"the figures of {workload} are those that {table.path} has of {table.workload}"
+    if options.space is not None:
+        yield f"--space tells what models, nodes and engines are; only rows of {table.path} are tried"
+    if options.hours is not None and not any(row.times_s for row in table.rows):
+        yield f"--hours is not used: {table.path} does not say how long launches took"
 
 
 def setting(table: Table, text: str, option: str, library: Library) -> tuple[str, Scalar]:
@@ -297,3 +466,87 @@ def _flags(columns: Mapping[str, Scalar]) -> list[str]:
         if value is not False:
             words += [flag] if value is True else [flag, cell_text(value)]
     return words
+
+
+def _of_study(table: Table, ladder: tuple[int, ...]) -> tuple[Table, tuple[int, ...]]:
+    rows = [replace(row, metrics={w: _narrowed(m, ladder) for w, m in row.metrics.items()}) for row in table.rows]
+    curves = (curve for row in rows for m in row.metrics.values() for curve in m.get(CURVE, ()))
+    there = {int(point["concurrency"]) for point in curves}
+    if not there:
+        raise BadInput(f"--ladder: no launch in {table.path} was measured at concurrency {_numbers(ladder)}")
+    return replace(table, rows=rows, notes=(*table.notes, *_missing(ladder, there))), _those(ladder, there)
+
+
+def _narrowed(metrics: Metrics, ladder: tuple[int, ...]) -> Metrics:
+    rows = [row for row in metrics.get(CURVE, ()) if row.get("concurrency") in ladder]
+    rest = {name: value for name, value in metrics.items() if name != CURVE}
+    return {**rest, CURVE: rows} if rows else rest
+
+
+def _of_csv(table: Table, ladder: tuple[int, ...]) -> tuple[Table, tuple[int, ...]]:
+    column = next((name for name in COLUMNS if name in table.columns), None)
+    if column is None:
+        raise BadInput(
+            f"--ladder: {table.path} does not say at which concurrency a row was measured; a CSV has a column "
+            f"{COLUMNS[0]!r} for it, a study's results.jsonl the curves of its finals"
+        )
+    loads = {row.configuration.knobs.get(column) for row in table.rows}
+    there = _those(ladder, loads)
+    if not there:
+        has = _numbers(sorted(load for load in loads if isinstance(load, int)))
+        raise BadInput(f"--ladder {_numbers(ladder)}: {table.path} has no row at these; its {column}: {has}")
+    whole = None if None in loads else there[-1]
+    columns = tuple(name for name in table.columns if name != column)
+    rows, left_out = [], 0
+    for group in _groups(table, column).values():
+        mine = group.get(whole, [])
+        left_out += not mine
+        rows += [_with_curve(row, number, group, there) for number, row in enumerate(mine)]
+    notes = [*table.notes, *_missing(ladder, there)]
+    if whole is not None:
+        notes.append(f"every row names its {column}: the objective is that at {whole}")
+    if left_out:
+        notes.append(f"{left_out} configurations are left out: they have no row at that load")
+    if not rows:
+        raise BadInput(f"--ladder: no configuration of {table.path} has a row at {column} {whole}")
+    return replace(table, columns=columns, rows=rows, notes=tuple(notes)), there
+
+
+def _groups(table: Table, column: str) -> dict[Hashable, dict[object, list[Row]]]:
+    """Group a table's rows: configuration without the concurrency column → concurrency → rows."""
+    groups: dict[Hashable, dict[object, list[Row]]] = {}
+    for row in table.rows:
+        knobs = dict(row.configuration.knobs)
+        load = knobs.pop(column)
+        group = groups.setdefault((row.configuration.engine, *knobs.values()), {})
+        group.setdefault(load, []).append(replace(row, configuration=Configuration(row.configuration.engine, knobs)))
+    return groups
+
+
+def _with_curve(row: Row, number: int, group: Mapping[object, Sequence[Row]], ladder: tuple[int, ...]) -> Row:
+    """A row with the curve of its repeat; of a load that has fewer repeats they come in turn."""
+    if row.failure is not None:
+        return row
+    metrics = {}
+    for workload, measured in row.metrics.items():
+        curve = []
+        for concurrency in ladder:
+            turn = [r for r in group.get(concurrency, ()) if r.failure is None and workload in r.metrics]
+            if turn:
+                curve.append({"concurrency": concurrency, **turn[number % len(turn)].metrics[workload]})
+        metrics[workload] = {**measured, CURVE: curve}
+    return replace(row, metrics=metrics)
+
+
+def _those(ladder: tuple[int, ...], loads: Collection[object]) -> tuple[int, ...]:
+    return tuple(c for c in ladder if c in loads)
+
+
+def _missing(ladder: tuple[int, ...], there: Collection[int]) -> list[str]:
+    missing = [c for c in ladder if c not in there]
+    rest = _numbers(_those(ladder, there))
+    return [f"--ladder: no row is of concurrency {_numbers(missing)}, so it is {rest}"] if missing else []
+
+
+def _numbers(numbers: Sequence[int]) -> str:
+    return ", ".join(map(str, numbers)) or "none"

@@ -1,31 +1,25 @@
-"""Evaluates by launching a server, loading it over HTTP, and stopping it.
-
-One path for real engines (``process``, ``docker``), for the emulated ones that stand in for 8 GPUs (``emulator``) and
-for a server that somebody else runs (``external:URL``).
-"""
+"""Evaluates by launching a server, loading it over HTTP, and stopping it: one path for all backends with servers."""
 
 from __future__ import annotations
 
 import json
 import platform
-import sys
 import time
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-
-import yaml
+from typing import ClassVar
 
 from autotune.accuracy.asking import NoAnswers
 from autotune.accuracy.check import timed
 from autotune.accuracy.gate import check_of_study
-from autotune.engines import engine
+from autotune.backends import PHASES, Backend, backend_of
+from autotune.backends.readback import read_back, read_served
+from autotune.engines import Engine, engine
 from autotune.errors import BadInput, CannotGoOn, ClientFailed
-from autotune.evaluate import PHASES
-from autotune.evaluate.offline import load_search
-from autotune.evaluate.readback import read_back, read_served
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.finding import FoundCapacity, find_load
 from autotune.loadgen.measuring import measure
@@ -37,27 +31,22 @@ from autotune.loadgen.speculation import DraftReader
 from autotune.loadgen.workloads import load_workload, on_ladder
 from autotune.metrics.table import CURVE, INVALID
 from autotune.notify import Stage, Watch, silent
-from autotune.prepare.weights import weights_failure
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
-from autotune.serving.command import cache_variables, with_known_ports
-from autotune.serving.docker import DockerLauncher
-from autotune.serving.external import connect
+from autotune.serving.command import with_known_ports
 from autotune.serving.ports import NoFreePort
 from autotune.serving.preflight import Node
 from autotune.serving.process import ProcessLauncher
 from autotune.serving.replicas import launch_all
 from autotune.serving.secrets import read_secret
 from autotune.serving.server import Server
-from autotune.simulator.node.calibration import Calibration, calibration_of
+from autotune.serving.weights import missing_for
 from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.space.schema import EngineCard
 from autotune.study.home import make_trial_folder, write_atomically
-from autotune.study.spec import StudySpec
+from autotune.study.spec import StudySpec, is_local
 from autotune.trial import Command, Evidence, Failure, FailureKind, Metrics, State, Trial, TrialResult
 
-EMULATOR_STARTUP_S = 1.0
-"""An emulated engine need not take a real one's minutes to load."""
 DEATH_S = 5.0
 """How long a server whose requests were cut off is given to show that it died, and why."""
 
@@ -77,7 +66,7 @@ class Launched:
     """Launches each trial's command, measures its workloads on the warm server, and stops the server.
 
     Attributes:
-        spec: says where: ``process``, ``docker``, ``emulator`` or ``external:URL``.
+        spec: its backend is a `ServerBackend`.
         folder: the study's; each trial gets ``trials/<number>/`` in it.
         ports: those that servers may be given; None: any of `autotune.serving.ports.RANGE`.
         waits_s: before each further try of a launch that failed for a reason that is not the configuration's.
@@ -98,8 +87,15 @@ class Launched:
     node: Node | None = None
 
     @property
+    def backend(self) -> ServerBackend:
+        """The study's backend, which starts the servers."""
+        backend = backend_of(self.spec)
+        assert isinstance(backend, ServerBackend)
+        return backend
+
+    @property
     def evidence(self) -> Evidence:
-        return Evidence.EMULATED if self.spec.on == "emulator" else Evidence.MEASURED
+        return self.backend.evidence
 
     def __call__(self, trial: Trial) -> TrialResult:
         """See `Evaluator`. Launches again after a while where the configuration is not to blame.
@@ -113,9 +109,9 @@ class Launched:
         # Of all tries; the waits between them count as ``launch``.
         times_s = dict.fromkeys(PHASES, 0.0)
         node = self.node or node_of(self.spec)
-        waits_s = self.waits_s if self._ours else ()
+        waits_s = self.waits_s if self.backend.launches else ()
         for i, wait_s in enumerate((*waits_s, None)):
-            unfit = self._unfit(trial, node) if self._ours else None
+            unfit = self._unfit(trial, node) if self.backend.launches else None
             result = self._failed(unfit) if unfit else self._launch(trial, node, times_s)
             failure = result.failure
             if wait_s is None or failure is None or not _is_blameless(result) or result.quarantine or failure.lasting:
@@ -126,18 +122,13 @@ class Launched:
             with measured(times_s, "launch"):
                 self.pause(wait_s)
         # Where the next trial would fare no better, the study stops; this trial is made again on resuming.
-        if failure is not None and self._ours and _is_blameless(result) and not result.quarantine:
+        if failure is not None and self.backend.launches and _is_blameless(result) and not result.quarantine:
             if unfit:
                 raise CannotGoOn(failure.message)
             if trial.number == 0:
                 raise CannotGoOn(f"the first launch failed, and not for its configuration: {failure.message}")
         where = platform.node()
         return replace(result, times_s=times_s, gpus=self.spec.gpus, node=where, started_at=started_at)
-
-    @property
-    def _ours(self) -> bool:
-        """Whether we launch the servers."""
-        return not self.spec.on.startswith("external:")
 
     def _unfit(self, trial: Trial, node: Node) -> Failure | None:
         """Why nothing can be launched here: the machine, or the weights on it."""
@@ -156,12 +147,7 @@ class Launched:
         self.notify(Stage(trial.number, "starting"))
         try:
             with measured(times_s, "launch"):
-                if self._ours:
-                    card = with_known_ports(kind.card, kind.table(trial.engine_version).flags)
-                    server = launch_all(self._launcher(), self._command(trial, card), folder, card)
-                else:
-                    key = read_secret(self.spec.api_key_env, self.spec.api_key_file, "--api-key")
-                    server = connect(self.spec.on.removeprefix("external:"), self.spec.model.id, key)
+                server = self.backend.start(self, trial, kind, folder)
         except NoFreePort as error:
             return self._failed(Failure(FailureKind.PORT, f"No server can be launched: {error}."))
         with server:
@@ -189,25 +175,6 @@ class Launched:
         longest = max(load_workload(name, self.library).longest_request for name in self.spec.workloads)
         return Context(self.spec.model, self.spec.hardware, self.spec.gpus, trial.engine_version, longest)
 
-    def _launcher(self) -> ProcessLauncher:
-        token = read_secret(None, self.spec.hf_token_file, "--hf-token")
-        kind = DockerLauncher if self.spec.on == "docker" else ProcessLauncher
-        return kind(self.shutdown, {} if token is None else {"HF_TOKEN": token}, self.ports)
-
-    def _command(self, trial: Trial, card: EngineCard) -> Command:
-        command, version = trial.command, trial.engine_version
-        if self.spec.on == "emulator":
-            return emulated(command, self.spec, calibration_of(self.library), version)
-        if self.spec.on != "process":
-            # A container has volumes of its own for them.
-            return command
-        # Kernels belong to the engine that is there, not to the known version whose table stands for it.
-        installed = self.spec.installed.get(card.engine)
-        version = installed.version if installed else version
-        # Not part of what is recommended: a person has caches of their own.
-        caches = cache_variables(card.serving.caches, card.engine, version, self.spec.hardware.name, command.env)
-        return replace(command, env={**caches, **command.env})
-
     def _load(
         self, server: Server, trial: Trial, card: EngineCard, folder: Path, times_s: dict[str, float]
     ) -> TrialResult:
@@ -233,8 +200,8 @@ class Launched:
                 seed = self.spec.seed + (0 if concurrency else trial.launch_index)
                 measurement: Measurement | FoundCapacity
                 try:
-                    if self.spec.find_load is not None and not concurrency and name == self.spec.workloads[0]:
-                        search = load_search(self.spec, workload, trial.role)
+                    search = None if concurrency else self.backend.load_search(self.spec, name, workload, trial.role)
+                    if search is not None:
                         measurement = find_load(server.url, server.model, workload, seed, search, options)
                     else:
                         measurement = measure(server.url, server.model, workload, seed, options)
@@ -309,19 +276,50 @@ def _is_blameless(result: TrialResult) -> bool:
     return result.state is State.INVALID and not result.metrics
 
 
+def weights_failure(trial: Trial, kind: Engine, spec: StudySpec) -> Failure | None:
+    """What a trial's weights lack on this node of a cluster; None where that is nothing, or not certain."""
+    backend = backend_of(spec)
+    if not backend.on_gpus or is_local(spec.executor):
+        return None  # Here they were checked before the first launch.
+    if (installed := spec.installed.get(kind.name)) is not None:
+        kind = kind.installed(installed.program, kind.table(installed.version))
+    one = missing_for(trial.command, kind, trial.engine_version, spec, contained=backend.contained)
+    return None if one is None else Failure(FailureKind.INFRASTRUCTURE, one.told("on this node:"), lasting=True)
+
+
 def node_of(spec: StudySpec) -> Node:
     """What a study's launches need of this machine: its GPUs only where they run on them."""
-    on_gpus = spec.on in ("process", "docker") and spec.hardware.vendor != "cpu"
+    on_gpus = backend_of(spec).on_gpus and spec.hardware.vendor != "cpu"
     return Node(count=spec.gpus) if on_gpus else Node(gpus=tuple)
 
 
-def emulated(command: Command, spec: StudySpec, calibration: Calibration, version: str) -> Command:
-    """Wrap an engine's command in ``autotune emulate``."""
-    gpus = str(spec.gpus // command.replicas)
-    options = ["--hw", "hardware.yaml", "--calibration", "coefficients.yaml", "--gpus", gpus]
-    options += ["--engine-version", version, "--startup-s", str(EMULATOR_STARTUP_S)]
-    argv = (sys.executable, "-m", "autotune", "emulate", *options, "--", *command.argv)
-    card, figures = (yaml.safe_dump(d.model_dump(mode="json"), sort_keys=False) for d in (spec.hardware, calibration))
-    # As the environment that a real engine would get: `emulate` corrects what stands in front of a typed command.
-    files = {**command.files, "hardware.yaml": card, "coefficients.yaml": figures}
-    return replace(command, argv=argv, files=files)
+class ServerBackend(Backend):
+    """A backend whose trials are loaded over HTTP."""
+
+    def evaluator(self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> Launched:
+        return Launched(spec, library, folder, notify=notify)
+
+    @abstractmethod
+    def start(self, run: Launched, trial: Trial, kind: Engine, folder: Path) -> Server:
+        """Start a trial's server, or connect to it; raises `NoFreePort` or `BadInput`.
+
+        Args:
+            kind: the trial's engine.
+            folder: the trial's own.
+        """
+
+
+class LaunchingBackend(ServerBackend):
+    """A backend that launches the servers."""
+
+    launcher: ClassVar[type[ProcessLauncher]] = ProcessLauncher
+
+    def start(self, run: Launched, trial: Trial, kind: Engine, folder: Path) -> Server:
+        token = read_secret(None, run.spec.hf_token_file, "--hf-token")
+        launcher = self.launcher(run.shutdown, {} if token is None else {"HF_TOKEN": token}, run.ports)
+        card = with_known_ports(kind.card, kind.table(trial.engine_version).flags)
+        return launch_all(launcher, self.start_command(trial, card, run), folder, card)
+
+    def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
+        """The command that is started for a trial; its own but for what is of this machine alone."""
+        return trial.command

@@ -1,0 +1,325 @@
+"""Where trials run: the contract of backends, and `backend_of`, which chooses one by ``--on``.
+
+A backend says what candidates there are, who evaluates them, and what its launches need. It is chosen once; nobody
+else asks which one it is. Each other file is one backend, except the last three:
+
+process      engines that are installed on this machine
+docker       engines in containers of this machine
+external     one server that somebody else runs, by its URL
+emulator     engines' stand-ins: real processes and HTTP at the times of the simulated node
+simulator    the simulated node in virtual time
+table        a file of recorded launches, which the search asks in its own order
+bundle       a bundled study, whose launches are answered in their order
+
+servers      what the first four share: the evaluator that loads a server over HTTP
+readback     what an engine that is ready made of its arguments
+checked      around each evaluator, so that no figure leaves it that cannot be
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from importlib import import_module
+from pathlib import Path
+from typing import ClassVar, Protocol
+
+import numpy as np
+
+from autotune.engines import Engine
+from autotune.errors import BadInput
+from autotune.loadgen.capacity.judge import LOOKS
+from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
+from autotune.loadgen.workloads import Workload, how_fixed, load_workload
+from autotune.notify import Notify, Watch, silent
+from autotune.space.cards import HardwareCard
+from autotune.space.context import Context
+from autotune.space.enumeration import Candidate, CandidateSet
+from autotune.space.library import Library, packaged
+from autotune.space.schema import EngineCard
+from autotune.study.goals import Asked
+from autotune.study.options import RunOptions, VerifyOptions
+from autotune.study.recommendation import Exclusion, Recommendation
+from autotune.study.spec import StudySpec
+from autotune.trial import Command, Evidence, Launch, Role, Trial, TrialResult
+
+BACKENDS = {
+    "process": "autotune.backends.process:Process",
+    "docker": "autotune.backends.docker:Docker",
+    "emulator": "autotune.backends.emulator:Emulator",
+    "external": "autotune.backends.external:External",
+    "simulator": "autotune.backends.simulator:Simulator",
+    "replay": "autotune.backends.bundle:RecordedBundle",
+}
+"""``--on`` up to its colon to the class. By name, so that what asks a backend imports no load generator."""
+
+PHASES = ("launch", "ready", "warmup", "load", "stop")
+"""The keys of `TrialResult.times_s`, in their order."""
+_VIRTUAL = (Evidence.SIMULATED, Evidence.REPLAYED)
+
+
+class Evaluator(Protocol):
+    """Evaluates trials; a picklable callable."""
+
+    @property
+    def evidence(self) -> Evidence:
+        """Where its numbers come from."""
+        ...
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        """Launch, load, stop. A configuration that cannot run is a result, not an exception."""
+        ...
+
+
+@dataclass(frozen=True)
+class OwnCandidates:
+    """The candidates of a backend that has its own.
+
+    Attributes:
+        engines: those that have an engine card, each with the context of its commands.
+        command_of: writes a candidate's command.
+        excluded: engines that were not searched.
+        recorded: launches that are answered one after the other.
+    """
+
+    candidates: CandidateSet
+    engines: Mapping[str, tuple[Engine, Context]]
+    command_of: Callable[[Candidate], Command]
+    excluded: tuple[Exclusion, ...] = ()
+    recorded: Sequence[Launch] = field(default=())
+
+
+@dataclass(frozen=True)
+class Backend(ABC):
+    """Where trials run; an immutable value that can be pickled.
+
+    Attributes:
+        on: as ``study.yaml`` has it.
+        form: how ``--on`` is written.
+        evidence: how its launches are made. Launches that are simulated or replayed take no time (`virtual`); figures
+            that are simulated or emulated come from the simulator (`predicted`).
+        foreign: somebody else runs the server: nothing can be set on it, and a launch cannot be repeated.
+        on_gpus: launches run engines on GPUs of this machine, which must be idle, and read a model's weights.
+        installed: the engines are those of this machine, with their versions and options.
+        contained: launches run in containers.
+        startup_s: seconds that every server takes to start; None: as long as the engine takes.
+        noise_by_default: sigma of the noise that is added to a launch; None: launches have noise of their own.
+        looks: that each load of a load search may have.
+        confirms: whether a rate that a load search finds is confirmed by a long load.
+    """
+
+    on: str
+    form: ClassVar[str]
+    evidence: ClassVar[Evidence]
+    foreign: ClassVar[bool] = False
+    on_gpus: ClassVar[bool] = False
+    installed: ClassVar[bool] = False
+    contained: ClassVar[bool] = False
+    startup_s: ClassVar[float | None] = None
+    noise_by_default: ClassVar[float | None] = None
+    looks: ClassVar[int] = LOOKS
+    confirms: ClassVar[bool] = True
+
+    @classmethod
+    def of(cls, on: str) -> Backend:
+        """Make the backend of ``--on``, paths made absolute; raises `BadInput` for a text of another form."""
+        if on != cls.form:
+            raise _unknown(on)
+        return cls(on)
+
+    @property
+    def kind(self) -> str:
+        """``on`` up to its colon."""
+        return self.on.partition(":")[0]
+
+    @property
+    def elsewhere(self) -> str:
+        """`kind` where engines are not started from this machine's installation; else empty."""
+        return "" if self.installed else self.kind
+
+    @property
+    def virtual(self) -> bool:
+        """True if launches are made in no time: without a server, in virtual time or from a file."""
+        return self.evidence in _VIRTUAL
+
+    @property
+    def predicted(self) -> bool:
+        """True if the launches' figures come from the simulator."""
+        return self.evidence in (Evidence.SIMULATED, Evidence.EMULATED)
+
+    @property
+    def recorded(self) -> bool:
+        """True if launches are answered from a file."""
+        return self.evidence is Evidence.REPLAYED
+
+    @property
+    def launches(self) -> bool:
+        """True if servers are launched: they can be launched again, and take settings and secrets."""
+        return not self.virtual and not self.foreign
+
+    @abstractmethod
+    def evaluator(self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> Evaluator:
+        """Make the evaluator of a study.
+
+        Args:
+            folder: the study's, for what launches leave behind.
+            notify: called when a launch is tried again, and with its stages.
+        """
+
+    def load_search(self, spec: StudySpec, name: str, workload: Workload, role: Role) -> LoadSearch | None:
+        """Make the load search of a launch, whose rate is confirmed where it is compared in the end.
+
+        None: the workload is sent as it is.
+
+        Args:
+            name: of the workload.
+        """
+        if spec.find_load is None or name != spec.workloads[0]:
+            return None
+        confirm_s = CONFIRM_S if self.confirms and role in (Role.BASELINE, Role.CONTROL, Role.FINAL) else 0.0
+        return LoadSearch.of(spec.find_load, spec.slos, workload, self.looks, spec.request_limits, confirm_s)
+
+    # The question: from options to a specification.
+
+    def check(self, options: RunOptions, hardware: HardwareCard) -> None:
+        """Raise `BadInput` for options that have no meaning here."""
+
+    def whole_spec(self, options: RunOptions, library: Library) -> StudySpec | None:
+        """Return the whole specification, where a file has it; None: the options are the question."""
+        return None
+
+    def fields(self, options: RunOptions, library: Library) -> tuple[Asked, tuple[str, ...]] | None:
+        """Return the fields that engines and workloads decide, and notes; None: the engines' cards do."""
+        return None
+
+    def noise(self, asked: float | None) -> float:
+        """Return the sigma of the noise that is added to a launch; raises `BadInput` where none can be."""
+        if asked and self.noise_by_default is None:
+            raise BadInput(f"--noise {asked:g}: launches on {self.on} have noise of their own")
+        return asked if asked is not None else self.noise_by_default or 0.0
+
+    def ladder(self, ladder: tuple[int, ...], asked: Asked, library: Library) -> tuple[tuple[int, ...], Sequence[str]]:
+        """Return the concurrencies of a ladder that can be measured, and notes; raises `BadInput` for none."""
+        name = asked["workloads"][0]
+        if fixed := how_fixed(load_workload(name, library)):
+            raise BadInput(
+                f"--ladder: {name} {fixed}, so no other concurrency can be set; a ladder needs one load that is sent "
+                "all at once, such as sharegpt or random:3200:800. The loads of such a workload are measured without "
+                "--ladder"
+            )
+        return ladder, ()
+
+    def images(
+        self,
+        texts: Sequence[str],
+        cards: Sequence[EngineCard],
+        versions: Mapping[str, str],
+        hardware: HardwareCard,
+        library: Library,
+    ) -> dict[str, tuple[str, str]]:
+        """Choose version and container image by engine; empty where no containers run.
+
+        Args:
+            texts: of ``--image``.
+            versions: by engine, those that were asked for.
+
+        Raises `BadInput` for an image that would not be used, and a version without one.
+        """
+        if texts:
+            raise BadInput(f"--image is for --on docker, and this study runs on {self.on}")
+        return {}
+
+    # The candidates, and their commands.
+
+    def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates | None:
+        """Return the candidates; None: those of the search space."""
+        return None
+
+    def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
+        """Explain why an engine cannot run here; None where it can."""
+        return None
+
+    def version_of(self, kind: Engine, spec: StudySpec) -> str:
+        """Return the version of an engine that is not searched, as a baseline's."""
+        return kind.version()
+
+    def typed_command(self, command: Command, kind: Engine) -> Command:
+        """Return the command that starts here what a person typed."""
+        return command
+
+    def place(self, command: Command, card: EngineCard, spec: StudySpec) -> Command:
+        """Return the command as it is launched: in its engine's container, or as it is; raises `BadInput`."""
+        return command
+
+    def fetch(self, spec: StudySpec, engines: Sequence[str], notify: Notify) -> None:
+        """Fetch what launches need before the first one, container images for instance; raises `BadInput`."""
+
+    # What is said.
+
+    def announcement(self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None) -> str:
+        """Write the first line of a study: where its numbers come from.
+
+        Args:
+            options: as typed; None: the study was begun before.
+        """
+        line = f"measured on {self.on}"
+        if random := [name for name in spec.workloads if not load_workload(name, library).has_text]:
+            line += (
+                f"; the prompts of {', '.join(random)} are random tokens: acceptance of drafts, routing of experts and "
+                "prefix hits are not those of real text, which --workload prose, code or sharegpt:FILE sends"
+            )
+        return line
+
+    def conclusion(self, spec: StudySpec, recommendation: Recommendation) -> str:
+        """Compare the recommendation with a recorded one in a sentence; empty where there is none."""
+        return ""
+
+
+def backend_of(spec: StudySpec) -> Backend:
+    """Return the backend of a study."""
+    return backend_named(spec.on)
+
+
+def backend_named(on: str) -> Backend:
+    """Return the backend of ``--on``; raises `BadInput` for a text that names none."""
+    path = BACKENDS.get(on.partition(":")[0])
+    if path is None:
+        raise _unknown(on)
+    return _load(path).of(on)
+
+
+def evaluator_for(spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> Evaluator:
+    """Make the evaluator of a study, see `Backend.evaluator`; it can be pickled, so that nodes make their own."""
+    return backend_of(spec).evaluator(spec, library, folder, notify)
+
+
+def noise_factor(sigma: float, seed: int, trial: Trial) -> float:
+    """Draw a log-normal factor on the node's speed, fixed by (seed, candidate, launch index)."""
+    fingerprint = int(trial.configuration.fingerprint, 16)
+    generator = np.random.default_rng([seed, fingerprint, trial.launch_index])
+    return math.exp(sigma * float(generator.standard_normal()))
+
+
+def missing_files(kind: Engine, name: str, folders: Sequence[str]) -> str | None:
+    """Say which of an engine's packaged files a simulated backend lacks; None where they are there."""
+    absent = next((path for folder in folders if not (path := packaged(folder, kind.name)).is_file()), None)
+    if absent is None:
+        return None
+    return f"the {name} knows nothing of {kind.name}: there is no {absent}; use --on process"
+
+
+def _load(path: str) -> type[Backend]:
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)  # type: ignore[no-any-return]
+
+
+def forms(*, virtual: bool) -> str:
+    """List how ``--on`` is written, of all backends or of those with servers."""
+    backends = [_load(path) for path in BACKENDS.values()]
+    return ", ".join(one.form for one in backends if virtual or one.evidence not in _VIRTUAL)
+
+
+def _unknown(on: str) -> BadInput:
+    return BadInput(f"--on {on}: this version runs trials on: auto, {forms(virtual=True)}")

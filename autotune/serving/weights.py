@@ -1,0 +1,135 @@
+"""What a model's weights lack on this machine, by the files of the command's folder or of the Hub's cache.
+
+Only what is certain counts as missing: a server would download it while its readiness is waited for, or not start.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from autotune.engines.engine import Engine, ParsedCommand
+from autotune.errors import BadInput
+from autotune.serving.docker_run import models_folder
+from autotune.study.spec import StudySpec
+from autotune.trial import Command
+
+MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".engine")
+_SHARD = re.compile(r"(.+-)(\d+)(-of-)(\d+)(\.\w+)")
+_POINTER_BYTES = 200
+"""A file that git left in place of a large one is smaller, and no weights are."""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Weights that are not complete: what they lack, where, 10^9 bytes to fetch, and the command that does.
+
+    The command is empty where the model's id on the Hub is not known.
+    """
+
+    what: str
+    folder: Path
+    gb: float
+    fetch: tuple[str, ...]
+
+    def told(self, option: str = "with --fetch or") -> str:
+        """A sentence, with the way to fetch them."""
+        way_out = f"fetch them first, {option}\n{shlex.join(self.fetch)}" if self.fetch else "put them there"
+        return f"{self.what}; {way_out}"
+
+
+def missing_for(command: Command, kind: Engine, version: str, spec: StudySpec, *, contained: bool) -> Missing | None:
+    """What a command's weights lack; None where that is nothing, or not certain.
+
+    Args:
+        contained: the command runs in a container, which sees HF_HOME and no other cache of this machine.
+    """
+    # A table that the version borrows need not know every word that was passed through.
+    with suppress(BadInput):
+        parsed = kind.parse(command, version)
+        return _missing_of(parsed, spec, contained) if kind.card.checkpoint_files else None
+    return None
+
+
+def _missing_of(command: ParsedCommand, spec: StudySpec, contained: bool) -> Missing | None:
+    environment, model, place = {**os.environ, **command.env}, Path(command.model), command.args.get("download_dir")
+    load_format = command.config.get("load_format") or command.args.get("load_format") or "auto"
+    foreign = any(name.endswith("_USE_MODELSCOPE") for name in environment)
+    if foreign or str(load_format).lower() not in ("auto", "safetensors"):
+        return None
+    if model.is_dir():
+        names = (n for n in (spec.model.id, *spec.model.aliases) if MODEL_ID.fullmatch(n) and not Path(n).exists())
+        return _lacking([model], model, next(names, ""), [f"--local-dir={model}"], spec)
+    if model.exists() or not MODEL_ID.fullmatch(command.model) or (place and contained):
+        return None
+    if contained:
+        environment = {name: value for name, value in environment.items() if not name.endswith("_HUB_CACHE")}
+    hub, revision = Path(place) if place else hub_folder(environment), command.args.get("revision")
+    options = [] if hub == hub_folder(os.environ) else [f"--cache-dir={hub}"]
+    options += [f"--revision={revision}"] if revision else []
+    return _lacking(snapshots(hub, command.model, revision or "main"), hub, command.model, options, spec)
+
+
+def _lacking(folders: list[Path], place: Path, model_id: str, options: list[str], spec: StudySpec) -> Missing | None:
+    """What the most complete of a model's folders lacks."""
+    lacking, count = min(map(missing_shards, folders), key=lambda one: len(one[0]), default=([""], 1))
+    if not lacking:
+        return None
+    gb = spec.model.weights_gb * len(lacking) / count
+    some = f"{len(lacking)} of {count} files are missing ({lacking[0]} …)" if lacking[0] else "none of them are there"
+    what = f"the weights of {model_id or spec.model.id} are not complete in {place}: {some}, about {gb:,.1f} GB"
+    return Missing(what, place, gb, (_downloader(spec), "download", model_id, *options) if model_id else ())
+
+
+def missing_shards(folder: Path) -> tuple[list[str], int]:
+    """The weight files that a model's folder lacks, and of how many; of several formats, in the most complete one.
+
+    Known by its indices, else by the files' numbers (``…-00001-of-00163…``); without any file, one without a name.
+    """
+    files = (path for path in folder.glob("*") if path.suffix in _SUFFIXES and os.path.exists(path))
+    there = {path.name for path in files if path.stat().st_size > _POINTER_BYTES}
+    listed = [set[str]()]
+    for index in folder.glob("*.index.json"):
+        with suppress(OSError, ValueError, KeyError, AttributeError):
+            listed.append(set(json.loads(index.read_bytes())["weight_map"].values()))
+    formats = [names for names in (*listed, *map(_series, there.difference(*listed))) if names]
+    return min(((sorted(n - there), len(n)) for n in formats), key=lambda one: len(one[0]), default=([""], 1))
+
+
+def _series(name: str) -> set[str]:
+    """The names of all shards that belong with one; a file without a number is alone."""
+    shard = _SHARD.fullmatch(name)
+    if shard is None:
+        return {name}
+    begin, number, of, count, end = shard.groups()
+    return {f"{begin}{i:0{len(number)}}{of}{count}{end}" for i in range(1, int(count) + 1)}
+
+
+def _downloader(spec: StudySpec) -> str:
+    """The Hub's command on the PATH, else beside an engine; ``hf``, or what it was called before 0.34."""
+    beside = [os.path.dirname(one.program[0]) for one in spec.installed.values() if os.path.isabs(one.program[0])]
+    path = os.pathsep.join([os.environ.get("PATH", os.defpath), *beside])
+    name = next((name for name in ("hf", "huggingface-cli") if shutil.which(name, path=path)), "hf")
+    return name if shutil.which(name) else shutil.which(name, path=path) or name
+
+
+def hub_folder(environment: Mapping[str, str]) -> Path:
+    """Where huggingface_hub keeps models; raises `BadInput` for a user without a home."""
+    named = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
+    return Path(named or Path(models_folder(environment), "hub")).expanduser()
+
+
+def snapshots(hub: Path, model_id: str, revision: str = "main") -> list[Path]:
+    """The folders that may be a model's revision: its commit's, or all where no commit of ``main`` is known."""
+    folder, commit = hub / f"models--{model_id.replace('/', '--')}", "*" if revision == "main" else revision
+    with suppress(OSError):
+        commit = (folder / "refs" / revision).read_text(encoding="utf-8").strip()
+    return sorted(folder.glob(f"snapshots/{commit}"))
