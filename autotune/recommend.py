@@ -19,12 +19,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from autotune import comparison, curves
+from autotune import comparison
 from autotune.comparison import Sheet
 from autotune.metrics.table import HEADLINE, METRICS
 from autotune.search import equivalents, timeline
-from autotune.search.decide.estimate import Spread, mean, percent
-from autotune.search.decide.sequential_test import Outcome
+from autotune.search.decide.sequential_test import Outcome, Spread, mean, percent
 from autotune.search.decide.verdict import Judgement, evidence, judge
 from autotune.search.front import dominated
 from autotune.search.history import History
@@ -275,7 +274,7 @@ def _on_ladder(sheet: Sheet) -> list[FrontPoint]:
     spec, groups = sheet.spec, dict[str, list[tuple[int, int | None, list[tuple[float, float]]]]]()
     for position in (p for p in sheet.history.by_position if sheet.history.feasible(p, Role.FINAL)):
         name = sheet.history.candidates.items[position].configuration.engine
-        loads = curves.loads_of(spec, sheet.measured(position))
+        loads = comparison.loads_of(spec, sheet.measured(position))
         groups.setdefault(name, []).extend((position, load, scores) for load, scores in loads.items())
     points = []
     for group in filter(None, groups.values()):

@@ -22,7 +22,7 @@ from autotune.machine.gpu import has
 from autotune.notify import Notify
 from autotune.prepare.candidates import prepare, typed_candidate
 from autotune.search.budget import RESERVE
-from autotune.search.decide.estimate import mean
+from autotune.search.decide.sequential_test import mean
 from autotune.search.decide.verdict import evidence, judge
 from autotune.search.history import History
 from autotune.space.context import RANKS

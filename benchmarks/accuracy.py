@@ -33,9 +33,9 @@ from autotune.accuracy.builtin import contexts
 from autotune.accuracy.check import Builtin
 from autotune.loadgen.client.target import Target
 from autotune.simulator.emulator.answers import AnswerSettings, GreedyAnswer
+from autotune.simulator.emulator.http import text_tokens
 from autotune.simulator.emulator.launch import Emulation, prepare_launch
 from autotune.simulator.emulator.process import emulate
-from autotune.simulator.emulator.requests import text_tokens
 from autotune.space.library import Library
 
 COMMAND = ("vllm", "serve", "deepseek-ai/DeepSeek-V3.2", "-tp", "8")

@@ -31,8 +31,7 @@ import numpy as np
 
 from autotune.search.acquisition import Suggestion
 from autotune.search.decide.verdict import Judgement, judge
-from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels, one_thread
+from autotune.search.gp.kernels import Encoding, Kernels, one_thread
 from autotune.search.history import Entry, History
 from autotune.search.plan import Plan, Step
 from autotune.search.sampler import CandidateSampler

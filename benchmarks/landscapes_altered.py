@@ -11,8 +11,7 @@ import numpy as np
 from landscape import Absent, Landscape, believed, layout_of, study_of
 from scipy.stats import rankdata
 
-from autotune.search.gp.encoding import Encoding, is_size
-from autotune.search.gp.kernels import Prior
+from autotune.search.gp.kernels import Encoding, Prior, is_size
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.trial import Configuration, Failure, FailureKind, Scalar

@@ -26,8 +26,7 @@ from autotune.loadgen.workloads import load_workload
 from autotune.metrics.table import HEADLINE
 from autotune.prepare.candidates import Prepared
 from autotune.search.acquisition import suggest
-from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels
+from autotune.search.gp.kernels import Encoding, Kernels
 from autotune.search.history import Entry, History
 from autotune.search.priors import priors_of
 from autotune.search.priors.simulated import _launch_s, _predicted

@@ -18,8 +18,7 @@ from landscape import Landscape, command_of
 from optuna.trial import TrialState
 
 from autotune.recommend import recommend
-from autotune.search.gp.encoding import ENGINE, Encoding
-from autotune.search.gp.kernels import Kernels
+from autotune.search.gp.kernels import ENGINE, Encoding, Kernels
 from autotune.search.history import Entry, History
 from autotune.search.sampler import CandidateSampler
 from autotune.search.study import Study

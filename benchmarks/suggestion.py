@@ -19,8 +19,7 @@ import numpy as np
 from decisions import study_spec
 
 from autotune.search.acquisition import suggest
-from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels, Prior, one_thread
+from autotune.search.gp.kernels import Encoding, Kernels, Prior, one_thread
 from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.trial import Configuration, Role

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from autotune.backends import evaluator_for
 from autotune.backends.checked import Checked
 from autotune.backends.simulator import Simulated
-from autotune.curves import Difference, compare, crossings
+from autotune.comparison import Difference, compare, crossings
 from autotune.engines import recognise, split_command
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import how_fixed, load_workload, on_ladder
@@ -27,7 +27,7 @@ from autotune.outputs.report.words import conclusion
 from autotune.prepare.build_spec import build_spec
 from autotune.recommend import recommend
 from autotune.search import objective
-from autotune.search.decide.estimate import Spread
+from autotune.search.decide.sequential_test import Spread
 from autotune.study.goals import DEFAULT_LADDER, goals_of
 from autotune.study.options import RunOptions
 from autotune.study.results import launch_of, row_of

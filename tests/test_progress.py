@@ -11,8 +11,7 @@ from rich.console import Console
 
 from autotune.metrics.formulas import Slo
 from autotune.notify import Stage
-from autotune.outputs.outlook import Prediction, cost_line, first_trials, predict
-from autotune.outputs.progress import LiveBlock, Progress
+from autotune.outputs.progress import LiveBlock, Prediction, Progress, cost_line, first_trials, predict
 from autotune.outputs.tracking.content import launch_tags
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare

@@ -21,8 +21,7 @@ from autotune.backends.readback import read_back, read_served
 from autotune.engines import Engine, engine
 from autotune.errors import BadInput, CannotGoOn, ClientFailed
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.finding import FoundCapacity, find_load
-from autotune.loadgen.measuring import measure
+from autotune.loadgen.measuring import FoundCapacity, find_load, measure
 from autotune.loadgen.prefix_cache import PrefixCache
 from autotune.loadgen.request_file import requests_path, write_requests
 from autotune.loadgen.results import LoadOptions, Measurement, to_json

@@ -11,8 +11,7 @@ from autotune.loadgen.bench import printing, results
 from autotune.loadgen.bench.options import BenchOptions
 from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
 from autotune.loadgen.client.messages import Progress
-from autotune.loadgen.finding import FoundCapacity, find_load
-from autotune.loadgen.measuring import measure
+from autotune.loadgen.measuring import FoundCapacity, find_load, measure
 from autotune.loadgen.prefix_cache import PrefixCache
 from autotune.loadgen.results import LoadOptions, Measurement
 from autotune.loadgen.server_client import ServerClient

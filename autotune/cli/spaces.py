@@ -136,8 +136,7 @@ def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> Non
     from autotune.simulator.emulator.card import EmulationCard
     from autotune.simulator.node.calibration import Calibration, Physics
     from autotune.simulator.node.coefficients import SpeedCard
-    from autotune.space.checking import check
-    from autotune.space.library import kind_of
+    from autotune.space.library import check, kind_of
 
     schemas: dict[str, type[BaseModel]] = {
         "workloads": Workload,

@@ -165,8 +165,7 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
 
 
 def _dry_run(spec: StudySpec, as_json: bool) -> None:
-    from autotune.outputs.outlook import cost, cost_line, first_trials
-    from autotune.outputs.progress import described
+    from autotune.outputs.progress import cost, cost_line, described, first_trials
     from autotune.outputs.report.words import layouts
     from autotune.prepare.candidates import prepare
     from autotune.prepare.weights import missing_weights

@@ -13,7 +13,7 @@ from autotune.engines import engine
 from autotune.errors import BadInput
 from autotune.loadgen.bench.compare import SHOWN, Change, Interval, changes_json, rows_of
 from autotune.replay.bundle import BEGINNING, read_bundle
-from autotune.search.decide.estimate import percent
+from autotune.search.decide.sequential_test import percent
 from autotune.space.context import Context
 from autotune.space.fingerprint import effective
 from autotune.study.home import Home

@@ -18,7 +18,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from autotune.arrays import Bools, Floats, Ints
-from autotune.search.gp.encoding import Encoding, is_size
+from autotune.search.gp.kernels import Encoding, is_size
 
 _SINGLE, _PAIR, _CHANCE = 1.0, 0.3, 0.5
 """Odds of a cause before anything is known. Engines refuse values more often than single pairs."""

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from autotune.search import equivalents, objective, timeline
-from autotune.search.decide.estimate import Spread
-from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets
-from autotune.search.side_by_side import one_at_a_time
+from autotune.search.decide.sequential_test import Spread
+from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets, one_at_a_time
 from autotune.space.enumeration import CandidateSet
 from autotune.space.promises import BY_LENGTH, UNASKED, GivenUp
 from autotune.study.places import is_beside

@@ -21,7 +21,7 @@ import numpy as np
 
 from autotune.search.acquisition import GAIN, Suggestion, model_of, p_feasible
 from autotune.search.budget import LEAST_FINALS, RESERVE, before_finals, capacity, search_ends, usable_nodes
-from autotune.search.decide import control_runs, finals, simplify
+from autotune.search.decide import finals, simplify
 from autotune.search.decide.accuracy import suspected
 from autotune.search.decide.sequential_test import Outcome, outcome
 from autotune.search.decide.verdict import judge
@@ -29,10 +29,10 @@ from autotune.search.explain.explanation import LIKELY, ablated, most_telling
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
+from autotune.search.nodes import open_places
 from autotune.search.reach import OUT_OF_REACH, out_of_reach
 from autotune.search.repeats import challengers, next_repeat, ranked
 from autotune.search.sampler import CandidateSampler
-from autotune.search.side_by_side import open_places
 from autotune.study.places import is_alone
 from autotune.study.recommendation import Verdict
 from autotune.trial import Launch, Role
@@ -140,7 +140,7 @@ class Plan:
         # While nothing is there to put to the test there is no final to keep launches for.
         contested = bool(challengers(history))
         if step is None and len(history) < (search_ends(history, budget) if contested else budget):
-            node = control_runs.next_node(history, places) if contested else None
+            node = finals.next_node(history, places) if contested else None
             if node is not None:
                 return Step(Role.CONTROL, history.candidates.baseline, node)
             step = self._chosen(history, self._sampler.suggest(history), contested)

@@ -15,11 +15,10 @@ from autotune.errors import BadInput, UnknownName
 from autotune.search import SAMPLERS
 from autotune.search.acquisition import model_of
 from autotune.search.decide.accuracy import wants_answers
-from autotune.search.decide.estimate import percent
+from autotune.search.decide.sequential_test import percent
 from autotune.search.decide.verdict import judge
 from autotune.search.explain.explanation import KnownNoEffects, explain, learned_figures, regret
-from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels, Prior, one_thread
+from autotune.search.gp.kernels import Encoding, Kernels, Prior, one_thread
 from autotune.search.history import History
 from autotune.search.optuna_journal import Journal, interrupted
 from autotune.search.plan import Plan, Recorded, Step, Stop

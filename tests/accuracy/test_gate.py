@@ -11,7 +11,7 @@ import pytest
 from autotune.accuracy.builtin import contexts
 from autotune.accuracy.gate import Gate
 from autotune.simulator.emulator.answers import AnswerSettings, GreedyAnswer
-from autotune.simulator.emulator.requests import text_tokens
+from autotune.simulator.emulator.http import text_tokens
 from autotune.trial import Launch, Role, State
 from tests.product.cli import autotune, new_home
 from tests.test_recommend import CANDIDATES, launch, spec

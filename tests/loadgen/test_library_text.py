@@ -10,7 +10,7 @@ from autotune.loadgen.prefix_cache import expected_hit_rate
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.lengths import TextKind, documents, passages
-from autotune.simulator.emulator.requests import is_predictable, text_tokens
+from autotune.simulator.emulator.http import is_predictable, text_tokens
 
 
 @pytest.mark.parametrize("kind", ["prose", "code"])

@@ -21,8 +21,8 @@ from autotune.loadgen import LoadOptions, measure
 from autotune.loadgen.client.messages import Progress, RequestTimeouts, WorkerTask
 from autotune.loadgen.client.outcomes import tally
 from autotune.loadgen.client.target import Target
+from autotune.loadgen.measuring import Workers, workers_for
 from autotune.loadgen.prompts import PromptKey, Prompts
-from autotune.loadgen.workers import Workers, workers_for
 from autotune.loadgen.workloads import load_workload
 from tests.processes import alive, until
 
@@ -152,7 +152,7 @@ def test_workers_die_with_the_process_that_started_them(tmp_path):
     script.write_text(
         "import sys\n"
         "from tests.loadgen.test_workers import task_of\n"
-        "from autotune.loadgen.workers import Workers\n"
+        "from autotune.loadgen.measuring import Workers\n"
         "with Workers() as workers:\n"
         "    def tell(progress):\n"
         "        if progress.chunks == 4: print(*workers.pids, flush=True)\n"
@@ -184,7 +184,7 @@ def test_a_worker_that_is_busy_preparing_dies_with_its_parent_too(tmp_path):
     script.write_text(
         "import sys, threading\n"
         "from tests.loadgen.test_workers import task_of\n"
-        "from autotune.loadgen.workers import Workers\n"
+        "from autotune.loadgen.measuring import Workers\n"
         "with Workers() as workers:\n"
         "    share = task_of('http://127.0.0.1:9', 'random:4000:4:50000', 1)\n"
         "    sender = threading.Thread(target=workers.send, args=(share, 1), daemon=True)\n"

@@ -13,7 +13,7 @@ from autotune.loadgen.capacity.judge import LOOKS
 from autotune.loadgen.capacity.search import LoadSearch
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import Slo
-from autotune.outputs.outlook import predict
+from autotune.outputs.progress import predict
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
 from autotune.search.priors.simulated import physical

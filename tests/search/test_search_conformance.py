@@ -13,8 +13,7 @@ from optuna.samplers import BaseSampler
 from optuna.testing.pytest_samplers import BasicSamplerTestCase, RelativeSamplerTestCase, SingleOnlySamplerTestCase
 from search_landscapes import small
 
-from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels
+from autotune.search.gp.kernels import Encoding, Kernels
 from autotune.search.sampler import CandidateSampler
 
 KERNELS = Kernels(Encoding(small()))

@@ -17,10 +17,9 @@ from search_landscapes import Throughput, evaluate, grid, make_spec, opened, pla
 
 from autotune.metrics.formulas import Slo
 from autotune.recommend import recommend
-from autotune.search.decide.estimate import Spread
+from autotune.search.decide.sequential_test import Spread
 from autotune.search.explain.explanation import contributions, most_telling, no_effect_by_data
-from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels
+from autotune.search.gp.kernels import Encoding, Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet

@@ -13,8 +13,7 @@ from search_landscapes import evaluate, make_spec, opened, play, ridge, small
 from autotune.recommend import recommend
 from autotune.search.acquisition import suggest
 from autotune.search.front import dominated, expected_growth, non_dominated, reference_point, suggest_front
-from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels, one_thread
+from autotune.search.gp.kernels import Encoding, Kernels, one_thread
 from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.trial import Configuration, Launch, Role

@@ -9,11 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from search_landscapes import make_spec, small
 
-from autotune.search.decide import control_runs
-from autotune.search.decide.estimate import Spread
+from autotune.search.decide import finals
+from autotune.search.decide.sequential_test import Spread
 from autotune.search.decide.verdict import judge
-from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels
+from autotune.search.gp.kernels import Encoding, Kernels
 from autotune.search.history import Entry, History
 from autotune.search.nodes import additive_spread, contrast, node_offsets
 from autotune.search.plan import Plan, Step, Wait
@@ -92,7 +91,7 @@ def test_the_search_takes_scores_less_the_offset_and_launches_nothing_more_on_a_
     rows = [(Role.BASELINE, 0, n, s) for n, s in (("a", 0.0), ("b", 0.01), ("c", -0.01), ("d", -0.22))]
     once = placed([*rows, (Role.SEARCH, 1, "d", 0.0), (Role.SEARCH, 2, "a", 0.0)])
     assert [round(e.score, 2) for e in once.adjusted() if e.score is not None] == [0.0, 0.01, -0.01, 0.0, 0.22, 0.0]
-    assert control_runs.next_node(once, ["a", "d"]) == "d"
+    assert finals.next_node(once, ["a", "d"]) == "d"
     assert not once.off_nodes
     sure = placed([*rows, (Role.CONTROL, 0, "d", -0.21)])
     assert sure.off_nodes == sure.adjusted().off_nodes == {"d"}

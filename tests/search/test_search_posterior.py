@@ -15,8 +15,7 @@ from autotune.arrays import argmax, descending
 from autotune.search.acquisition import EVERY, model_of, neighbours, p_runs, shortlist, suggest
 from autotune.search.explain.explanation import learned_figures, regret
 from autotune.search.feasibility import p_starts
-from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels, Prior, UnsureFigure
+from autotune.search.gp.kernels import Encoding, Kernels, Prior, UnsureFigure
 from autotune.search.gp.posterior import Hyperparameters, HyperPrior, Posterior, sample
 from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet

@@ -11,8 +11,7 @@ from search_landscapes import command_of, make_spec, opened, small
 
 from autotune.metrics.formulas import MOST_VIOLATIONS, Slo
 from autotune.metrics.table import with_derived
-from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels, Prior
+from autotune.search.gp.kernels import Encoding, Kernels, Prior
 from autotune.search.history import Entry, History
 from autotune.search.plan import Plan, Stop, Wait
 from autotune.search.reach import LEAST, out_of_reach, times

@@ -25,8 +25,7 @@ from search_landscapes import (
 from autotune.errors import UnknownName
 from autotune.recommend import recommend
 from autotune.search import SAMPLERS
-from autotune.search.gp.encoding import Encoding, squared_distances
-from autotune.search.gp.kernels import Kernels
+from autotune.search.gp.kernels import Encoding, Kernels, squared_distances
 from autotune.search.history import Entry, History
 from autotune.search.sampler import CandidateSampler
 from autotune.space.enumeration import Candidate, CandidateSet

@@ -20,8 +20,7 @@ from autotune.search.decide.simplify import (
     subsets_towards_default,
     without_idle,
 )
-from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels, one_thread
+from autotune.search.gp.kernels import Encoding, Kernels, one_thread
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet

@@ -13,14 +13,12 @@ from search_landscapes import Throughput, evaluate, flat, make_spec, opened, pla
 from autotune.metrics.formulas import Slo
 from autotune.recommend import recommend
 from autotune.search.acquisition import Suggestion
-from autotune.search.decide import control_runs
+from autotune.search.decide import finals
 from autotune.search.decide import sequential_test as sequential
-from autotune.search.decide.estimate import Spread
 from autotune.search.decide.finals import looks
-from autotune.search.decide.sequential_test import Look, Outcome
+from autotune.search.decide.sequential_test import Look, Outcome, Spread
 from autotune.search.decide.verdict import judge
-from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels
+from autotune.search.gp.kernels import Encoding, Kernels
 from autotune.search.history import Entry, History
 from autotune.search.plan import Plan, Step, Stop
 from autotune.search.repeats import gradients
@@ -245,7 +243,7 @@ def test_a_repeat_goes_to_the_leader_that_may_change_the_choice() -> None:
 def test_a_change_of_the_baseline_is_said_beyond_noise() -> None:
     def said(scores: Mapping[int, float]) -> float | None:
         runs = tuple(Entry(n, Role.CONTROL, 0, s, violations={}) for n, s in scores.items())
-        return control_runs.change(History(make_spec(launches=30), SMALL, runs))
+        return finals.change(History(make_spec(launches=30), SMALL, runs))
 
     numbers = (0, 10, 15, 16, 19, 20)
     assert said({n: -0.006 * n + 0.005 * (-1) ** n for n in numbers}) == pytest.approx(-0.12, abs=0.02)

@@ -12,8 +12,7 @@ from autotune.loadgen.workloads import Workload
 from autotune.simulator.emulator.card import EmulationCard
 from autotune.simulator.node.calibration import Calibration, Physics
 from autotune.simulator.node.coefficients import SpeedCard
-from autotune.space.checking import check
-from autotune.space.library import Library, packaged, spaces_root
+from autotune.space.library import Library, check, packaged, spaces_root
 
 LLAMA = {
     "model_type": "llama",

@@ -11,7 +11,7 @@ from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
 from autotune.prepare.predicted_memory import MemoryPlans
 from autotune.simulator.node.memory import MemoryPlan
-from autotune.space.checking import check
+from autotune.space.library import check
 from autotune.study.options import RunOptions
 from autotune.study.user_library import library_of
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.bench.options import BenchOptions
-from autotune.loadgen.finding import FoundCapacity
+from autotune.loadgen.measuring import FoundCapacity
 from autotune.loadgen.prefix_cache import CacheReport
 from autotune.loadgen.request_file import requests_path, write_requests
 from autotune.loadgen.results import Measurement, to_json, worst_client

@@ -6,5 +6,5 @@
     outcomes      how a request can end, and what a server's answer says of it
     target        the server's address
 
-Nothing here is imported that takes long to load: a worker is a process of its own (`autotune.loadgen.workers`).
+Nothing here is imported that takes long to load: a worker is a process of its own (`autotune.loadgen.measuring`).
 """

@@ -25,8 +25,8 @@ import numpy as np
 from scipy.special import ndtr, stdtr
 
 from autotune.arrays import Floats
-from autotune.search.decide.estimate import CONFIDENCE, LAUNCH_NOISE
 from autotune.search.decide.finals import finals_of
+from autotune.search.decide.sequential_test import CONFIDENCE, LAUNCH_NOISE
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import BASELINE_ROLES, History
 from autotune.search.nodes import NodeScore, contrast

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from autotune.search.decide import control_runs, finals, simplify
-from autotune.search.decide.estimate import Spread, mean
-from autotune.search.decide.sequential_test import Outcome, estimate, outcome
+from autotune.search.decide import finals, simplify
+from autotune.search.decide.sequential_test import Outcome, Spread, estimate, mean, outcome
 from autotune.search.history import BASELINE_ROLES, History
 from autotune.search.nodes import contrast
 from autotune.search.repeats import challengers
@@ -40,7 +39,7 @@ class Judgement:
         challenger: position of the finalist, or of what would be it, with its own gain.
         spread: of one launch.
         outcome: of the finals' test; None where there was none.
-        change: of the baseline's score during the study, beyond noise; see `control_runs.change`.
+        change: of the baseline's score during the study, beyond noise; see `finals.change`.
     """
 
     verdict: Verdict
@@ -87,7 +86,7 @@ def judge(history: History) -> Judgement:
         gain,
         history.spread,
         ended,
-        control_runs.change(history),
+        finals.change(history),
     )
 
 

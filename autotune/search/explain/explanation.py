@@ -22,7 +22,7 @@ from scipy.special import ndtr, stdtr, stdtrit
 from autotune.arrays import descending
 from autotune.search import equivalents
 from autotune.search.acquisition import p_feasible, shortlist
-from autotune.search.decide.estimate import CONFIDENCE, LAUNCH_NOISE, Spread, Z, percent, percents
+from autotune.search.decide.sequential_test import CONFIDENCE, LAUNCH_NOISE, Spread, Z, percent, percents
 from autotune.search.decide.simplify import LEAST_EFFECT, ablations, own_default
 from autotune.search.decide.verdict import Judgement, default_of, roles_of
 from autotune.search.gp.kernels import Kernels

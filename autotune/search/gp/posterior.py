@@ -26,9 +26,8 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from autotune.arrays import Bools, Floats, Ints
-from autotune.search.decide.estimate import LAUNCH_NOISE
-from autotune.search.gp.encoding import ENGINE
-from autotune.search.gp.kernels import Kernels
+from autotune.search.decide.sequential_test import LAUNCH_NOISE
+from autotune.search.gp.kernels import ENGINE, Kernels
 
 # Natural-logarithm units: 0.1 is about 10 % of throughput. Of each pair: centre and spread of the logarithm.
 _SCALE, _BELIEVED_SCALE = (math.log(1.3), 0.5), (math.log(0.6), 0.5)

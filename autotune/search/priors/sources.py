@@ -24,8 +24,7 @@ from autotune.errors import BadInput, MalformedFile
 from autotune.metrics.table import METRICS
 from autotune.replay.table import read_table
 from autotune.search.feasibility import p_starts
-from autotune.search.gp.encoding import Encoding
-from autotune.search.gp.kernels import Kernels, Prior, one_thread
+from autotune.search.gp.kernels import Encoding, Kernels, Prior, one_thread
 from autotune.search.gp.posterior import Posterior
 from autotune.search.objective import weights
 from autotune.space.enumeration import Candidate, CandidateSet

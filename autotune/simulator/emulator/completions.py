@@ -24,16 +24,16 @@ from autotune.simulator.emulator.card import (
     of_version,
 )
 from autotune.simulator.emulator.engine import LiveEngine
-from autotune.simulator.emulator.http import HttpExchange
-from autotune.simulator.emulator.launch import EmulatedLaunch
-from autotune.simulator.emulator.requests import (
+from autotune.simulator.emulator.http import (
     CompletionRequest,
+    HttpExchange,
     Limits,
     RequestRefused,
     is_predictable,
     read_request,
     text_tokens,
 )
+from autotune.simulator.emulator.launch import EmulatedLaunch
 from autotune.space.entry import in_range
 
 ANSWER_TOKENS = text_tokens("".join(WORDS))

@@ -2,21 +2,30 @@
 
 Why not an ASGI server: see the package's docstring. It speaks what load generators and the engines' clients use:
 keep-alive, bodies of known length and chunked ones, ``Expect: 100-continue``, requests one after the other.
+
+The bodies of ``/v1/completions`` and ``/v1/chat/completions`` are read without a tokenizer: text counts as one token
+per piece of up to six letters, per three digits and per other sign, which is near what real tokenizers make of English.
+Token ids count as they are.
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
+import re
 import socket
 import struct
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import cast
+from itertools import pairwise
+from typing import Any, cast
+from zlib import crc32
 
 import httptools
 
+from autotune.simulator.emulator.card import HttpDialect, filled
 from autotune.trial import EMULATOR_NAME
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -180,3 +189,212 @@ class HttpConnection(asyncio.Protocol):
         """Close after what has been written."""
         if self._transport is not None:
             self._transport.close()
+
+
+_PIECE = re.compile(r" ?[^\W\d_]{1,6}| ?\d{1,3}|\s+|[^\w\s]|_")
+_NATURAL_TOKENS = 220
+"""Mean length of an answer that may end by itself: that of ShareGPT's answers, about."""
+_TEMPLATE_TOKENS = 3
+"""A chat template's marks around one message, about."""
+_PREDICTED_BY, _LEAST_PREDICTED_BY = 512, 64
+"""The latest tokens of a prompt that are looked at, and how few of them tell nothing."""
+_PREDICTABLE = 0.04
+_GENERATE = 0
+"""The mark that tells the model to answer."""
+
+
+class RequestRefused(Exception):
+    """A request that is answered with an error.
+
+    Attributes:
+        status: of HTTP.
+        kind: the error's type as the engines name it.
+    """
+
+    def __init__(self, status: int, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.status, self.kind, self.message = status, kind, message
+
+
+@dataclass(frozen=True, slots=True)
+class CompletionRequest:
+    """A request for completions.
+
+    Attributes:
+        prompts: token ids of each.
+        output_tokens: how many to generate for each.
+        were_text: whether a tokeniser had to make the prompts.
+        greedy: whether the answers are those of a model, see `answers`; else words of no meaning.
+        logprobs: likeliest tokens that are told with each; 0: none.
+        finish_reasons: why each ends: ``length``, or ``stop`` where the answer ends by itself.
+    """
+
+    chat: bool
+    stream: bool
+    include_usage: bool
+    prompts: list[list[int]]
+    output_tokens: list[int]
+    finish_reasons: list[str]
+    were_text: bool = True
+    greedy: bool = False
+    logprobs: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a server accepts.
+
+    Attributes:
+        dialect: whether a model's name is checked, and the templates of the refusals.
+        models: names under which it serves.
+        context: prompt + answer, tokens.
+        pool: the same, by the KV cache of a replica.
+        step: tokens of a prompt that one step can compute; None: prompts are cut into chunks.
+    """
+
+    dialect: HttpDialect
+    models: tuple[str, ...]
+    context: int
+    pool: int
+    step: int | None = None
+
+
+def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionRequest:
+    """Read and check a request; raises `RequestRefused`."""
+    document = _document(body)
+    if limits.dialect.checks_model and document.get("model", limits.models[0]) not in limits.models:
+        message = limits.dialect.unknown_model.replace("{name}", str(document["model"]))
+        raise RequestRefused(404, "NotFoundError", message)
+    if document.get("n", 1) != 1:
+        raise RequestRefused(400, "BadRequestError", "the emulator gives one answer per prompt: n must be 1")
+    prompt: Any = document.get("prompt")
+    prompts = [_chat_tokens(document)] if chat else _prompts(prompt)
+    wanted = _count(document, "max_completion_tokens") if chat else None
+    if wanted is None:
+        wanted = _count(document, "max_tokens")
+    if wanted is None and not chat:
+        wanted = limits.dialect.completion_tokens
+    natural = not document.get("ignore_eos", False)
+    least = _count(document, "min_tokens") or 0
+    answers = [_answer(prompt, wanted, least, natural, limits) for prompt in prompts]
+    options = document.get("stream_options") or {}
+    if not isinstance(options, dict):
+        raise RequestRefused(400, "BadRequestError", "stream_options must be an object")
+    stream = bool(document.get("stream", False))
+    return CompletionRequest(
+        chat=chat,
+        stream=stream,
+        include_usage=not stream or bool(options.get("include_usage", False)),
+        prompts=prompts,
+        output_tokens=[tokens for tokens, _ in answers],
+        finish_reasons=[reason for _, reason in answers],
+        were_text=chat or isinstance(prompt, str) or any(isinstance(part, str) for part in prompt),
+        # A load asks for answers of a given length, and nobody reads them: they cost nothing to make.
+        greedy=document.get("temperature") == 0 and not document.get("ignore_eos", False),
+        logprobs=_logprobs(document, chat),
+    )
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestRefused(400, "BadRequestError", f"the body is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise RequestRefused(400, "BadRequestError", "the body is not a JSON object")
+    return document
+
+
+def _count(document: dict[str, Any], name: str) -> int | None:
+    value = document.get(name)
+    if value is None:
+        return None
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise RequestRefused(400, "BadRequestError", f"{name} must be a whole number of at least 0, not {value!r}")
+    return value
+
+
+def _logprobs(document: dict[str, Any], chat: bool) -> int:
+    """Return the number of likeliest tokens asked for: a number for completions, a switch and a number for chats."""
+    if chat and not document.get("logprobs"):
+        return 0
+    return _count(document, "top_logprobs" if chat else "logprobs") or 0
+
+
+def _answer(prompt: list[int], wanted: int | None, least: int, natural: bool, limits: Limits) -> tuple[int, str]:
+    """Tokens to generate and the reason of the end; raises `RequestRefused` when they do not fit."""
+    room = min(limits.context, limits.pool) - len(prompt)
+    beyond_step = limits.step is not None and len(prompt) > limits.step
+    if room < 1 or (wanted or 0) > room or beyond_step:
+        message = (limits.dialect.too_long_for_step if beyond_step else None) or limits.dialect.too_long
+        facts = {"context": limits.context, "prompt": len(prompt), "answer": wanted or 0, "step": limits.step or 0}
+        facts["total"] = facts["prompt"] + facts["answer"]
+        raise RequestRefused(400, "BadRequestError", filled(message, facts))
+    most = max(1, room if wanted is None else wanted)
+    if not natural:
+        return most, "length"
+    # The same prompt always gets the same answer: an even spread around the mean, by the prompt's hash.
+    spread = crc32(repr(prompt[-32:]).encode()) % (2 * _NATURAL_TOKENS - 1)
+    end = max(least, 1 + spread)
+    return (end, "stop") if end < most else (most, "length")
+
+
+def is_predictable(tokens: Sequence[int]) -> bool:
+    """Return whether a prompt goes on as people write, so that a draft model often guesses right: it repeats itself.
+
+    Of prose and of code every tenth token and more follows the same token as the last time; of random words every
+    fortieth at most, of random ids none.
+    """
+    seen: dict[int, int] = {}
+    tokens, guessed = tokens[-_PREDICTED_BY:], 0
+    for before, token in pairwise(tokens):
+        guessed += seen.get(before) == token
+        seen[before] = token
+    return len(tokens) >= _LEAST_PREDICTED_BY and guessed >= _PREDICTABLE * len(tokens)
+
+
+def text_tokens(text: str) -> list[int]:
+    """Stand-in token ids of a text."""
+    return [crc32(piece.encode("utf-8", "surrogatepass")) for piece in _PIECE.findall(text)] or [0]
+
+
+def _prompts(prompt: Any) -> list[list[int]]:
+    """A text, a list of texts, token ids, or a list of lists of token ids."""
+    if isinstance(prompt, str):
+        return [text_tokens(prompt)]
+    if isinstance(prompt, list) and prompt:
+        if _are_ids(prompt):
+            return [prompt]
+        if all(isinstance(part, str) for part in prompt):
+            return [text_tokens(part) for part in prompt]
+        if all(isinstance(part, list) and part and _are_ids(part) for part in prompt):
+            return prompt
+    message = "prompt must be a text, a list of texts, a list of token ids, or a list of such lists"
+    raise RequestRefused(400, "BadRequestError", message)
+
+
+def _are_ids(values: list[Any]) -> bool:
+    return set(map(type, values)) == {int}
+
+
+def _chat_tokens(document: dict[str, Any]) -> list[int]:
+    messages = document.get("messages")
+    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
+        raise RequestRefused(400, "BadRequestError", "messages must be a list of at least one message")
+    tools = document.get("tools")
+    # Templates write them down before everything else.
+    tokens: list[int] = text_tokens(json.dumps(tools)) if tools else []
+    for message in messages:
+        role, said = crc32(str(message.get("role")).encode()), text_tokens(_content(message.get("content")))
+        if message.get("role") == "assistant":
+            # As it was generated: behind the mark that a prompt ends with.
+            tokens += [_GENERATE, *said] + [role] * (_TEMPLATE_TOKENS - 1)
+        else:
+            tokens += [role] * _TEMPLATE_TOKENS + said
+    return [*tokens, _GENERATE]
+
+
+def _content(content: Any) -> str:
+    if isinstance(content, list):
+        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+    return "" if content is None else str(content)
