@@ -71,6 +71,7 @@ def test_an_emulated_node_with_a_fault_costs_one_start(
     logs = [log.read_text() for log in (home / "studies" / "dead" / "trials").rglob("*.log")]
     starts = sum(text.count(LAST_WORDS[engine]) for text in logs)
     assert (done.code, starts) == (130, 1), done.err
+    assert any("Loading safetensors" in text for text in logs) == (fault == "shard-truncated")
     assert "the first launch failed, and not for its configuration" in done.err
     assert says in done.err
     assert way_out in done.err
