@@ -50,7 +50,7 @@ def test_a_layout_is_stated_in_the_engine_s_own_options_where_they_differ() -> N
     replicas = [layout(name, tensor_parallel=1, data_parallel=8) for name in ("vllm", "sglang")]
     told = layouts(spec, [layout("sglang", tensor_parallel=8, data_parallel=1), *replicas])
     assert [line.partition(":")[0] for line in told] == ["sglang"], "vLLM's options are the knobs"
-    assert "tensor_parallel=1 data_parallel=8 is --tp-size 8 --dp-size 8 --enable-dp-attention" in told[0]
+    assert "tensor_parallel=1 data_parallel=8 is --tp-size 8 --attn-dp-size 8" in told[0]
     assert layouts(spec, [layout("sglang", tensor_parallel=8, data_parallel=1)]) == []
 
 

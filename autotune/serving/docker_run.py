@@ -102,12 +102,17 @@ def newest_image(card: EngineCard, hardware: HardwareCard) -> tuple[str, str] | 
     return None
 
 
-def in_container(command: Command, image: str, card: EngineCard, hardware: HardwareCard) -> Command:
+def in_container(
+    command: Command, image: str, card: EngineCard, hardware: HardwareCard, docker: DockerCard | None = None
+) -> Command:
     """Put a command into a container of an image.
 
     Paths of this machine that it names are mounted at the same place, read-only; so are its own files.
+
+    Args:
+        docker: options of ``docker run``; None: the packaged ones.
     """
-    docker = docker_card()
+    docker = docker or docker_card()
     argv = (command.argv[0], *absolute_paths(command.argv[1:], command.files))
     handed_over = (*docker.devices[hardware.vendor], *networks_of(command, docker))
     options = [word for option in (*docker.options, *handed_over) for word in option]

@@ -185,8 +185,8 @@ def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Fail
     """
     line = _best_line(read_lines(log, offset))
     last_words = f"its log says: {line}" if line else "its log is empty"
-    # SGLang kills its own processes after any exception: only a log without one leaves the kernel to blame.
-    out_of_memory = exit_code == -signal.SIGKILL and not _EXCEPTION.search(line)
+    # SGLang kills its own processes after any exception: only a log without an error leaves the kernel to blame.
+    out_of_memory = exit_code == -signal.SIGKILL and not _EXCEPTION.search(line) and not _ERROR.search(line)
     hint = " (the kernel does that when the machine's memory is used up)" if out_of_memory else ""
     message = f"{title} ended {_how(exit_code)}{hint}; {last_words}"
     return Failure(FailureKind.CRASHED, f"{_shorten(message)} (see {log.name}).", line, unexplained=True)

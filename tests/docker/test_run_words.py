@@ -7,7 +7,6 @@ import os
 import shutil
 import subprocess
 import threading
-from dataclasses import replace
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from socketserver import ThreadingUnixStreamServer
@@ -21,7 +20,6 @@ from autotune.serving.docker_run import (
     in_container,
     models_folder,
     mounted_paths,
-    networks_of,
     newest_image,
     version_of,
 )
@@ -90,13 +88,19 @@ def test_deepep_gets_the_network_cards_where_there_are_some(there: bool, tmp_pat
     if there:
         folder.mkdir()
     card = docker_card()
+    assert card.networks[0].device == "/dev/infiniband"
     network = card.networks[0].model_copy(update={"device": str(folder)})
     docker = card.model_copy(update={"networks": [network]})
-    plain = Command(("vllm", "serve", "m"))
-    low_latency = replace(plain, argv=(*plain.argv, "--all2all-backend", "deepep_low_latency"))
-    assert networks_of(plain, docker) == []
-    assert networks_of(low_latency, docker) == (network.options if there else [])
-    assert network.options == [["--device", "/dev/infiniband"], ["--cap-add", "IPC_LOCK"]]
+
+    def handed_over(*options: str) -> tuple[list[str], list[str]]:
+        command = Command(("vllm", "serve", "m", *options))
+        argv = list(in_container(command, "vllm/vllm-openai:v0.33.0", engine, node, docker).words)
+        return values(argv, "--device"), values(argv, "--cap-add")
+
+    engine, node = LIBRARY.engine("vllm"), LIBRARY.node("h200")
+    assert handed_over() == ([], [])
+    low_latency = handed_over("--all2all-backend", "deepep_low_latency")
+    assert low_latency == ((["/dev/infiniband"], ["IPC_LOCK"]) if there else ([], []))
 
 
 def test_a_command_s_own_folder_of_models_is_mounted_and_named_once() -> None:

@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 
 from autotune.engines import engine, recognise, split_command
+from autotune.space.context import Context
+from autotune.space.library import Library
+from autotune.trial import Configuration
 from tests.data import LAB, SWEEP, rows
 from tests.engines.settings import failing_rules, set_by
 
+V32 = "deepseek-ai/DeepSeek-V3.2"
 # Part of a command (a flag and what it says), the engine, what it means. A command's knobs are the union.
 MEANING: list[tuple[str, str, dict[str, Any]]] = [
     ("-dp 8", "vllm", {"tensor_parallel": 1, "data_parallel": 8}),
@@ -97,3 +101,21 @@ def test_a_model_is_kept_as_it_was_written(text: str) -> None:
 
 def test_engines_are_known_by_their_aliases() -> None:
     assert engine("trtllm") is engine("tensorrt_llm")
+
+
+@pytest.mark.parametrize(
+    ("version", "options"),
+    [
+        ("0.5.6", "--tp-size 8 --dp-size 4 --enable-dp-attention"),
+        ("0.5.21", "--tp-size 8 --dp-size 4 --enable-dp-attention"),
+        ("0.5.22", "--tp-size 8 --attn-dp-size 4"),
+        ("0.5.23", "--tp-size 8 --attn-dp-size 4"),
+    ],
+)
+def test_sglang_s_attention_replicas_are_asked_for_as_the_version_knows_them(version: str, options: str) -> None:
+    """``--attn-dp-size`` is in the wheel of 0.5.22 and not in that of 0.5.21."""
+    library, kind = Library(), engine("sglang")
+    context = Context(library.model(V32), library.node("h200"), 8, version)
+    knobs = kind.default_knobs(context, {"tensor_parallel": 2, "data_parallel": 4})
+    typed = kind.command(Configuration("sglang", knobs), context).shell()
+    assert f"{V32} {options} --reasoning-parser" in typed

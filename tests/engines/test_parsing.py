@@ -51,6 +51,7 @@ SPELLINGS = [
     (f"{SGLANG} --tp 8 --disable-decode-cuda-graph", "0.5.23", {"cuda_graph_max_batch": 0}),
     (f"{SGLANG} --tp 8 --cuda-graph-backend-decode disabled", "0.5.23", {"cuda_graph_max_batch": 0}),
     (f"{SGLANG} --tp 8 --disable-cuda-graph --cuda-graph-backend-decode full", "0.5.23", {}),
+    (f"{SGLANG} --tp 8 --attn-dp-size 2", "0.5.23", {"tensor_parallel": 4, "data_parallel": 2}),
     (f"{SGLANG} --tp 8 --dp 8 --enable-dp-attention", "0.5.23", {"tensor_parallel": 1, "data_parallel": 8}),
     (f"{SGLANG} --tp 8 --dp 2 --enable-dp-attention", "0.5.6", {"tensor_parallel": 4, "data_parallel": 2}),
     (f"{TRT} --tp_size 8 --max_seq_len 32768", "1.2.0rc5", {"context_length": 32768}),

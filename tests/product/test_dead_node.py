@@ -10,10 +10,27 @@ from tests.engines.stand_ins import executable, python_with
 from tests.weight_files import cache
 
 from .cli import Finished, autotune, new_home, rows
+from .test_real_path import nothing_is_left
 
 ROOT = Path(__file__).resolve().parents[2]
 MODEL = "deepseek-ai/DeepSeek-V3.2"
 
+EMULATED = [
+    ("sglang", "gpus-not-ready", "Error 802: system not yet initialized", "nvidia-fabricmanager"),
+    ("vllm", "gpus-not-ready", "Error 802: system not yet initialized", "nvidia-fabricmanager"),
+    ("vllm", "hub-unreachable", "We couldn't connect to 'https://huggingface.co'", "the download"),
+    ("sglang", "model-unknown", f"{MODEL} is not a local folder and is not a valid model identifier", "id or path"),
+    ("vllm", "shard-truncated", "SafetensorError: Error while deserializing header", "download it again"),
+    ("tensorrt_llm", "mpi-slots-missing", "There are not enough slots available in the system", "MPI"),
+    ("tensorrt_llm", "gpus-missing", "Only 4 GPUs are available, but 8 are required", "CUDA_VISIBLE_DEVICES"),
+]
+"""Engine, fault of the emulated node, and what the message says: the log's telling words, and the way out."""
+LAST_WORDS = {
+    "vllm": "Engine core initialization failed",
+    "sglang": "Received sigquit from a child process",
+    "tensorrt_llm": "Executor worker returned error",
+}
+"""Each start that fails prints them once."""
 NODE_FAULTS = [
     "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
     "OSError: We couldn't connect to 'https://huggingface.co' to load the files, and couldn't find them cached.",
@@ -39,6 +56,27 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str) -> tuple[Fin
     few = ["--workload", "random:16:4:8", "--space", str(ROOT / "examples" / "small-space.yaml"), "--seed", "1"]
     home = new_home(tmp_path)
     return autotune("run", *question, *few, home=home), home, len(starts.read_text())
+
+
+@pytest.mark.parametrize(("engine", "fault", "says", "way_out"), EMULATED)
+def test_an_emulated_node_with_a_fault_costs_one_start(
+    tmp_path: Path, engine: str, fault: str, says: str, way_out: str
+) -> None:
+    home = new_home(tmp_path)
+    question = ["--model", MODEL, "--hw", "h200", "--engine", engine, "--on", "emulator", "--study", "dead"]
+    few = ["--workload", "random:16:4:8", "--space", str(ROOT / "examples" / "small-space.yaml"), "--seed", "1"]
+    if engine == "tensorrt_llm":
+        few = few[:2] + few[4:]
+    done = autotune("run", *question, *few, home=home, AUTOTUNE_EMULATE_FAULT=fault)
+    logs = [log.read_text() for log in (home / "studies" / "dead" / "trials").rglob("*.log")]
+    starts = sum(text.count(LAST_WORDS[engine]) for text in logs)
+    assert (done.code, starts) == (130, 1), done.err
+    assert any("Loading safetensors" in text for text in logs) == (fault == "shard-truncated")
+    assert "the first launch failed, and not for its configuration" in done.err
+    assert says in done.err
+    assert way_out in done.err
+    assert "0 launches are kept; go on with:\nautotune resume dead" in done.err
+    assert nothing_is_left(home, 0) == []
 
 
 @pytest.mark.parametrize("says", NODE_FAULTS)

@@ -50,7 +50,7 @@ def test_it_gains_a_third_for_certain_with_attention_replicas(main_job: tuple[Pa
     assert found["verdict"] == "better"
     replicas = found["config"]["data_parallel"]
     assert replicas > 1
-    flag = {"sglang": "--dp-size", "vllm": "--data-parallel-size"}[found["engine"]]
+    flag = {"sglang": "--attn-dp-size", "vllm": "--data-parallel-size"}[found["engine"]]
     assert found["argv"][found["argv"].index(flag) + 1] == str(replicas)
     assert found["command"] in done.out
     low, high = found["gain_ci95"]

@@ -56,5 +56,5 @@ def test_a_dry_run_launches_nothing(tmp_path: Path) -> None:
     done = autotune("run", "--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", *small, "--dry-run", home=home)
     assert done.code == 0, done.err
     assert "sglang.launch_server --model-path deepseek-ai/DeepSeek-V3.2" in done.out, "the baseline"
-    assert "--enable-dp-attention" in done.out, "a good start"
+    assert "--attn-dp-size 8" in done.out, "a good start"
     assert not home.exists()

@@ -41,6 +41,7 @@ def test_an_engine_s_other_ports_are_given_where_its_version_has_the_option() ->
     words = ["--nccl-port", "1", "--tp", "8"]
     known = with_known_ports(sglang, {"--nccl-port", "--tp"}).serving
     assert known.port_flags == {"--nccl-port": 240}
+    assert known.derived_ports == [*range(233, 240)], "ZMQ_TCP_PORT_DELTA of 0.5.23, and the six behind it"
     argv = with_serving(words, known, "127.0.0.1", 21000)
     assert argv == ("--tp", "8", "--enable-metrics", "--nccl-port", "21240", "--host", "127.0.0.1", "--port", "21000")
     old = with_known_ports(sglang, {"--tp"}).serving

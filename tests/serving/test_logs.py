@@ -163,8 +163,15 @@ def test_without_a_pattern(tmp_path: Path, log: str, exit_code: int, line: str) 
     assert ("SIGKILL" if exit_code < 0 else f"exit code {exit_code}") in failure.message
 
 
-@pytest.mark.parametrize(("log", "kernel"), [("ready\nserving", True), ("ready\nKeyError: 'x'\n", False)])
-def test_the_kernel_is_suspected_of_a_kill_only_where_the_log_has_no_exception(
+@pytest.mark.parametrize(
+    ("log", "kernel"),
+    [
+        ("ready\nserving", True),
+        ("ready\nKeyError: 'x'\n", False),
+        ("ready\nFatal Python error: Segmentation fault\nReceived sigquit from a child process.\n", False),
+    ],
+)
+def test_the_kernel_is_suspected_of_a_kill_only_where_the_log_has_no_error(
     tmp_path: Path, log: str, kernel: bool
 ) -> None:
     message = explain(tmp_path, "sglang", log, -9).message

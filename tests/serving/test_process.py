@@ -17,7 +17,7 @@ import pytest
 from autotune.errors import BadInput
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.serving.log_size import END_BYTES
-from autotune.serving.ports import is_free
+from autotune.serving.ports import NoFreePort, is_free, lease_port
 from autotune.serving.process import ProcessLauncher
 from autotune.serving.server import Server
 from autotune.trial import Command, FailureKind
@@ -241,6 +241,15 @@ def test_a_server_may_open_as_many_files_as_the_hard_limit_lets_it(tmp_path: Pat
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert given == (65535 if hard == resource.RLIM_INFINITY else min(hard, 65535), hard)
     assert_gone(server, token)
+
+
+def test_ports_at_a_card_s_distances_are_leased_with_the_server_s(tmp_path: Path) -> None:
+    serving = CARD.serving.model_copy(update={"derived_ports": [3], "port_flags": {"--other-port": 5}})
+    card = CARD.model_copy(update={"serving": serving})
+    with ProcessLauncher(GRACE).launch(stand_in("--never-ready"), tmp_path, card) as server:
+        for distance in (0, 3, 5):
+            with pytest.raises(NoFreePort):
+                lease_port([port_of(server) + distance])
 
 
 def test_files_lie_beside_the_server(tmp_path: Path, token: str) -> None:

@@ -46,6 +46,12 @@ LEAKED = "autotune-emulated-"
 
 FAULTS: Mapping[str, float] = {
     "die-at-start": 0.5,
+    "gpus-not-ready": 0,
+    "gpus-missing": 0,
+    "mpi-slots-missing": 0,
+    "hub-unreachable": 0,
+    "model-unknown": 0,
+    "shard-truncated": 0.5,
     "hang-at-start": 0.5,
     "slow-start": 5,
     "late-bind": 2,
@@ -65,6 +71,20 @@ FAULTS: Mapping[str, float] = {
 }
 """Name to the value when none is given; what happens, and the values' units, stand in ``docs/emulator.md``."""
 DIED = "RuntimeError: CUDA error: an illegal memory access was encountered"
+DEATHS: Mapping[str, str] = {
+    "die-at-start": DIED,
+    "gpus-not-ready": "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
+    "gpus-missing": "RuntimeError: Only 4 GPUs are available, but 8 are required.",
+    "mpi-slots-missing": "There are not enough slots available in the system to satisfy the 8",
+    "hub-unreachable": "OSError: We couldn't connect to 'https://huggingface.co' to load the files.",
+    "model-unknown": "OSError: {model} is not a local folder and is not a valid model identifier",
+    "shard-truncated": "SafetensorError: Error while deserializing header: incomplete metadata, file not fully covered",
+}
+"""Fault to the telling line of a server that dies of it while it starts: faults of a node, but for the first.
+
+Sources: cudaErrorSystemNotReady (huggingface/huggingface_hub#4134); NVIDIA/TensorRT-LLM#2594 and #5854; transformers'
+``cached_files``; safetensors, ``src/tensor.rs``.
+"""
 _LOOK_S = 0.2
 _SOCKETS = Path("/proc/net/unix")
 _BACKLOG = 4096
@@ -180,6 +200,8 @@ def start(launch: EmulatedLaunch, faults: Mapping[str, float], log: Log) -> None
     """Go through the card's phases in the time that the start takes; raises `Died` where it fails."""
     due_s, total_s = time.perf_counter(), launch.startup_s * faults.get("slow-start", 1.0)
     failure = launch.failure
+    if last_words := _last_words(launch, faults, loaded=0.0):
+        raise log.crash(last_words)
     for phase in launch.card.startup:
         if phase.shard is not None and failure is not None and not launch.fails_late:
             break
@@ -208,11 +230,17 @@ def _load(
         log.progress(template, **facts, passed=f"{passed_s:.0f}", rate=f"{shard / max(passed_s, 1e-3):.2f}")
         while shard >= shards * faults.get("hang-at-start", math.inf):
             time.sleep(3600)
-        if dies := shard >= shards * faults.get("die-at-start", math.inf):
+        if last_words := _last_words(launch, faults, shard / shards):
             break
     print(file=sys.stderr, flush=True)  # ends the line of the progress bar
-    if dies:
-        raise log.crash(DIED)
+    if last_words:
+        raise log.crash(last_words)
+
+
+def _last_words(launch: EmulatedLaunch, faults: Mapping[str, float], loaded: float) -> str:
+    """Return the telling line of a fault that ends the start at this share of the shards; empty: it goes on."""
+    words = next((DEATHS[name] for name in DEATHS if loaded >= faults.get(name, math.inf)), "")
+    return filled(words, {"model": launch.parsed.model})
 
 
 def _wait_until(due_s: float) -> None:
