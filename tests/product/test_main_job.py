@@ -96,7 +96,7 @@ def test_command_report_and_script_have_the_same_flags(main_job: tuple[Path, Fin
 
 
 LAUNCH = (
-    r"#\d+ +\d+/30  (baseline|search|drift|final) +(vllm|sglang|tensorrt_llm) +\S.*  "
+    r"#\d+ +\d+/30  (baseline|start|search|drift|final) +(vllm|sglang|tensorrt_llm) +\S.*  "
     r"([\d,.]+ simulated(  [-+][\d.]+ %)?|failed  \w+)  \d+ min  best [\d,.]+"
 )
 
