@@ -15,19 +15,19 @@ from typing import Any
 from autotune.backends import PHASES, Backend, backend_of, missing_files, noise_factor
 from autotune.engines import Engine, engine
 from autotune.engines.report_back import ReportedKnobs, compare
-from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload, on_ladder
 from autotune.metrics.table import CURVE
 from autotune.notify import Watch, silent
 from autotune.simulator.load import simulated_load
+from autotune.simulator.node.calibration import calibration_of
 from autotune.simulator.node.memory import plan_memory
 from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
-from autotune.space.cards import HardwareCard
 from autotune.space.context import Context
 from autotune.space.library import LOCAL, Library
 from autotune.study.options import RunOptions, VerifyOptions
 from autotune.study.spec import StudySpec
+from autotune.study.user_library import library_of
 from autotune.trial import Evidence, Failure, Metrics, Resolved, State, Trial, TrialResult
 
 
@@ -45,14 +45,15 @@ class Simulator(Backend):
     def evaluator(self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> Simulated:
         return Simulated(spec, library)
 
-    def check(self, options: RunOptions, hardware: HardwareCard) -> None:
-        if (hardware.name, hardware.vendor) == (LOCAL, "cpu"):
-            raise BadInput(
-                f"--hw {options.hardware}: this machine has no GPU, and predictions for a CPU are not calibrated; "
-                "measure with an engine that is installed here (--on process), or simulate a node, e.g. --hw h200"
-            )
-
     def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
+        if (spec.hardware.name, spec.hardware.vendor) == (LOCAL, "cpu"):
+            # The shipped rows are of GPUs: what they teach of an engine says nothing of a CPU.
+            covered = calibration_of(library_of(spec)).errors.covered
+            if not any((one.engine, one.gpu) == (kind.name, LOCAL) for one in covered):
+                return (
+                    "predictions for a CPU are not calibrated; measure a few launches here (--on process), let the "
+                    "simulator learn them (autotune calibrate --study STUDY), or simulate a node, e.g. --hw h200"
+                )
         return missing_files(kind, "simulator", ("simulation",))
 
     def announcement(self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None) -> str:

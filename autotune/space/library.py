@@ -147,9 +147,16 @@ def documents(root: Path, kind: str) -> list[tuple[str, Path]]:
 
 
 def packaged(kind: str, name: str) -> Path:
-    """The path of a packaged document, whether it exists or not."""
-    inside = Path(name, _ENGINE_FILES[kind]) if kind in _ENGINE_FILES else Path(kind, f"{name}.yaml")
-    return spaces_root() / inside
+    """The path of a packaged document, whether it exists or not.
+
+    Of an engine from another package it lies beside that one's card: ``llama_server.simulator.yaml``.
+    """
+    if kind not in _ENGINE_FILES:
+        return spaces_root() / kind / f"{name}.yaml"
+    own = spaces_root() / name / _ENGINE_FILES[kind]
+    point = None if own.is_file() else engine_points().get(name)
+    folder = _folder(point.module) if point else None
+    return own if folder is None else folder / f"{name}.{_ENGINE_FILES[kind]}"
 
 
 def read_document(path: Path) -> dict[str, Any]:

@@ -66,6 +66,20 @@ def test_every_candidate_of_vllm_parses_and_sets_nothing_that_only_gpus_have(ver
     assert tried["kv_cache_dtype"] == {"bfloat16"}
 
 
+def test_every_candidate_of_sglang_parses_and_sets_nothing_that_only_gpus_have(model: ModelCard) -> None:
+    kind, context = engine("sglang"), Context(model, CPU, 1, "0.5.23")
+    found = enumerate_engine(kind.card, context).configurations
+    assert len(found) > 20
+    for configuration in found:
+        command = kind.command(configuration, context)
+        assert "--device cpu" in command.shell()
+        assert not [word for word in (*ONLY_FOR_GPUS, "cuda", "tp-size") if word in command.shell()]
+        assert kind.knobs(kind.parse(command, "0.5.23"), context) == configuration
+    tried = {name: {c.knobs[name] for c in found} for name in kind.card.knobs}
+    assert tried["prefix_caching"] == {True, False}
+    assert tried["memory_fraction"] == tried["attention_backend"] == {None}
+
+
 def test_the_default_of_vllm_is_the_bare_command(model: ModelCard) -> None:
     """The defaults are those that vLLM 0.32 has on a CPU, so nothing is spelled out."""
     kind, context = engine("vllm"), Context(model, CPU, 1, "0.32.0")

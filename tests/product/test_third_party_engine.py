@@ -69,9 +69,17 @@ def tuned(machine: Machine, launches: int) -> tuple[dict[str, Any], list[dict[st
     return found, rows(machine.home, f"s{launches}")
 
 
-def test_the_prompt_cache_is_tried_and_shown(machine: Machine) -> None:
+@pytest.fixture(scope="module")
+def measured(machine: Machine) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The study ``s6``."""
+    return tuned(machine, 6)
+
+
+def test_the_prompt_cache_is_tried_and_shown(
+    machine: Machine, measured: tuple[dict[str, Any], list[dict[str, Any]]]
+) -> None:
     """Whether it pays is left open: beside other tests nothing is measured."""
-    found, every = tuned(machine, 6)
+    found, every = measured
     assert (found["engine"], found["evidence"]) == ("llama_server", "measured")
     # On a busy machine the client may not keep up; that launch says so and is made again, at most once.
     launches = [row for row in every if row["state"] != "invalid"]
@@ -109,23 +117,52 @@ def test_what_nobody_knows_of_it_is_said(machine: Machine) -> None:
     assert "4 candidates" in shown.out, shown.err
     checked = autotune("space", "check", "--engine", "llama_server", home=machine.home)
     assert checked.out.endswith("llama_server.yaml: valid\n"), checked.err
-    refused = machine.ask("run", "--model", "./tiny.gguf", *QUESTION, "--on", "simulator")
-    assert refused.code == 2
-    assert "predictions for a CPU are not calibrated" in refused.err
-    assert "--on process" in refused.err
+    # Its figures lie beside its card, and hold for the CPU that it needs.
     predicted = autotune(
-        *("simulate", "--hw", "h200", "--model-id", "deepseek-ai/DeepSeek-V3.2"),
+        *("simulate", "--hw", "h200", "--model-id", "deepseek-ai/DeepSeek-V3.2", "--json"),
         *("--", "llama-server", "--model", "x.gguf"),
         home=machine.home,
     )
-    assert predicted.code == 2
-    assert "unknown engine for simulation 'llama_server'" in predicted.err
+    assert "this card describes llama-server without a GPU" in predicted.json["failure"]["message"], predicted.err
     # Where it does not fit, it is left out with the reason, and everything else is as if it were not there.
     both = ["--engine", "vllm", "--engine", "llama_server", "--dry-run"]
     elsewhere = machine.ask("run", "--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "mi300x", *both)
     assert elsewhere.code == 0, elsewhere.err
     assert "llama_server: excluded, this card describes llama-server without a GPU" in elsewhere.out
     assert "vllm: " in elsewhere.out
+
+
+def test_a_prediction_is_measured_on_the_real_server(
+    machine: Machine, measured: tuple[dict[str, Any], list[dict[str, Any]]]
+) -> None:
+    """Measured launches teach the simulator this CPU; what it says then of other commands is measured."""
+    baseline = "llama-server --model ./tiny.gguf --parallel 4 --threads 1 --no-cache-prompt"
+    question = ["run", "--model", "./tiny.gguf", *QUESTION, "--set", "threads=1", "--baseline", baseline]
+    simulated = [*question, "--on", "simulator", "--study", "q", "--launches", "6"]
+    refused = machine.ask(*simulated)
+    assert refused.code == 2
+    assert "predictions for a CPU are not calibrated" in refused.err
+    assert "--on process" in refused.err
+    learned = machine.ask("calibrate", "--study", "s6")
+    assert learned.code == 0, learned.err
+    done = machine.ask(*simulated)
+    assert done.code == 0, done.err
+    guess = json.loads((machine.home / "studies" / "q" / "recommendation.json").read_text())
+    # 525 of 600 tokens are shared by all prompts.
+    assert (guess["evidence"], guess["config"]["prefix_caching"]) == ("simulated", True)
+    verified = machine.ask("verify", "q", "--on", "process", "--top", "1", "--launches", "4")
+    assert verified.code == 0, verified.err
+    assert nothing_is_left(machine.home, 0) == []
+    found = json.loads((machine.home / "studies" / "q-verified" / "recommendation.json").read_text())
+    assert found["evidence"] == "measured"
+    assert [row["role"] for row in found["predictions"]] == ["baseline", "recommended"]
+    for row, of in zip(found["predictions"], (guess["baseline"], guess), strict=True):
+        predicted, value = row["predicted"], row["measured"]["value"]
+        print(f"{row['role']}: predicted {predicted['value']:,.0f}, measured {value:,.0f}")
+        assert predicted["value"] == of["objective"]["value"]
+        assert predicted["error_percent"] == pytest.approx(100 * (predicted["value"] / value - 1))
+        low, high = predicted["interval90"]
+        assert low < predicted["value"] < high
 
 
 class Ended:

@@ -12,7 +12,7 @@ from tests.product.cli import autotune, new_home
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 
 
-@pytest.mark.parametrize("example", ["llama_server", "vllm_cpu"])
+@pytest.mark.parametrize("example", ["llama_server", "vllm_cpu", "sglang_cpu"])
 def test_the_bundle_comes_to_the_command_of_the_report(tmp_path: Path, example: str) -> None:
     """Also where its engine is not installed."""
     measured = EXAMPLES / example / "measured"

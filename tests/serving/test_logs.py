@@ -74,6 +74,7 @@ SEEN = [
         "infrastructure",
     ),
     ("vllm", "/usr/bin/python3: Error while finding module: No module named 'vllm'", "infrastructure"),
+    ("sglang", "ModuleNotFoundError: No module named 'torchvision.transforms'", "infrastructure"),
     ("sglang", "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", "out_of_memory"),
     (
         "sglang",

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.real_vllm.server import make_model
+from tests.real_engines.server import make_model
 
 
 @pytest.fixture(scope="session")

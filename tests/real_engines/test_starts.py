@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import pytest
 
 from autotune.trial import FailureKind
-from tests.real_vllm.server import PATIENT, STARTED, launch
+from tests.real_engines.server import PATIENT, STARTED, launch
 from tests.serving.settings import alive_with
 
-pytestmark = pytest.mark.vllm
+pytestmark = pytest.mark.real_engines
 
 CASES = [
     (("--max-num-sekvs", "4"), FailureKind.BAD_ARGUMENT, "--max-num-sekvs 4"),

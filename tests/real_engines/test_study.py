@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.product.cli import autotune
-from tests.real_vllm.server import EXAMPLE, SETTINGS, environment
+from tests.real_engines.server import EXAMPLE, SETTINGS, environment
 from tests.serving.settings import alive_with
 
-pytestmark = pytest.mark.vllm
+pytestmark = pytest.mark.real_engines
 
 LAUNCHES = 11
 

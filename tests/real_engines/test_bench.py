@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tests.real_vllm.server import environment, make_model, serving
+from tests.real_engines.server import environment, make_model, serving
 
-pytestmark = pytest.mark.vllm
+pytestmark = pytest.mark.real_engines
 
 ROUNDS = 3
 PROMPTS, READ, WRITTEN, AT_ONCE = 96, 128, 64, 16
