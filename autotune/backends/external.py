@@ -31,6 +31,8 @@ class External(ServerBackend):
 
     @classmethod
     def of(cls, on: str) -> External:
+        if not cls(on).url:
+            raise BadInput(f"--on {on} names no server: write {cls.form}, e.g. external:http://127.0.0.1:8000")
         normalised(cls(on).url)
         return cls(on)
 

@@ -14,6 +14,7 @@ import math
 import re
 import zlib
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import accumulate
@@ -22,6 +23,7 @@ from typing import Any
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 
 import yaml
+from packaging.version import InvalidVersion, Version
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from autotune.errors import BadInput, MalformedFile
@@ -165,6 +167,15 @@ def _check(bundle: Bundle) -> None:
         raise MalformedFile(bundle.path, f"{CANDIDATES} has a value that is not finite")
     if not all(launch.trial.workloads for launch in bundle.launches):
         raise MalformedFile(bundle.path, f"a launch of {RESULTS} has no workload")
+    versions = {one.engine_version for one in (*known.items, *(launch.trial for launch in bundle.launches))} - {""}
+    if odd := [version for version in versions if not _is_version(version)]:
+        raise MalformedFile(bundle.path, f"{odd[0]!r:.40} is no version of an engine")
+
+
+def _is_version(text: str) -> bool:
+    with suppress(InvalidVersion):
+        return bool(Version(text).release)
+    return False
 
 
 def check_measured(bundle: Bundle, spec: StudySpec) -> None:

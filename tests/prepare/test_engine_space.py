@@ -26,8 +26,7 @@ def test_without_a_setting_the_engine_decides_by_itself() -> None:
 
     winner = candidates.position(full.fingerprint)
     steps = ablations(candidates, winner, own_default(candidates, winner))
-    assert steps[candidates.position(alone["max_running_requests"].fingerprint)] == {"max_running_requests"}
+    # 48 requests of all clients are searched no more: the setting goes with the drafts that ask for it.
+    assert alone["max_running_requests"].fingerprint not in candidates
+    assert {"speculative_tokens", "max_running_requests"} in steps.values()
     assert {"data_parallel", "tensor_parallel"} in steps.values(), "neither can go alone"
-    capped = candidates.position(alone["max_running_requests"].fingerprint)
-    named = ablations(candidates, capped, own_default(candidates, capped)).values()
-    assert {name for back in named for name in back} == SETTINGS.keys() - {"max_running_requests"}

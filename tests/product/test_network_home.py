@@ -20,7 +20,7 @@ pytestmark = [
 ]
 SPACE = Path(__file__).resolve().parents[2] / "examples" / "small-space.yaml"
 QUESTION = ["--model", "openai/gpt-oss-120b", "--hw", "h200", "--engine", "vllm", "--on", "simulator"]
-QUESTION += ["--workload", "random:64:8:16", "--launches", "4", "--space", str(SPACE)]
+QUESTION += ["--workload", "random:64:8:16", "--launches", "4", "--space", str(SPACE), "--allow", "shorter-context"]
 
 
 @pytest.fixture(scope="module")

@@ -81,7 +81,7 @@ def test_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     assert read_secret("MY_KEY", None, "--api-key") == "from-environment"
     assert read_secret(None, "key", "--api-key") == "from-file"
-    kept = secret_sources("external:http://h:1", None, "key", None)
+    kept = secret_sources("external:http://h:1", None, "key", None, foreign=True, launches=False)
     assert kept == {"api_key_env": None, "api_key_file": str(file), "hf_token_file": None}
     (tmp_path / "empty").touch()
     for on, variable, path, token, words in (
@@ -93,8 +93,9 @@ def test_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("simulator", None, None, "key", "runs on simulator"),
         ("process", None, None, "no-such", "--hf-token-file no-such"),
     ):
+        foreign = on.startswith("external:")
         with pytest.raises(BadInput, match=words):
-            secret_sources(on, variable, path, token)
+            secret_sources(on, variable, path, token, foreign=foreign, launches=on == "process")
 
 
 @given(
