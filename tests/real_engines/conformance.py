@@ -1,0 +1,278 @@
+"""Put our candidates and rules through the engines' own argument code, and write docs/conformance.md.
+
+    python -m tests.real_engines.environment FOLDER
+    python -m tests.real_engines.conformance FOLDER --page docs/conformance.md
+
+The first makes the engines' environment in a folder; the second asks. What an engine is asked about: `cases`; what its
+answers are compared with: `judge`; what is answered for the GPUs: `gpus`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from autotune.engines import Engine
+from autotune.errors import BadInput
+from autotune.prepare.build_spec import build_spec
+from autotune.prepare.candidates import prepare
+from autotune.prepare.predicted_memory import MemoryPlans
+from autotune.space.context import Context, gpus_of, replicas_of
+from autotune.space.library import Library
+from autotune.study.options import RunOptions
+from autotune.trial import Configuration
+from tests.real_engines.cases import Case, cases_of
+from tests.real_engines.judge import Finding, Judge, explanations
+from tests.real_engines.models import CONFIGS, write_checkpoint
+
+NODES = ("h200", "h100", "b200", "mi300x")
+ENGINES = ("sglang", "vllm")
+DRAWN = 500
+"""Random candidates beside the pairs and rules."""
+SEED = 33
+_ASK = Path(__file__).with_name("ask.py")
+GIB = 2**30
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """A model on a node."""
+
+    model: str
+    node: str
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of one engine in one setting.
+
+    Attributes:
+        asked: combinations by why they were taken.
+    """
+
+    engine: str
+    version: str
+    model: str
+    node: str
+    candidates: int
+    asked: dict[str, int]
+    findings: list[Finding] = field(default_factory=list)
+    seconds: float = 0.0
+    skipped: str = ""
+
+
+class EngineProcess:
+    """The engine's own Python with everything imported, which answers commands by forks."""
+
+    def __init__(self, folder: Path, engine: str, node: Mapping[str, Any], warm: Sequence[str], work: Path) -> None:
+        # No GPU of this machine, no network and no messages home.
+        fixed = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+        environment = {"PATH": os.environ["PATH"], "HOME": str(work), "PYTHONPATH": str(folder / "src" / engine), **fixed}
+        if node["vendor"] == "amd":
+            environment["SGLANG_USE_AITER"] = "1"
+        self._log = (work / f"{engine}-{node['name']}.log").open("w")
+        self._process = subprocess.Popen(
+            [str(folder / "bin" / "python"), str(_ASK), engine, str(work)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._log,
+            text=True,
+            env=environment,
+            cwd=work,
+        )
+        try:
+            self._tell({"node": node, "warm": [list(warm)]})
+        except BadInput:
+            tail = Path(self._log.name).read_text()[-1500:]
+            raise BadInput(f"{engine} could not be loaded:\n{tail}") from None
+
+    def ask(self, argv: Sequence[str], env: Mapping[str, str], gpus: int) -> dict[str, Any]:
+        """The engine's verdict on a command line."""
+        return self._tell({"argv": list(argv), "env": dict(env), "gpus": gpus})
+
+    def _tell(self, message: Mapping[str, Any]) -> dict[str, Any]:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(message) + "\n")
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+        except BrokenPipeError:
+            line = ""
+        if not line:
+            raise BadInput("the engine's process ended")
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def close(self) -> None:
+        """End the process: its input ends."""
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.wait()
+        self._log.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Asking:
+    """What is asked, and where.
+
+    Attributes:
+        folder: the engines' environment.
+        drawn: random candidates; None: all.
+    """
+
+    folder: Path
+    work: Path
+    drawn: int | None
+    seed: int = SEED
+
+
+def run_setting(asking: Asking, setting: Setting, engines: Sequence[str]) -> Iterator[Outcome]:
+    """Ask each engine about its candidates and rules in one setting."""
+    library = Library()
+    try:
+        spec = build_spec(RunOptions(model=setting.model, hardware=setting.node, engines=tuple(engines), on="emulator"))
+        # As it is prepared for a real node, where no odds of a simulated one leave anything out.
+        spec = spec.model_copy(update={"on": "process"})
+        prepared = prepare(spec, library, anywhere=True)
+    except BadInput as error:
+        yield from (Outcome(one, "", setting.model, setting.node, 0, {}, skipped=str(error)) for one in engines)
+        return
+    for one in prepared.excluded:
+        yield Outcome(one.engine, "", setting.model, setting.node, 0, {}, skipped=one.reason)
+    for space in prepared.spaces.values():
+        yield _ask_all(
+            asking, setting, space.engine, space.context, space.space.configurations, MemoryPlans(spec, library)
+        )
+
+
+def _ask_all(
+    asking: Asking,
+    setting: Setting,
+    engine: Engine,
+    context: Context,
+    candidates: Sequence[Configuration],
+    plans: MemoryPlans,
+) -> Outcome:
+    began = time.monotonic()
+    drawn = len(candidates) if asking.drawn is None else asking.drawn
+    groups = cases_of(engine, context, candidates, drawn, asking.seed)
+    counts = {name: len(cases) for name, cases in groups.items()}
+    outcome = Outcome(engine.name, context.version, setting.model, setting.node, len(candidates), counts)
+    judge = Judge(engine, context, plans, explanations())
+    with tempfile.TemporaryDirectory(dir=asking.work) as work:
+        checkpoint = write_checkpoint(setting.model, asking.work)
+        warm, _ = _arguments(engine, context, candidates[0], checkpoint)
+        process = EngineProcess(asking.folder, engine.name, _node(context), warm, Path(work))
+        try:
+            for case in [case for cases in groups.values() for case in cases]:
+                outcome.findings += _ask_one(process, judge, case, checkpoint)
+        finally:
+            process.close()
+    outcome.seconds = time.monotonic() - began
+    return outcome
+
+
+def _ask_one(process: EngineProcess, judge: Judge, case: Case, checkpoint: Path) -> list[Finding]:
+    engine, context, one = judge.engine, judge.context, case.configuration
+    argv, env = _arguments(engine, context, one, checkpoint)
+    gpus = gpus_of(one, context.gpus) // replicas_of(one.knobs) if replicas_of(one.knobs) > 1 else context.gpus
+    verdict = process.ask(argv, env, gpus)
+    told = " ".join([*(f"{name}={text}" for name, text in env.items()), shlex.join(argv)])
+    return list(judge.judge(case, verdict, told.replace(str(checkpoint), context.model.id)))
+
+
+def _arguments(
+    engine: Engine, context: Context, one: Configuration, checkpoint: Path
+) -> tuple[list[str], Mapping[str, str]]:
+    """What follows the program that vLLM's and SGLang's command lines name, with a folder for the model."""
+    command = engine.command(one, context)
+    rest = engine.arguments(command.argv)
+    assert rest is not None
+    model = context.model.id
+    return [str(checkpoint) if word == model else word for word in rest], command.env
+
+
+def _node(context: Context) -> dict[str, Any]:
+    hardware = context.hardware
+    memory = hardware.driver_memory_gb or hardware.memory_gb
+    return {
+        "name": hardware.name,
+        "vendor": hardware.vendor,
+        "generation": hardware.generation,
+        "gpus": context.gpus,
+        "memory_bytes": int(memory * 1e9) >> 20 << 20,
+    }
+
+
+def show(outcome: Outcome) -> str:
+    """One line of an outcome, and a line for each kind of finding."""
+    if outcome.skipped:
+        return f"{outcome.engine:7} {outcome.model} on {outcome.node}: not run: {outcome.skipped}"
+    asked = ", ".join(f"{count} {name}" for name, count in outcome.asked.items())
+    lines = [f"{outcome.engine:7} {outcome.model} on {outcome.node}: {asked}; {outcome.seconds:.0f} s"]
+    groups = Counter((f.kind, f.about, bool(f.explained)) for f in outcome.findings)
+    for (kind, about, explained), count in sorted(groups.items()):
+        first = next(f for f in outcome.findings if (f.kind, f.about, bool(f.explained)) == (kind, about, explained))
+        lines.append(f"    {count} x {kind}{' (explained)' if explained else ''}: {about}: {first.told}")
+        if not explained:
+            lines.append(f"        {first.command}")
+    return "\n".join(lines)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the settings, print what is found, write the page; 1 where anything is left unexplained."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path, help="the environment of tests.real_engines.environment")
+    parser.add_argument("--model", action="append", choices=list(CONFIGS), help="default: one of each architecture")
+    parser.add_argument("--node", action="append", choices=NODES, help="default: all")
+    parser.add_argument("--engine", action="append", choices=ENGINES, help="default: all")
+    parser.add_argument("--drawn", type=int, default=DRAWN, help="random candidates in each setting (%(default)s)")
+    parser.add_argument("--all", action="store_true", help="all candidates; takes long: name a model and a node")
+    parser.add_argument("--jobs", type=int, default=2, help="settings at a time (%(default)s)")
+    parser.add_argument("--rows", type=Path, help="write every finding, one JSON document for each setting")
+    parser.add_argument("--page", type=Path, help="write the page")
+    given = parser.parse_args(words)
+    folder = given.folder.resolve()
+    settings = [Setting(model, node) for model in given.model or CONFIGS for node in given.node or NODES]
+    began, lock = time.monotonic(), threading.Lock()
+    with tempfile.TemporaryDirectory() as work:
+        asking = Asking(folder, Path(work), None if given.all else given.drawn)
+
+        def one(setting: Setting) -> list[Outcome]:
+            outcomes = []
+            for outcome in run_setting(asking, setting, given.engine or ENGINES):
+                outcomes.append(outcome)
+                with lock:
+                    print(show(outcome), flush=True)
+                    if given.rows:
+                        with given.rows.open("a") as rows:
+                            rows.write(json.dumps(asdict(outcome)) + "\n")
+            return outcomes
+
+        with ThreadPoolExecutor(given.jobs) as pool:
+            outcomes = [outcome for found in pool.map(one, settings) for outcome in found]
+    minutes = (time.monotonic() - began) / 60
+    if given.page:
+        from tests.real_engines.page import page
+
+        given.page.write_text(page(outcomes, minutes, given.jobs, given.drawn))
+    left = [f for o in outcomes for f in o.findings if not f.explained and f.kind != "little memory"]
+    print(f"{sum(sum(o.asked.values()) for o in outcomes)} combinations, {len(left)} unexplained, {minutes:.1f} minutes")
+    return 1 if left else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
