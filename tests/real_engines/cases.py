@@ -10,8 +10,8 @@ from itertools import combinations, product
 from autotune.engines import Engine
 from autotune.errors import BadInput
 from autotune.space.context import Context, search_values
-from autotune.space.expression import names
-from autotune.space.fingerprint import Normaliser, broken_rules
+from autotune.space.expression import evaluate, names
+from autotune.space.fingerprint import Normaliser, broken_rules, effective
 from autotune.space.schema import Rule
 from autotune.trial import Configuration, FailureKind, Scalar
 
@@ -100,9 +100,11 @@ def _values(engine: Engine, context: Context, base: Configuration, name: str) ->
 
 def _breaks_alone(engine: Engine, context: Context, one: Configuration, rule: Rule) -> bool:
     """Whether a rule forbids what its command is read as, and no other rule does; a rule of speed may, too."""
+    if not evaluate(rule.forbid, context.scope(one.knobs)):
+        return False
     try:
         parsed = engine.parse(engine.command(one, context), context.version)
-        read = engine.knobs(parsed, context)
+        read = effective(engine.card, engine.knobs(parsed, context), context).configuration
         broken = [other for other in broken_rules(engine.card, read, context) if other.kind in JUDGED]
     except BadInput:
         return False  # no option writes it

@@ -61,6 +61,7 @@ class Outcome:
 
     Attributes:
         asked: combinations by why they were taken.
+        loading: seconds of the choice of cases and the engine's imports, of all.
     """
 
     engine: str
@@ -71,6 +72,7 @@ class Outcome:
     asked: dict[str, int]
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
+    loading: float = 0.0
     skipped: str = ""
 
 
@@ -176,12 +178,13 @@ def _ask_all(
         checkpoint = write_checkpoint(setting.model, asking.work)
         warm, _ = _arguments(engine, context, candidates[0], checkpoint)
         process = EngineProcess(asking.folder, engine.name, _node(context), warm, Path(work))
+        loaded = time.monotonic()
         try:
             for case in [case for cases in groups.values() for case in cases]:
                 outcome.findings += _ask_one(process, judge, case, checkpoint)
         finally:
             process.close()
-    outcome.seconds = time.monotonic() - began
+    outcome.seconds, outcome.loading = time.monotonic() - began, loaded - began
     return outcome
 
 
@@ -222,7 +225,7 @@ def show(outcome: Outcome) -> str:
     if outcome.skipped:
         return f"{outcome.engine:7} {outcome.model} on {outcome.node}: not run: {outcome.skipped}"
     asked = ", ".join(f"{count} {name}" for name, count in outcome.asked.items())
-    lines = [f"{outcome.engine:7} {outcome.model} on {outcome.node}: {asked}; {outcome.seconds:.0f} s"]
+    lines = [f"{outcome.engine:7} {outcome.model} on {outcome.node}: {asked}; {outcome.seconds:.0f} s, {outcome.loading:.0f} of them before the first"]
     groups = Counter((f.kind, f.about, bool(f.explained)) for f in outcome.findings)
     for (kind, about, explained), count in sorted(groups.items()):
         first = next(f for f in outcome.findings if (f.kind, f.about, bool(f.explained)) == (kind, about, explained))

@@ -58,9 +58,18 @@ CONFIGS: dict[str, dict[str, Any]] = {
 }
 
 
+_TOKENIZER = {
+    "version": "1.0",
+    "added_tokens": [],
+    "model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "<think>": 1, "</think>": 2}},
+}
+
+
 def write_checkpoint(model: str, folder: Path) -> Path:
-    """Write a folder that stands for the model's checkpoint: its configuration alone, as no weight is read."""
+    """Write a folder that stands for the model's checkpoint: its configuration and a tokenizer, as no weight is read."""
     place = folder / model.replace("/", "--")
     place.mkdir(parents=True, exist_ok=True)
     (place / "config.json").write_text(json.dumps(CONFIGS[model], indent=1))
+    (place / "tokenizer.json").write_text(json.dumps(_TOKENIZER))
+    (place / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
     return place

@@ -31,6 +31,7 @@ def prepare(node: gpus.Node) -> Callable[[list[str]], Answer]:
     from vllm.utils.argparse_utils import FlexibleArgumentParser
 
     from vllm.logger import _print_info_once
+    from vllm.usage.usage_lib import UsageContext
     from vllm.v1.attention import selector
 
     command = ServeSubcommand()
@@ -46,8 +47,8 @@ def prepare(node: gpus.Node) -> Callable[[list[str]], Answer]:
         args.model = args.model_tag
         command.validate(args)
         log_non_default_args(args)
-        config = AsyncEngineArgs.from_cli_args(args).create_engine_config()
-        _choose_attention(config)
+        config = AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
+        _in_a_worker(config)
         told = PydanticVllmConfig.dump_python(config, mode="json", fallback=str)
         answer = {"vllm_config": told, "vllm_env": _get_vllm_env_vars()}
         return {"documents": {"/server_info?config_format=json": answer}, "log": "\n".join(kept.lines)}
@@ -68,9 +69,13 @@ class _Kept(logging.Handler):
             self.lines.append(text)
 
 
-def _choose_attention(config: Any) -> None:
-    """Choose the attention backend of the model's layers as they do: model_executor/layers/attention/ (0.33)."""
+def _in_a_worker(config: Any) -> None:
+    """Choose the attention backend of the layers, the cache's type and its blocks as a worker does.
+
+    Source: model_executor/layers/attention/ and v1/executor/multiproc_executor.py (0.33).
+    """
     from vllm.config import set_current_vllm_config
+    from vllm.platforms import current_platform
     from vllm.v1.attention.selector import get_attn_backend
 
     model, text = config.model_config, config.model_config.hf_text_config
@@ -79,7 +84,7 @@ def _choose_attention(config: Any) -> None:
     sinks = {"has_sink": True} if text.model_type == "gpt_oss" else {}
     window = {"has_sliding_window": True} if getattr(text, "sliding_window", None) else {}
     with set_current_vllm_config(config):
-        get_attn_backend(
+        backend = get_attn_backend(
             model.get_head_size(),
             model.dtype,
             config.cache_config.cache_dtype,
@@ -88,6 +93,15 @@ def _choose_attention(config: Any) -> None:
             **sinks,
             **window,
         )
+        if model.use_mla:
+            from vllm.model_executor.layers.attention.mla_attention import _canonicalize_sparse_mla_kv_cache_dtype
+
+            asked = config.cache_config.cache_dtype
+            config.cache_config.cache_dtype = _canonicalize_sparse_mla_kv_cache_dtype(backend, asked)
+        if not config.cache_config.user_specified_block_size:
+            usual = type(config.cache_config).DEFAULT_BLOCK_SIZE
+            preferred = current_platform._preferred_block_size_for_backends([backend], usual, config)
+            config.cache_config.block_size = preferred
 
 
 def _name_operators() -> None:
