@@ -24,7 +24,7 @@ OF_A_RULE = 2
 """Configurations on the forbidden side of each rule."""
 # What the engines' own parsers or checks judge of a launch; the others are judgements of ours on its speed, or are
 # about requests.
-JUDGED = {FailureKind.BAD_ARGUMENT, FailureKind.UNSUPPORTED, FailureKind.CRASHED}
+JUDGED = {FailureKind.BAD_ARGUMENT, FailureKind.UNSUPPORTED, FailureKind.CRASHED, FailureKind.OUT_OF_MEMORY}
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from autotune.prepare.predicted_memory import HOPELESS, MemoryPlans
 from autotune.space.context import Context
 from autotune.space.entry import in_range
 from autotune.space.expression import evaluate
-from autotune.trial import Configuration
+from autotune.trial import Configuration, FailureKind
 from tests.real_engines.cases import Case
 
 VOLATILE = {"random_seed", "instance_id", "nccl_port", "port", "gpu_id"}
@@ -79,6 +79,11 @@ class Judge:
         if "refused" in verdict:
             if case.rule is None:
                 yield Finding("refused", verdict["refused"][-1], " ".join(verdict["refused"]), command)
+            return
+        if case.rule is not None and case.rule.kind is FailureKind.OUT_OF_MEMORY:
+            # No argument is refused for it: the share that the engine resolves says whether the rule is right.
+            if not list(self._memory(case.configuration, verdict["reported"], command)):
+                yield self._finding("rule", case.rule.name, "leaves room", command, case.configuration)
             return
         if case.rule is not None:
             yield self._finding("rule", case.rule.name, "accepted", command, case.configuration)
