@@ -9,7 +9,7 @@ from itertools import combinations, product
 
 from autotune.engines import Engine
 from autotune.errors import BadInput
-from autotune.space.context import Context, search_values
+from autotune.space.context import RANKS, Context, search_values
 from autotune.space.expression import evaluate, names
 from autotune.space.fingerprint import Normaliser, broken_rules, effective
 from autotune.space.schema import Rule
@@ -94,21 +94,27 @@ def _values(engine: Engine, context: Context, base: Configuration, name: str) ->
     if knob.choices is not None:
         return list(knob.choices)
     searched = list(search_values(knob, scope, context.version))
-    numbers = [1, 2, 3, 4, 8, 16, 64, context.model.context_limit + 1] if knob.minimum is not None else []
+    numbers = [1, 2, 3, 4, 8, 16, 64] if knob.minimum is not None else []
+    if name not in RANKS:
+        numbers.append(context.model.context_limit + 1)
     return [*searched, *(n for n in numbers if n not in searched and knob.refuses(n) is None)]
 
 
 def _breaks_alone(engine: Engine, context: Context, one: Configuration, rule: Rule) -> bool:
     """Whether a rule forbids what its command is read as, and no other rule does; a rule of speed may, too."""
-    if not evaluate(rule.forbid, context.scope(one.knobs)):
+    # From the cheapest to the dearest: most of what is tried fails the first.
+    if not evaluate(rule.forbid, context.scope(one.knobs)) or _broken(engine, context, one) != [rule.name]:
         return False
     try:
         parsed = engine.parse(engine.command(one, context), context.version)
-        read = effective(engine.card, engine.knobs(parsed, context), context).configuration
-        broken = [other for other in broken_rules(engine.card, read, context) if other.kind in JUDGED]
+        return _broken(engine, context, engine.knobs(parsed, context)) == [rule.name]
     except BadInput:
         return False  # no option writes it
-    return [other.name for other in broken] == [rule.name]
+
+
+def _broken(engine: Engine, context: Context, one: Configuration) -> list[str]:
+    made = effective(engine.card, one, context).configuration
+    return [rule.name for rule in broken_rules(engine.card, made, context) if rule.kind in JUDGED]
 
 
 def cases_of(

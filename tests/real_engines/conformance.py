@@ -16,11 +16,11 @@ import shlex
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,7 @@ from autotune.engines import Engine
 from autotune.errors import BadInput
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
+from autotune.prepare.engine_space import EngineSpace
 from autotune.prepare.predicted_memory import MemoryPlans
 from autotune.space.context import Context, gpus_of, replicas_of
 from autotune.space.library import Library
@@ -44,24 +45,14 @@ DRAWN = 500
 """Random candidates beside the pairs and rules."""
 SEED = 33
 _ASK = Path(__file__).with_name("ask.py")
-GIB = 2**30
-
-
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A model on a node."""
-
-    model: str
-    node: str
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one engine in one setting.
+    """What came of one engine with one model on one node.
 
     Attributes:
         asked: combinations by why they were taken.
-        loading: seconds of the choice of cases and the engine's imports, of all.
     """
 
     engine: str
@@ -72,7 +63,6 @@ class Outcome:
     asked: dict[str, int]
     findings: list[Finding] = field(default_factory=list)
     seconds: float = 0.0
-    loading: float = 0.0
     skipped: str = ""
 
 
@@ -82,7 +72,12 @@ class EngineProcess:
     def __init__(self, folder: Path, engine: str, node: Mapping[str, Any], warm: Sequence[str], work: Path) -> None:
         # No GPU of this machine, no network and no messages home.
         fixed = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-        environment = {"PATH": os.environ["PATH"], "HOME": str(work), "PYTHONPATH": str(folder / "src" / engine), **fixed}
+        environment = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(work),
+            "PYTHONPATH": str(folder / "src" / engine),
+            **fixed,
+        }
         if node["vendor"] == "amd":
             environment["SGLANG_USE_AITER"] = "1"
         self._log = (work / f"{engine}-{node['name']}.log").open("w")
@@ -106,7 +101,8 @@ class EngineProcess:
         return self._tell({"argv": list(argv), "env": dict(env), "gpus": gpus})
 
     def _tell(self, message: Mapping[str, Any]) -> dict[str, Any]:
-        assert self._process.stdin is not None and self._process.stdout is not None
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
         try:
             self._process.stdin.write(json.dumps(message) + "\n")
             self._process.stdin.flush()
@@ -128,7 +124,7 @@ class EngineProcess:
 
 @dataclass(frozen=True, slots=True)
 class Asking:
-    """What is asked, and where.
+    """How much is asked, and where.
 
     Attributes:
         folder: the engines' environment.
@@ -136,55 +132,47 @@ class Asking:
     """
 
     folder: Path
-    work: Path
     drawn: int | None
     seed: int = SEED
 
 
-def run_setting(asking: Asking, setting: Setting, engines: Sequence[str]) -> Iterator[Outcome]:
-    """Ask each engine about its candidates and rules in one setting."""
+def run_models(asking: Asking, engine: str, node: str, models: Sequence[str]) -> Iterator[Outcome]:
+    """Ask one engine about its candidates and rules on one node, with one model after the other."""
     library = Library()
-    try:
-        spec = build_spec(RunOptions(model=setting.model, hardware=setting.node, engines=tuple(engines), on="emulator"))
-        # As it is prepared for a real node, where no odds of a simulated one leave anything out.
-        spec = spec.model_copy(update={"on": "process"})
-        prepared = prepare(spec, library, anywhere=True)
-    except BadInput as error:
-        yield from (Outcome(one, "", setting.model, setting.node, 0, {}, skipped=str(error)) for one in engines)
-        return
-    for one in prepared.excluded:
-        yield Outcome(one.engine, "", setting.model, setting.node, 0, {}, skipped=one.reason)
-    for space in prepared.spaces.values():
-        yield _ask_all(
-            asking, setting, space.engine, space.context, space.space.configurations, MemoryPlans(spec, library)
-        )
+    with ExitStack() as ending:
+        work = Path(ending.enter_context(tempfile.TemporaryDirectory()))
+        process: EngineProcess | None = None
+        for model in models:
+            try:
+                spec = build_spec(RunOptions(model=model, hardware=node, engines=(engine,), on="emulator"))
+                # As it is prepared for a real node, where no odds of a simulated one leave anything out.
+                spec = spec.model_copy(update={"on": "process"})
+                space = prepare(spec, library, anywhere=True).spaces[engine]
+            except BadInput as error:
+                yield Outcome(engine, "", model, node, 0, {}, skipped=str(error))
+                continue
+            checkpoint = write_checkpoint(model, work)
+            if process is None:
+                warm, _ = _arguments(space.engine, space.context, space.space.configurations[0], checkpoint)
+                process = EngineProcess(asking.folder, engine, _node(space.context), warm, work)
+                ending.callback(process.close)
+            yield _ask_all(asking, process, space, MemoryPlans(spec, library), checkpoint)
 
 
 def _ask_all(
-    asking: Asking,
-    setting: Setting,
-    engine: Engine,
-    context: Context,
-    candidates: Sequence[Configuration],
-    plans: MemoryPlans,
+    asking: Asking, process: EngineProcess, space: EngineSpace, plans: MemoryPlans, checkpoint: Path
 ) -> Outcome:
+    engine, context, candidates = space.engine, space.context, space.space.configurations
     began = time.monotonic()
     drawn = len(candidates) if asking.drawn is None else asking.drawn
     groups = cases_of(engine, context, candidates, drawn, asking.seed)
     counts = {name: len(cases) for name, cases in groups.items()}
-    outcome = Outcome(engine.name, context.version, setting.model, setting.node, len(candidates), counts)
+    about = (engine.name, context.version, context.model.id, context.hardware.name)
+    outcome = Outcome(*about, len(candidates), counts)
     judge = Judge(engine, context, plans, explanations())
-    with tempfile.TemporaryDirectory(dir=asking.work) as work:
-        checkpoint = write_checkpoint(setting.model, asking.work)
-        warm, _ = _arguments(engine, context, candidates[0], checkpoint)
-        process = EngineProcess(asking.folder, engine.name, _node(context), warm, Path(work))
-        loaded = time.monotonic()
-        try:
-            for case in [case for cases in groups.values() for case in cases]:
-                outcome.findings += _ask_one(process, judge, case, checkpoint)
-        finally:
-            process.close()
-    outcome.seconds, outcome.loading = time.monotonic() - began, loaded - began
+    for case in [case for cases in groups.values() for case in cases]:
+        outcome.findings += _ask_one(process, judge, case, checkpoint)
+    outcome.seconds = time.monotonic() - began
     return outcome
 
 
@@ -225,7 +213,7 @@ def show(outcome: Outcome) -> str:
     if outcome.skipped:
         return f"{outcome.engine:7} {outcome.model} on {outcome.node}: not run: {outcome.skipped}"
     asked = ", ".join(f"{count} {name}" for name, count in outcome.asked.items())
-    lines = [f"{outcome.engine:7} {outcome.model} on {outcome.node}: {asked}; {outcome.seconds:.0f} s, {outcome.loading:.0f} of them before the first"]
+    lines = [f"{outcome.engine:7} {outcome.model} on {outcome.node}: {asked}; {outcome.seconds:.0f} s"]
     groups = Counter((f.kind, f.about, bool(f.explained)) for f in outcome.findings)
     for (kind, about, explained), count in sorted(groups.items()):
         first = next(f for f in outcome.findings if (f.kind, f.about, bool(f.explained)) == (kind, about, explained))
@@ -235,6 +223,18 @@ def show(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
+def _group(asking: Asking, engine: str, node: str, models: Sequence[str], rows: Path | None) -> list[Outcome]:
+    """One engine on one node, in a process of its own; each outcome is shown as it comes."""
+    outcomes = []
+    for outcome in run_models(asking, engine, node, models):
+        outcomes.append(outcome)
+        print(show(outcome), flush=True)
+        if rows is not None:
+            with rows.open("a") as file:
+                file.write(json.dumps(asdict(outcome)) + "\n")
+    return outcomes
+
+
 def main(words: Sequence[str] | None = None) -> int:
     """Run the settings, print what is found, write the page; 1 where anything is left unexplained."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -242,38 +242,29 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--model", action="append", choices=list(CONFIGS), help="default: one of each architecture")
     parser.add_argument("--node", action="append", choices=NODES, help="default: all")
     parser.add_argument("--engine", action="append", choices=ENGINES, help="default: all")
-    parser.add_argument("--drawn", type=int, default=DRAWN, help="random candidates in each setting (%(default)s)")
+    parser.add_argument("--drawn", type=int, default=DRAWN, help="random candidates of each model (%(default)s)")
     parser.add_argument("--all", action="store_true", help="all candidates; takes long: name a model and a node")
-    parser.add_argument("--jobs", type=int, default=2, help="settings at a time (%(default)s)")
+    parser.add_argument("--jobs", type=int, default=2, help="engines at a time (%(default)s)")
     parser.add_argument("--rows", type=Path, help="write every finding, one JSON document for each setting")
     parser.add_argument("--page", type=Path, help="write the page")
     given = parser.parse_args(words)
-    folder = given.folder.resolve()
-    settings = [Setting(model, node) for model in given.model or CONFIGS for node in given.node or NODES]
-    began, lock = time.monotonic(), threading.Lock()
-    with tempfile.TemporaryDirectory() as work:
-        asking = Asking(folder, Path(work), None if given.all else given.drawn)
-
-        def one(setting: Setting) -> list[Outcome]:
-            outcomes = []
-            for outcome in run_setting(asking, setting, given.engine or ENGINES):
-                outcomes.append(outcome)
-                with lock:
-                    print(show(outcome), flush=True)
-                    if given.rows:
-                        with given.rows.open("a") as rows:
-                            rows.write(json.dumps(asdict(outcome)) + "\n")
-            return outcomes
-
-        with ThreadPoolExecutor(given.jobs) as pool:
-            outcomes = [outcome for found in pool.map(one, settings) for outcome in found]
+    asking = Asking(given.folder.resolve(), None if given.all else given.drawn)
+    groups = [(engine, node) for node in given.node or NODES for engine in given.engine or ENGINES]
+    began, outcomes = time.monotonic(), []
+    with ProcessPoolExecutor(given.jobs) as pool:
+        running = [pool.submit(_group, asking, *group, given.model or list(CONFIGS), given.rows) for group in groups]
+        for done in as_completed(running):
+            outcomes += done.result()
+    outcomes.sort(key=lambda one: (one.engine, NODES.index(one.node), one.model))
     minutes = (time.monotonic() - began) / 60
     if given.page:
         from tests.real_engines.page import page
 
         given.page.write_text(page(outcomes, minutes, given.jobs, given.drawn))
     left = [f for o in outcomes for f in o.findings if not f.explained and f.kind != "little memory"]
-    print(f"{sum(sum(o.asked.values()) for o in outcomes)} combinations, {len(left)} unexplained, {minutes:.1f} minutes")
+    print(
+        f"{sum(sum(o.asked.values()) for o in outcomes)} combinations, {len(left)} unexplained, {minutes:.1f} minutes"
+    )
     return 1 if left else 0
 
 

@@ -20,7 +20,7 @@ from autotune.space.library import Library
 from autotune.study.options import RunOptions
 from autotune.trial import Configuration, FailureKind
 from tests.real_engines.cases import Case, forbidden_sides, pair_cover
-from tests.real_engines.conformance import Asking, Setting, run_setting
+from tests.real_engines.conformance import Asking, run_models
 from tests.real_engines.judge import Judge, explanations
 
 MODEL = "meta-llama/Llama-3.3-70B-Instruct"
@@ -29,7 +29,7 @@ VERSION = "0.5.23"
 
 def context() -> Context:
     library = Library()
-    return Context(library.model(MODEL), library.hardware("h200"), 8, VERSION)
+    return Context(library.model(MODEL), library.node("h200"), 8, VERSION)
 
 
 def test_the_cover_has_every_pair_of_values() -> None:
@@ -55,7 +55,8 @@ def test_a_rules_forbidden_side_breaks_that_rule_alone() -> None:
     assert {"context-beyond-model", "heads-not-divisible", "no-mtp-layer"} <= names
     for case in sides:
         broken = [rule.name for rule in broken_rules(engine.card, case.configuration, about)]
-        assert case.rule is not None and case.rule.name in broken
+        assert case.rule is not None
+        assert case.rule.name in broken
 
 
 @pytest.fixture
@@ -100,11 +101,13 @@ def test_a_verdict_is_compared_with_the_card(judge: Judge) -> None:
 
 
 @pytest.mark.engines
-def test_the_engines_agree_with_the_cards(tmp_path: Path) -> None:
+@pytest.mark.parametrize("engine", ["sglang", "vllm"])
+def test_an_engine_agrees_with_its_card(engine: str) -> None:
     folder = os.environ.get("AUTOTUNE_ENGINES")
     if not folder:
         pytest.skip("AUTOTUNE_ENGINES names no environment; see tests/real_engines/environment.py")
-    asking = Asking(Path(folder).resolve(), tmp_path, 5)
-    for outcome in run_setting(asking, Setting("deepseek-ai/DeepSeek-V3.2", "h200"), ("sglang", "vllm")):
-        assert outcome.asked["pairs"] > 10 and outcome.asked["rules"] > 10
+    asking = Asking(Path(folder).resolve(), 5)
+    for outcome in run_models(asking, engine, "h200", ["deepseek-ai/DeepSeek-V3.2"]):
+        assert outcome.asked["pairs"] > 10
+        assert outcome.asked["rules"] > 10
         assert [one for one in outcome.findings if not one.explained and one.kind != "little memory"] == []

@@ -26,12 +26,11 @@ def prepare(node: gpus.Node) -> Callable[[list[str]], Answer]:
     registry._run_in_subprocess = lambda function: function()
     from vllm import AsyncEngineArgs
     from vllm.entrypoints.cli.serve import ServeSubcommand
-    from vllm.entrypoints.serve.dev.server_info.api_router import PydanticVllmConfig, _get_vllm_env_vars
     from vllm.entrypoints.common.startup import log_non_default_args
-    from vllm.utils.argparse_utils import FlexibleArgumentParser
-
+    from vllm.entrypoints.serve.dev.server_info.api_router import PydanticVllmConfig, _get_vllm_env_vars
     from vllm.logger import _print_info_once
     from vllm.usage.usage_lib import UsageContext
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
     from vllm.v1.attention import selector
 
     command = ServeSubcommand()
@@ -107,7 +106,7 @@ def _in_a_worker(config: Any) -> None:
 def _name_operators() -> None:
     """Let the names of compiled operators be looked up, and their shape functions be declared."""
     import torch
-    import torch._inductor.utils  # noqa: F401
+    import torch._inductor.utils
 
     spaces = ("_C", "_moe_C", "_C_cache_ops", "_C_custom_ar", "_vllm_fa2_C", "_vllm_fa3_C", "_flashmla_C")
     ours = {*spaces, "_flashmla_extension_C", "_rocm_C"}
@@ -149,5 +148,3 @@ class _Operator:
         if name.startswith("__"):
             raise AttributeError(name)
         return self
-
-
