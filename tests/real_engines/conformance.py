@@ -21,7 +21,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ from autotune.trial import Configuration
 from tests.real_engines.cases import Case, cases_of
 from tests.real_engines.judge import Finding, Judge, explanations
 from tests.real_engines.models import CONFIGS, write_checkpoint
+from tests.real_engines.page import Outcome, page
 
 NODES = ("h200", "h100", "b200", "mi300x")
 ENGINES = ("sglang", "vllm")
@@ -45,25 +46,6 @@ DRAWN = 500
 """Random candidates beside the pairs and rules."""
 SEED = 33
 _ASK = Path(__file__).with_name("ask.py")
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What came of one engine with one model on one node.
-
-    Attributes:
-        asked: combinations by why they were taken.
-    """
-
-    engine: str
-    version: str
-    model: str
-    node: str
-    candidates: int
-    asked: dict[str, int]
-    findings: list[Finding] = field(default_factory=list)
-    seconds: float = 0.0
-    skipped: str = ""
 
 
 class EngineProcess:
@@ -208,6 +190,16 @@ def _node(context: Context) -> dict[str, Any]:
     }
 
 
+def read_rows(path: Path) -> list[Outcome]:
+    """Read what `--rows` wrote; of one engine, model and node the last line counts."""
+    found: dict[tuple[str, str, str], Outcome] = {}
+    for line in path.read_text().splitlines():
+        row = json.loads(line)
+        one = Outcome(**row | {"findings": [Finding(**finding) for finding in row["findings"]]})
+        found[one.engine, one.model, one.node] = one
+    return sorted(found.values(), key=lambda one: (one.engine, NODES.index(one.node), one.model))
+
+
 def show(outcome: Outcome) -> str:
     """One line of an outcome, and a line for each kind of finding."""
     if outcome.skipped:
@@ -245,9 +237,15 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--drawn", type=int, default=DRAWN, help="random candidates of each model (%(default)s)")
     parser.add_argument("--all", action="store_true", help="all candidates; takes long: name a model and a node")
     parser.add_argument("--jobs", type=int, default=2, help="engines at a time (%(default)s)")
-    parser.add_argument("--rows", type=Path, help="write every finding, one JSON document for each setting")
+    parser.add_argument("--rows", type=Path, help="add every finding to a file, a JSON line for each model")
     parser.add_argument("--page", type=Path, help="write the page")
+    parser.add_argument(
+        "--page-only", action="store_true", help="ask nothing: the page from --rows, newest lines first"
+    )
     given = parser.parse_args(words)
+    if given.page_only:
+        given.page.write_text(page(read_rows(given.rows)))
+        return 0
     asking = Asking(given.folder.resolve(), None if given.all else given.drawn)
     groups = [(engine, node) for node in given.node or NODES for engine in given.engine or ENGINES]
     began, outcomes = time.monotonic(), []
@@ -258,9 +256,7 @@ def main(words: Sequence[str] | None = None) -> int:
     outcomes.sort(key=lambda one: (one.engine, NODES.index(one.node), one.model))
     minutes = (time.monotonic() - began) / 60
     if given.page:
-        from tests.real_engines.page import page
-
-        given.page.write_text(page(outcomes, minutes, given.jobs, given.drawn))
+        given.page.write_text(page(outcomes))
     left = [f for o in outcomes for f in o.findings if not f.explained and f.kind != "little memory"]
     print(
         f"{sum(sum(o.asked.values()) for o in outcomes)} combinations, {len(left)} unexplained, {minutes:.1f} minutes"

