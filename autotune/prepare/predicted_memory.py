@@ -13,9 +13,11 @@ from autotune.simulator.node.coefficients import Coefficients, speed_card
 from autotune.simulator.node.memory import TOO_CLOSE, MemoryPlan, plan_memory
 from autotune.simulator.node.server import ServerSetup, SimulatedServer
 from autotune.simulator.node.steady import Memo
+from autotune.space.context import gpus_of, replicas_of
 from autotune.space.enumeration import Candidate
 from autotune.space.library import Library
 from autotune.space.promises import GivenUp, Promised, admitted, given_up_by, promises_of
+from autotune.space.weights import weight_bytes_per_gpu
 from autotune.study.spec import StudySpec
 from autotune.trial import SURE_TO_START, Configuration, Scalar
 
@@ -56,8 +58,8 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
     """Leave out what memory keeps from being recommended; say why, where nothing is left of an engine.
 
     That is what does not hold a request of ``--min-context``, and on the simulator, whose plan is the evidence, what
-    starts with odds below `SURE_TO_START`, on a real node what would have no KV cache even if
-    the plan were wrong by `HOPELESS`; but for engines' defaults, and unless nothing would be left.
+    starts with odds below `SURE_TO_START`, on a real node what would have no KV cache even if the plan were wrong by
+    `HOPELESS`, or the GPUs shared the weights evenly; but for engines' defaults, and unless nothing would be left.
     """
     simulated, floor, version = backend_of(spec).virtual, spec.min_context or 0, space.context.version
     planned = [(one, plans.of(one, version)) for one in space.space.configurations]
@@ -67,7 +69,12 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
         longest = max(plan.capacity_tokens for _, plan in planned if plan is not None)
         return f"no KV cache holds the {floor} tokens of --min-context, the largest holds {longest}"
     default = space.effective({})
-    sure = [row for row in kept if row[1] is None or _may_start(row[1], simulated) or row[0] == default]
+    weights = weight_bytes_per_gpu(spec.model.architecture, 1, 1, 1, mtp=False)
+    sure = [
+        (one, plan)
+        for one, plan in kept
+        if plan is None or one == default or _may_start(plan, simulated, weights / _gpus_of_a_server(one, spec.gpus))
+    ]
     kept = sure if any(one != default for one, _ in sure) else kept
     space.space.configurations = [one for one, _ in kept]
     if len(kept) < len(planned):
@@ -75,10 +82,15 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
     return None
 
 
-def _may_start(plan: MemoryPlan, simulated: bool) -> bool:
+def _may_start(plan: MemoryPlan, simulated: bool, least_weights: float) -> bool:
     if simulated:
         return plan.fit_probability >= SURE_TO_START
-    return plan.kv_cache + 3 * plan.cache_sigma > -HOPELESS * plan.weights
+    room = plan.kv_cache + 3 * plan.cache_sigma
+    return room > -HOPELESS * plan.weights and room + plan.weights > least_weights
+
+
+def _gpus_of_a_server(one: Configuration, gpus: int) -> int:
+    return gpus_of(one, gpus) // replicas_of(one.knobs)
 
 
 def promises_kept(

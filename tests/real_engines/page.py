@@ -74,9 +74,9 @@ def page(outcomes: Sequence[Outcome]) -> str:
     parts = {name: sum(one.asked[name] for one in ran) for name in ("pairs", "rules", "random")}
     lines = [
         _HEAD,
-        f"{versions}: {count:,} combinations. {parts['pairs']:,} cover every pair of knob values, {parts['rules']:,} are",
-        f"on the forbidden side of a rule, {parts['random']:,} are other candidates, drawn with a fixed seed. The engines",
-        f"took {minutes:.0f} minutes, summed over those that ran side by side.\n",
+        f"{versions}: {count:,} combinations in {minutes:.0f} minutes, summed over engines that ran side by side.",
+        f"{parts['pairs']:,} cover every pair of knob values, {parts['rules']:,} are on the forbidden side of a rule,",
+        f"{parts['random']:,} are other candidates, drawn with a fixed seed.\n",
         *_by_node(ran),
         "",
         _MEANING,
