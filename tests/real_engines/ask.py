@@ -2,8 +2,8 @@
 
     python ask.py ENGINE FOLDER < commands > verdicts
 
-Both are lines of JSON. The first line read is the node (see `gpus.Node`) and a command line to warm up with. Imports
-cost a minute, a command line tens of milliseconds: each is answered by a forked process.
+Both are lines of JSON. The first line read is the node, see `gpus.Node`. Imports take a minute and a command line some
+hundred milliseconds: each is answered by a forked process, but for those to warm up with.
 """
 
 from __future__ import annotations
@@ -88,24 +88,31 @@ def in_a_fork(node: gpus.Node, ask: Ask, command: dict[str, Any]) -> str:
     return answer or json.dumps({"refused": [f"died with status {status}"]})
 
 
+def warm_up(ask: Ask, argv: list[str]) -> str:
+    """Put a command line through in this process, so that what it imports and reads is there for all forks."""
+    environment = dict(os.environ)
+    gc.unfreeze()
+    with contextlib.suppress(SystemExit, Exception):
+        ask(argv)
+    os.environ.clear()
+    os.environ.update(environment)
+    gc.collect()
+    gc.freeze()
+    return json.dumps({})
+
+
 def main() -> None:
     """Answer every line of standard input."""
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what an engine prints is no verdict
-    first = json.loads(sys.stdin.readline())
-    node = gpus.Node(first["node"])
+    node = gpus.Node(json.loads(sys.stdin.readline()))
     gpus.answer(node, Path(sys.argv[2]))
     ask = {"sglang": sglang, "vllm": vllm}[sys.argv[1]](node)
-    environment = dict(os.environ)
-    for argv in first["warm"]:
-        with contextlib.suppress(SystemExit, Exception):
-            ask(argv)
-    os.environ.clear()
-    os.environ.update(environment)
-    gc.freeze()
-    print(json.dumps({"ready": True}), file=out, flush=True)
+    print(json.dumps({}), file=out, flush=True)
     for line in sys.stdin:
-        print(in_a_fork(node, ask, json.loads(line)), file=out, flush=True)
+        command = json.loads(line)
+        answer = warm_up(ask, command["warm"]) if "warm" in command else in_a_fork(node, ask, command)
+        print(answer, file=out, flush=True)
 
 
 if __name__ == "__main__":

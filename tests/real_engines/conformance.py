@@ -51,7 +51,7 @@ _ASK = Path(__file__).with_name("ask.py")
 class EngineProcess:
     """The engine's own Python with everything imported, which answers commands by forks."""
 
-    def __init__(self, folder: Path, engine: str, node: Mapping[str, Any], warm: Sequence[str], work: Path) -> None:
+    def __init__(self, folder: Path, engine: str, node: Mapping[str, Any], work: Path) -> None:
         # No GPU of this machine, no network and no messages home.
         fixed = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
         environment = {
@@ -73,10 +73,14 @@ class EngineProcess:
             cwd=work,
         )
         try:
-            self._tell({"node": node, "warm": [list(warm)]})
+            self._tell(node)
         except BadInput:
             tail = Path(self._log.name).read_text()[-1500:]
             raise BadInput(f"{engine} could not be loaded:\n{tail}") from None
+
+    def warm_up(self, argv: Sequence[str]) -> None:
+        """Have what a command line imports and reads done once, for all forks."""
+        self._tell({"warm": list(argv)})
 
     def ask(self, argv: Sequence[str], env: Mapping[str, str], gpus: int) -> dict[str, Any]:
         """The engine's verdict on a command line."""
@@ -135,9 +139,9 @@ def run_models(asking: Asking, engine: str, node: str, models: Sequence[str]) ->
                 continue
             checkpoint = write_checkpoint(model, work)
             if process is None:
-                warm, _ = _arguments(space.engine, space.context, space.space.configurations[0], checkpoint)
-                process = EngineProcess(asking.folder, engine, _node(space.context), warm, work)
+                process = EngineProcess(asking.folder, engine, _node(space.context), work)
                 ending.callback(process.close)
+            process.warm_up(_arguments(space.engine, space.context, space.space.configurations[0], checkpoint)[0])
             yield _ask_all(asking, process, space, MemoryPlans(spec, library), checkpoint)
 
 
