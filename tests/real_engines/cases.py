@@ -20,6 +20,8 @@ TRIED_AT_ONCE = 40
 """Configurations of which the one with the most new pairs is taken: a greedy cover, short enough."""
 BASES = 60
 """Candidates that are changed until they break a rule and no other."""
+MOST_CHANGED = 2
+"""Knobs of a candidate that are changed at a time: what breaks no rule by so few is not tried."""
 OF_A_RULE = 2
 """Configurations on the forbidden side of each rule."""
 # What the engines' own parsers or checks judge of a launch; the others are judgements of ours on its speed, or are
@@ -75,7 +77,7 @@ def forbidden_sides(engine: Engine, context: Context, candidates: Sequence[Confi
 def _side(engine: Engine, context: Context, bases: Sequence[Configuration], rule: Rule) -> list[Case]:
     knobs = [name for name in engine.card.knobs if name in names(rule.forbid)]
     found: dict[str, Case] = {}
-    for count in range(1, len(knobs) + 1):
+    for count in range(1, min(MOST_CHANGED, len(knobs)) + 1):
         for changed in combinations(knobs, count):
             for base in bases:
                 for values in product(*(_values(engine, context, base, name) for name in changed)):

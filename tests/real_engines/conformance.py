@@ -10,9 +10,11 @@ answers are compared with: `judge`; what is answered for the GPUs: `gpus`.
 from __future__ import annotations
 
 import argparse
+import ctypes
 import json
 import os
 import shlex
+import signal
 import subprocess
 import sys
 import tempfile
@@ -219,6 +221,11 @@ def show(outcome: Outcome) -> str:
     return "\n".join(lines)
 
 
+def _die_with_parent() -> None:
+    """End with the process that started this one, however that ends; the engine's process then reads no more."""
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)
+
+
 def _group(asking: Asking, engine: str, node: str, models: Sequence[str], rows: Path | None) -> list[Outcome]:
     """One engine on one node, in a process of its own; each outcome is shown as it comes."""
     outcomes = []
@@ -253,7 +260,7 @@ def main(words: Sequence[str] | None = None) -> int:
     asking = Asking(given.folder.resolve(), None if given.all else given.drawn)
     groups = [(engine, node) for node in given.node or NODES for engine in given.engine or ENGINES]
     began, outcomes = time.monotonic(), []
-    with ProcessPoolExecutor(given.jobs) as pool:
+    with ProcessPoolExecutor(given.jobs, initializer=_die_with_parent) as pool:
         running = [pool.submit(_group, asking, *group, given.model or list(CONFIGS), given.rows) for group in groups]
         for done in as_completed(running):
             outcomes += done.result()
