@@ -51,7 +51,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "zai-org/GLM-5.2-FP8": {**GLM_5_2, "quantization_config": FP8_BLOCKS},
     "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8": {**QWEN3_235B, "quantization_config": FP8_BLOCKS},
     "openai/gpt-oss-120b": GPT_OSS,
-    "meta-llama/Llama-3.3-70B-Instruct": LLAMA_70B,
+    "meta-llama/Llama-3.3-70B-Instruct": {
+        **LLAMA_70B,
+        "rope_scaling": {
+            "rope_type": "llama3",
+            "factor": 8.0,
+            "low_freq_factor": 1.0,
+            "high_freq_factor": 4.0,
+            "original_max_position_embeddings": 8192,
+        },
+    },
     "Qwen/Qwen3-14B": QWEN3_14B,
     "Qwen/Qwen3.5-35B-A3B": QWEN3_5_35B,
     "Qwen/Qwen3.5-9B": QWEN3_5_9B,
