@@ -14,7 +14,9 @@ from autotune.simulator.node.memory import TOO_CLOSE, MemoryPlan, plan_memory
 from autotune.simulator.node.server import ServerSetup, SimulatedServer
 from autotune.simulator.node.steady import Memo
 from autotune.space.context import gpus_of, replicas_of
+from autotune.space.entry import in_range
 from autotune.space.enumeration import Candidate
+from autotune.space.expression import evaluate
 from autotune.space.library import Library
 from autotune.space.promises import GivenUp, Promised, admitted, given_up_by, promises_of
 from autotune.space.weights import weight_bytes_per_gpu
@@ -69,12 +71,8 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
         longest = max(plan.capacity_tokens for _, plan in planned if plan is not None)
         return f"no KV cache holds the {floor} tokens of --min-context, the largest holds {longest}"
     default = space.effective({})
-    weights = weight_bytes_per_gpu(spec.model.architecture, 1, 1, 1, mtp=False)
-    sure = [
-        (one, plan)
-        for one, plan in kept
-        if plan is None or one == default or _may_start(plan, simulated, weights / _gpus_of_a_server(one, spec.gpus))
-    ]
+    may = [plan is None or (_may_start(plan, simulated) and _may_hold(space, one)) for one, plan in kept]
+    sure = [row for row, starts in zip(kept, may, strict=True) if starts or row[0] == default]
     kept = sure if any(one != default for one, _ in sure) else kept
     space.space.configurations = [one for one, _ in kept]
     if len(kept) < len(planned):
@@ -82,15 +80,22 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
     return None
 
 
-def _may_start(plan: MemoryPlan, simulated: bool, least_weights: float) -> bool:
+def _may_start(plan: MemoryPlan, simulated: bool) -> bool:
     if simulated:
         return plan.fit_probability >= SURE_TO_START
-    room = plan.kv_cache + 3 * plan.cache_sigma
-    return room > -HOPELESS * plan.weights and room + plan.weights > least_weights
+    return plan.kv_cache + 3 * plan.cache_sigma > -HOPELESS * plan.weights
 
 
-def _gpus_of_a_server(one: Configuration, gpus: int) -> int:
-    return gpus_of(one, gpus) // replicas_of(one.knobs)
+def _may_hold(space: EngineSpace, one: Configuration) -> bool:
+    """Whether the engine's own share of a GPU holds the weights where its GPUs share them evenly, the least."""
+    context, knob = space.context, space.card.knobs.get("memory_fraction")
+    hardware, share = context.hardware, 1.0
+    for reading in knob.becomes if knob is not None else ():
+        if in_range(context.version, reading.versions):
+            share = float(evaluate(reading.value, context.scope(one.knobs)))
+    weights = weight_bytes_per_gpu(context.model.architecture, 1, 1, 1, mtp=False) / 1e9
+    gpus = gpus_of(one, context.gpus) // replicas_of(one.knobs)
+    return share * (hardware.driver_memory_gb or hardware.memory_gb) > weights / gpus
 
 
 def promises_kept(

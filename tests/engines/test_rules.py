@@ -46,8 +46,6 @@ FAILS = [
     (f"{SGLANG} --dsa-decode-backend flashmla_kv", NEW, V32, "h200", "flashmla-kv-wants-fp8"),
     (f"{SGLANG} {FP8} --dsa-decode-backend fa3", NEW, V32, "h200", "sparse-16-bit-kernels"),
     (f"{SGLANG} {FP8} --dsa-decode-backend flashmla_sparse", NEW, V32, "h200", "sparse-16-bit-kernels"),
-    (f"{SGLANG} --chunked-prefill-size 32768 --dp-size 8 --enable-dp-attention", NEW, V32, "h200", "reserve-leaves-no-cache"),
-    (f"{SGLANG} --chunked-prefill-size 131072", NEW, V32, "mi300x", "reserve-leaves-no-cache"),
     (f"{SGLANG} --dsa-decode-backend flashmla_auto", NEW, V32, "h200", "flashmla-auto-is-prefill-only"),
     (f"{SGLANG} --dsa-decode-backend triton", NEW, V32, "h200", "sparse-kernels-of-other-vendor"),
     (f"{SGLANG} --dsa-decode-backend fa3", NEW, V32, "mi300x", "sparse-kernels-of-other-vendor"),

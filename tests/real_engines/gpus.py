@@ -111,6 +111,22 @@ def nvml(node: Node, module: Any) -> None:
     module.nvmlDeviceGetP2PStatus = lambda one, other, index: module.NVML_P2P_STATUS_OK
 
 
+def triton_driver(node: Node) -> None:
+    """Answer what triton asks of the GPU when kernels are defined."""
+    import triton
+    from triton.backends.compiler import GPUTarget
+
+    number = 10 * node.capability[0] + node.capability[1]
+    target = GPUTarget("hip", "gfx942", node.warp) if node.amd else GPUTarget("cuda", number, node.warp)
+    told = {"max_shared_mem": node.shared, "multiprocessor_count": node.processors, "warpSize": node.warp}
+    driver = types.SimpleNamespace(
+        get_current_target=lambda: target,
+        get_current_device=lambda: 0,
+        utils=types.SimpleNamespace(get_device_properties=lambda device: told),
+    )
+    triton.runtime.driver.set_active(driver)
+
+
 def _amdsmi(node: Node) -> None:
     module: Any = types.ModuleType("amdsmi")
     module.__file__ = "/nowhere/amdsmi.py"

@@ -62,7 +62,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
     },
     "Qwen/Qwen3-14B": QWEN3_14B,
-    "Qwen/Qwen3.5-35B-A3B": QWEN3_5_35B,
+    "Qwen/Qwen3.5-35B-A3B": {**QWEN3_5_35B, "architectures": ["Qwen3_5MoeForConditionalGeneration"]},
     "Qwen/Qwen3.5-9B": QWEN3_5_9B,
 }
 

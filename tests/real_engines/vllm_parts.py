@@ -17,9 +17,11 @@ Answer = dict[str, Any]
 def prepare(node: gpus.Node) -> Callable[[list[str]], Answer]:
     """Import what ``vllm serve`` imports; gives a function from arguments to what a server would report."""
     _name_operators()
-    import vllm.third_party.pynvml as bindings
+    gpus.triton_driver(node)
+    if not node.amd:
+        import vllm.third_party.pynvml as bindings
 
-    gpus.nvml(node, bindings)
+        gpus.nvml(node, bindings)
     import vllm.model_executor.models.registry as registry
 
     # It inspects a model's class in a new process, which would know nothing of our answers.
