@@ -79,6 +79,13 @@ def _torch(node: Node) -> None:
     cuda.get_device_capability = lambda device=None: node.capability
     cuda.get_device_name = lambda device=0: node.title
     cuda.mem_get_info = lambda device=0: (node.memory, node.memory)
+    allocate = torch.empty
+
+    def empty(*size: Any, device: Any = None, **options: Any) -> Any:
+        """Give a tensor without memory where one on a GPU is wanted, as some kernels' modules do when imported."""
+        return allocate(*size, device="meta" if str(device).startswith("cuda") else device, **options)
+
+    torch.empty = empty
 
 
 def _tools(node: Node, folder: Path) -> None:
