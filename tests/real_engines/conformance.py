@@ -53,7 +53,7 @@ _ASK = Path(__file__).with_name("ask.py")
 class EngineProcess:
     """The engine's own Python with everything imported, which answers commands by forks."""
 
-    def __init__(self, folder: Path, engine: str, node: Mapping[str, Any], work: Path) -> None:
+    def __init__(self, folder: Path, engine: str, node: Mapping[str, Any], env: Mapping[str, str], work: Path) -> None:
         # No GPU of this machine, no network and no messages home.
         fixed = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
         environment = {
@@ -62,8 +62,7 @@ class EngineProcess:
             "PYTHONPATH": str(folder / "src" / engine),
             **fixed,
         }
-        if node["vendor"] == "amd":
-            environment["SGLANG_USE_AITER"] = "1"
+        environment |= env
         self._log = (work / f"{engine}-{node['name']}.log").open("w")
         self._process = subprocess.Popen(
             [str(folder / "bin" / "python"), str(_ASK), engine, str(work)],
@@ -140,10 +139,14 @@ def run_models(asking: Asking, engine: str, node: str, models: Sequence[str]) ->
                 yield Outcome(engine, "", model, node, 0, {}, skipped=str(error))
                 continue
             checkpoint = write_checkpoint(model, work)
+            default = space.effective({})
             if process is None:
-                process = EngineProcess(asking.folder, engine, _node(space.context), work)
+                # Some variables are read when modules are imported: those of every command.
+                scope = space.context.scope(default.knobs)
+                always = {n: v for one in space.engine.always(scope, space.context) for n, v in one.env.items()}
+                process = EngineProcess(asking.folder, engine, _node(space.context), always, work)
                 ending.callback(process.close)
-            process.warm_up(_arguments(space.engine, space.context, space.space.configurations[0], checkpoint)[0])
+            process.warm_up(_arguments(space.engine, space.context, default, checkpoint)[0])
             yield _ask_all(asking, process, space, MemoryPlans(spec, library), checkpoint)
 
 

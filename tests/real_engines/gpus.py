@@ -141,6 +141,8 @@ def _amdsmi(node: Node) -> None:
     module.amdsmi_init = module.amdsmi_shut_down = lambda *args: None
     module.amdsmi_get_processor_handles = lambda: list(range(node.gpus))
     module.amdsmi_topo_get_link_type = lambda one, other: {"hops": 1, "type": 2}
+    module.AmdSmiMemoryType = types.SimpleNamespace(VRAM=0)
+    module.amdsmi_get_gpu_memory_total = lambda handle, kind: node.memory
     told = {"market_name": node.title, "device_id": "0x74a1", "asic_serial": "0", "target_graphics_version": "gfx942"}
     module.amdsmi_get_gpu_asic_info = lambda handle: dict(told)
     module.amdsmi_get_gpu_device_uuid = lambda handle: f"GPU-{handle}"
