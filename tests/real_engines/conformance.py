@@ -28,10 +28,10 @@ from pathlib import Path
 from typing import Any
 
 from autotune.engines import Engine
+from autotune.engines.space import EngineSpace
 from autotune.errors import BadInput
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
-from autotune.prepare.engine_space import EngineSpace
 from autotune.prepare.predicted_memory import MemoryPlans
 from autotune.space.context import Context, gpus_of, replicas_of
 from autotune.space.library import Library

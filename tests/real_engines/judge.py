@@ -11,9 +11,9 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict
 
+from autotune.backends.readback import of_answer, of_log
 from autotune.engines import Engine
 from autotune.engines.report_back import compare, parse_reported
-from autotune.evaluate.readback import of_answer, of_log
 from autotune.prepare.predicted_memory import HOPELESS, MemoryPlans
 from autotune.space.context import Context
 from autotune.space.entry import in_range
