@@ -71,7 +71,7 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
         longest = max(plan.capacity_tokens for _, plan in planned if plan is not None)
         return f"no KV cache holds the {floor} tokens of --min-context, the largest holds {longest}"
     default = space.effective({})
-    may = [plan is None or (_may_start(plan, simulated) and _may_hold(space, one)) for one, plan in kept]
+    may = [plan is None or (_may_start(plan, simulated) and (simulated or _may_hold(space, one))) for one, plan in kept]
     sure = [row for row, starts in zip(kept, may, strict=True) if starts or row[0] == default]
     kept = sure if any(one != default for one, _ in sure) else kept
     space.space.configurations = [one for one, _ in kept]
