@@ -107,7 +107,7 @@ def test_an_engine_agrees_with_its_card(engine: str) -> None:
     if not folder:
         pytest.skip("AUTOTUNE_ENGINES names no environment; see tests/real_engines/environment.py")
     asking = Asking(Path(folder).resolve(), 5)
-    for outcome in run_models(asking, engine, "h200", ["deepseek-ai/DeepSeek-V3.2"]):
-        assert outcome.asked["pairs"] > 10
-        assert outcome.asked["rules"] > 10
-        assert [one for one in outcome.findings if not one.explained and one.kind != "little memory"] == []
+    (outcome,) = run_models(asking, engine, "h200", ["deepseek-ai/DeepSeek-V3.2"])
+    assert outcome.asked["pairs"] > 10
+    assert outcome.asked["rules"] > 10
+    assert [one for one in outcome.findings if not one.explained and one.kind != "little memory"] == []
