@@ -71,7 +71,10 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
         longest = max(plan.capacity_tokens for _, plan in planned if plan is not None)
         return f"no KV cache holds the {floor} tokens of --min-context, the largest holds {longest}"
     default = space.effective({})
-    may = [plan is None or (_may_start(plan, simulated) and (simulated or _may_hold(space, one))) for one, plan in kept]
+    may = [
+        plan is None or (_may_start(plan, simulated) and (simulated or _may_hold(space, one, plan)))
+        for one, plan in kept
+    ]
     sure = [row for row, starts in zip(kept, may, strict=True) if starts or row[0] == default]
     kept = sure if any(one != default for one, _ in sure) else kept
     space.space.configurations = [one for one, _ in kept]
@@ -86,16 +89,16 @@ def _may_start(plan: MemoryPlan, simulated: bool) -> bool:
     return plan.kv_cache + 3 * plan.cache_sigma > -HOPELESS * plan.weights
 
 
-def _may_hold(space: EngineSpace, one: Configuration) -> bool:
-    """Whether the engine's own share of a GPU holds the weights where its GPUs share them evenly, the least."""
+def _may_hold(space: EngineSpace, one: Configuration, plan: MemoryPlan) -> bool:
+    """Whether the engine's own share of a GPU may hold the weights: planned, less `HOPELESS`; evenly split at least."""
     context, knob = space.context, space.card.knobs.get("memory_fraction")
-    hardware, share = context.hardware, 1.0
+    share = 1.0
     for reading in knob.becomes if knob is not None else ():
         if in_range(context.version, reading.versions):
             share = float(evaluate(reading.value, context.scope(one.knobs)))
-    weights = weight_bytes_per_gpu(context.model.architecture, 1, 1, 1, mtp=False) / 1e9
+    weights = weight_bytes_per_gpu(context.model.architecture, 1, 1, 1, mtp=False)
     gpus = gpus_of(one, context.gpus) // replicas_of(one.knobs)
-    return share * (hardware.driver_memory_gb or hardware.memory_gb) > weights / gpus
+    return share * plan.total > max(weights / gpus, (1 - HOPELESS) * plan.weights)
 
 
 def promises_kept(

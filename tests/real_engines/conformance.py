@@ -31,7 +31,7 @@ from autotune.engines import Engine
 from autotune.engines.space import EngineSpace
 from autotune.errors import BadInput
 from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import prepare
+from autotune.prepare.candidates import prepare, too_heavy
 from autotune.prepare.predicted_memory import MemoryPlans
 from autotune.space.context import Context, gpus_of, replicas_of
 from autotune.space.library import Library
@@ -138,6 +138,10 @@ def run_models(asking: Asking, engine: str, node: str, models: Sequence[str]) ->
             except BadInput as error:
                 yield Outcome(engine, "", model, node, 0, {}, skipped=str(error))
                 continue
+            plans = MemoryPlans(spec, library)
+            if heavy := too_heavy(space.space.configurations, space.context, plans):
+                yield Outcome(engine, "", model, node, 0, {}, skipped=heavy[1])
+                continue
             checkpoint = write_checkpoint(model, work)
             default = space.effective({})
             if process is None:
@@ -147,7 +151,7 @@ def run_models(asking: Asking, engine: str, node: str, models: Sequence[str]) ->
                 process = EngineProcess(asking.folder, engine, _node(space.context), always, work)
                 ending.callback(process.close)
             process.warm_up(_arguments(space.engine, space.context, default, checkpoint)[0])
-            yield _ask_all(asking, process, space, MemoryPlans(spec, library), checkpoint)
+            yield _ask_all(asking, process, space, plans, checkpoint)
 
 
 def _ask_all(
