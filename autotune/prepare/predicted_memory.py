@@ -13,9 +13,13 @@ from autotune.simulator.node.coefficients import Coefficients, speed_card
 from autotune.simulator.node.memory import TOO_CLOSE, MemoryPlan, plan_memory
 from autotune.simulator.node.server import ServerSetup, SimulatedServer
 from autotune.simulator.node.steady import Memo
+from autotune.space.context import gpus_of, replicas_of
+from autotune.space.entry import in_range
 from autotune.space.enumeration import Candidate
+from autotune.space.expression import evaluate
 from autotune.space.library import Library
 from autotune.space.promises import GivenUp, Promised, admitted, given_up_by, promises_of
+from autotune.space.weights import weight_bytes_per_gpu
 from autotune.study.spec import StudySpec
 from autotune.trial import SURE_TO_START, Configuration, Scalar
 
@@ -56,8 +60,8 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
     """Leave out what memory keeps from being recommended; say why, where nothing is left of an engine.
 
     That is what does not hold a request of ``--min-context``, and on the simulator, whose plan is the evidence, what
-    starts with odds below `SURE_TO_START`, on a real node what would have no KV cache even if
-    the plan were wrong by `HOPELESS`; but for engines' defaults, and unless nothing would be left.
+    starts with odds below `SURE_TO_START`, on a real node what would have no KV cache even if the plan were wrong by
+    `HOPELESS`, or the GPUs shared the weights evenly; but for engines' defaults, and unless nothing would be left.
     """
     simulated, floor, version = backend_of(spec).virtual, spec.min_context or 0, space.context.version
     planned = [(one, plans.of(one, version)) for one in space.space.configurations]
@@ -67,7 +71,11 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
         longest = max(plan.capacity_tokens for _, plan in planned if plan is not None)
         return f"no KV cache holds the {floor} tokens of --min-context, the largest holds {longest}"
     default = space.effective({})
-    sure = [row for row in kept if row[1] is None or _may_start(row[1], simulated) or row[0] == default]
+    may = [
+        plan is None or (_may_start(plan, simulated) and (simulated or _may_hold(space, one, plan)))
+        for one, plan in kept
+    ]
+    sure = [row for row, starts in zip(kept, may, strict=True) if starts or row[0] == default]
     kept = sure if any(one != default for one, _ in sure) else kept
     space.space.configurations = [one for one, _ in kept]
     if len(kept) < len(planned):
@@ -79,6 +87,18 @@ def _may_start(plan: MemoryPlan, simulated: bool) -> bool:
     if simulated:
         return plan.fit_probability >= SURE_TO_START
     return plan.kv_cache + 3 * plan.cache_sigma > -HOPELESS * plan.weights
+
+
+def _may_hold(space: EngineSpace, one: Configuration, plan: MemoryPlan) -> bool:
+    """Whether the engine's own share of a GPU may hold the weights: planned, less `HOPELESS`; evenly split at least."""
+    context, knob = space.context, space.card.knobs.get("memory_fraction")
+    share = 1.0
+    for reading in knob.becomes if knob is not None else ():
+        if in_range(context.version, reading.versions):
+            share = float(evaluate(reading.value, context.scope(one.knobs)))
+    weights = weight_bytes_per_gpu(context.model.architecture, 1, 1, 1, mtp=False)
+    gpus = gpus_of(one, context.gpus) // replicas_of(one.knobs)
+    return share * plan.total > max(weights / gpus, (1 - HOPELESS) * plan.weights)
 
 
 def promises_kept(

@@ -103,6 +103,7 @@ class Knob(Entry):
     emit_default: bool = Field(default=False, description="write it also when it equals the default")
     read: Readings
     resolved: Readings = []
+    becomes: Readings = Field(default=[], description="of `memory_fraction`: the share that weights and KV cache get")
     monotone_memory: bool = Field(default=False, description="a larger value never needs less GPU memory")
     gives_up: list[GiveUp] = []
     source: str = ""
