@@ -168,7 +168,7 @@ def _check(bundle: Bundle) -> None:
     if not all(launch.trial.workloads for launch in bundle.launches):
         raise MalformedFile(bundle.path, f"a launch of {RESULTS} has no workload")
     versions = {one.engine_version for one in known.items} | {one.trial.engine_version for one in bundle.launches}
-    if odd := [version for version in versions if version and not _is_version(version)]:
+    if odd := [version for version in versions if version not in ("", "unknown") and not _is_version(version)]:
         raise MalformedFile(bundle.path, f"{odd[0]!r:.40} is no version of an engine")
 
 

@@ -59,8 +59,8 @@ def test_a_load_is_spread_and_measured_as_one(concurrency):
         measured = measure(f"{one.url},{other.url}", "m", load, 7, LoadOptions(warm_up=False, workers=1))
         shares = sorted((len(one.posts), len(other.posts)))
     assert (measured.metrics["completed"], sum(shares)) == (20, 20)
-    # One at a time they take turns; of more, none stays idle.
-    assert shares[0] >= (10 if concurrency == 1 else 5)
+    # One at a time they take turns; the first four are spread evenly, and after that a slow server gets fewer.
+    assert shares[0] >= (10 if concurrency == 1 else 2)
     told = to_json([measured])
     assert (told["servers"], told["balancing"]) == (2, BALANCING)
 

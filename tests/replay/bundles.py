@@ -29,6 +29,7 @@ QUESTION = RunOptions(
     on="simulator",
     space=SPACE,
     launches=8,
+    allow=("shorter-context",),
     seed=5,
     slos=["p99_ttft_ms<=200000"],
     study="s",

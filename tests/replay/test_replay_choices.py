@@ -153,7 +153,7 @@ def test_a_row_has_its_engine_s_command_where_the_row_tells_it(tmp_path: Path) -
     assert "--tensor-parallel-size" in commands[2].argv
     # Empty is not set, and so is what is left to the engine.
     assert not {"--data-parallel-size", "--kv-cache-dtype"} & set(commands[3].argv)
-    assert "--enable-dp-attention" in commands[4].argv
+    assert "--attn-dp-size" in commands[4].argv
     assert commands[5].argv[0] == "replayed:sglang", "no option of SGLang is called magic"
 
 
