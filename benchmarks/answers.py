@@ -126,8 +126,10 @@ def row(table: str, hardware: str, model: str, seed: int, asked: argparse.Namesp
             served(hardware, best),
         ]
         return [*start, *checks, tokens, f"{before or 0:,.0f}", command]
-    several = copies(hardware, baseline, workload)
-    figures = [f"{several:,.0f}", f"{(value or 0) / several:.2f}", longest, f"{best['odds_of_starting']:.2f}"]
+    # A model whose default does not start fills the node: there are no copies.
+    several = copies(hardware, baseline, workload) if baseline else None
+    figures = [f"{several:,.0f}", f"{(value or 0) / several:.2f}"] if several else ["–", "–"]
+    figures += [longest, f"{best['odds_of_starting']:.2f}"]
     return [*start, tokens, *figures, f"{found['candidates']:,}", f"{found['first_s'] or 0:.1f}", command]
 
 
