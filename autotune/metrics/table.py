@@ -22,7 +22,6 @@ STEADY = "steady_total_token_throughput"
 GOODPUT = "request_goodput"
 PER_GPU = "total_token_throughput_per_gpu"
 PER_USER = "output_tokens_per_s_per_user"
-COST = "cost_per_million_tokens"
 VIOLATIONS = "request_violations_percent"
 
 CURVE = "curve"

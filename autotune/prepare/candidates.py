@@ -230,7 +230,7 @@ def _engine_space(
 
 
 def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
-    """Leave out what gives up more than the user allows for any gain: it could never be recommended."""
+    """Leave out candidates below ``--min-context``, and those that break a promise of `UNASKED` unasked."""
     unasked, floor = UNASKED - frozenset(spec.allow), spec.min_context or 0
     given_up = promises_of(space.card, space.context, {}, space.chosen, unasked)
     configurations = space.space.configurations

@@ -13,7 +13,7 @@ from autotune.space.schema import EngineCard, GiveUpKind, Knob
 from autotune.trial import Configuration, Scalar
 
 UNASKED = frozenset({"no-prefix-caching"})
-"""Never given up unless the user allows it or pins the knob: a workload cannot speak for traffic that shares more."""
+"""Never broken unless allowed or pinned, also where nothing else runs: no workload can speak for other traffic."""
 
 
 LONGEST = "longest_request_tokens"

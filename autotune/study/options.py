@@ -33,7 +33,6 @@ class Option:
     least: int | None = None
     most: int | None = None
     existing: bool = False
-    required: bool = False
 
 
 def option(flag: str, help: str, group: str = "", *, default: Any = None, **more: Any) -> Any:

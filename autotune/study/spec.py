@@ -94,7 +94,7 @@ class StudySpec(_Value):
         min_context: no context below it is tried.
         accuracy: what checks the answers of finalists: ``builtin``, a file of tasks, or a command; None: nothing.
         accuracy_sha256: of the file's content; a resumed study must find the same.
-        allow: the kinds of promises that may be given up for any gain (`space.schema.GiveUp`).
+        allow: the kinds of promises that may be broken for speed (`space.schema.GiveUp`).
         launches: ceiling for server launches, finals included.
         finals_from: finals of a smaller budget have lower numbers; they count for the search.
         installed: the engines that are launched from this machine, by name; a resumed study launches the same.

@@ -85,10 +85,12 @@ def price(outcome: Recommendation) -> list[str]:
     replayed = outcome.origin is Evidence.REPLAYED
     if outcome.gives_up is None or (replayed and not outcome.gives_up):
         return head  # what a table's rows promise is not known, nor what was recommended before it was recorded
+    open_ = "" if kept or outcome.origin is not Evidence.MEASURED else "; its longest request is not known"
+    nothing = f"It gives up nothing for speed (context, prefix caching, precision, memory reserve{open_})."
     lines = [
         f"It gives up ({one.knob} {text.scalar(one.to)} instead of {text.scalar(one.from_)}): {one.what}."
         for one in outcome.gives_up
-    ]
+    ] or [nothing]
     for other in outcome.alternatives:
         over = text.percent(other.price_percent)
         within = f", 95 % interval {text.percents(other.price_ci95)}" if other.price_ci95 else ""
@@ -97,9 +99,6 @@ def price(outcome: Recommendation) -> list[str]:
             f"The best command that {other.label} reaches {_value(outcome, other.objective)} "
             f"({'; '.join(filter(None, facts))}): the recommended one is {over} over it{within}."
         )
-    if not lines:
-        open_ = "" if kept or outcome.origin is not Evidence.MEASURED else "; its longest request is not known"
-        lines = [f"It gives up nothing for speed (context, prefix caching, precision, memory reserve{open_})."]
     slower = [
         f"{text.title(name)} {text.number(new)} on {workload}, {new / old:.1f} times the baseline's {text.number(old)}"
         for workload, name, old, new in worse(outcome, ("p99_ttft_ms", "p99_tpot_ms"))
