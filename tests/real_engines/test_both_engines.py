@@ -25,12 +25,10 @@ def sglang() -> Path:
     return named
 
 
-def test_both_are_measured_and_end_without_a_trace(
-    model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_both_are_measured_and_end_without_a_trace(model: Path, tmp_path: Path) -> None:
     programs = {"vllm": environment(), "sglang": sglang()}
-    for name, value in {**SETTINGS, "OMP_NUM_THREADS": "1", "LAUNCH_TEST": tmp_path.name}.items():
-        monkeypatch.setenv(name, value)
+    # Of the command line alone: the process that it is forked from goes on, and is no trace.
+    settings = {**SETTINGS, "OMP_NUM_THREADS": "1", "LAUNCH_TEST": tmp_path.name}
     home = tmp_path / "home"
     engines = [
         word
@@ -43,6 +41,7 @@ def test_both_are_measured_and_end_without_a_trace(
         *("--baseline", f"vllm serve {model} {ASKED[0]} --max-num-seqs 4 --no-enable-prefix-caching"),
         *("--study", "both", "--json"),
         home=home,
+        **settings,
     )
     print(done.err)
     assert done.code == 0, done.err
