@@ -42,7 +42,7 @@ _ROOM = "4g"
 _MODULES = [
     *("autotune.cli.main", "autotune.run", "autotune.cli.studies", "autotune.cli.tuning"),
     *("autotune.backends.simulator", "autotune.backends.process"),
-    *("autotune.outputs.report.pictures.draw", "autotune.outputs.report.render"),
+    *("autotune.outputs.report.draw", "autotune.outputs.report.render"),
     *("autotune.outputs.tracking.runs", "pyarrow.parquet", "scipy.stats", "mlflow.store.tracking.sqlalchemy_store"),
 ]
 """What a tuner loads; a campaign loads it once."""

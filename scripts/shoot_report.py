@@ -23,10 +23,10 @@ from selenium import webdriver
 VIEWS: dict[str, dict[str, Any]] = {
     "desktop": {"width": 1100, "height": 1400},
     "phone": {"width": 390, "height": 1500, "mobile": True, "scale": 1.5},
-    "dark": {"width": 1100, "height": 1400, "features": {"prefers-color-scheme": "dark"}, "from": "#speed-c0"},
-    "print": {"width": 794, "height": 1123, "media": "print", "from": "#finals-final-0"},
+    "dark": {"width": 1100, "height": 1400, "features": {"prefers-color-scheme": "dark"}, "from": "#speed"},
+    "print": {"width": 794, "height": 1123, "media": "print", "from": "#finals"},
 }
-"""Name of the file to what it is seen on; ``from``: a mark whose section stands at the top."""
+"""Name of the file to what it is seen on; ``from``: a picture whose section stands at the top."""
 _COLOURS = 255
 
 
@@ -53,10 +53,9 @@ def _view(driver: Any, view: dict[str, Any]) -> bytes:
     features = [{"name": name, "value": value} for name, value in view.get("features", {}).items()]
     driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": view.get("media", ""), "features": features})
     driver.execute_script("scrollTo(0, 0)")
-    if mark := view.get("from"):
-        up = "let e = document.querySelector(arguments[0]).closest('figure'); while (e.tagName != 'H2') e = "
-        driver.execute_script(f"{up}e.previousElementSibling; e.scrollIntoView(); scrollBy(0, -20)", mark)
-        driver.execute_script("document.querySelector(arguments[0]).focus({preventScroll: true})", mark)
+    if picture := view.get("from"):
+        up = "let e = document.querySelector(arguments[0]); while (e.tagName != 'H2') e = "
+        driver.execute_script(f"{up}e.previousElementSibling; e.scrollIntoView(); scrollBy(0, -20)", picture)
     return base64.b64decode(driver.execute_cdp_cmd("Page.captureScreenshot", {"format": "png"})["data"])
 
 

@@ -31,7 +31,7 @@ LATE = [
     *("autotune.cli.bench", "autotune.cli.doctor"),
     *(
         "autotune.outputs.report.render",
-        "autotune.outputs.report.pictures.draw",
+        "autotune.outputs.report.draw",
         *(f"autotune.backends.{name}" for name in ("simulator", "emulator", "process", "docker", "external", "bundle")),
     ),
     *("autotune.simulator.emulator.process", "scipy.stats", "pyarrow.parquet"),

@@ -8,20 +8,14 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from html import escape
-from typing import TYPE_CHECKING, Literal
-from xml.etree.ElementTree import Element
+from typing import Literal
 
 from markdown_it import MarkdownIt
 
-from autotune.outputs.report import StudyRecord, curves, outcome, setup, tables, text
-from autotune.outputs.report.pictures import DARK, LIGHT, Part, Picture, launches
-from autotune.outputs.report.pictures import outcome as before_after
+from autotune.outputs.report import StudyRecord, curves, outcome, pictures, setup, tables, text
+from autotune.outputs.report.pictures import DARK, LIGHT, Part, Picture
 from autotune.study.recommendation import Verdict
 from autotune.trial import Evidence
-
-if TYPE_CHECKING:
-    from xml.etree.ElementTree import Element
-
 
 _STYLE = """
 body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
@@ -51,17 +45,12 @@ th { background: var(--band); text-align: left; }
 .facts dd { margin: 0; font-size: 1.15rem; font-weight: 600; }
 figure { margin: 1em 0; overflow-x: auto; }
 .drawn { display: block; width: 100%; max-width: 44rem; height: auto; font-family: inherit; }
-.mark { cursor: pointer; }
-.mark:hover, .mark:focus { outline: 2px solid var(--ink); outline-offset: 2px; }
-figcaption { position: sticky; left: 0; box-sizing: border-box; height: 3.4em; overflow: auto; padding: .5em .8em;
-  font: .85em/1.4 ui-monospace, monospace; white-space: pre-wrap; overflow-wrap: anywhere; background: var(--band); }
-.commands { height: 7.5em; }
+.mark:hover { outline: 2px solid var(--ink); outline-offset: 2px; }
 :focus-visible { outline: 2px solid var(--ink); outline-offset: 2px; }
 @media screen and (max-width: 40rem) { figure { margin: 1em -1.25rem; } }
 @media print {
   main { max-width: none; padding: 0; }
-  .copy, figcaption { display: none; }
-  .mark:focus { outline: none; }
+  .copy { display: none; }
   figure, pre, tr { break-inside: avoid; }
   h2, h3 { break-after: avoid; }
   .table, figure { overflow: visible; }
@@ -76,40 +65,18 @@ for (const button of document.querySelectorAll(".copy")) button.addEventListener
   catch { copied = document.execCommand("copy"); }
   button.textContent = copied ? "Copied" : "Selected: copy it by hand";
 });
-for (const figure of document.querySelectorAll("figure")) {
-  const marks = [...figure.querySelectorAll(".mark")], told = figure.querySelector("figcaption");
-  const tell = event => {
-    const mark = event.target.closest(".mark");
-    if (mark) told.textContent = mark.querySelector("title").textContent;
-  };
-  for (const kind of ["mouseover", "focusin", "click"]) figure.addEventListener(kind, tell);
-  figure.addEventListener("keydown", event => {
-    const at = marks.indexOf(document.activeElement);
-    const to = { ArrowRight: at + 1, ArrowLeft: at - 1, Home: 0, End: marks.length - 1 }[event.key];
-    if (at < 0 || !marks[to]) return;
-    event.preventDefault();
-    marks[at].tabIndex = -1;
-    marks[to].tabIndex = 0;
-    marks[to].focus();
-  });
-}
 """
 _TYPED = '<pre><code class="language-bash">'
 _OPTION = re.compile(r"(?<=\s)(--?[\w-]+)")
 """The hyphens of an option are no places to break a line."""
-_HINT = "Point at a mark, tap it, or press Tab and then the arrow keys: what it is stands here."
 _HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
 _POLICY = (
     f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
 )
 
 
-def page(parts: Sequence[Part], drawn: Callable[[Picture], Element]) -> str:
-    """A whole HTML page; its title is the first heading.
-
-    Args:
-        drawn: draws a picture.
-    """
+def page(parts: Sequence[Part], drawn: Callable[[Picture], str]) -> str:
+    """Return a whole HTML page; its title is the first heading."""
     title = str(parts[0]).partition("\n")[0].removeprefix("# ").replace("\\", "")
     body = text.printable("\n".join(_body(parts, drawn)))
     return f"""<!DOCTYPE html>
@@ -137,20 +104,14 @@ def _variables(colours: Mapping[str, str]) -> str:
     return " ".join(f"--{look}: {colour};" for look, colour in colours.items())
 
 
-def _body(parts: Iterable[Part], drawn: Callable[[Picture], Element]) -> Iterable[str]:
+def _body(parts: Iterable[Part], drawn: Callable[[Picture], str]) -> Iterable[str]:
     parser = MarkdownIt("commonmark", {"html": False}).enable("table")
     for part in parts:
         if isinstance(part, text.Facts):
             rows = (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in part.rows.items())
             yield f'<dl class="facts">{"".join(rows)}</dl>'
         elif isinstance(part, Picture):
-            # Loaded with matplotlib, by who draws.
-            from autotune.outputs.report.pictures.draw import inline
-
-            long = any("\n" in mark.told for panel in part.panels for mark in panel.marks)
-            kind = "commands" if long else "words"
-            hint = f'<figcaption class="{kind}" tabindex="0" aria-live="polite">{_HINT}</figcaption>'
-            yield f"{parser.render(part.told)}<figure>{inline(drawn(part))}{hint}</figure>"
+            yield f"{parser.render(part.told)}<figure id='{part.name}'>{drawn(part)}</figure>"
         else:
             # A wide table scrolls by itself, not the page; what is to be typed can be copied.
             body = parser.render(part).replace("<table>", '<div class="table" tabindex="0"><table>')
@@ -166,21 +127,19 @@ _Shown = Iterable[Part] | Picture | None
 _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] = (
     ("Conclusion", (outcome.conclusion,)),
     ("Did the predictions hold?", (outcome.predictions,)),
-    ("What was tried?", (launches.tried,)),
+    ("What was tried?", (pictures.tried,)),
     ("Best configuration per engine", (tables.engines,)),
-    ("How fast for each user, and how much for all?", (before_after.speed,)),
+    ("How fast for each user, and how much for all?", (pictures.speed,)),
     ("Front of {objective} against {second}", (outcome.front,)),
-    ("Is the gain more than chance?", (launches.finals, tables.finals)),
+    ("Is the gain more than chance?", (pictures.finals, tables.finals)),
     ("Are the answers still right?", (tables.accuracy,)),
-    ("What does each setting add?", (before_after.contributions, outcome.contributions)),
+    ("What does each setting add?", (pictures.contributions, outcome.contributions)),
     ("What did nothing", (outcome.inert,)),
-    ("How long do users wait?", (before_after.latencies,)),
     ("Before and after", (outcome.comparison,)),
     ("What load does it carry within the limits?", (tables.capacities,)),
-    ("What happens under other loads?", (before_after.curves, curves.curves)),
-    ("Does it hold on every workload?", (before_after.workloads, outcome.matrix)),
-    ("What failed, and what would help?", (launches.failures, tables.failures)),
-    ("Where did the node's hours go?", (launches.hours,)),
+    ("What happens under other loads?", (pictures.curves, curves.curves)),
+    ("Does it hold on every workload?", (outcome.matrix,)),
+    ("What failed, and what would help?", (tables.failures,)),
     ("Nodes", (tables.nodes,)),
     ("Launches", (tables.launches,)),
     ("What the engines made of it", (tables.resolutions,)),
@@ -205,13 +164,13 @@ def render(study: StudyRecord, format: Literal["md", "html"]) -> str:
 
 
 def files_of(study: StudyRecord) -> dict[str, str]:
-    """Every file of the report, path within the study's folder to content; each picture is drawn once."""
-    from autotune.outputs.report.pictures import draw
+    """Return every file of the report, path within the study's folder to content; each picture is drawn once."""
+    from autotune.outputs.report import draw
 
     parts = _parts(study)
-    elements = {part.name: _drawn(study, part) for part in parts if isinstance(part, Picture)}
-    files = {"report.md": _markdown(parts), "report.html": page(parts, lambda picture: elements[picture.name])}
-    return files | {f"{PICTURES}/{name}.svg": draw.alone(element) for name, element in elements.items()}
+    drawings = {part.name: _drawn(study, part) for part in parts if isinstance(part, Picture)}
+    files = {"report.md": _markdown(parts), "report.html": page(parts, lambda picture: drawings[picture.name])}
+    return files | {f"{PICTURES}/{name}.svg": draw.alone(drawing) for name, drawing in drawings.items()}
 
 
 def _parts(study: StudyRecord) -> list[Part]:
@@ -243,9 +202,9 @@ def _as_text(part: Part) -> str:
     return part
 
 
-def _drawn(study: StudyRecord, picture: Picture) -> Element:
+def _drawn(study: StudyRecord, picture: Picture) -> str:
     # matplotlib takes a second to load.
-    from autotune.outputs.report.pictures import draw
+    from autotune.outputs.report import draw
 
     evidence = study.recommendation.evidence
     return draw.drawn(picture, "" if evidence is Evidence.MEASURED else study.recommendation.label)

@@ -1,0 +1,193 @@
+"""Draws pictures with matplotlib, as SVG that takes colours and font of the page that it stands in."""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+import warnings
+from collections.abc import Mapping
+from io import StringIO
+from typing import Any
+from xml.sax.saxutils import escape, quoteattr
+
+import matplotlib as mpl
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+from autotune.outputs.report.pictures import DARK, LIGHT, PIXELS, Line, Panel, Picture, Point
+from autotune.outputs.report.text import printable
+
+_STYLE: dict[Any, Any] = {
+    "svg.fonttype": "none",  # text stays text
+    "text.parse_math": False,  # a dollar in a name is a dollar
+    "font.size": 10,
+    "axes.titlesize": 10,
+    "axes.edgecolor": LIGHT["soft"],
+    "axes.labelcolor": LIGHT["ink"],
+    "text.color": LIGHT["ink"],
+    "xtick.color": LIGHT["ink"],
+    "ytick.color": LIGHT["ink"],
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.unicode_minus": False,
+}
+_Style = dict[str, Any]
+_INCH = 96
+_MANY = 100
+_WATERMARK = "watermark"
+_POINT = "point-"
+_SVG = "http://www.w3.org/2000/svg"
+_GROUP = re.compile(r'<g id="([^"]*)">')
+_UNWANTED = (
+    (re.compile(r'<style type="text/css">[^<]*</style>'), ""),  # it would hold for the whole page
+    (re.compile(r"font: *(?:\w+ )*([\d.]+)px [^;\"]*"), r"font-size: \1px"),
+    (re.compile(r"font-family: [^;\"]*;? ?"), ""),
+    (re.compile("xlink:href"), "href"),
+)
+"""What matplotlib writes, and its substitute: a page's own font, and links as SVG 2 has them."""
+
+# It tells of fonts and of folders for its cache, which is nothing to those who tune.
+logging.getLogger("matplotlib").setLevel(logging.ERROR)
+
+
+def drawn(picture: Picture, watermark: str) -> str:
+    """Return a picture as an SVG element for a page, across it a watermark unless that is empty."""
+    with mpl.rc_context(), warnings.catch_warnings():
+        mpl.rcdefaults()  # whatever the user's own file says
+        # The same file whenever the study is the same; ids that no other picture of the page has.
+        mpl.rcParams.update(_STYLE | {"svg.hashsalt": picture.name})
+        # A name in a script that the built-in font lacks: the reader's own font shows it, only its width is a guess.
+        warnings.filterwarnings("ignore", "Glyph .* missing from font")
+        columns = min(2, len(picture.panels))
+        rows = math.ceil(len(picture.panels) / columns)
+        figure = Figure(figsize=(PIXELS / _INCH, rows * picture.height / _INCH), layout="constrained")
+        places = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
+        told: list[str] = []
+        for axes, panel in zip(places, picture.panels, strict=False):
+            _panel(axes, panel, len(told))
+            told += [point.told for point in panel.points]
+        for axes in places[len(picture.panels) :]:
+            axes.remove()
+        if picture.keys:
+            _legend(figure, picture.keys)
+        if watermark:
+            size = 0.9 * 72 * PIXELS / _INCH / len(watermark)
+            middle: _Style = {"ha": "center", "va": "center"}
+            figure.text(0.53, 0.52, watermark, fontsize=size, alpha=0.1, weight="bold", gid=_WATERMARK, **middle)
+        text = StringIO()
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
+    _, _, body = printable(text.getvalue()).partition("</metadata>")
+    for pattern, by in _UNWANTED:
+        body = pattern.sub(by, body)
+    for look, colour in LIGHT.items():
+        body = body.replace(colour, f"var(--{look},{colour})")
+    body = _GROUP.sub(lambda group: _opened(group[1], told), body)
+    size = f"{72 * PIXELS / _INCH:g} {72 * rows * picture.height / _INCH:g}"
+    label = quoteattr(printable(picture.question))
+    return f'<svg xmlns="{_SVG}" viewBox="0 0 {size}" class="drawn" role="img" aria-label={label}>{body}'
+
+
+def _opened(name: str, told: list[str]) -> str:
+    """Return the opening tag of a group: a point's has its title, other names of matplotlib's are no use."""
+    if name == _WATERMARK:
+        return f'<g class="{name}">'
+    if not name.startswith(_POINT):
+        return "<g>"
+    title = escape(printable(told[int(name.removeprefix(_POINT))]))
+    return f'<g class="mark"><title>{title}</title>'
+
+
+def _panel(axes: Axes, panel: Panel, first: int) -> None:
+    axes.set_axisbelow(True)
+    axes.grid(True, axis="both", color=LIGHT["line"], linewidth=0.6)
+    for place in panel.bands:
+        axes.axvspan(place - 0.5, place + 0.5, color=LIGHT["band"], linewidth=0)
+    for line in panel.lines:
+        _line(axes, line)
+    for number, point in enumerate(panel.points, first):
+        _point(axes, point, f"{_POINT}{number}", 6.5 if len(panel.points) <= _MANY else 4.0)
+    axes.autoscale_view()
+    axes.set_xlabel(panel.x_label)
+    axes.set_ylabel(panel.y_label)
+    axes.set_title(panel.title, loc="left")
+    _scale(axes, panel)
+
+
+def _line(axes: Axes, line: Line) -> None:
+    style: _Style = {
+        "color": LIGHT[line.look],
+        "linewidth": 1.2,
+        "linestyle": "--" if line.dashed else "-",
+        "zorder": 2,
+    }
+    if len(line.ys) == 1 and not line.xs:
+        axes.axhline(line.ys[0], **style)
+    elif len(line.xs) == 1 and not line.ys:
+        axes.axvline(line.xs[0], **style)
+    else:
+        axes.plot(line.xs, line.ys, drawstyle="steps-post" if line.stepped else "default", **style)
+
+
+def _point(axes: Axes, point: Point, name: str, size: float) -> None:
+    colour = LIGHT[point.look]
+    if point.interval is not None:
+        across, low, high = point.across, *point.interval
+        xs, ys = ((low, high), (point.y, point.y)) if across else ((point.x, point.x), (low, high))
+        axes.plot(xs, ys, color=colour, linewidth=1.6, alpha=0.7, zorder=2.5, solid_capstyle="butt")
+    thin = point.shape in "x+_|"
+    axes.plot(
+        [point.x],
+        [point.y],
+        marker=point.shape,
+        color=colour,
+        markersize=11.0 if point.shape == "*" else size,
+        markeredgewidth=1.6 if thin else 0.0,
+        linestyle="none",
+        clip_on=False,
+        zorder=3,
+        gid=name,
+    )
+
+
+def _scale(axes: Axes, panel: Panel) -> None:
+    for name, axis in (("x", axes.xaxis), ("y", axes.yaxis)):
+        if name in panel.logarithmic:
+            (axes.set_xscale if name == "x" else axes.set_yscale)("log")
+            axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
+            axis.set_minor_locator(NullLocator())
+        else:
+            axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=panel.whole and name == "x"))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
+    if ticks := panel.y_ticks:
+        axes.yaxis.set_major_locator(FixedLocator(list(range(len(ticks)))))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda place, _: ticks[round(place)]))
+        axes.yaxis.set_tick_params(length=0)
+        axes.set_ylim(len(ticks) - 0.4, -0.6)
+    elif panel.zero:
+        axes.set_ylim(bottom=0)
+
+
+def _legend(figure: Figure, keys: Mapping[tuple[str, str], str]) -> None:
+    handles = [_key(look, shape) for look, shape in keys]
+    columns = 3 if max(map(len, keys.values())) > 14 else 5
+    space = {"handletextpad": 0.4, "columnspacing": 1.2, "handlelength": 1.4}
+    figure.legend(handles, list(keys.values()), loc="outside upper left", ncols=columns, frameon=False, **space)
+
+
+def _key(look: str, shape: str) -> Line2D:
+    style: _Style = {"marker": "none", "linestyle": shape} if shape in ("-", "--") else {"marker": shape}
+    return Line2D([], [], **{"color": LIGHT[look], "linestyle": "none", "markersize": 6, "linewidth": 1.4, **style})
+
+
+def alone(drawing: str) -> str:
+    """Return the same as a file: with a ground of its own, light or dark as the reader's screen is."""
+    variables = "".join(f"--{look}:{colour};" for look, colour in DARK.items())
+    style = (
+        "svg{background:#fff;font-family:system-ui,sans-serif}"
+        f"@media (prefers-color-scheme:dark){{svg{{background:{DARK['page']};{variables}}}}}"
+    )
+    tag, _, body = drawing.partition(">")
+    return f'{tag} width="{PIXELS}"><style>{style}</style>{body}\n'

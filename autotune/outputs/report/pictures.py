@@ -1,0 +1,389 @@
+"""The pictures of a report: what each shows, as values that `draw` draws; matplotlib is loaded there alone."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from statistics import geometric_mean
+
+from autotune import redact
+from autotune.metrics.table import CURVE, PER_GPU, PER_USER, counts, with_derived
+from autotune.outputs.report import StudyRecord, tables, text, words
+from autotune.search.objective import achieved, best_so_far, maximises
+from autotune.study.recommendation import Choice
+from autotune.trial import Launch, Metrics, Role
+
+PIXELS = 560
+"""Width of every picture, CSS pixels at its natural size."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A point that can be pointed at, with the ends of an interval where it has one.
+
+    Attributes:
+        told: the text that is shown then.
+        look: its colour, a key of `LIGHT`.
+        shape: matplotlib's letter of a marker.
+        across: the interval is one of x, not of y.
+    """
+
+    told: str
+    look: str
+    x: float
+    y: float
+    shape: str = "o"
+    interval: tuple[float, float] | None = None
+    across: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line through points, or steps that keep a value until the next one.
+
+    With one y and no x, or one x and no y, it goes through the whole picture.
+    """
+
+    xs: Sequence[float]
+    ys: Sequence[float]
+    look: str
+    stepped: bool = False
+    dashed: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One pair of axes.
+
+    Attributes:
+        bands: places on the x axis with a darker ground.
+        y_ticks: names of the places 0, 1, 2 … on the y axis.
+        logarithmic: ``x``, ``y`` or both.
+        whole: the numbers of the x axis are whole.
+        zero: y begins at 0.
+    """
+
+    x_label: str
+    y_label: str
+    title: str = ""
+    points: Sequence[Point] = ()
+    lines: Sequence[Line] = ()
+    bands: Sequence[int] = ()
+    y_ticks: Sequence[str] = ()
+    logarithmic: str = ""
+    whole: bool = False
+    zero: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A picture that answers one question.
+
+    Attributes:
+        name: its file's, without ``.svg``.
+        told: the answer, in a sentence or two (Markdown).
+        panels: from left to right, two in a row.
+        keys: the legend, look and shape to words.
+        height: of a row, CSS pixels.
+    """
+
+    name: str
+    question: str
+    told: str
+    panels: Sequence[Panel]
+    keys: Mapping[tuple[str, str], str] = field(default_factory=dict)
+    height: int = 320
+
+
+Part = str | text.Facts | Picture
+"""Part of a report's section: a paragraph, list, table or block in Markdown; figures to be seen first; a picture."""
+
+LIGHT = {
+    "page": "#ffffff",
+    "ink": "#1b1f24",
+    "soft": "#6a737d",
+    "line": "#d0d7de",
+    "band": "#eef1f4",
+    "baseline": "#59636f",
+    "chosen": "#0a5bb5",
+    "bad": "#b3261e",
+    "first": "#0072b3",
+    "second": "#c14f00",
+    "third": "#007a5a",
+    "fourth": "#a8487f",
+    "fifth": "#8a6d00",
+}
+"""The colours of page and pictures, by what they are for; a drawn picture has them as marks."""
+DARK = {
+    "page": "#101418",
+    "ink": "#e4e8ec",
+    "soft": "#98a2ad",
+    "line": "#313a44",
+    "band": "#1c2229",
+    "baseline": "#a9b4c0",
+    "chosen": "#6cb0ff",
+    "bad": "#ff8a80",
+    "first": "#56b4e9",
+    "second": "#ff9e57",
+    "third": "#3ccf9f",
+    "fourth": "#e795c0",
+    "fifth": "#e0c04a",
+}
+
+
+_ENGINES = (("first", "o"), ("second", "s"), ("third", "^"), ("fourth", "D"), ("fifth", "P"))
+"""Look and shape of the engines, in the order of their names."""
+_LONGEST_NAME = 30
+_WIDE = 5
+"""Times the least value, from which on an axis is logarithmic."""
+_OVER_LOAD = ("total_token_throughput", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
+_SIDES = {"baseline": ("baseline", "s"), "recommended": ("chosen", "o")}
+"""Look and shape of baseline and recommended configuration."""
+
+
+def tried(study: StudyRecord) -> Picture | None:
+    """Draw every launch in its order, the best so far, the baseline, and what failed."""
+    if not study.launches:
+        return None
+    spec, looks, points, kept = study.spec, _looks(study), list[Point](), list[Point]()
+    for launch in study.launches:
+        number, value = launch.trial.number, achieved(spec, launch)
+        look, shape = looks[launch.trial.configuration.engine]
+        broken = tables.broken_slos(spec, launch) if value is not None else []
+        if value is None:
+            shape = "x"
+            said = words.failed(launch.result.failure) if launch.result.failure else launch.result.state.value
+        else:
+            said = text.number(value) + (f", breaks {'; '.join(broken)}" if broken else "")
+        look = "bad" if broken or value is None else look
+        name = f"launch {number} ({launch.trial.role.value}), {launch.trial.configuration.engine}"
+        points.append(Point(f"{name}: {said}\n{_command(launch)}", look, number, value or 0.0, shape))
+        kept += points[-1:] if value is not None else []
+    finals = [launch.trial.number for launch in study.launches if launch.trial.role is Role.FINAL]
+    keys = {look: _short(engine) for engine, look in looks.items()}
+    lines = []
+    if reached := best_so_far(spec, study.launches):
+        steps = [*reached, (max(point.x for point in points), reached[-1][1])]
+        lines.append(Line([x for x, _ in steps], [y for _, y in steps], "ink", stepped=True))
+        keys["ink", "-"] = "best so far"
+    if (baseline := study.recommendation.baseline) is not None:
+        lines.append(Line([], [baseline.objective.value], "baseline", dashed=True))
+        keys["baseline", "--"] = "baseline"
+    bad = {point.shape for point in points if point.look == "bad"}
+    keys |= {("line", "s"): "finals"} if finals else {}
+    keys |= {("bad", "x"): "no valid figure"} if "x" in bad else {}
+    keys |= {("bad", "o"): "breaks a limit"} if bad - {"x"} else {}
+    told = f"{text.count(len(points), 'launch', 'launches')}, none of which gave a figure: what failed stands below."
+    if kept:
+        top = (max if maximises(spec.objective) else min)(kept, key=lambda point: point.y)
+        without = f" and {len(points) - len(kept)} without" if len(kept) < len(points) else ""
+        lucky = "; a single launch may be lucky, so the finals decide" if finals else ""
+        told = (
+            f"{text.count(len(points), 'launch', 'launches')}, {len(kept)} with a figure{without}. "
+            f"The best single one is launch {top.x:g} with {text.number(top.y)}{lucky}."
+        )
+    axes = ("launch", text.title(spec.objective))
+    panel = Panel(*axes, points=points, lines=lines, bands=finals, whole=True, zero=True)
+    return Picture("tried", "What was tried?", told, [panel], keys)
+
+
+def finals(study: StudyRecord) -> Picture | None:
+    """Draw each launch that counts of the finalists and of the baseline, with means and intervals."""
+    names, points = list[str](), list[Point]()
+    choices = {name: choice for choice, name in _decided(study)}
+    for row, (_, who, group) in enumerate(tables.finalists(study)):
+        look = "baseline" if who.startswith("baseline") else "chosen" if "recommended" in who else "fourth"
+        names.append(f"{who}\n{_short(group[0].trial.configuration.engine)}")
+        for launch in group:
+            if (value := achieved(study.spec, launch)) is not None:
+                told = f"{who}, launch {launch.trial.number}: {text.number(value)}"
+                points.append(Point(told, look, value, row + 0.12))
+        if (choice := choices.get(who.partition(" and ")[0])) is not None:
+            goal = choice.objective
+            within = f", 95 % interval {text.interval(goal.ci95)}" if goal.ci95 else ""
+            count = text.count(goal.repeats, "launch", "launches")
+            told = f"{who}: mean {text.number(goal.value)} of {count}{within}"
+            points.append(Point(told, look, goal.value, row - 0.12, "D", goal.ci95, across=True))
+    if not points:
+        return None
+    keys = {("ink", "o"): "one launch", ("ink", "D"): "mean, with its 95 % interval"}
+    panel = Panel(text.title(study.spec.objective), "", points=points, y_ticks=names)
+    told = (
+        "Every dot is a fresh launch, taken in turn; the baseline's earlier launches count too, those of the search "
+        "do not."
+    )
+    return Picture("finals", "Is the gain more than chance?", told, [panel], keys, height=90 + 60 * len(names))
+
+
+def speed(study: StudyRecord) -> Picture | None:
+    """Draw tokens per second of a GPU against those of a user: each configuration, and the front of the two."""
+    looks = _looks(study)
+    points = _speed_points(study, looks)
+    if not points:
+        return None
+    front = _front((point.x, point.y) for point in points if point.look != "bad")
+    keys = {**{look: _short(engine) for engine, look in looks.items()}, ("soft", "-"): "front"}
+    seen = {point.look for point in points} | {point.shape for point in points}
+    known = {("ink", "*"): "recommended", ("ink", "X"): "baseline"}
+    keys |= {key: role for key, role in known.items() if key[1] in seen}
+    keys |= {("bad", "o"): "breaks a limit"} if "bad" in seen else {}
+    sides = {"x": [point.x for point in points], "y": [point.y for point in points]}
+    # The most that was reached for all where each user has at least so much: a staircase.
+    corners = [(before[0], after[1]) for before, after in pairwise(front)]
+    steps = [place for pair in zip(front, corners, strict=False) for place in pair] + list(front[-1:])
+    panel = Panel(
+        "output tok/s per user (1000 / mean TPOT in ms)",
+        "total tok/s per GPU",
+        points=points,
+        lines=[Line([x for x, _ in steps], [y for _, y in steps], "soft")],
+        logarithmic="".join(axis for axis, values in sides.items() if max(values) > _WIDE * min(values)),
+    )
+    told = (
+        f"Up is more for all users of a GPU together, right is faster for each of them, on "
+        f"{text.code(study.spec.workloads[0])}. Nothing launched is better in both than the "
+        f"{text.count(len(front), 'point', 'points')} of the front."
+    )
+    return Picture("speed", "How fast for each user, and how much for all?", told, [panel], keys)
+
+
+def _speed_points(study: StudyRecord, looks: Mapping[str, tuple[str, str]]) -> list[Point]:
+    """Return each configuration by the means of its launches, and each further load of a launch's curve."""
+    workload, points = study.spec.workloads[0], list[Point]()
+    roles = {choice.fingerprint: name for choice, name in _decided(study)}
+
+    def add(rows: Sequence[Launch], style: tuple[str, str], role: str, pair: tuple[float, float], load: str) -> None:
+        numbers = ", ".join(str(row.trial.number) for row in rows)
+        told = (
+            f"{f'{role}: ' if role else ''}{rows[0].trial.configuration.engine}{load}, "
+            f"{'launch' if len(rows) == 1 else 'launches'} {numbers}: "
+            f"{text.number(pair[1])} tok/s per GPU, {text.number(pair[0])} tok/s per user"
+            f"{', breaks a limit' if style[0] == 'bad' else ''}\n{_command(rows[0])}"
+        )
+        points.append(Point(told, style[0], *pair, style[1]))
+
+    for group in tables.by_configuration(study, tables.undisturbed(study)).values():
+        pairs = {row.trial.number: _speeds(row, row.result.metrics.get(workload, {})) for row in tables.counted(group)}
+        known = [pair for pair in pairs.values() if pair]
+        rows = [row for row in tables.counted(group) if pairs[row.trial.number]]
+        if not rows:
+            continue
+        fingerprints = [row.trial.configuration.fingerprint for row in group]
+        role = next((roles[one] for one in fingerprints if one in roles), "")
+        own = looks[rows[0].trial.configuration.engine]
+        look, shape = {"recommended": ("ink", "*"), "baseline": ("ink", "X")}.get(role, own)
+        look = "bad" if tables.broken_slos(study.spec, rows[0]) else look
+        add(rows, (look, shape), role, (geometric_mean(x for x, _ in known), geometric_mean(y for _, y in known)), "")
+        for row in rows:
+            for load, metrics in _curve(row, workload):
+                if pair := _speeds(row, metrics):
+                    add([row], own, role, pair, f", load {load:g}")
+    return points
+
+
+def _curve(launch: Launch, workload: str) -> list[tuple[float, Metrics]]:
+    """Return load (concurrency or request rate) and metrics of each row of a launch's curve that counts."""
+    rows = launch.result.metrics.get(workload, {}).get(CURVE)
+    loads = ((row.get("concurrency", row.get("request_rate")), row) for row in rows or () if counts(row))
+    return [(load, row) for load_, row in loads if (load := _figure(load_)) is not None and load > 0]
+
+
+def _speeds(launch: Launch, metrics: Metrics) -> tuple[float, float] | None:
+    """Return the tokens per second of a user and of a GPU; None where one is not known."""
+    derived = with_derived(metrics, launch.result.gpus)
+    per_user, per_gpu = _figure(derived.get(PER_USER)), _figure(derived.get(PER_GPU))
+    return (per_user, per_gpu) if per_user and per_gpu and launch.result.failure is None else None
+
+
+def _front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return the points that no other one beats in both, from left to right."""
+    front: list[tuple[float, float]] = []
+    for x, y in sorted(set(points), reverse=True):
+        if not front or y > front[-1][1]:
+            front.append((x, y))
+    return front[::-1]
+
+
+def contributions(study: StudyRecord) -> Picture | None:
+    """Draw the gain of each setting, with its interval."""
+    rows, points = study.recommendation.contributions, list[Point]()
+    for place, row in enumerate(rows):
+        change = f"{row.knob}, {text.scalar(row.from_)} → {text.scalar(row.to)}"
+        if row.gain_percent is None:
+            points.append(Point(f"{change}: needed to {row.needed_to}", "bad", 0.0, place, "x"))
+            continue
+        odds = "" if row.odds is None else f", odds of more than 0.5 %: {100 * row.odds:.0f} %"
+        told = f"{change}: {text.percent(row.gain_percent)}, 95 % interval {text.percents(row.ci95)}{odds}"
+        points.append(Point(told, "chosen", row.gain_percent, place, "D", row.ci95, across=True))
+    if not points:
+        return None
+    names = ["\n".join(map(_short, row.knob.replace(" + ", "+").split("+")[:3])) for row in rows]
+    panel = Panel("gain, %", "", points=points, y_ticks=names, lines=[Line([0.0], [], "soft")])
+    keys = {("chosen", "D"): "gain, with its 95 % interval"}
+    keys |= {("bad", "x"): "does not start without it"} if any(point.look == "bad" for point in points) else {}
+    return Picture("contributions", "What does each setting add?", "", [panel], keys, height=100 + 38 * len(rows))
+
+
+def curves(study: StudyRecord) -> Picture | None:
+    """Draw throughput and latencies over the load, a line per launch of baseline and recommended configuration."""
+    workload, groups = study.spec.workloads[0], tables.by_configuration(study, tables.undisturbed(study)).values()
+    rows = []
+    for choice, side in reversed(_decided(study)):
+        own = (g for g in groups if choice.fingerprint in {row.trial.configuration.fingerprint for row in g})
+        group = next(own, [])
+        launches = [launch for launch in group if launch.trial.role in tables.FINALS] or group
+        rows += [(side, launch, curve) for launch in launches if (curve := _curve(launch, workload))]
+    metrics = [name for name in _OVER_LOAD if any(name in point for *_, curve in rows for _, point in curve)]
+    if not metrics:
+        return None
+    concurrent = any("concurrency" in point for *_, curve in rows for _, point in curve)
+    over, panels = "requests in flight" if concurrent else "requests per second", []
+    for metric in metrics:
+        points, lines = list[Point](), list[Line]()
+        for side, launch, curve in rows:
+            look, shape = _SIDES[side]
+            what = f"{side}, launch {launch.trial.number}"
+            values = [(load, value) for load, row in curve if (value := _figure(row.get(metric))) is not None]
+            for load, value in values:
+                told = f"{what}, load {load:g}, {text.title(metric)}: {text.number(value)}"
+                points.append(Point(told, look, load, value, shape))
+            lines.append(Line([load for load, _ in values], [value for _, value in values], look))
+        lines += [Line([], [slo.limit], "bad", dashed=True) for slo in study.spec.slos if slo.metric == metric]
+        panels.append(Panel(over, "", text.title(metric), points, lines, logarithmic="x", zero=True))
+    keys = {_SIDES[side]: side for side, *_ in rows}
+    limits = "; dashed is a limit" if any(slo.metric in metrics for slo in study.spec.slos) else ""
+    told = f"Every load that was tried on {text.code(workload)}, a line for each launch{limits}."
+    return Picture("curves", "What happens under other loads?", told, panels, keys, height=220)
+
+
+def _looks(study: StudyRecord) -> dict[str, tuple[str, str]]:
+    """Map the launched engines, in the study's order, to look and shape."""
+    names = [engine.name for engine in study.spec.engines]
+    launched = dict.fromkeys(launch.trial.configuration.engine for launch in study.launches)
+    order = sorted(launched, key=lambda name: names.index(name) if name in names else len(names))
+    return {name: _ENGINES[place % len(_ENGINES)] for place, name in enumerate(order)}
+
+
+def _decided(study: StudyRecord) -> list[tuple[Choice, str]]:
+    outcome = study.recommendation
+    pairs = ((outcome.recommended, "recommended"), (outcome.baseline, "baseline"))
+    return [(choice, name) for choice, name in pairs if choice is not None]
+
+
+def _command(launch: Launch) -> str:
+    command = launch.trial.command
+    return redact.text(command.shell(), redact.secrets_in(command.words, command.env))
+
+
+def _short(name: str) -> str:
+    """Cut a name so that it fits beside a picture."""
+    flat = " ".join(name.split())
+    return flat if len(flat) <= _LONGEST_NAME else f"{flat[: _LONGEST_NAME - 1]}…"
+
+
+def _figure(value: object) -> float | None:
+    """Return a metric as a finite number; None where it is none."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        return None
+    return value
