@@ -85,9 +85,9 @@ def drawn(picture: Picture, watermark: str) -> str:
     for look, colour in LIGHT.items():
         body = body.replace(colour, f"var(--{look},{colour})")
     body = _GROUP.sub(lambda group: _opened(group[1], told), body)
-    size = f"{72 * PIXELS / _INCH:g} {72 * rows * picture.height / _INCH:g}"
+    view_box = f"{72 * PIXELS / _INCH:g} {72 * rows * picture.height / _INCH:g}"
     label = quoteattr(printable(picture.question))
-    return f'<svg xmlns="{_SVG}" viewBox="0 0 {size}" class="drawn" role="img" aria-label={label}>{body}'
+    return f'<svg xmlns="{_SVG}" viewBox="0 0 {view_box}" class="drawn" role="img" aria-label={label}>{body}'
 
 
 def _opened(name: str, told: list[str]) -> str:
