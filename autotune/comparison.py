@@ -194,8 +194,8 @@ def loads_of(spec: StudySpec, launches: Sequence[Launch]) -> dict[int | None, li
         loads: list[tuple[int | None, Metrics]] = [(None, as_it_is)]
         loads += objective.curve(launch, spec.workloads[0]).items()
         for load, metrics in loads:
-            goals = (spec.objective, spec.pareto or spec.objective)
-            one, other = (objective.score_of(metric, metrics.get(metric, 0.0)) for metric in goals)
+            ends = (spec.goals[0], spec.goals[-1])
+            one, other = (objective.score_of(metric, metrics.get(metric, 0.0)) for metric in ends)
             if one is not None and other is not None:
                 points.setdefault(load, []).append((one, other))
     return points
@@ -412,8 +412,8 @@ class Sheet:
             means[self.spec.objective] = objective.from_score(self.spec, mean(scores))
         seconds = self.seconds(position)
         over_ladder = self.spec.front_on_ladder
-        if workload == self.spec.workloads[0] and self.spec.pareto and seconds and not over_ladder:
-            means[self.spec.pareto] = objective.from_score(self.spec, mean(seconds), self.spec.pareto)
+        if workload == self.spec.workloads[0] and seconds and not over_ladder:
+            means[self.spec.goals[-1]] = objective.value_of(self.spec.goals[-1], mean(seconds))
         return means
 
     def seconds(self, position: int) -> list[float]:

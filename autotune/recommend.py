@@ -250,7 +250,7 @@ def front(sheet: Sheet) -> list[FrontPoint]:
     spec = sheet.spec
     if spec.front_on_ladder:
         return _on_ladder(sheet)
-    if spec.pareto is None:
+    if len(spec.goals) == 1:
         return []
     feasible = [p for p in sheet.history.by_position if sheet.history.feasible(p, Role.FINAL)]
     seconds = {p: scores for p in feasible if (scores := sheet.seconds(p))}
@@ -261,7 +261,7 @@ def front(sheet: Sheet) -> list[FrontPoint]:
     return [
         FrontPoint(
             **sheet.choice(p).model_dump(),
-            second=sheet.goal(spec.pareto, spec.workloads[0], seconds[p], spread),
+            second=sheet.goal(spec.goals[-1], spec.workloads[0], seconds[p], spread),
             evidence=sheet.measured(p)[-1].result.evidence,
             evidence_of=sheet.measured(p)[-1].result.evidence_of,
         )
@@ -285,7 +285,7 @@ def _on_ladder(sheet: Sheet) -> list[FrontPoint]:
             position, load, scores = group[i]
             goals = [
                 sheet.goal(metric, spec.workloads[0], [both[goal] for both in scores], spreads[goal])
-                for goal, metric in enumerate((spec.objective, spec.pareto or spec.objective))
+                for goal, metric in enumerate(spec.goals)
             ]
             points.append(
                 FrontPoint(

@@ -16,7 +16,7 @@ from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion
 from autotune.recommend import recommend
 from autotune.search import objective
-from autotune.study.goals import goals_of, slos_of
+from autotune.study.goals import slos_of, with_goals
 from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
@@ -30,6 +30,10 @@ _value = st.floats(1e-3, 1e6)
 
 def request(**asked: object) -> RunOptions:
     return RunOptions(model="m", hardware="h200", **asked)  # type: ignore[arg-type]
+
+
+def asking(workloads: tuple[str, ...] = ("sharegpt",), **asked: object) -> StudySpec:
+    return with_goals(spec(workloads=workloads), request(**asked))
 
 
 @given(_value, _value, _weight, _weight)
@@ -121,20 +125,20 @@ def test_a_limit_that_asks_for_worse_is_refused_with_the_other_sense(typed: str,
 )
 def test_goals_that_cannot_be_asked(asked: dict[str, object], said: str) -> None:
     with pytest.raises(BadInput) as told:
-        goals_of(request(**asked), ("sharegpt", "long"))
+        asking(("sharegpt", "long"), **asked)
     assert said in str(told.value)
 
 
 @pytest.mark.parametrize("typed", ["p99_ttft", "p99-ttft-ms", "P99_TTFT", "ttft_p99"])
 def test_a_metric_is_known_by_its_words_where_only_one_has_them(typed: str) -> None:
-    goals = goals_of(request(pareto=typed, slos=[f"{typed}<=5"], objective="goodput"), ("sharegpt",))
+    goals = asking(pareto=typed, slos=[f"{typed}<=5"], objective="goodput")
     assert (goals.pareto, goals.objective) == ("p99_ttft_ms", "request_goodput")
     assert [slo.metric for slo in goals.slos] == ["p99_ttft_ms"]
 
 
 def test_weights_of_names_that_hold_commas_and_equals_signs() -> None:
     names = ("jsonl:a,b=1.jsonl", "random:10:20")
-    goals = goals_of(request(weights="random:10:20=0.5, jsonl:a,b=1.jsonl=2"), names)
+    goals = asking(names, weights="random:10:20=0.5, jsonl:a,b=1.jsonl=2")
     assert goals.weights == {"jsonl:a,b=1.jsonl": 2.0, "random:10:20": 0.5}
     assert list(goals.weights) == list(names)
 

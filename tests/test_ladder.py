@@ -28,7 +28,7 @@ from autotune.prepare.build_spec import build_spec
 from autotune.recommend import recommend
 from autotune.search import objective
 from autotune.search.decide.sequential_test import Spread
-from autotune.study.goals import DEFAULT_LADDER, goals_of
+from autotune.study.goals import DEFAULT_LADDER, ladder_of
 from autotune.study.options import RunOptions
 from autotune.study.results import launch_of, row_of
 from autotune.study.spec import StudySpec
@@ -37,7 +37,6 @@ from autotune.trial import Launch, Metrics, Role, Trial
 
 from .data import SWEEP, rows
 from .prepare.settings import RUN, prepared
-from .test_goals import request
 from .test_recommend import CANDIDATES, launch, spec, story
 
 USUAL = Spread(0.03, 10)
@@ -46,14 +45,14 @@ USUAL = Spread(0.03, 10)
 @pytest.mark.parametrize("text", ["", "0", "4,,8", "4;8", "-4", "1.5", "four", "4,", "1e3"])
 def test_a_ladder_is_made_of_whole_numbers(text: str) -> None:
     with pytest.raises(BadInput, match=r"--ladder .*write concurrencies"):
-        goals_of(request(ladder=text), ("sharegpt",))
+        ladder_of(spec(), text)
 
 
 def test_a_ladder_is_sorted_and_comes_with_a_front_over_users() -> None:
-    assert goals_of(request(ladder="16, 4,16"), ("sharegpt",)).ladder == (4, 16)
-    assert goals_of(request(), ("sharegpt",)).ladder == ()
-    assert goals_of(request(pareto="p99_ttft_ms"), ("sharegpt",)).ladder == ()
-    assert goals_of(request(pareto="output_tokens_per_s_per_user"), ("sharegpt",)).ladder == DEFAULT_LADDER
+    assert ladder_of(spec(), "16, 4,16") == (4, 16)
+    assert ladder_of(spec(), None) == ()
+    assert ladder_of(spec(pareto="p99_ttft_ms"), None) == ()
+    assert ladder_of(spec(pareto="output_tokens_per_s_per_user"), None) == DEFAULT_LADDER
 
 
 @pytest.mark.parametrize("workload", ["sweep", "sharegpt-c4", "offline"])

@@ -16,12 +16,11 @@ from autotune.metrics.table import COSTS, DERIVED, METRICS, with_derived
 from autotune.outputs.report.words import money
 from autotune.recommend import recommend, study_cost
 from autotune.search import objective
-from autotune.study.goals import goals_of
 from autotune.study.recommendation import Verdict, WorkloadComparison
 from autotune.study.spec import StudySpec
 from autotune.trial import Command, Evidence, Metrics, Role, State, Trial, TrialResult
 
-from .test_goals import request
+from .test_goals import asking
 from .test_recommend import CANDIDATES, launch, spec, story
 
 RATES = (
@@ -103,7 +102,7 @@ def test_every_row_has_them_of_the_gpus_that_its_server_takes() -> None:
 )
 def test_money_and_goodput_that_cannot_be(asked: dict[str, object], said: str) -> None:
     with pytest.raises(BadInput, match=said):
-        goals_of(request(**asked), ("chat",))
+        asking(("chat",), **asked)
 
 
 def test_one_text_or_several_say_the_same() -> None:

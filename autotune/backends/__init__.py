@@ -39,7 +39,6 @@ from autotune.space.context import Context
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library, packaged
 from autotune.space.schema import EngineCard
-from autotune.study.goals import Asked
 from autotune.study.options import RunOptions, VerifyOptions
 from autotune.study.recommendation import Exclusion, Recommendation
 from autotune.study.spec import StudySpec
@@ -190,8 +189,8 @@ class Backend(ABC):
         """Return the whole specification, where a file has it; None: the options are the question."""
         return None
 
-    def fields(self, options: RunOptions, library: Library) -> tuple[Asked, tuple[str, ...]] | None:
-        """Return the fields that engines and workloads decide, and notes; None: the engines' cards do."""
+    def from_file(self, spec: StudySpec, options: RunOptions, library: Library) -> StudySpec | None:
+        """Add engines, workloads and settings, where a file has them; None: the engines' cards have."""
         return None
 
     def noise(self, asked: float | None) -> float:
@@ -200,16 +199,16 @@ class Backend(ABC):
             raise BadInput(f"--noise {asked:g}: launches on {self.on} have noise of their own")
         return asked if asked is not None else self.noise_by_default or 0.0
 
-    def ladder(self, ladder: tuple[int, ...], asked: Asked, library: Library) -> tuple[tuple[int, ...], Sequence[str]]:
-        """Return the concurrencies of a ladder that can be measured, and notes; raises `BadInput` for none."""
-        name = asked["workloads"][0]
+    def with_ladder(self, spec: StudySpec, library: Library) -> StudySpec:
+        """Return the study with what can be measured of its ladder; raises `BadInput` where nothing can."""
+        name = spec.workloads[0]
         if fixed := how_fixed(load_workload(name, library)):
             raise BadInput(
                 f"--ladder: {name} {fixed}, so no other concurrency can be set; a ladder needs one load that is sent "
                 "all at once, such as sharegpt or random:3200:800. The loads of such a workload are measured without "
                 "--ladder"
             )
-        return ladder, ()
+        return spec
 
     def images(
         self,

@@ -20,7 +20,7 @@ from autotune.replay.table import check_unchanged, content_of, digest, read_tabl
 from autotune.space.context import Context
 from autotune.space.enumeration import CandidateSet, Enumeration
 from autotune.space.library import Library
-from autotune.study.goals import goals_of
+from autotune.study.goals import with_goals
 from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import AUTO, StudySpec
@@ -41,6 +41,8 @@ _REFUSED = {
     "executor": "--executor",
 }
 """Options that mean nothing where nothing is launched and nothing searched."""
+_OWN = ("launches", "hours", "seed", "noise", "baseline")
+"""Options that replace the bundle's as they were typed."""
 
 
 class RecordedBundle(RecordedTable):
@@ -78,31 +80,14 @@ class RecordedBundle(RecordedTable):
         bundle = self.bundle()
         taken = bundle.spec
         _check_same(options, taken, library)
-        workloads = tuple(dict.fromkeys(options.workloads)) or taken.workloads
+        own = {name: getattr(options, name) for name in _OWN if options.says(name)}
         # Weights of the bundle go with its workloads.
-        weights = ",".join(f"{name}={weight!r}" for name, weight in taken.weights.items() if not options.workloads)
-        asked = replace(
-            options,
-            objective=options.objective if options.says("objective") else taken.objective,
-            find_load=taken.find_load,
-            weights=options.weights if options.says("weights") else weights or None,
-            pareto=options.pareto if options.says("pareto") else taken.pareto,
-            slos=options.slos if options.says("slos") else [str(slo) for slo in taken.slos],
-            goodput=[f"{name}:{limit!r}" for name, limit in taken.goodput.items()],
-            gpu_hour_price=options.gpu_hour_price or taken.gpu_hour_price,
-        )
-        goals = goals_of(asked, workloads)
-        spec = taken.model_copy(
+        own |= {"workloads": tuple(dict.fromkeys(options.workloads)), "weights": {}} if options.workloads else {}
+        goals = with_goals(taken.model_copy(update={**own, "notes": ()}), options)
+        spec = goals.model_copy(
             update={
-                **{
-                    n: getattr(options, n)
-                    for n in ("launches", "hours", "seed", "noise", "baseline")
-                    if options.says(n)
-                },
-                **{n: getattr(goals, n) for n in ("objective", "weights", "pareto", "slos", "gpu_hour_price")},
                 "on": self.on,
                 "table_sha256": digest(self.path),
-                "workloads": workloads,
                 "allow": tuple(dict.fromkeys(options.allow)) or taken.allow,
                 "notes": (*taken.notes, *goals.notes, _note(bundle)),
                 # What belongs to the machine on which it ran.

@@ -14,8 +14,7 @@ from typing import Any
 
 from autotune.backends import Evaluator
 from autotune.metrics.formulas import without_capacity
-from autotune.metrics.table import CURVE, GOODPUT, METRICS, with_derived
-from autotune.space.context import gpus_of
+from autotune.metrics.table import CURVE, GOODPUT, METRICS
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Failure, FailureKind, Metrics, State, Trial, TrialResult
 
@@ -54,8 +53,7 @@ class Checked:
 
     def _derived(self, trial: Trial, result: TrialResult) -> TrialResult:
         """The result with the metrics of `autotune.metrics.table`, of the GPUs that a server takes."""
-        gpus, price = gpus_of(trial.configuration, self.spec.gpus), self.spec.gpu_hour_price
-        metrics = {name: with_derived(measured, gpus, price) for name, measured in result.metrics.items()}
+        metrics = {name: self.spec.derived(found, trial.configuration) for name, found in result.metrics.items()}
         return replace(result, metrics=metrics)
 
     def _problems(self, trial: Trial, result: TrialResult) -> Iterator[str]:

@@ -45,7 +45,6 @@ from autotune.space.context import Context, default_of
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.space.promises import Promised, admitted, given_up_by, promises_of
-from autotune.study.goals import Asked
 from autotune.study.options import RunOptions, VerifyOptions
 from autotune.study.recommendation import STAND_IN
 from autotune.study.spec import AUTO, EngineChoice, StudySpec
@@ -96,7 +95,7 @@ class RecordedTable(Backend):
         check_unchanged(self.path, content, sha256)
         return _read(self.path, content, library.roots[:-1], tuple(library.own_files("engines")), tuple(ladder))
 
-    def fields(self, options: RunOptions, library: Library) -> tuple[Asked, tuple[str, ...]]:
+    def from_file(self, spec: StudySpec, options: RunOptions, library: Library) -> StudySpec:
         if given := [option for name, option in NOTHING_LAUNCHED.items() if getattr(options, name)]:
             raise BadInput(f"{' and '.join(given)}: nothing is launched where a file answers; leave it out")
         sha256 = digest(self.path)
@@ -105,21 +104,21 @@ class RecordedTable(Backend):
         for name in engines:
             if name not in table.engines:
                 raise UnknownName("engine", name, table.engines, f"They are those of {table.path}.")
-        workloads = tuple(dict.fromkeys(options.workloads)) or (table.workload or "sharegpt",)
-        asked: Asked = {
-            "on": self.on,
+        workloads = spec.workloads or (table.workload or "sharegpt",)
+        asked = {
             "table_sha256": sha256,
             "engines": tuple(EngineChoice(name=n, version=table.version_of(n)) for n in dict.fromkeys(engines)),
             "workloads": workloads,
             "pins": dict(setting(table, text, "--set", library) for text in options.pins),
-            "baseline": options.baseline,
+            "notes": tuple(_notes(options, table, workloads[0])),
         }
-        return asked, tuple(_notes(options, table, workloads[0]))
+        return spec.model_copy(update=asked)
 
-    def ladder(self, ladder: tuple[int, ...], asked: Asked, library: Library) -> tuple[tuple[int, ...], Sequence[str]]:
-        table, _ = self.table(asked["table_sha256"], library)
-        laddered, there = self.table(asked["table_sha256"], library, ladder)
-        return there, tuple(f"{table.path}: {note}" for note in laddered.notes if note not in table.notes)
+    def with_ladder(self, spec: StudySpec, library: Library) -> StudySpec:
+        table, _ = self.table(spec.table_sha256, library)
+        laddered, there = self.table(spec.table_sha256, library, spec.ladder)
+        notes = (f"{table.path}: {note}" for note in laddered.notes if note not in table.notes)
+        return spec.model_copy(update={"ladder": there, "notes": (*spec.notes, *notes)})
 
     def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
         table, _ = self.table(spec.table_sha256, library, spec.ladder)
@@ -362,14 +361,12 @@ def shortened(words: Sequence[str]) -> str:
 
 
 def _check_metrics(spec: StudySpec, table: Table, configurations: Sequence[Configuration]) -> None:
-    """Raise `BadInput` unless every row that ran has the metrics of objective, SLOs and second objective."""
-    asked = {"--objective": spec.objective, **{f"--slo {slo}": slo.metric for slo in spec.slos}}
-    asked |= {"--pareto": spec.pareto} if spec.pareto else {}
+    """Raise `BadInput` unless every row that ran has the metrics of the goals and the SLOs."""
     for number, workload in enumerate(spec.workloads):
         key = table.key_of_workload(workload, objective=number == 0)
         if key is None:
             raise BadInput(_no_metrics(table, workload, objective=number == 0))
-        for option, metric in asked.items() if number == 0 else [("--objective", spec.objective)]:
+        for option, metric in spec.asked.items() if number == 0 else [("--objective", spec.objective)]:
             if metric not in table.metrics[key]:
                 where = f"of {workload} " if key != PLAIN else ""
                 metrics = _listed(table.metrics[key])
@@ -378,7 +375,7 @@ def _check_metrics(spec: StudySpec, table: Table, configurations: Sequence[Confi
     rows = (row for c in configurations for row in table.repeats[table.key(c)] if row.failure is None)
     for row in rows:
         metrics_of_row = row.metrics.get(key or PLAIN, {})
-        for metric in asked.values():
+        for metric in spec.asked.values():
             if metric not in metrics_of_row:
                 what = f"{metric} of {key}" if key else metric
                 problem = f"{what} is missing, and the row did not fail; give it, or say in 'failure' what happened"

@@ -22,7 +22,7 @@ from rich.text import Text
 from autotune.backends import backend_of
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload, on_ladder
-from autotune.metrics.table import HEADLINE, with_derived
+from autotune.metrics.table import HEADLINE
 from autotune.notify import Stage
 from autotune.outputs.report import text
 from autotune.outputs.report.tables import broken_slos
@@ -39,7 +39,7 @@ from autotune.search.study import Study
 from autotune.simulator.load import simulated_load
 from autotune.simulator.prediction_intervals import intervals
 from autotune.simulator.resolve_command import resolve_command
-from autotune.space.context import Context, gpus_of
+from autotune.space.context import Context
 from autotune.space.enumeration import CandidateSet
 from autotune.study.places import at_once, node_of_place
 from autotune.study.spec import StudySpec, is_local
@@ -94,8 +94,7 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
             if came.failure is not None:
                 return Prediction(failure=came.failure.kind.value)
             seconds = (seconds or backend.startup_s or came.startup_s) + came.load_s
-            gpus = gpus_of(trial.configuration, spec.gpus)
-            metrics.setdefault(name, with_derived(came.metrics, gpus, spec.gpu_hour_price))
+            metrics.setdefault(name, spec.derived(came.metrics, trial.configuration))
     except BadInput:
         return Prediction()
     value = objective.achieved(spec, Launch(trial, TrialResult(State.COMPLETE, Evidence.SIMULATED, metrics=metrics)))

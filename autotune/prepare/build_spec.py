@@ -23,6 +23,7 @@ from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.traces import with_speedup
 from autotune.machine.gpu import has
 from autotune.machine.node import check_gpus, node
+from autotune.metrics.table import HEADLINE
 from autotune.notify import Notify, silent
 from autotune.prepare.hub import find_model
 from autotune.prepare.names import engine_and_version, knob_named
@@ -35,13 +36,15 @@ from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
 from autotune.space.library import LOCAL, Library
 from autotune.space.schema import EngineCard
-from autotune.study.goals import Asked, Goals, goals_of
+from autotune.study.goals import CAPACITY, ladder_of, with_goals
 from autotune.study.options import RunOptions
 from autotune.study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name
 from autotune.study.user_library import library_for
 from autotune.trial import Scalar
 
 _DEFAULT = "sharegpt"
+_AS_TYPED = ("baseline", "find_load", "hours", "launches", "sampler", "seed", "sources")
+"""The options that a study takes over as they were typed."""
 
 
 def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
@@ -65,39 +68,23 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     _check_budget(options)
     backend = named or backend_named(_on_auto(options, library, hardware))
     backend.check(options, hardware)
-    about = Context(model, hardware, check_gpus(options.gpus, hardware), "")
-    asked, notes = backend.fields(options, library) or _served(options, backend, about, library, notify)
-    goals = goals_of(options, asked["workloads"])
-    ladder, told = _ladder(goals, options, asked, backend, library)
-    if options.find_load is not None and not backend.recorded:
-        check_load_search(options.find_load, load_workload(asked["workloads"][0], library), goals.slos)
-    return StudySpec(
+    spec = StudySpec(
+        **{name: getattr(options, name) for name in _AS_TYPED},
         study=_study_name(options, model, hardware),
+        on=backend.on,
         model=model,
         hardware=hardware,
-        gpus=about.gpus,
-        objective=goals.objective,
-        weights=goals.weights,
-        pareto=goals.pareto,
-        slos=goals.slos,
-        goodput=goals.goodput,
-        ladder=ladder,
-        gpu_hour_price=goals.gpu_hour_price,
-        find_load=options.find_load,
+        gpus=check_gpus(options.gpus, hardware),
+        engines=(),
+        workloads=tuple(dict.fromkeys(options.workloads)),
+        objective=HEADLINE if options.find_load is None else CAPACITY,
         min_context=_min_context(options, model),
         allow=tuple(dict.fromkeys(options.allow)),
-        **_accuracy(options.accuracy, backend),
-        launches=options.launches,
-        hours=options.hours,
         executor=check_executor(options.executor),
         fetch=check_fetch(options.fetch, backend, options.executor),
-        sampler=options.sampler,
-        sources=tuple(options.sources),
         noise=backend.noise(options.noise),
-        seed=options.seed,
         space=str(options.space.resolve()) if options.space else None,
-        notes=(*goals.notes, *notes, *told),
-        **asked,
+        **_accuracy(options.accuracy, backend),
         **secret_sources(
             backend.on,
             options.api_key_env,
@@ -107,6 +94,11 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
             launches=backend.launches,
         ),
     )
+    spec = backend.from_file(spec, options, library) or _served(spec, options, backend, library, notify)
+    spec = _with_ladder(with_goals(spec, options), options.ladder, backend, library)
+    if spec.find_load is not None and not backend.recorded:
+        check_load_search(spec.find_load, load_workload(spec.workloads[0], library), spec.slos)
+    return spec
 
 
 def _study_name(options: RunOptions, model: ModelCard, hardware: HardwareCard) -> str:
@@ -116,28 +108,23 @@ def _study_name(options: RunOptions, model: ModelCard, hardware: HardwareCard) -
     return check_study_name(options.study or f"{safe[:70] or 'study'}-{options.now:%Y%m%d-%H%M%S}")
 
 
-def _ladder(
-    goals: Goals, options: RunOptions, asked: Asked, backend: Backend, library: Library
-) -> tuple[tuple[int, ...], Sequence[str]]:
-    """The ladder, and notes on it; one that comes with ``--pareto`` alone is left out where it cannot be measured.
-
-    Raises `BadInput` where one was asked for that cannot be measured.
-    """
+def _with_ladder(spec: StudySpec, text: str | None, backend: Backend, library: Library) -> StudySpec:
+    """Add the ladder; one that comes with a front alone is left out, with a note, where it cannot be measured."""
+    asked = spec.model_copy(update={"ladder": ladder_of(spec, text)})
     try:
-        return backend.ladder(goals.ladder, asked, library) if goals.ladder else ((), ())
+        return backend.with_ladder(asked, library) if asked.ladder else spec
     except BadInput as error:
-        if options.ladder is not None:
+        if text is not None:
             raise
-        return (), (f"the front is of one load only, not over a ladder. {error}",)
+        note = f"the front is of one load only, not over a ladder. {error}"
+        return spec.model_copy(update={"notes": (*spec.notes, note)})
 
 
-def _served(
-    options: RunOptions, backend: Backend, about: Context, library: Library, notify: Notify
-) -> tuple[Asked, tuple[str, ...]]:
-    """The fields of a `StudySpec` that options of servers decide, simulated ones too, and notes."""
+def _served(spec: StudySpec, options: RunOptions, backend: Backend, library: Library, notify: Notify) -> StudySpec:
+    """Add engines, workloads and settings of servers, simulated ones too."""
+    about = Context(spec.model, spec.hardware, spec.gpus, "")
     by_default, longer = _default_load(about, library) if options.find_load is None else (_DEFAULT, ())
-    workloads = tuple(dict.fromkeys(options.workloads)) or (by_default,)
-    longer = () if options.workloads else longer
+    workloads, longer = (spec.workloads, ()) if spec.workloads else ((by_default,), longer)
     for name in workloads:
         load_workload(name, library).check_fits(about.model.architecture.context_limit)
     engines = _engines(options, library)
@@ -153,20 +140,21 @@ def _served(
     versions |= {name: version for name, (version, _) in images.items()}
     pins, taken = _pins(options.pins, [engine(card.engine, library) for card in engines], library)
     chosen = choose([card.engine for card in engines], asked, binaries, backend.elsewhere, library, notify, versions)
-    of_server: Asked = {
-        "on": backend.on,
-        "engines": tuple(EngineChoice(name=card.engine, version=chosen.versions[card.engine]) for card in engines),
-        "workloads": workloads,
-        "baseline": chosen.baseline,
-        "recipe": recipe,
-        "baseline_files": files,
-        "pins": pins,
-        "engine_args": dict(chosen.engine_args),
-        "installed": dict(chosen.installed),
-        "calibration": calibration,
-        "images": {name: image for name, (_, image) in images.items()},
-    }
-    return of_server, (*longer, *told, *chosen.notes, *taken, *unused_notes, *fitted)
+    return spec.model_copy(
+        update={
+            "engines": tuple(EngineChoice(name=card.engine, version=chosen.versions[card.engine]) for card in engines),
+            "workloads": workloads,
+            "baseline": chosen.baseline,
+            "recipe": recipe,
+            "baseline_files": files,
+            "pins": pins,
+            "engine_args": dict(chosen.engine_args),
+            "installed": dict(chosen.installed),
+            "calibration": calibration,
+            "images": {name: image for name, (_, image) in images.items()},
+            "notes": (*longer, *told, *chosen.notes, *taken, *unused_notes, *fitted),
+        }
+    )
 
 
 def _default_load(about: Context, library: Library) -> tuple[str, tuple[str, ...]]:

@@ -185,7 +185,7 @@ def check_measured(bundle: Bundle, spec: StudySpec) -> None:
     for metrics in complete:
         for workload, row in metrics.items():
             measured.setdefault(workload, set()).update(row)
-    asked = [spec.objective, *(slo.metric for slo in spec.slos), *([spec.pareto] if spec.pareto else [])]
+    asked = list(spec.asked.values())
     for number, workload in enumerate(spec.workloads if complete else ()):
         if workload not in measured:
             raise BadInput(f"--workload {workload}: {bundle.path} has none of it, only {', '.join(sorted(measured))}")

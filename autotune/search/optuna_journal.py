@@ -203,7 +203,7 @@ def _outcome(spec: StudySpec, launch: Launch) -> tuple[TrialState, float | None,
 def _second(spec: StudySpec, launch: Launch) -> Mapping[str, float]:
     """The second goal's metric: Optuna's pruning and constraints want one objective, so it is an attribute."""
     number = objective.second_value(spec, launch)
-    return {} if number is None or spec.pareto is None else {spec.pareto: number}
+    return {} if number is None else {spec.goals[-1]: number}
 
 
 def _attributes(trial: Trial) -> Mapping[str, Any]:

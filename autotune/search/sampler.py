@@ -57,7 +57,7 @@ class CandidateSampler(BaseSampler):
         """
         self._free[:] = True
         self._free[list(history.done_with)] = False
-        criterion = suggest if history.spec.pareto is None else suggest_front
+        criterion = suggest if len(history.spec.goals) == 1 else suggest_front
         chosen = None
         if self._name == "gp" and not history.exhausted:
             chosen = criterion(self._kernels, history.adjusted(), len(history))

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any, NotRequired, TypedDict
+from typing import Any
 
 from autotune.errors import BadInput, UnknownName
 from autotune.metrics.formulas import Slo, parse_goodput
 from autotune.metrics.table import GOODPUT, METRICS, PER_USER, check_metric, check_price
 from autotune.study.options import RunOptions
-from autotune.study.spec import EngineChoice, InstalledEngine
-from autotune.trial import Scalar
+from autotune.study.spec import StudySpec
 
 _WEIGHT = re.compile(r"\s*(?P<workload>.+?)\s*=(?P<weight>[^,=]*)(?:,|$)")
 _CONCURRENCY = re.compile(r"[1-9]\d{0,5}")
@@ -29,88 +27,63 @@ CAPACITY = "capacity_total_token_throughput"
 _FORM = "write workload=weight,… with numbers above 0, e.g. sharegpt=2,long=1"
 
 
-class Asked(TypedDict):
-    """The fields of `autotune.study.spec.StudySpec` of these names: where trials run, and what is launched."""
+def with_goals(spec: StudySpec, options: RunOptions) -> StudySpec:
+    """Return a study with the goals that were typed; where none was, it keeps its own, checked like typed ones.
 
-    on: str
-    engines: tuple[EngineChoice, ...]
-    workloads: tuple[str, ...]
-    baseline: str | None
-    pins: dict[str, Scalar]
-    table_sha256: NotRequired[str]
-    recipe: NotRequired[str | None]
-    baseline_files: NotRequired[dict[str, str]]
-    engine_args: NotRequired[dict[str, str]]
-    installed: NotRequired[dict[str, InstalledEngine]]
-    calibration: NotRequired[dict[str, Any] | None]
-    images: NotRequired[dict[str, str]]
-
-
-@dataclass(frozen=True, slots=True)
-class Goals:
-    """The fields of `autotune.study.spec.StudySpec` of these names."""
-
-    objective: str
-    weights: dict[str, float]
-    pareto: str | None
-    slos: tuple[Slo, ...]
-    goodput: dict[str, float]
-    ladder: tuple[int, ...]
-    gpu_hour_price: float | None
-    notes: tuple[str, ...]
-
-
-def goals_of(options: RunOptions, workloads: Sequence[str]) -> Goals:
-    """Parse the goals; raises `BadInput` for unknown metrics and for options that contradict each other."""
-    usual = "total_token_throughput" if options.find_load is None else CAPACITY
-    objective = _goal(options.objective or usual, "objective")
-    weights = _weights(options.weights, workloads)
-    pareto = None if options.pareto is None else _goal(options.pareto, "--pareto")
-    if pareto == objective:
-        raise BadInput(
-            f"--pareto {pareto} and --objective {objective}: a front needs two metrics, e.g. --pareto p99_ttft_ms"
-        )
+    Raises `BadInput` for unknown metrics and for options that contradict each other.
+    """
     notes: list[str] = []
-    if pareto is not None and options.sampler != "gp":
+    pareto = spec.pareto if options.pareto is None else options.pareto
+    weights = ",".join(f"{name}={weight!r}" for name, weight in spec.weights.items()) or None
+    limits = [f"{name}:{limit!r}" for name, limit in spec.goodput.items()]
+    price = spec.gpu_hour_price if options.gpu_hour_price is None else options.gpu_hour_price
+    goals: dict[str, Any] = {
+        "objective": _goal(options.objective or spec.objective, "objective"),
+        "weights": _weights(weights if options.weights is None else options.weights, spec.workloads),
+        "pareto": None if pareto is None else _goal(pareto, "--pareto"),
+        "slos": slos_of(options.slos or list(map(str, spec.slos))),
+        "goodput": parse_goodput(options.goodput or limits),
+        "gpu_hour_price": check_price(price),
+    }
+    asked = spec.model_copy(update=goals)
+    if asked.pareto == asked.objective:
+        raise BadInput(
+            f"--pareto {asked.pareto} and --objective {asked.objective}: a front needs two metrics, "
+            "e.g. --pareto p99_ttft_ms"
+        )
+    if asked.pareto is not None and options.sampler != "gp":
         alone = f"--sampler {options.sampler} looks for the objective alone"
-        notes.append(f"{alone}: the front against {pareto} is that of what it came upon; gp looks for the front")
-    slos, goodput, price = slos_of(options.slos), parse_goodput(options.goodput), check_price(options.gpu_hour_price)
-    _check_money(objective, pareto, slos, price)
-    _check_find_load(options, (objective, pareto, *(slo.metric for slo in slos)), weights)
-    if objective == GOODPUT and not goodput and not any(slo.metric.endswith("_ms") for slo in slos):
+        notes.append(f"{alone}: the front against {asked.pareto} is that of what it came upon; gp looks for the front")
+    _check_needs(asked, options.ladder)
+    if asked.objective == GOODPUT and not asked.goodput and not any(slo.metric.endswith("_ms") for slo in asked.slos):
         notes.append(f"without --goodput every request counts in {GOODPUT}; e.g. --goodput 'ttft:2000 tpot:50'")
-    # A load search has a curve of its own.
-    usual_ladder = DEFAULT_LADDER if pareto == PER_USER and options.find_load is None else ()
-    ladder = usual_ladder if options.ladder is None else _ladder(options.ladder)
-    return Goals(objective, weights, pareto, slos, goodput, ladder, price, tuple(notes))
+    return asked.model_copy(update={"notes": (*notes, *spec.notes)})
 
 
-def _check_money(objective: str, pareto: str | None, slos: Sequence[Slo], price: float | None) -> None:
-    """Raise `BadInput` for a cost that nobody can tell."""
-    asked = [("--objective", objective), ("--pareto", pareto), *(("--slo", slo.metric) for slo in slos)]
-    for option, metric in asked if price is None else ():
-        if metric and METRICS[metric].needs == "--gpu-hour-price":
-            raise BadInput(f"{option} {metric}: no cost can be told without a price; add --gpu-hour-price, e.g. 3.20")
+def _check_needs(spec: StudySpec, ladder: str | None) -> None:
+    """Raise `BadInput` for a cost without a price, and for a capacity without its load search."""
+    for option, metric in spec.asked.items():
+        needed, _, by = METRICS[metric].needs.partition(" ")
+        if needed == "--gpu-hour-price" and spec.gpu_hour_price is None:
+            typed = f"{option.partition(' ')[0]} {metric}"
+            raise BadInput(f"{typed}: no cost can be told without a price; add --gpu-hour-price, e.g. 3.20")
+        if needed == "--find-load" and (spec.find_load is None or by not in ("", spec.find_load)):
+            raise BadInput(f"{metric} is measured with --find-load {by or 'concurrency or rate'}: ask for that too")
+    if spec.find_load is not None and ladder is not None:
+        raise BadInput("--ladder: the load search has a curve of its own; leave out --ladder or --find-load")
+    if spec.find_load is not None and spec.weights:
+        raise BadInput("--weights: the load search is of one workload, the first; leave out --weights or --find-load")
 
 
-def _ladder(text: str | None) -> tuple[int, ...]:
-    """Concurrencies, the lightest first; raises `BadInput` for anything else."""
-    words = [] if text is None else text.split(",")
+def ladder_of(spec: StudySpec, text: str | None) -> tuple[int, ...]:
+    """Return the concurrencies of ``--ladder``, the lightest first; raises `BadInput` for anything else."""
+    if text is None:
+        # A load search has a curve of its own.
+        return DEFAULT_LADDER if spec.pareto == PER_USER and spec.find_load is None else ()
+    words = text.split(",")
     if not all(_CONCURRENCY.fullmatch(word.strip()) for word in words):
         raise BadInput(f"--ladder {text!r}: write concurrencies, whole numbers of at least 1, e.g. 1,4,16,64,256")
     return tuple(sorted({int(word) for word in words}))
-
-
-def _check_find_load(options: RunOptions, metrics: Sequence[str | None], weights: Mapping[str, float]) -> None:
-    """Raise `BadInput` for a capacity that is not searched for, or one of several workloads."""
-    for metric in metrics:
-        option, _, by = METRICS[metric].needs.partition(" ") if metric else ("", "", "")
-        if option == "--find-load" and (options.find_load is None or by not in ("", options.find_load)):
-            raise BadInput(f"{metric} is measured with --find-load {by or 'concurrency or rate'}: ask for that too")
-    if options.find_load is not None and options.ladder is not None:
-        raise BadInput("--ladder: the load search has a curve of its own; leave out --ladder or --find-load")
-    if options.find_load is not None and weights:
-        raise BadInput("--weights: the load search is of one workload, the first; leave out --weights or --find-load")
 
 
 def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from typing import Any, Literal
 
 import yaml
@@ -10,10 +11,11 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import BadInput, UnknownName
 from autotune.metrics.formulas import MOST_VIOLATIONS, Slo, goodput_limits
-from autotune.metrics.table import GOODPUT, PER_USER
+from autotune.metrics.table import GOODPUT, PER_USER, with_derived
 from autotune.space.cards import HardwareCard, ModelCard
+from autotune.space.context import gpus_of
 from autotune.space.entry import parse_yaml
-from autotune.trial import Scalar
+from autotune.trial import Configuration, Metrics, Scalar
 
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -155,6 +157,21 @@ class StudySpec(_Value):
     api_key_env: str | None = None
     api_key_file: str | None = None
     hf_token_file: str | None = None
+
+    @property
+    def goals(self) -> tuple[str, ...]:
+        """The metrics to improve: the objective, and the second one where a front is asked for."""
+        return (self.objective,) if self.pareto is None else (self.objective, self.pareto)
+
+    @property
+    def asked(self) -> dict[str, str]:
+        """Metrics of the goals and of the limits, by the option that names each."""
+        limits = {f"--slo {slo}": slo.metric for slo in self.slos}
+        return {**dict(zip(("--objective", "--pareto"), self.goals, strict=False)), **limits}
+
+    def derived(self, metrics: Mapping[str, Any], configuration: Configuration) -> Metrics:
+        """Add what follows from the metrics of one load of a configuration's servers, costs among them."""
+        return with_derived(metrics, gpus_of(configuration, self.gpus), self.gpu_hour_price)
 
     @property
     def request_limits(self) -> tuple[Slo, ...]:

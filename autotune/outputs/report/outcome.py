@@ -187,9 +187,7 @@ def _worse(study: StudyRecord) -> list[str]:
 
 
 def _metrics_table(study: StudyRecord, before: Metrics | None, after: Metrics | None) -> str:
-    goals = (study.spec.objective, study.spec.pareto)
-    asked = (*(goal for goal in goals if goal), *(slo.metric for slo in study.spec.slos))
-    names = dict.fromkeys((*SHOWN, *asked, *COSTS))
+    names = dict.fromkeys((*SHOWN, *study.spec.asked.values(), *COSTS))
     pairs = [(name, (before or {}).get(name), (after or {}).get(name)) for name in names]
     rows = [
         (text.title(name), text.number(old), text.number(new), text.change(old, new))

@@ -174,7 +174,7 @@ def files_of(study: StudyRecord) -> dict[str, str]:
 
 
 def _parts(study: StudyRecord) -> list[Part]:
-    goals = {"objective": text.title(study.spec.objective), "second": text.title(study.spec.pareto or "")}
+    goals = dict(zip(("objective", "second"), map(text.title, study.spec.goals), strict=False))
     parts: list[Part] = [*outcome.opening(study)]
     for heading, sections in _SECTIONS:
         shown = [part for section in sections for part in _listed(section(study)) if part]

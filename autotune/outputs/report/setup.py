@@ -43,7 +43,7 @@ def setup(study: StudyRecord) -> list[str]:
         ("Engines searched", engines),
         ("Trials ran on", f"{spec.on} ({study.recommendation.label})"),
         ("Objective", f"{text.title(spec.objective)} on {_aim(spec)}"),
-        *([("Second goal", f"{text.title(spec.pareto)} on {text.code(spec.workloads[0])}")] if spec.pareto else []),
+        *(("Second goal", f"{text.title(goal)} on {text.code(spec.workloads[0])}") for goal in spec.goals[1:]),
         ("Limits (SLOs)", limits),
         *_besides(spec),
         *([("Load", f"raised as far as the limits are kept, by {spec.find_load}")] if spec.find_load else []),

@@ -62,8 +62,7 @@ def goal_of(spec: StudySpec) -> str:
 
 def _figures(spec: StudySpec, metrics: Metrics | None, names: Sequence[str] = SHOWN) -> dict[str, float]:
     """The named metrics of one load, and those that the study asks about."""
-    asked = (spec.objective, spec.pareto or "", *(slo.metric for slo in spec.slos))
-    return _numbers({name: (metrics or {}).get(name) for name in dict.fromkeys((*names, *asked))})
+    return _numbers({name: (metrics or {}).get(name) for name in dict.fromkeys((*names, *spec.asked.values()))})
 
 
 def launch_metrics(spec: StudySpec, launch: Launch, baseline: Launch | None = None) -> dict[str, float]:

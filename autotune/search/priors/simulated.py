@@ -19,7 +19,7 @@ from autotune.arrays import Floats
 from autotune.engines import engine
 from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.workloads import Workload, load_workload
-from autotune.metrics.table import DERIVED, GOODPUT, HEADLINE, METRICS, PER_USER, with_derived
+from autotune.metrics.table import DERIVED, GOODPUT, HEADLINE, METRICS, PER_USER
 from autotune.prepare.candidates import Prepared
 from autotune.search.gp.kernels import Prior, UnsureFigure
 from autotune.search.objective import weights
@@ -41,7 +41,7 @@ from autotune.simulator.node.coefficients import speed_card
 from autotune.simulator.node.steady import Limits, SteadyNode, SteadyPrediction
 from autotune.simulator.prediction_intervals import errors_for, subject_of
 from autotune.space.cards import HardwareCard
-from autotune.space.context import Context, gpus_of
+from autotune.space.context import Context
 from autotune.space.enumeration import Candidate
 from autotune.study.spec import StudySpec
 from autotune.trial import Configuration
@@ -230,8 +230,7 @@ def _value(spec: StudySpec, metric: str, one: SteadyPrediction | None, setup: Ca
         return math.nan
     if metric not in DERIVED:
         return one.metrics.get(metric, math.nan)
-    gpus = gpus_of(setup.configuration, spec.gpus)
-    return float(with_derived(one.metrics, gpus, spec.gpu_hour_price).get(metric, math.nan))
+    return float(spec.derived(one.metrics, setup.configuration).get(metric, math.nan))
 
 
 def _latency(metric: str) -> str | None:
