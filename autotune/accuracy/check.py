@@ -29,7 +29,7 @@ from autotune.loadgen.client.target import Target
 from autotune.notify import silent
 from autotune.serving import ShutdownTimeouts
 from autotune.serving.process import WatchdogClient
-from autotune.serving.processes import MARKER, Membership, end
+from autotune.serving.processes import MARKER
 from autotune.serving.watchdog import Request
 from autotune.trial import Accuracy, Example
 
@@ -115,8 +115,7 @@ def _run(text: str, words: Sequence[str]) -> tuple[int, str, str]:
                 watchdog.listen(left_s)
             texts = [path.read_text(encoding="utf-8", errors="replace") for path in (out, err)]
         finally:
-            if watchdog.stop(timeouts := ShutdownTimeouts()) is None:  # it was killed itself
-                end(Membership(marker).alive, timeouts.terminate_s, timeouts.kill_s)
+            watchdog.stop(ShutdownTimeouts())
     if watchdog.exit_code is None:
         why = "somebody ended it" if watchdog.lost else f"did not end within {LIMIT_S / 3600:g} hours"
         raise BadInput(f"--accuracy {text!r}: {why}")

@@ -34,8 +34,7 @@ from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.serving.command import with_known_ports
 from autotune.serving.ports import NoFreePort
 from autotune.serving.preflight import Node
-from autotune.serving.process import ProcessLauncher
-from autotune.serving.replicas import launch_all
+from autotune.serving.process import ProcessLauncher, launch_all
 from autotune.serving.secrets import read_secret
 from autotune.serving.server import Server
 from autotune.serving.weights import missing_for

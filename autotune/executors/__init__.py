@@ -7,6 +7,7 @@ search nor what an evaluation does.
 from __future__ import annotations
 
 import re
+import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from typing import Protocol
 
 from autotune.backends import Evaluator
 from autotune.backends.checked import Checked
-from autotune.errors import CannotGoOn
+from autotune.errors import AutotuneError, CannotGoOn
 from autotune.notify import Watch
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec
@@ -43,8 +44,7 @@ class EvaluationSetup:
 
     def evaluator(self) -> Evaluator:
         """Make the study's evaluator, whose results have the derived metrics and are checked."""
-        made = self.make(self.spec, self.library, self.folder, self.notify)
-        return Checked(made, self.spec)
+        return Checked(self.make(self.spec, self.library, self.folder, self.notify), self.spec)
 
     def lost(self, message: str) -> TrialResult:
         """Return the result of a launch whose process is gone."""
@@ -55,6 +55,30 @@ class EvaluationSetup:
             gpus=self.spec.gpus,
             started_at=datetime.now(UTC).isoformat(timespec="milliseconds"),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Bug:
+    """The traceback of what should not have been raised."""
+
+    traceback: str
+
+    def error(self, trial: Trial, node: str) -> RuntimeError:
+        """Return it as an exception of the tuner's own process."""
+        return RuntimeError(f"the evaluation of trial {trial.number} on {node} failed:\n{self.traceback}")
+
+
+Outcome = TrialResult | AutotuneError | Bug
+
+
+def outcome_of(evaluate: Evaluator | Callable[[Trial], TrialResult], trial: Trial) -> Outcome:
+    """Evaluate a trial in a process of its own: what is raised is returned, as only values can be sent."""
+    try:
+        return evaluate(trial)
+    except AutotuneError as error:
+        return error
+    except Exception:
+        return Bug(traceback.format_exc())
 
 
 class Executor(Protocol):
@@ -139,7 +163,7 @@ def retire_bad_node(results: Sequence[TrialResult], executor: Executor) -> None:
 
 
 def _keeps_failing(results: Sequence[TrialResult]) -> bool:
-    """Whether the latest launches failed one after the other, and not by their configurations as far as can be told."""
+    """Tell whether the latest launches failed in a row, and not by their configurations as far as can be told."""
     latest = results[-_IN_A_ROW:]
     # A measurement that does not count has metrics: that server ran.
     if len(latest) < _IN_A_ROW or any(r.metrics for r in latest):
@@ -148,7 +172,7 @@ def _keeps_failing(results: Sequence[TrialResult]) -> bool:
 
 
 def _alike(results: Sequence[TrialResult]) -> bool:
-    """Whether servers ended with the same words, none of which any pattern knows."""
+    """Tell whether servers ended with the same words, none of which any pattern knows."""
     failures = [r.failure for r in results if r.failure is not None and r.failure.unexplained]
     # Process numbers, addresses and times differ between launches.
     words = {re.sub(r"0x[0-9a-f]+|[0-9]+", "", failure.log_excerpt) for failure in failures}

@@ -14,17 +14,16 @@ import os
 import signal
 import subprocess
 import sys
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 from autotune.backends import backend_of
 from autotune.child import IMPORT_FOLDER, die_with_parent
 from autotune.errors import AutotuneError, CannotGoOn
-from autotune.executors import EvaluationSetup
+from autotune.executors import Bug, EvaluationSetup, outcome_of
 from autotune.machine.gpu import Gpu, gpus
 from autotune.notify import Notify, Stage, on_node, silent
 from autotune.serving.preflight import VISIBLE, Node
@@ -47,13 +46,10 @@ def shares_of(
     present: Callable[[], Sequence[Gpu]] = gpus,
     environment: Mapping[str, str] = os.environ,
 ) -> list[Share]:
-    """The shares of this machine's GPUs on which a study's launches run side by side; fewer than two: they do not.
+    """Divide this machine's GPUs into shares on which launches run side by side; fewer than two: they do not.
 
     A share has as many GPUs as the study uses, next to each other. One that has a GPU which is not idle is left out.
-
-    Args:
-        most_places: that the budget is worth; the first share counts twice, as it is measured alone too.
-        present: asks for the GPUs as they are now.
+    Of `most_places`, the most that the budget is worth, the first share takes two: it is measured alone too.
     """
     backend = backend_of(spec)
     if not backend.launches or spec.hardware.vendor == "cpu":
@@ -77,7 +73,7 @@ def shares_of(
 
 
 def _visible(numbers: list[int], environment: Mapping[str, str]) -> list[int]:
-    """The GPUs that an environment leaves visible, in its order; none where it names them otherwise than by number."""
+    """Return the GPUs that an environment leaves visible, in its order; none where it names any not by number."""
     text = next((environment[name] for name in VISIBLE if environment.get(name)), None)
     if text is None:
         return numbers
@@ -87,16 +83,9 @@ def _visible(numbers: list[int], environment: Mapping[str, str]) -> list[int]:
 
 
 def visible_to(share: Share, vendor: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """The environment variable that shows a process the GPUs of a share alone: the one that is set, or the vendor's."""
+    """Set the variable that shows a process the GPUs of a share alone: the one that is set, or the vendor's."""
     name = next((name for name in VISIBLE if environment.get(name)), DEVICES.get(vendor, VISIBLE[0]))
     return {name: ",".join(map(str, share))}
-
-
-@dataclass(frozen=True, slots=True)
-class _Bug:
-    """The traceback of what should not have been raised."""
-
-    text: str
 
 
 class _Worker:
@@ -119,7 +108,8 @@ class _Worker:
                 )
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        self.connection.send(setup)
+        # Whatever shows messages stays here; a worker sends them.
+        self.connection.send(replace(setup, notify=silent))
 
     def wait(self) -> None:
         """Return once it is gone; it was asked to stop its server and leave."""
@@ -132,18 +122,14 @@ class _Worker:
 
 
 class SideBySideExecutor:
-    """An `autotune.executors.Executor`; its docstrings hold.
-
-    Args:
-        shares: two or more, without a GPU in common.
-    """
+    """An `autotune.executors.Executor` of two or more shares, without a GPU in common."""
 
     def __init__(self, setup: EvaluationSetup, shares: Sequence[Share]) -> None:
         self._setup = setup
         self._shares = {share_name(share): share for share in shares}
         self._alone = alone(share_name(shares[0]))
         # At once: the control's launches are to begin together.
-        self._workers = {name: self._new_worker(share) for name, share in self._shares.items()}
+        self._workers = {name: _Worker(setup, share) for name, share in self._shares.items()}
         self._running: dict[str, Trial] = {}
         self._waiting: list[Trial] = []
         self._retired: dict[str, str] = {}
@@ -161,7 +147,7 @@ class SideBySideExecutor:
         return [place for place in self._shares if place not in self._retired]
 
     def _is_free(self, place: str) -> bool:
-        """Whether a launch there begins at once: alone where nothing runs, beside others where none is alone."""
+        """Tell whether a launch there begins at once: alone where nothing runs, beside others where none is alone."""
         return not self._running if is_alone(place) else not {place, self._alone} & self._running.keys()
 
     def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
@@ -188,15 +174,11 @@ class SideBySideExecutor:
                 with suppress(ConnectionError):
                     self._worker(place).connection.send(trial)
 
-    def _new_worker(self, share: Share) -> _Worker:
-        # What shows messages stays here; a worker sends them.
-        return _Worker(replace(self._setup, notify=silent), share)
-
     def _worker(self, place: str) -> _Worker:
         return self._workers[self._share(place)]
 
     def _share(self, place: str) -> str:
-        """The name of the share that a place has."""
+        """Return the name of the share that a place has."""
         return next(iter(self._shares)) if is_alone(place) else place
 
     def _next_finished(self) -> Launch:
@@ -209,7 +191,7 @@ class SideBySideExecutor:
                     return launch
 
     def _heard(self, place: str) -> Launch | None:
-        """The launch that ended, where it is that what a place's process has to say."""
+        """Read what a place's process says; returns its launch when that has ended."""
         try:
             message = self._worker(place).connection.recv()
         except (EOFError, ConnectionError):
@@ -220,8 +202,8 @@ class SideBySideExecutor:
         trial = self._running.pop(place)
         if isinstance(message, TrialResult):
             return self._launch(place, trial, message)
-        if isinstance(message, _Bug):
-            raise RuntimeError(f"the evaluation of trial {trial.number} on {place} failed:\n{message.text}")
+        if isinstance(message, Bug):
+            raise message.error(trial, place)
         assert isinstance(message, AutotuneError)
         # GPUs that somebody else took meanwhile are left to him, as long as there are others.
         if not isinstance(message, CannotGoOn) or is_alone(place) or not self.retire(place, str(message)):
@@ -235,11 +217,11 @@ class SideBySideExecutor:
         return Launch(trial, replace(result, node=place, gpu_ids=gpu_ids))
 
     def _lost(self, place: str) -> Launch:
-        """What is known of a launch whose process was ended from outside; the next one gets a new process."""
+        """Return a launch whose process was ended from outside; the next one gets a new process."""
         worker, trial, name = self._worker(place), self._running.pop(place), self._share(place)
         worker.process.terminate()
         worker.wait()
-        self._workers[name] = self._new_worker(self._shares[name])
+        self._workers[name] = _Worker(self._setup, self._shares[name])
         message = f"The process that measured on {place} was ended from outside (code {worker.process.returncode})."
         return self._launch(place, trial, self._setup.lost(message))
 
@@ -250,7 +232,7 @@ class SideBySideExecutor:
         return node != self._alone and bool(self._used)
 
     def close(self) -> None:
-        """See `Executor`. Trials that run are ended, and with them their servers."""
+        """End the trials that run, and with them their servers."""
         workers, self._workers = self._workers, {}
         for worker in workers.values():
             worker.process.terminate()
@@ -279,9 +261,4 @@ def main() -> None:
         evaluate = replace(setup, notify=connection.send).evaluator()
         while True:
             trial: Trial = connection.recv()
-            try:
-                connection.send(evaluate(trial))
-            except AutotuneError as error:
-                connection.send(error)
-            except Exception:
-                connection.send(_Bug(traceback.format_exc()))
+            connection.send(outcome_of(evaluate, trial))

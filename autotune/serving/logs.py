@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
-from autotune.serving.log_size import END_BYTES
+from autotune.serving.watchdog import END_BYTES
 from autotune.space.library import shared_failures
 from autotune.space.schema import EngineCard
 from autotune.space.serving import LogPattern, ProgressMark

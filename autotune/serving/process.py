@@ -1,4 +1,4 @@
-"""Servers as processes of this machine, each under a watchdog."""
+"""Servers as processes of this machine, each under a watchdog, and the launcher that starts them."""
 
 from __future__ import annotations
 
@@ -23,9 +23,10 @@ from autotune.serving import ShutdownTimeouts, StopReport
 from autotune.serving.command import absolute_paths, find_program, prepare_folder, server_environment, with_serving
 from autotune.serving.logs import Progress, known_failure, last_line, log_problem, patterns_of, unknown_exit
 from autotune.serving.ports import LOOPBACK, PortLease, foreign_listener, is_free, lease_port
+from autotune.serving.preflight import VISIBLE
 from autotune.serving.processes import Membership, end
 from autotune.serving.secrets import api_key_of, masked, resolve_references, secret_values
-from autotune.serving.server import PATHS, Server
+from autotune.serving.server import PATHS, Replicas, Server
 from autotune.serving.watchdog import Request, finish_log
 from autotune.space.schema import EngineCard
 from autotune.trial import Command, Failure, FailureKind
@@ -39,27 +40,26 @@ _MARGIN_S = 5.0
 
 
 class WatchdogClient:
-    """A running watchdog and the first process of its server.
+    """A running watchdog and the first process of what it was asked to start.
 
-    Args:
-        pass_fds: descriptors that it keeps open as long as it lives.
+    Attributes:
+        leader: the first process.
+        lost: whether the watchdog has been killed; this and the next as far as `listen` has read.
+        exit_code: how the first process ended (negative = by a signal).
+        ended: how the watchdog ended everything; None when it has not, or did not report in time.
 
     Raises:
         BadInput: the program cannot be started, or the watchdog cannot.
     """
 
     def __init__(self, request: Request, pass_fds: Sequence[int] = ()) -> None:
+        self._request = request
         self._received = b""
-        self._in_container = bool(request.docker)
-        self.lost = False
-        """Whether the watchdog has been killed, as far as `listen` has read."""
-        self.leader = 0
-        """The server's first process."""
         self._refusal: str | None = None
+        self.lost = False
+        self.leader = 0
         self.exit_code: int | None = None
-        """How the server's first process ended (negative = by a signal), as far as `listen` has read."""
         self.ended: StopReport | None = None
-        """How the watchdog ended everything; None when it has not, or did not report in time."""
         # What would go wrong in the helper stands in the server's log. It starts from this very package, and without
         # `site`, which it does not need.
         with Path(request.log).open("ab") as stream:
@@ -100,15 +100,25 @@ class WatchdogClient:
                 ended = message["ended"]
                 self.ended = StopReport(ended["seconds"], tuple(ended["signals"]), tuple(ended["survivors"]))
 
-    def stop(self, timeouts: ShutdownTimeouts) -> StopReport | None:
-        """Have everything ended; None when the watchdog was lost or too slow, so that the caller has to do it."""
+    def stop(self, timeouts: ShutdownTimeouts) -> StopReport:
+        """Have the watchdog end everything; end what it left, or everything where it was killed or is too slow."""
         # A container is ended after the command that runs it.
-        deadline = time.monotonic() + timeouts.terminate_s + timeouts.kill_s * (1 + self._in_container) + _MARGIN_S
-        self._send({"stop": {"terminate_s": timeouts.terminate_s, "kill_s": timeouts.kill_s}})
+        kills = 2 if self._request.docker else 1
+        deadline = time.monotonic() + timeouts.terminate_s + timeouts.kill_s * kills + _MARGIN_S
+        self._send({"stop": asdict(timeouts)})
         while self.ended is None and not self.lost and (left_s := deadline - time.monotonic()) > 0:
             self.listen(left_s)
         self._collect()
-        return self.ended
+        # The first process is collected now, so that only the marker still tells ours from others.
+        members = Membership(self._request.marker)
+        if self.ended is not None and (self.ended.survivors or not members.alive()):
+            return self.ended
+        rest = end(members.alive, timeouts.terminate_s, timeouts.kill_s)
+        if self.ended is not None:
+            return replace(rest, signals=(*self.ended.signals, *rest.signals))
+        finish_log(Path(self._request.log), self._request.secrets, self._request.log_offset)
+        shutil.rmtree(self._request.temporary, ignore_errors=True)
+        return rest
 
     def _send(self, message: Mapping[str, object]) -> None:
         assert self._helper.stdin is not None
@@ -132,13 +142,7 @@ class WatchdogClient:
 
 
 class ProcessServer(Server):
-    """A server that runs as a process group of this machine, from its start on.
-
-    Args:
-        request: what the watchdog is asked to start.
-        lease: of its port; released when the server has ended.
-        api_key: the bearer token that the server wants of its clients.
-    """
+    """A server that runs as a process group of this machine, from its start on; it releases `lease` at its end."""
 
     log: Path
     _use_proxy = False
@@ -185,7 +189,6 @@ class ProcessServer(Server):
         return self._failure
 
     def stop(self) -> StopReport:
-        """See `Server.stop`."""
         if self._report is None:
             began = time.monotonic()
             self._pids = self.pids
@@ -199,18 +202,7 @@ class ProcessServer(Server):
         return self._report
 
     def _end(self) -> StopReport:
-        """Have the watchdog end everything; end what it left, or everything where it was killed."""
-        report = self._watchdog.stop(self._timeouts)
-        # The first process is collected now, so that only the marker still tells ours from others.
-        members = Membership(self._request.marker)
-        if report is not None and (report.survivors or not members.alive()):
-            return report
-        rest = end(members.alive, self._timeouts.terminate_s, self._timeouts.kill_s)
-        if report is None:
-            finish_log(self.log, self.secrets, self.log_offset)
-            shutil.rmtree(self._request.temporary, ignore_errors=True)
-            return rest
-        return replace(rest, signals=(*report.signals, *rest.signals))
+        return self._watchdog.stop(self._timeouts)
 
     def _cause(self) -> Failure | None:
         if self._watchdog.exit_code is not None:
@@ -251,7 +243,7 @@ class ProcessServer(Server):
 
 
 def _temporary_folder(marker: str) -> str:
-    """Name a folder for a server's temporary files; empty where engines could not name a socket in it (unix(7))."""
+    """Name a folder for a server's temporary files; empty where the path of a socket in it is too long (unix(7))."""
     path = os.path.join(tempfile.gettempdir(), f"autotune-{marker[:12]}")
     return path if len(path) <= _LONGEST_TMPDIR else ""
 
@@ -314,10 +306,38 @@ class ProcessLauncher:
     def _command(
         self, command: Command, environment: Mapping[str, str], folder: Path, card: EngineCard
     ) -> tuple[list[str], list[str], Mapping[str, str]]:
-        """The words of the docker command, empty for a process; the engine's own command; and its variables.
-
-        Raises `BadInput`.
-        """
+        """Return the words of the docker command, the engine's own command, and its variables; raises `BadInput`."""
         del folder
         program = find_program(command.argv[0], environment, card.title)
         return [], [program, *absolute_paths(command.argv[1:], command.files)], environment
+
+
+def launch_all(launcher: ProcessLauncher, command: Command, folder: Path, card: EngineCard) -> Server:
+    """Start every server of a command; raises as `ProcessLauncher.launch` does, with none of them left.
+
+    Each but the first has a folder of its own in the trial's: ``server-1`` and so on.
+    """
+    if not command.servers:
+        return launcher.launch(command, folder, card)
+    servers: list[Server] = []
+    try:
+        for number, own in enumerate(command.servers):
+            one = replace(command, env={**command.env, **among_visible(own)}, servers=())
+            servers.append(launcher.launch(one, folder / f"server-{number}" if number else folder, card))
+    except BaseException:
+        if servers:
+            Replicas(servers).stop()
+        raise
+    return Replicas(servers)
+
+
+def among_visible(own: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
+    """Name a server's GPUs, counted from 0, as the machine does where this process may see some of them only."""
+    variable = next((name for name in VISIBLE if environment.get(name)), None)
+    if variable is None or not own:
+        return dict(own)
+    visible, (numbers,) = environment[variable].split(","), own.values()
+    places = [int(number) for number in numbers.split(",")]
+    if max(places) >= len(visible):
+        raise BadInput(f"{variable}={environment[variable]} shows {len(visible)} GPUs, and GPU {max(places)} is needed")
+    return {variable: ",".join(visible[place].strip() for place in places)}

@@ -1,23 +1,33 @@
-"""A server, and waiting for it by its progress: health check, served model, one generated token."""
+"""A server, and waiting for it by its progress: health check, served model, one generated token.
+
+Beside it `Replicas`, several servers that share a load, and `ExternalServer`, which somebody else runs: it is asked,
+loaded, and left alone.
+"""
 
 from __future__ import annotations
 
+import math
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
+from urllib.parse import urlsplit
 
 import httpx
 
+from autotune.errors import BadInput, UnknownName
 from autotune.serving import StartupTimeouts, StopReport
 from autotune.serving.secrets import masked
-from autotune.trial import Failure, FailureKind
+from autotune.trial import EMULATOR_NAME, Failure, FailureKind
 
 _POLL_S = (0.05, 0.5)
 """First and longest pause between two looks; it grows, as most starts take minutes."""
 _ANSWER_S = 5.0
+_EXTERNAL_ANSWER_S = 10.0
 _MOST_BROKEN = 10
 """So many answers in a row with a server error are no start any more."""
 PATHS = ("/v1/models", "/v1/completions")
@@ -70,7 +80,7 @@ class Server(ABC):
         return httpx.Client(base_url=self.url, headers=authorization(self.api_key), trust_env=self._use_proxy)
 
     def look(self, client: httpx.Client, clock: Clock) -> Failure | None:
-        """Look whether it is ready, which `generated` then tells; why it never will be."""
+        """Check whether it is ready, and set `generated`; returns why it never will be."""
         problem = "" if self.generated else clock.problem(self.progress())
         failure = self.ended() or (self._timeout(f"{self.title} {problem}.") if problem else None)
         if failure is None and not self.generated and self._is_healthy(client, clock.left_s()):
@@ -81,8 +91,7 @@ class Server(ABC):
     def failure(self, within_s: float = 0.0) -> Failure | None:
         """Explain why the server died; None while it lives. Cheap: may be called between requests.
 
-        Args:
-            within_s: how long to wait for its end, for a caller whose requests have just been cut off.
+        `within_s` waits so long for its end, for a caller whose requests have just been cut off.
         """
 
     @abstractmethod
@@ -100,7 +109,7 @@ class Server(ABC):
         return None
 
     def progress(self) -> int:
-        """A number that grows while it gets on, e.g. the bytes of its log."""
+        """Return a number that grows as the start advances, e.g. the bytes of its log."""
         return 0
 
     def pause(self, seconds: float) -> None:
@@ -162,13 +171,13 @@ class Clock:
         return ""
 
     def left_s(self) -> float:
-        """How long an answer may take, at least a moment."""
+        """Return how long an answer may take, at least a moment."""
         total, silence = self._began + self._timeouts.total_s, self._last_progress + self._timeouts.silence_s
         return max(0.1, min(total, silence) - time.monotonic())
 
 
 def wait_all(servers: Sequence[Server], timeouts: StartupTimeouts) -> Failure | None:
-    """Wait until all servers are ready, side by side; None when they are, else why the first of them never will be."""
+    """Wait until all servers are ready; returns why the first of them never will be, or None."""
     pause_s = _POLL_S[0]
     with ExitStack() as stack:
         starting = [(one, stack.enter_context(one.client()), Clock(timeouts, one.progress())) for one in servers]
@@ -207,3 +216,145 @@ def _tokens(answer: httpx.Response) -> int:
         return int(usage["completion_tokens"]) if usage else len(document["choices"])
     except (ValueError, LookupError, TypeError, AttributeError):
         return 0
+
+
+class Replicas(Server):
+    """Several servers of one launch: ready when all are, over when one dies, and stopped together.
+
+    To whoever loads them they are one server with several addresses, which `url` lists. What an engine says of itself
+    is asked of the first one, whose folder and log are the launch's.
+    """
+
+    def __init__(self, servers: Sequence[Server]) -> None:
+        first, self._servers = servers[0], servers
+        self.url = ",".join(server.url for server in servers)
+        self.title, self.health, self.api_key = first.title, first.health, first.api_key
+        self.secrets = frozenset().union(*(server.secrets for server in servers))
+        self.log, self.log_offset = first.log, first.log_offset
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(pid for server in self._servers for pid in server.pids)
+
+    def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts()) -> Failure | None:  # noqa: B008
+        failure = wait_all(self._servers, timeouts)
+        self.model = self._servers[0].model
+        return failure
+
+    def failure(self, within_s: float = 0.0) -> Failure | None:
+        """Explain why the first server that died did."""
+        deadline = time.monotonic() + within_s
+        while True:
+            for number, server in enumerate(self._servers):
+                if failure := server.failure():
+                    return replace(failure, message=f"Server {number} of {len(self._servers)}: {failure.message}")
+            if time.monotonic() >= deadline:
+                return None
+            time.sleep(_POLL_S[0])
+
+    def stop(self) -> StopReport:
+        """End all at the same time; nothing is left when nothing is left of any."""
+        with ThreadPoolExecutor(len(self._servers)) as pool:
+            reports = list(pool.map(lambda server: server.stop(), self._servers))
+        return StopReport(
+            max(report.seconds for report in reports),
+            tuple(dict.fromkeys(signal for report in reports for signal in report.signals)),
+            tuple(survivor for report in reports for survivor in report.survivors),
+            all(report.port_free for report in reports),
+        )
+
+
+def connect(url: str, model: str | None = None, api_key: str | None = None) -> ExternalServer:
+    """Check that a server answers at a URL and serves the model; starts nothing.
+
+    Args:
+        url: as the user gave it; a scheme is added, a trailing ``/v1`` taken away.
+        model: the name that must be served; None: the first that is.
+
+    Raises:
+        BadInput: the URL does not answer, or does not serve the model.
+    """
+    url = normalised(url)
+    answer, served = _ask_models(url, api_key)
+    if model is not None and model not in served:
+        raise UnknownName(f"model at {url}:", model, served)
+    server = ExternalServer(url, model or served[0], api_key)
+    server.emulated = answer.headers.get("server") == EMULATOR_NAME
+    server.owner = str(answer.json()["data"][0].get("owned_by", ""))
+    return server
+
+
+class ExternalServer(Server):
+    """A server of which only the URL is known. `stop` leaves it running.
+
+    Attributes:
+        owner: the engine, as its model list names it (``owned_by``); empty where it does not.
+    """
+
+    owner: str = ""
+    # A gateway may have no health check, but it has served its models a moment ago.
+    health = PATHS[0]
+
+    def __init__(self, url: str, model: str, api_key: str | None) -> None:
+        self.url, self.model, self.api_key, self.title = url, model, api_key, url
+        self.secrets = frozenset() if api_key is None else frozenset({api_key})
+
+    def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts(120.0, 120.0)) -> Failure | None:  # noqa: B008
+        """See `Server.wait_ready`; without a log there is no progress to see, so the shorter timeout counts."""
+        return super().wait_ready(StartupTimeouts(min(timeouts.total_s, timeouts.silence_s), math.inf))
+
+    def failure(self, within_s: float = 0.0) -> Failure | None:
+        """Send one request; a failure when it is not answered."""
+        try:
+            headers = authorization(self.api_key)
+            httpx.get(f"{self.url}/v1/models", headers=headers, timeout=max(_EXTERNAL_ANSWER_S, within_s))
+        except httpx.TransportError as error:
+            message = f"{self.url} does not answer any more ({_reason(error)})."
+            return Failure(FailureKind.INFRASTRUCTURE, message)
+        return None
+
+    def stop(self) -> StopReport:
+        """Leave the server running."""
+        return StopReport()
+
+
+def normalised(url: str) -> str:
+    """Normalise a server's URL, ``host:8000/v1/`` to ``http://host:8000``; raises `BadInput` on another text."""
+    text = url if "://" in url else f"http://{url}"
+    if "@" in text.partition("://")[2].partition("/")[0]:
+        # Not repeated in the message: it holds a password.
+        raise BadInput(
+            "the URL of the server holds a user name or password, which would be kept in the study's files; leave it "
+            "out, and name where an API key is with --api-key-env NAME or --api-key-file FILE"
+        )
+    try:
+        parts = urlsplit(text)
+        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
+    except ValueError:
+        valid = False
+    if not valid or any(character.isspace() for character in text):
+        raise BadInput(f"not the URL of a server: {url!r}; write e.g. http://127.0.0.1:8000")
+    return text.rstrip("/").removesuffix("/v1").rstrip("/")
+
+
+def _ask_models(url: str, api_key: str | None) -> tuple[httpx.Response, list[str]]:
+    try:
+        answer = httpx.get(f"{url}/v1/models", headers=authorization(api_key), timeout=_EXTERNAL_ANSWER_S)
+    except httpx.TransportError as error:
+        raise BadInput(f"nothing answers at {url} ({_reason(error)}); start the server, or correct the URL") from error
+    if answer.status_code in (401, 403):
+        wants = "wants an API key" if api_key is None else "does not take this API key"
+        right = "name where it is with --api-key-env NAME or --api-key-file FILE"
+        raise BadInput(f"{url} {wants} (HTTP {answer.status_code} for /v1/models); {right}")
+    try:
+        served = served_models(answer.raise_for_status().json())
+    except (httpx.HTTPStatusError, LookupError, ValueError) as error:
+        problem = f"HTTP {answer.status_code} for /v1/models"
+        raise BadInput(f"{url} answers, but not as an OpenAI-compatible server ({problem}); correct the URL") from error
+    if not served:
+        raise BadInput(f"{url} serves no model (its /v1/models is empty)")
+    return answer, served
+
+
+def _reason(error: httpx.TransportError) -> str:
+    return str(error) or type(error).__name__

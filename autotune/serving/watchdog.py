@@ -18,11 +18,16 @@ Standard library only: it starts with every server and must never be the thing t
 Engines share memory between their processes as files in ``/dev/shm`` and remove them when they are asked to end. One
 that is killed, or dies, does not: they stay until the machine is started again, and when none is left servers die at
 their start. So the watchdog removes them.
+
+A server may print gigabytes. While it writes, the disk gets the middle of its log back and every byte keeps its place:
+nothing stands between the server and its log. On a file system that cannot do so (fallocate(2),
+``FALLOC_FL_PUNCH_HOLE``) the log grows until the server has ended.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import resource
@@ -36,10 +41,10 @@ import time
 from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import BinaryIO
 
 from autotune.child import adopt_orphans, die_with_parent
 from autotune.serving import StopReport
-from autotune.serving.log_size import cut_middle, free_middle
 from autotune.serving.processes import Membership, end, process_table, remove_container
 
 SHARED_MEMORY = "/dev/shm/"
@@ -54,6 +59,13 @@ _OPEN_FILES = 65535
 """As many as vLLM and SGLang raise their own limit to (set_ulimit); some programs slow down with a billion."""
 _SHORTEST_SECRET = 4
 """Shorter values are left: they are found everywhere."""
+END_BYTES = 32 * 2**20
+"""Bytes kept of each end of a log: a failed start is explained at its beginning, a crash under load at its end."""
+_LINE_BYTES = 2**16
+"""Length in bytes up to which a line is kept whole where the log is cut; a longer one is cut within."""
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2
+_LIBC = ctypes.CDLL(None)
+_LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
 def shared_memory_of(pids: Iterable[int]) -> set[str]:
@@ -273,21 +285,13 @@ def _allow_open_files() -> None:
 
 
 def finish_log(path: Path, secrets: Iterable[str], offset: int = 0) -> None:
-    """Cut a log that nobody writes any more where it is too long, and mask the secrets in it.
-
-    Args:
-        offset: bytes to skip.
-    """
+    """Cut a log that nobody writes any more where it is too long, and mask the secrets in it from `offset` on."""
     cut_middle(path, offset)
     mask_file(path, secrets, offset)
 
 
 def mask_file(path: Path, secrets: Iterable[str], offset: int = 0) -> None:
-    """Overwrite each secret that a server printed in its log in place, byte for byte; a file that is gone is left.
-
-    Args:
-        offset: bytes to skip.
-    """
+    """Overwrite each secret in a file from `offset` on in place, byte for byte; a file that is gone is left."""
     values = sorted({secret.encode() for secret in secrets if len(secret) >= _SHORTEST_SECRET}, key=len, reverse=True)
     if not values:
         return
@@ -305,6 +309,56 @@ def mask_file(path: Path, secrets: Iterable[str], offset: int = 0) -> None:
             if len(block) <= _MASK_BLOCK_BYTES:
                 return
             offset += _MASK_BLOCK_BYTES
+
+
+def free_middle(path: Path, offset: int = 0, end_bytes: int = END_BYTES) -> None:
+    """Give the disk back the middle of a log that a server writes; it reads as zeros from then on.
+
+    The first `offset` bytes, which the log held before this launch, are left.
+    """
+    with contextlib.suppress(OSError), path.open("r+b") as file:
+        begin, stop = offset + end_bytes, os.fstat(file.fileno()).st_size - end_bytes
+        if stop > begin:
+            _LIBC.fallocate(file.fileno(), _KEEP_SIZE | _PUNCH_HOLE, begin, stop - begin)
+
+
+def cut_middle(path: Path, offset: int = 0, end_bytes: int = END_BYTES) -> None:
+    """Put one line in the place of a log's middle, once nobody writes it any more."""
+    with contextlib.suppress(OSError), path.open("r+b") as file:
+        cut = _cut(file, offset, end_bytes)
+        if cut is not None:
+            begin, rest = cut
+            file.seek(begin)
+            file.write(rest)
+            file.truncate()
+
+
+def read_ends(path: Path, end_bytes: int) -> bytes:
+    """Read a log with one line in the place of its middle; raises ``OSError``."""
+    with path.open("rb") as file:
+        cut = _cut(file, 0, end_bytes)
+        file.seek(0)
+        return file.read() if cut is None else file.read(cut[0]) + cut[1]
+
+
+def _cut(file: BinaryIO, offset: int, end_bytes: int) -> tuple[int, bytes] | None:
+    """Return where the middle begins, and a line about it with the end behind; None for a short log.
+
+    The cut is between lines: a secret that is known by half could not be masked.
+    """
+    size = os.fstat(file.fileno()).st_size
+    begin, resume = offset + end_bytes, size - end_bytes
+    if resume <= begin:
+        return None
+    near = min(_LINE_BYTES, end_bytes)
+    file.seek(begin - near)
+    begin -= len(file.read(near).rpartition(b"\n")[2])
+    file.seek(resume)
+    tail = file.read(end_bytes)
+    first = tail[:near].find(b"\n") + 1 or near
+    left_out = resume + first - begin
+    line = f"[autotune: {left_out:,} bytes are left out here, between the first and the last {end_bytes:,}]\n"
+    return begin, line.encode() + tail[first:]
 
 
 def _tell(**message: object) -> None:

@@ -17,7 +17,7 @@ from autotune.errors import BadInput
 from autotune.loadgen.request_file import read_requests
 from autotune.metrics.formulas import Slo
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
-from autotune.serving.log_size import END_BYTES
+from autotune.serving.watchdog import END_BYTES
 from autotune.space.context import Context
 from autotune.space.library import Library, packaged, read_document
 from autotune.study.spec import EngineChoice, StudySpec

@@ -5,8 +5,7 @@ from __future__ import annotations
 from concurrent.futures import ALL_COMPLETED, Future
 
 import autotune
-from autotune.executors.ray.cluster import VersionCheck
-from autotune.executors.ray.node_pool import Node
+from autotune.executors.ray.cluster import Node, VersionCheck
 
 A, B, C = (Node(name, f"id-{name}", 8) for name in "abc")
 

@@ -7,7 +7,7 @@ from collections import Counter
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.executors.ray.node_pool import Node, NodePool, names_of
+from autotune.executors.ray.cluster import Node, NodePool, names_of
 
 SIZES = st.sampled_from([1, 2, 4, 8])
 

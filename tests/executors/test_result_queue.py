@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from ray.tune.search import Searcher
 
-from autotune.executors.ray.node_pool import Node
+from autotune.executors.ray.cluster import Node
 from autotune.executors.ray.searcher import Event, ResultQueue, Started, Task, TrialQueueSearcher, pack, unpack
 from autotune.trial import Command, Configuration, Role, Trial
 

@@ -9,8 +9,8 @@ import pytest
 
 from autotune.errors import BadInput, UnknownName
 from autotune.serving import StartupTimeouts
-from autotune.serving.external import connect, normalised
 from autotune.serving.ports import lease_port
+from autotune.serving.server import connect, normalised
 from autotune.trial import FailureKind
 
 from .settings import PATIENT, launch

@@ -13,10 +13,10 @@ import pytest
 
 from autotune.errors import BadInput
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
-from autotune.serving.log_size import END_BYTES
 from autotune.serving.ports import NoFreePort, is_free, lease_port
 from autotune.serving.process import ProcessLauncher
 from autotune.serving.server import Server
+from autotune.serving.watchdog import END_BYTES
 from autotune.trial import FailureKind, Phase
 from tests.processes import until
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.engines import names
-from autotune.serving.log_size import END_BYTES, cut_middle, free_middle, read_ends
 from autotune.serving.logs import Progress, known_failure, last_line, patterns_of, read_lines, unknown_exit
+from autotune.serving.watchdog import END_BYTES, cut_middle, free_middle, read_ends
 from autotune.space.library import Library
 from autotune.trial import Failure, FailureKind
 

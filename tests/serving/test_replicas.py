@@ -13,8 +13,7 @@ import pytest
 from autotune.errors import BadInput
 from autotune.serving import StartupTimeouts
 from autotune.serving.ports import is_free
-from autotune.serving.process import ProcessLauncher
-from autotune.serving.replicas import among_visible, launch_all
+from autotune.serving.process import ProcessLauncher, among_visible, launch_all
 from autotune.serving.server import Server
 from autotune.trial import Command
 from tests.processes import until

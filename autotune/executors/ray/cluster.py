@@ -1,4 +1,4 @@
-"""A connection to Ray, and which of its nodes can run a study's trials with this autotune."""
+"""A connection to Ray, its nodes that can run a study's trials, their names, and which of them runs which trial."""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ALL_COMPLETED, FIRST_COMPLETED, Future, wait
+from dataclasses import dataclass
 from typing import Any
 
 import ray
 
 import autotune
 from autotune.errors import BadInput, CannotGoOn
-from autotune.executors.ray.node_pool import Node, NodeInfo, host_of, names_of
 from autotune.machine.gpu import is_kind
 from autotune.study.spec import StudySpec
 
@@ -48,6 +49,27 @@ _FRAME_HEAD = 9
 _SETTINGS = 4
 _NOT_JOINED = (ConnectionError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError)
 """What Ray raises where a cluster cannot be joined."""
+
+
+NodeInfo = Mapping[str, Any]
+"""A node as ``ray.nodes()`` returns it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A node of the cluster that has the study's hardware.
+
+    Attributes:
+        name: its name in rows and reports.
+        node_id: Ray's id.
+        gpus: how many it has.
+        kind: a resource of the node that names its hardware, of which a trial takes a little; empty: none.
+    """
+
+    name: str
+    node_id: str
+    gpus: int
+    kind: str = ""
 
 
 class Cluster:
@@ -84,7 +106,7 @@ class Cluster:
         self._head: str = ray.get_runtime_context().gcs_address
 
     def nodes(self) -> list[Node]:
-        """The nodes that have the study's hardware now."""
+        """List the nodes that have the study's hardware now."""
         self.check_head()
         infos = _node_infos()
         names, kind = names_of(infos), self._spec.hardware.name
@@ -117,7 +139,7 @@ class Cluster:
             raise BadInput(refused[0][1])
 
     def admitted(self, least: int) -> tuple[list[Node], list[tuple[Node, str]]]:
-        """The nodes of at least so many GPUs that may get trials now, and those that never will, once each, with why.
+        """Return the nodes of at least so many GPUs that may get trials now, and those that never will, with why.
 
         One that has joined since the last time is asked which autotune it has, and is in neither until it answers.
         """
@@ -128,8 +150,8 @@ class Cluster:
         wait_for_head(self._head, HEAD_S)
 
     def answers(self) -> bool:
-        host, _, port = self._head.rpartition(":")
-        return listens(host.strip("[]"), int(port))
+        """Tell whether the head node can be reached."""
+        return _listens(self._head)
 
     def close(self) -> None:
         """Leave the cluster: what still runs there for us is ended by Ray."""
@@ -141,11 +163,7 @@ class Cluster:
 
 
 class VersionCheck:
-    """Admits the nodes that have this autotune. Each is asked before it gets a trial, those that join later too.
-
-    Args:
-        ask: asks a node for its version of autotune.
-    """
+    """Admits the nodes that have this autotune. Each is asked before it gets a trial, those that join later too."""
 
     def __init__(self, ask: Callable[[Node], Future[str]] | None = None) -> None:
         self._ask = ask or _ask_version
@@ -155,12 +173,10 @@ class VersionCheck:
     def admit(
         self, nodes: Sequence[Node], wait_for: str = FIRST_COMPLETED
     ) -> tuple[list[Node], list[tuple[Node, str]]]:
-        """The nodes that will do, and those that will not, once each, with what is wrong in a sentence.
+        """Return the nodes that will do, and those that will not, once each, with what is wrong in a sentence.
 
-        Nodes that have yet to answer are in neither. While there are no others they are waited for.
-
-        Args:
-            wait_for: `ALL_COMPLETED` to wait for every one.
+        Nodes that have yet to answer are in neither. While there are no others they are waited for, with
+        `ALL_COMPLETED` in any case.
         """
         for node in nodes:
             if node.node_id not in self._answers:
@@ -202,10 +218,10 @@ def _version() -> str:
     return autotune.__version__
 
 
-def listens(host: str, port: int) -> bool:
-    """Whether a TCP connection can be made."""
+def _listens(address: str) -> bool:
+    host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, port), REACH_S).close()
+        socket.create_connection((host.strip("[]"), int(port)), REACH_S).close()
     except OSError:
         return False
     return True
@@ -220,22 +236,21 @@ def _node_infos() -> list[NodeInfo]:
 
 def wait_for_head(address: str, wait_s: float) -> None:
     """Return once a head node answers; raises `CannotGoOn` where it does not for so long."""
-    host, _, port = address.rpartition(":")
     deadline_s = time.monotonic() + wait_s
-    while not listens(host.strip("[]"), int(port)):
+    while not _listens(address):
         if time.monotonic() >= deadline_s:
             raise CannotGoOn(f"the Ray cluster does not answer any more (its head at {address} is gone)")
         time.sleep(0.2)
 
 
 def head_is_gone(error: BaseException) -> CannotGoOn:
-    """The error for a head node that is lost in the middle of a study."""
+    """Make the error for a head node that is lost in the middle of a study."""
     lines = str(error).strip().splitlines()
     return CannotGoOn(f"the Ray cluster does not answer any more ({lines[0] if lines else type(error).__name__})")
 
 
 def _is_of(info: NodeInfo, hardware: str) -> bool:
-    """Whether a node declares a kind of hardware, or Ray found its GPUs to be of it."""
+    """Tell whether a node declares a kind of hardware, or Ray found its GPUs to be of it."""
     if hardware in info["Resources"]:
         return True
     kinds = (name.removeprefix(ACCELERATOR) for name in info["Resources"] if name.startswith(ACCELERATOR))
@@ -279,7 +294,7 @@ def _join(address: str) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what Ray's C++ part writes to stderr each second while it is refused."""
+    """Discard what Ray's C++ part writes to stderr each second while it is refused."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -313,3 +328,85 @@ def _init(**options: Any) -> None:
     if before is not None:
         # Ray exits on it without a word; for us it is an interruption like any other.
         signal.signal(signal.SIGTERM, before)
+
+
+class NodePool:
+    """The nodes in use, at most so many, and the trials on them."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._present: dict[str, Node] = {}
+        self._order: list[str] = []
+        self.retired: dict[str, str] = {}
+        """Names of nodes that are used no more, and why."""
+        self._assigned: dict[str, tuple[str, int]] = {}
+
+    @property
+    def used(self) -> list[Node]:
+        """List the nodes that trials may run on: the first that were seen of those that are present."""
+        fit = [self._present[name] for name in self._order if name in self._present and name not in self.retired]
+        return fit[: self._most]
+
+    @property
+    def present_ids(self) -> set[str]:
+        """Ray's ids of the nodes that are present, used or not."""
+        return {node.node_id for node in self._present.values()}
+
+    @property
+    def unused(self) -> int:
+        """How many present nodes would do and are not used."""
+        return sum(name not in self.retired for name in self._present) - len(self.used)
+
+    def update(self, nodes: Iterable[Node]) -> None:
+        """Set the present nodes. A node that came back under another id is the same one."""
+        self._present = {node.name: node for node in nodes}
+        self._order += sorted(name for name in self._present if name not in self._order)
+
+    def free_gpus(self, node: Node) -> int:
+        """Count a node's GPUs that no trial has or waits for; below zero where trials wait."""
+        return node.gpus - sum(gpus for name, gpus in self._assigned.values() if name == node.name)
+
+    def has_room(self, gpus: int) -> bool:
+        """Tell whether a trial of so many GPUs would start at once."""
+        return any(self.free_gpus(node) >= gpus for node in self.used)
+
+    def assign(self, key: str, gpus: int, wanted: str = "", avoid: str = "") -> Node | None:
+        """Assign a node to a trial; None where no node has so many GPUs.
+
+        The fullest node on which it can start, so that whole nodes stay free for trials that need one; else the one
+        with the shortest queue. Another than `wanted` is assigned where that is gone, and `avoid` where it is the only
+        one.
+        """
+        fit = [node for node in self.used if node.gpus >= gpus]
+        fit = [node for node in fit if node.name == wanted] or fit
+        fit = [node for node in fit if node.name != avoid] or fit
+        if not fit:
+            return None
+        now = [node for node in fit if self.free_gpus(node) >= gpus]
+        best = min(now, key=self.free_gpus) if now else max(fit, key=self.free_gpus)
+        self._assigned[key] = (best.name, gpus)
+        return best
+
+    def release(self, key: str) -> None:
+        """Free the GPUs of a trial that has ended."""
+        self._assigned.pop(key, None)
+
+
+def host_of(info: NodeInfo) -> str:
+    return str(info["NodeManagerHostname"])
+
+
+def names_of(infos: Sequence[NodeInfo]) -> dict[str, str]:
+    """Name each node, by id: by host name where that tells machines apart, else by Ray's name for the node.
+
+    Nodes that are gone count too, so that a name stays when others come and go; one that came back has its name again.
+    """
+    machines = {(host_of(info), info["NodeName"]) for info in infos}
+    hosts = Counter(host for host, _ in machines)
+    alive = Counter((host_of(info), info["NodeName"]) for info in infos if info["Alive"])
+    names = {}
+    for info in infos:
+        host, ray_name = host_of(info), str(info["NodeName"])
+        name = host if hosts[host] == 1 else ray_name
+        names[info["NodeID"]] = name if alive[host, ray_name] <= 1 else f"{name}-{info['NodeID'][:6]}"
+    return names

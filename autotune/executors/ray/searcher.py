@@ -21,8 +21,7 @@ import shutil
 import tarfile
 import tempfile
 import threading
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -31,9 +30,8 @@ import ray
 from ray import tune
 from ray.tune.search import Searcher
 
-from autotune.errors import AutotuneError
-from autotune.executors import EvaluationSetup
-from autotune.executors.ray.node_pool import Node
+from autotune.executors import EvaluationSetup, Outcome, outcome_of
+from autotune.executors.ray.cluster import Node
 from autotune.notify import Stage, on_node
 from autotune.trial import Trial, TrialResult
 
@@ -47,28 +45,18 @@ A_LITTLE = 0.001
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A trial has its GPUs."""
+    """A task has its GPUs."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """A trial has ended on its node.
-
-    Attributes:
-        key: of the task.
-        result: of the evaluation; None where it raised.
-        files: its folder, a compressed tar archive.
-        problem: the message of an error of ours: nothing can be launched on that node.
-        bug: the traceback of any other error.
-    """
+    """A task has ended on its node; `files` is the trial's folder, a compressed tar archive."""
 
     key: str
-    result: TrialResult | None = None
-    files: bytes = b""
-    problem: str = ""
-    bug: str = ""
+    outcome: Outcome
+    files: bytes
 
 
 Event = str | Stage | Started | Ended
@@ -151,22 +139,28 @@ def _harmless(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Task:
     """One try of a trial on a node.
 
     Attributes:
         key: of its own, as a trial may be tried again.
         gpus: those that it needs.
+        tries: of the trial, this one included.
+        serial: numbers tasks in the order in which they were submitted.
+        waiting_since_s: for its GPUs; None once it has them, infinite once that was said.
     """
 
     key: str
     trial: Trial
     gpus: int
     node: Node
+    tries: int = 1
+    serial: int = 0
+    waiting_since_s: float | None = None
 
     def placement(self) -> tune.PlacementGroupFactory:
-        """One bundle on the task's node, so that all GPUs are there."""
+        """Return one bundle on the task's node, so that all GPUs are there."""
         bundle: dict[str, float] = {"CPU": A_LITTLE}
         if self.gpus:
             bundle["GPU"] = self.gpus
@@ -188,7 +182,7 @@ class TrialQueueSearcher(Searcher, tune.Stopper):
         self._keys: dict[str, str] = {}
 
     def suggest(self, trial_id: str) -> Any:
-        """The next task, as a configuration; None while there is none and others run."""
+        """Return the next task, as a configuration; None while there is none and others run."""
         if self.closed.is_set():
             # While nothing runs Ray Tune asks for trials for minutes, and looks at no stopper.
             return Searcher.FINISHED
@@ -212,7 +206,7 @@ class TrialQueueSearcher(Searcher, tune.Stopper):
         return False
 
     def stop_all(self) -> bool:
-        """Whether the executor is being closed."""
+        """Stop everything once the executor is being closed."""
         return self.closed.is_set()
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:  # noqa: ARG002
@@ -233,17 +227,13 @@ class TrialQueueSearcher(Searcher, tune.Stopper):
 
 
 class TuneThread:
-    """Ray Tune in a thread.
+    """Ray Tune in a thread; runs `run_trial` with these parameters on the nodes."""
 
-    Args:
-        trainable: runs on a node; is given ``{"task": Task}`` and ``parameters``.
-    """
-
-    def __init__(self, trainable: Callable[..., Any], parameters: dict[str, Any]) -> None:
+    def __init__(self, **parameters: Any) -> None:
         self.searcher = TrialQueueSearcher()
         self.error: BaseException | None = None
         self._folder = own_folder(TUNE_FOLDER)
-        self._trainable = tune.with_parameters(trainable, **parameters)
+        self._trainable = tune.with_parameters(run_trial, **parameters)
         self._thread = threading.Thread(target=self._run, name="ray-tune", daemon=True)
         self._thread.start()
 
@@ -271,12 +261,9 @@ class TuneThread:
 
 
 def run_trial(config: dict[str, Any], setup: EvaluationSetup, queue: Any, folder: str) -> dict[str, int]:
-    """Evaluate a task's trial, and put its result and files into the queue.
+    """Evaluate the trial of ``{"task": Task}``, and put its result and files into a `ResultQueue`.
 
-    Args:
-        config: ``{"task": Task}``, as Ray Tune passes it on.
-        queue: the actor of `ResultQueue`.
-        folder: the tuner's working folder, to which relative paths in commands refer, where it exists here too.
+    Relative paths in commands refer to the tuner's working `folder`, where it exists here too.
     """
     task: Task = config["task"]
     queue.put.remote(Started(task.key))
@@ -284,17 +271,13 @@ def run_trial(config: dict[str, Any], setup: EvaluationSetup, queue: Any, folder
         setup = replace(setup, folder=Path(own), notify=lambda text: queue.put.remote(on_node(text, task.node.name)))
         (setup.folder / "trials").mkdir()
         with contextlib.chdir(folder if os.path.isdir(folder) else own):
+            outcome = outcome_of(lambda trial: setup.evaluator()(trial), task.trial)
+        if isinstance(outcome, TrialResult):
             gpu_ids = tuple(str(index) for index in ray.get_gpu_ids())
-            try:
-                result = setup.evaluator()(task.trial)
-                ended = Ended(task.key, replace(result, node=task.node.name, gpu_ids=gpu_ids))
-            except AutotuneError as error:
-                ended = Ended(task.key, problem=str(error))
-            except Exception:
-                ended = Ended(task.key, bug=traceback.format_exc())
+            outcome = replace(outcome, node=task.node.name, gpu_ids=gpu_ids)
         files = pack(setup.folder / "trials" / f"{task.trial.number:04d}")
         # Waited for: what is in the queue outlives this process.
-        ray.get(queue.put.remote(replace(ended, files=files)))
+        ray.get(queue.put.remote(Ended(task.key, outcome, files)))
     return {"done": 1}
 
 

@@ -25,7 +25,7 @@ from autotune import redact
 from autotune.outputs.artefacts import EXPORTS
 from autotune.outputs.report.render import PICTURES
 from autotune.outputs.tracking import content
-from autotune.serving.log_size import read_ends
+from autotune.serving.watchdog import read_ends
 from autotune.study.recommendation import Recommendation
 from autotune.study.results import sync_folder
 from autotune.study.spec import StudySpec
