@@ -71,14 +71,13 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Host:
-    """The machine that is examined; the defaults are this one's.
+    """The machine that is examined, by default this one.
 
     Attributes:
         home: where studies will lie.
         root: where ``/proc``, ``/sys``, ``/dev`` and ``/etc`` are looked for.
         environment: that servers would inherit.
-        open_files: see `open_file_limit`.
-        timeout_s: how long a program that is asked may take to answer.
+        timeout_s: given to a program to answer.
     """
 
     home: Path
@@ -90,22 +89,21 @@ class Host:
 
     @cached_property
     def gpus(self) -> tuple[Gpu, ...]:
-        """The machine's GPUs; read once, as the drivers take a while to answer."""
+        """Read the machine's GPUs, once: the drivers take a while to answer."""
         return gpus(self.root)
 
     def gpus_of(self, vendor: str) -> list[Gpu]:
-        """The GPUs of one vendor, ``nvidia`` or ``amd``."""
+        """List the GPUs of one vendor, ``nvidia`` or ``amd``."""
         return [gpu for gpu in self.gpus if gpu.vendor == vendor]
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """What a check found: a sentence, and what to do about it where it is not ok.
+    """A sentence of a check, and what to do about it where it is not ok.
 
     Attributes:
-        name: one of several things that the check looks at, e.g. an engine's; `Check.findings` puts its own before it.
-        targets: values of ``--on`` that it matters for; the check's.
-        source: who says that it matters; the check's.
+        name: one of several things that the check looks at, e.g. an engine's; `Check.findings` puts its own before it
+            and fills in targets and source.
     """
 
     name: str
@@ -121,12 +119,9 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check of the machine: a function, and what it matters for.
+    """One check of the machine, the values of ``--on`` that it matters for, and who says that it matters.
 
-    Attributes:
-        targets: values of ``--on`` that it matters for.
-        look: yields what it found; finds nothing where the check does not concern the host.
-        source: who says that it matters.
+    ``look`` yields what it found, and nothing where the check does not concern the host.
     """
 
     name: str
@@ -152,8 +147,12 @@ def missing(message: str, to_do: str, about: str = "") -> Finding:
     return Finding(about, (), Status.MISSING, message, to_do)
 
 
+def judged(good: bool, if_good: str, if_not: str, to_do: str) -> Finding:
+    return ok(if_good) if good else warning(if_not, to_do)
+
+
 def kernel_libraries(host: Host) -> Iterator[Finding]:
-    """What some configurations need and no engine installs by itself; the vendors' images have it."""
+    """Look for what some configurations need and no engine installs by itself; the vendors' images have it."""
     for name in names() if host.gpus_of("nvidia") else ():
         with suppress(BadInput):
             kind = engine(name, host.library)
@@ -183,7 +182,7 @@ def _engines(host: Host) -> Iterator[Finding]:
 
 
 def present(host: Host) -> Iterator[Finding]:
-    """What is there, by kind, with the driver."""
+    """List what is there, by kind, with the driver."""
     for (name, vendor, total), count in Counter((g.name, g.vendor, g.memory_total_bytes) for g in host.gpus).items():
         driver = driver_version(vendor, host.root)
         with_driver = f", driver {driver}" if driver else ""
@@ -253,13 +252,13 @@ def amd_access(host: Host) -> Iterator[Finding]:
 def numa_balancing(host: Host) -> Iterator[Finding]:
     """The kernel moves pages between sockets to be near a thread, and GPUs wait for the pages meanwhile."""
     value = number(host.root / "proc/sys/kernel/numa_balancing")
-    if not host.gpus_of("amd") or value is None:
-        return
-    if value == 0:
-        yield ok("automatic NUMA balancing is off")
-    else:
-        to_do = "sudo sysctl kernel.numa_balancing=0, and the same line in /etc/sysctl.d/ to keep it"
-        yield warning(f"automatic NUMA balancing is on ({value}); it makes MI300X nodes slower", to_do)
+    if host.gpus_of("amd") and value is not None:
+        yield judged(
+            value == 0,
+            "automatic NUMA balancing is off",
+            f"automatic NUMA balancing is on ({value}); it makes MI300X nodes slower",
+            "sudo sysctl kernel.numa_balancing=0, and the same line in /etc/sysctl.d/ to keep it",
+        )
 
 
 def scratch_reclaim(host: Host) -> Iterator[Finding]:
@@ -278,10 +277,9 @@ def scratch_reclaim(host: Host) -> Iterator[Finding]:
             if oldest
             else "the MEC firmware's version is not told"
         )
-        said = (
-            f"{seen}, and HSA_NO_SCRATCH_RECLAIM=1 is not set (autotune sets it for the vLLM and SGLang that it starts)"
-        )
-        yield warning(said, "update the firmware, or export HSA_NO_SCRATCH_RECLAIM=1 for what is started otherwise")
+        unset = "HSA_NO_SCRATCH_RECLAIM=1 is not set (autotune sets it for the vLLM and SGLang that it starts)"
+        to_do = "update the firmware, or export HSA_NO_SCRATCH_RECLAIM=1 for what is started otherwise"
+        yield warning(f"{seen}, and {unset}", to_do)
 
 
 def iommu(host: Host) -> Iterator[Finding]:
@@ -302,23 +300,23 @@ def iommu(host: Host) -> Iterator[Finding]:
 def shared_memory(host: Host) -> Iterator[Finding]:
     """Ranks of one server talk through it; a container's 64 MB are used up at the first large model."""
     size = shared_memory_bytes(host.root)
-    if size >= SHARED_MEMORY_BYTES:
-        yield ok(f"/dev/shm has {size / 1e9:.1f} GB")
-    else:
-        to_do = "sudo mount -o remount,size=16G /dev/shm; in a container start it with --ipc=host or --shm-size=16g"
-        yield warning(f"/dev/shm has {size / 1e6:.0f} MB, less than 1 GiB: servers on several GPUs end at start", to_do)
+    yield judged(
+        size >= SHARED_MEMORY_BYTES,
+        f"/dev/shm has {size / 1e9:.1f} GB",
+        f"/dev/shm has {size / 1e6:.0f} MB, less than 1 GiB: servers on several GPUs end at start",
+        "sudo mount -o remount,size=16G /dev/shm; in a container start it with --ipc=host or --shm-size=16g",
+    )
 
 
 def open_files(host: Host) -> Iterator[Finding]:
     """One per request in flight, in the tuner and in the server; the tuner raises the soft limit by itself."""
     hard = host.open_files
-    if hard is None or hard >= OPEN_FILES:
-        yield ok(f"up to {hard or 'any number of'} open files")
-    else:
-        to_do = (
-            f"raise the hard limit: a line '* hard nofile {OPEN_FILES}' in /etc/security/limits.conf, or LimitNOFILE="
-        )
-        yield warning(f"at most {hard} open files; vLLM wants {OPEN_FILES}", to_do)
+    yield judged(
+        hard is None or hard >= OPEN_FILES,
+        f"up to {hard or 'any number of'} open files",
+        f"at most {hard} open files; vLLM wants {OPEN_FILES}",
+        f"raise the hard limit: a line '* hard nofile {OPEN_FILES}' in /etc/security/limits.conf, or LimitNOFILE=",
+    )
 
 
 def home(host: Host) -> Iterator[Finding]:
@@ -340,11 +338,8 @@ def caches(host: Host) -> Iterator[Finding]:
     folder = Path(models_folder(host.environment))
     free = disk_free_bytes(folder)
     said = f"{free / 1e9:.0f} GB free for models and compiled kernels in {folder}"
-    if free < CACHES_WANT:
-        to_do = "free some, or set HF_HOME to a folder on a larger disk (671 billion FP8 weights take 690 GB)"
-        yield warning(said, to_do)
-    else:
-        yield ok(said)
+    to_do = "free some, or set HF_HOME to a folder on a larger disk (671 billion FP8 weights take 690 GB)"
+    yield judged(free >= CACHES_WANT, said, said, to_do)
 
 
 def command(host: Host) -> Iterator[Finding]:
@@ -414,6 +409,6 @@ def examine(host: Host, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
 
 
 def ready(findings: Sequence[Finding]) -> Mapping[str, bool]:
-    """Whether nothing is missing, by target."""
+    """Tell by target that nothing is missing."""
     missing = {target for finding in findings if finding.status is Status.MISSING for target in finding.targets}
     return {target: target not in missing for target in TARGETS}

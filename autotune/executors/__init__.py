@@ -28,7 +28,7 @@ _IN_A_ROW = 3
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSetup:
-    """What a study's evaluators are made from; it can be pickled, so that nodes make their own.
+    """The parts that a study's evaluators are made from; it can be pickled, so that nodes make their own.
 
     Attributes:
         make: makes one; arguments as of `autotune.backends.evaluator_for`.
@@ -95,16 +95,10 @@ class Executor(Protocol):
         ...
 
     def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
-        """Run trials, each on the node that it names or on another where that is gone, until there are no more.
+        """Run trials, each on the node that it names or on another where that is gone; yields them as they end.
 
-        Raises what an evaluator raises, `autotune.errors.BadInput` or `CannotGoOn`, where nothing more can be launched.
-
-        Args:
-            ask: for the next trial, as long as there is room for one; None: there is none before another launch ends,
-                and there are no more where none is under way.
-
-        Yields:
-            Launches in the order in which they end; trials under way go on meanwhile.
+        Raises what an evaluator raises, `BadInput` or `CannotGoOn`, where nothing more can be launched. `ask`
+        returns None where there is no trial before another launch ends, and none at all where no launch is under way.
         """
         ...
 
@@ -140,12 +134,9 @@ class LocalExecutor:
 
 
 def retire_bad_node(results: Sequence[TrialResult], executor: Executor) -> None:
-    """Retire the node of the latest result where its next launch could not be trusted, or would fail as the last did.
+    """Retire the latest result's node where its next launch could not be trusted, or would fail as the last did.
 
     Raises `CannotGoOn` where no other node is left, or launches fail on all of them.
-
-    Args:
-        results: in the order in which they came.
     """
     latest = results[-1]
     if latest.quarantine and not executor.retire(latest.node, latest.quarantine):

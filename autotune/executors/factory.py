@@ -39,13 +39,9 @@ _LONGEST_TMPDIR = 40
 
 
 def executor_for(name: str, setup: EvaluationSetup, needs: Sequence[int], most_nodes: int) -> Executor:
-    """Make the executor of a name.
+    """Make the executor of a name: ``local``, ``local:N``, ``ray`` or ``ray:HOST:PORT``.
 
-    Args:
-        name: ``local``, ``local:N``, ``ray`` or ``ray:HOST:PORT``.
-        needs: the numbers of GPUs that candidates need, each once.
-        most_nodes: the most nodes, or places on this one, to use.
-
+    `needs` has the numbers of GPUs that candidates need; nodes, or places on this one, are `most_nodes` at most.
     Raises `UnknownName` where no executor has this name, `BadInput` where Ray is not installed or no node fits.
     """
     check_executor(name)
@@ -70,10 +66,9 @@ def executor_for(name: str, setup: EvaluationSetup, needs: Sequence[int], most_n
 def prepare_environment(own_cluster: bool) -> None:
     """Set Ray's environment variables; to be called before ray is imported. Harmless settings of the user's stay.
 
-    Args:
-        own_cluster: whether a Ray cluster of this machine alone is started for the study. It gets a token that nobody
-            else has; Ray would leave one in the user's home, which changes how clusters that are started later behave.
-            Source: https://docs.ray.io/en/latest/ray-security/token-auth.html.
+    A cluster of this machine alone gets a token that nobody else has; Ray would leave one in the user's home, which
+    changes how clusters that are started later behave.
+    Source: https://docs.ray.io/en/latest/ray-security/token-auth.html.
     """
     os.environ.update(_ALWAYS)
     for name, value in _UNLESS_SET.items():

@@ -32,7 +32,7 @@ _GHZ = 2.0
 
 
 def text(path: Path) -> str:
-    """A file's content without white space around it; empty when it cannot be read."""
+    """Read a file without white space around its content; empty when it cannot be read."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -40,7 +40,7 @@ def text(path: Path) -> str:
 
 
 def number(path: Path) -> int | None:
-    """A file that holds one whole number, decimal or as ``0x…``; None when it does not."""
+    """Read a file that holds one whole number, decimal or as ``0x…``; None when it does not."""
     try:
         return int(text(path), 0)
     except ValueError:
@@ -80,7 +80,7 @@ class Cpu:
 
 
 def cpu(root: Path = ROOT) -> Cpu:
-    """This machine's processor, from ``/proc/cpuinfo`` (proc(5)): the first one's lines."""
+    """Read this machine's processor from ``/proc/cpuinfo`` (proc(5)): the first one's lines."""
     lines = [line.partition(":") for line in text(root / "proc/cpuinfo").split("\n\n")[0].splitlines()]
     first = {key.strip(): value.strip() for key, _, value in lines}
     return Cpu(
@@ -99,7 +99,7 @@ def _clock_ghz(root: Path, now_mhz: str) -> float:
 
 
 def memory_bytes(root: Path = ROOT) -> int:
-    """Main memory that processes here may have: all of it, or less where a control group limits it; 0 = not known.
+    """Read the main memory that processes here may have, less where a control group limits it; 0 = not known.
 
     Sources: proc(5) for ``MemTotal``; kernel documentation, "Control Group v2" (``memory.max``).
     """
@@ -110,7 +110,7 @@ def memory_bytes(root: Path = ROOT) -> int:
 
 
 def cores(root: Path = ROOT) -> int:
-    """Processors that this process may use at a time, whole ones: affinity and a control group's quota count."""
+    """Count the processors that this process may use at a time: affinity and a control group's quota count."""
     listed = len(re.findall(r"^processor\s*:", text(root / "proc/cpuinfo"), re.MULTILINE))
     counts = [float(listed)] if listed else []
     if root == ROOT:
@@ -128,12 +128,12 @@ def disk_free_bytes(folder: Path) -> int:
 
 
 def existing_folder(folder: Path) -> Path:
-    """A folder itself, else the nearest one above it that is there and may be seen by this user."""
+    """Return a folder itself, else the nearest one above it that is there and may be seen by this user."""
     return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
 
 
 def shared_memory_bytes(root: Path = ROOT) -> int:
-    """The size of ``/dev/shm``; 0 where there is none."""
+    """Return the size of ``/dev/shm``; 0 where there is none."""
     try:
         return shutil.disk_usage(root / "dev/shm").total
     except OSError:
@@ -147,7 +147,7 @@ def open_file_limit() -> int | None:
 
 
 def _cgroup_files(root: Path, name: str) -> list[Path]:
-    """The files of this process's control group and of those around it that hold a limit; the tightest one counts."""
+    """List this process's control group's files of a limit, and those around it; the tightest one counts."""
     lines = text(root / "proc/self/cgroup").splitlines()
     group = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
     parts = [part for part in group.split("/") if part not in ("", "..")]
@@ -210,7 +210,7 @@ def is_kind(product: str, hardware: str) -> bool:
 
 
 def driver_version(vendor: Vendor, root: Path = ROOT) -> str | None:
-    """The version of a vendor's kernel driver; None where it is not loaded or, as AMD's in-tree one, has none."""
+    """Read the version of a vendor's kernel driver; None where it is not loaded or, as AMD's in-tree one, has none."""
     if vendor == "amd":
         return text(root / "sys/module/amdgpu/version") or None
     # NVIDIA's driver README, "The /proc interface".
@@ -273,7 +273,7 @@ def _gpu_at(nvml: Any, index: int) -> Gpu:
 
 
 def mec_firmware(root: Path) -> tuple[int, ...]:
-    """The version of each GPU's compute microcode, in the order of `gpus`, as far as the driver shows it."""
+    """Read each GPU's version of compute microcode, in the order of `gpus`, as far as the driver shows it."""
     versions = [number(card / "fw_version/mec_fw_version") for card in _amd_cards(root) if _amd_name(card)]
     return tuple(version for version in versions if version is not None)
 

@@ -30,10 +30,7 @@ _ANY_SHARES = {"achieved_bandwidth": 0.6, "achieved_flops": 0.4}
 
 
 def node(name: str, library: Library, root: Path = ROOT) -> HardwareCard:
-    """The card of a ``--hw`` name: ``local`` is this machine, everything else is looked up.
-
-    Raises `UnknownName` naming the hardware that is known.
-    """
+    """Return the card of a ``--hw`` name, where ``local`` is this machine; raises `UnknownName`."""
     return local_node(library, root) if name.lower() == LOCAL else library.node(name)
 
 
@@ -46,7 +43,7 @@ def check_gpus(asked: int | None, hardware: HardwareCard) -> int:
 
 
 def local_node(library: Library | None = None, root: Path = ROOT) -> HardwareCard:
-    """The card of this machine, whatever it has; ``source`` says which of its figures are read and which assumed.
+    """Describe this machine, whatever it has; ``source`` says which of its figures are read and which assumed.
 
     GPUs of a known kind: that kind's card with this machine's count, and its memory where it differs. Other GPUs:
     their count and memory, and rates that are the same for all. No GPU: the processor as one device. Of GPUs of several
@@ -93,7 +90,7 @@ def _unknown(alike: list[Gpu]) -> HardwareCard:
 
 
 def generation_of(product: str) -> str:
-    """A GPU's generation by its product's name; ``unknown`` where that does not tell."""
+    """Name a GPU's generation by its product's name; ``unknown`` where that does not tell."""
     return next((name for pattern, name in _GENERATIONS.items() if re.search(pattern, product.lower())), "unknown")
 
 

@@ -26,7 +26,7 @@ from autotune.trial import Failure, FailureKind
 
 @dataclass(frozen=True, slots=True)
 class StartupTimeouts:
-    """How long a start may take, in seconds. Progress counts, not age.
+    """Time given to a start, in seconds. Progress counts, not age.
 
     Attributes:
         total_s: from launch to the first generated token, whatever the log says. A first start may compile kernels
@@ -40,7 +40,7 @@ class StartupTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownTimeouts:
-    """How long processes may take to end: after SIGTERM, and after SIGKILL (a GPU driver can hold one back)."""
+    """Time given to processes to end after SIGTERM, and after SIGKILL, which a GPU driver can hold back."""
 
     terminate_s: float = 20.0
     kill_s: float = 10.0
@@ -48,11 +48,10 @@ class ShutdownTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """What it took to end a server, and the proof that it is gone.
+    """The steps that it took to end a server, and the proof that it is gone.
 
     Attributes:
-        seconds: how long it took.
-        signals: the signals that were needed, in order; empty when the server had ended by itself.
+        signals: those that were needed, in order; empty when the server had ended by itself.
         survivors: processes of the launch that still live, as ``pid name (state)``, and its container.
         port_free: whether the server's port can be bound again.
     """

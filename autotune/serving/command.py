@@ -115,16 +115,8 @@ def cache_variables(
     """Make the folders that keep compiled kernels from one launch to the next; returns the variables that name them.
 
     A first start compiles kernels for 10 to 20 minutes. Its results are good for the same engine, version and kind of
-    GPU only, so each of these has folders of its own: what an older version left can neither slow a launch nor break
-    it.
-
-    Args:
-        caches: variable to its folder's name, as in the engine's YAML.
-        gpu: the kind of GPU, e.g. ``h200``.
-        given: what the command itself sets; that and the user's own environment are left as they are.
-
-    Raises:
-        BadInput: a folder cannot be made.
+    GPU only, so each of these has folders of its own. What the command (`given`) or the user's environment sets is
+    left as it is. `caches` has a folder's name by variable. Raises `BadInput` where a folder cannot be made.
     """
     variables = {}
     for variable, name in caches.items():

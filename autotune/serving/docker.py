@@ -59,7 +59,7 @@ class ContainerServer(ProcessServer):
         self._first_pid = self._first_pid or int(self._inspect("{{.State.Pid}}") or 0)
 
     def _inspect(self, form: str) -> str:
-        """What ``docker inspect`` says of the container; empty when it says nothing."""
+        """Return the answer of ``docker inspect``; empty when there is none."""
         request = self._request
         words = ["inspect", "--type", "container", "--format", form, container_name(request.marker)]
         done = ask_docker(request.docker, words, request.env, _INSPECT_S)
@@ -114,8 +114,7 @@ class ContainerServer(ProcessServer):
 class DockerLauncher(ProcessLauncher):
     """Starts each server by ``docker run`` under a watchdog, on the host's network and a leased loopback port.
 
-    Its commands carry their container, see `docker_run.in_container`. `environment` goes in by name, as it may hold
-    secrets.
+    Commands carry their container (`docker_run.in_container`). `environment` goes in by name: it may hold secrets.
     """
 
     server: ClassVar[type[ProcessServer]] = ContainerServer

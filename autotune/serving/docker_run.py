@@ -45,11 +45,9 @@ _NAMED_VERSION = re.compile(r"(?:^|[_-])(?:vllm|sglang|sgl|trtllm)[_-]?v?(\d+\.\
 
 
 class NetworkDevice(Entry):
-    """A device of this machine that some commands talk through.
+    """A device of this machine that some commands talk through, and the options of ``docker run`` that hand it over.
 
-    Attributes:
-        when: regular expression, searched in the command's words and settings.
-        options: of ``docker run`` that hand it over.
+    ``when`` is a regular expression, searched in the command's words and settings.
     """
 
     when: str
@@ -66,7 +64,7 @@ class DockerCard(Entry):
         networks: those that only some commands need.
         caches: folders of the container that outlive it.
         models: where the host's Hugging Face cache lies in the container.
-        failures: what the docker command itself prints.
+        failures: messages of the docker command itself.
     """
 
     options: list[list[str]]
@@ -85,7 +83,7 @@ def docker_card() -> DockerCard:
 
 
 def image_of(card: EngineCard, hardware: HardwareCard, version: str) -> ContainerImage | None:
-    """The image that holds a version of an engine for this hardware; None where none is known."""
+    """Return the image that holds a version of an engine for this hardware; None where none is known."""
     return next((entry for entry in _fitting(card, hardware) if in_range(version, entry.versions)), None)
 
 
@@ -94,7 +92,7 @@ def _fitting(card: EngineCard, hardware: HardwareCard) -> list[ContainerImage]:
 
 
 def newest_image(card: EngineCard, hardware: HardwareCard) -> tuple[str, str] | None:
-    """The newest known version that has an image, and the image's name; None where there is none."""
+    """Return the newest known version that has an image, and its image; None where there is none."""
     for version in reversed(card.versions):
         entry = image_of(card, hardware, version)
         if entry is not None:
@@ -105,12 +103,9 @@ def newest_image(card: EngineCard, hardware: HardwareCard) -> tuple[str, str] | 
 def in_container(
     command: Command, image: str, card: EngineCard, hardware: HardwareCard, docker: DockerCard | None = None
 ) -> Command:
-    """Put a command into a container of an image.
+    """Put a command into a container of an image; by default with the packaged options of ``docker run``.
 
     Paths of this machine that it names are mounted at the same place, read-only; so are its own files.
-
-    Args:
-        docker: options of ``docker run``; None: the packaged ones.
     """
     docker = docker or docker_card()
     argv = (command.argv[0], *absolute_paths(command.argv[1:], command.files))
@@ -143,7 +138,7 @@ def _each(option: str, values: Iterable[str]) -> list[str]:
 
 
 def own_entrypoint(card: EngineCard, hardware: HardwareCard, image: str) -> bool:
-    """Whether an image starts the engine by itself; as the first known image does, for one of the user's own."""
+    """Tell whether an image starts the engine by itself; one of the user's own is taken for like the first known."""
 
     def repository(name: str) -> str:
         head, slash, tail = name.partition("@")[0].rpartition("/")
@@ -160,10 +155,7 @@ def volume_name(image: str, hardware: str, folder: str) -> str:
 
 
 def models_folder(environment: Mapping[str, str]) -> str:
-    """The Hugging Face cache of this machine's user, as huggingface_hub finds it.
-
-    Raises `BadInput` for a user without a home.
-    """
+    """Locate the Hugging Face cache as huggingface_hub does; raises `BadInput` for a user without a home."""
     if environment.get("HF_HOME"):
         return environment["HF_HOME"]
     cache = environment.get("XDG_CACHE_HOME") or expanded(environment.get("HOME", "~"), "HF_HOME") / ".cache"
@@ -171,7 +163,7 @@ def models_folder(environment: Mapping[str, str]) -> str:
 
 
 def mounted_paths(argv: Sequence[str]) -> list[str]:
-    """The folders and files of this machine that a command's arguments name, each once, none inside another.
+    """List the folders and files of this machine that a command's arguments name, each once, none inside another.
 
     Of a snapshot in the Hugging Face cache, the model's folder: the snapshot holds links into it.
     """
@@ -183,7 +175,7 @@ def mounted_paths(argv: Sequence[str]) -> list[str]:
 
 
 def docker_program() -> str:
-    """The path of the docker command; raises `BadInput` when there is none."""
+    """Locate the docker command; raises `BadInput` when there is none."""
     path = shutil.which("docker")
     if path is None:
         raise BadInput(
@@ -215,13 +207,9 @@ def check_docker() -> str:
 
 
 def fetch_images(images: Sequence[str], notify: Notify) -> None:
-    """Download the images that are not on this machine yet.
+    """Download the images that are not on this machine yet; `notify` gets the lines that Docker prints.
 
-    Args:
-        notify: called with each line that Docker prints of its progress.
-
-    Raises:
-        BadInput: Docker does not answer, or an image cannot be had.
+    Raises `BadInput` where Docker does not answer, or an image cannot be had.
     """
     check_docker()
     for image in dict.fromkeys(images):
@@ -249,13 +237,9 @@ def _pull(image: str, notify: Notify) -> None:
 
 
 def version_in(image: str, distributions: Sequence[str]) -> str:
-    """Find the engine's version in an image: by its tag where that names one, else by its Python package.
+    """Find the engine's version in an image: by its tag, else by the first of the distributions that it holds.
 
-    Args:
-        distributions: names of Python packages that are the engine; the first that is installed counts.
-
-    Raises:
-        BadInput: neither names a version.
+    Raises `BadInput` where neither names a version.
     """
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
     # A tag may hold other versions too, of ROCm or Python: rocm7.0.0_vllm_0.11.2_20251210.
@@ -313,7 +297,7 @@ def choose_images(
 
 
 def image_of_version(card: EngineCard, hardware: HardwareCard, version: str) -> str:
-    """The image of a version that was asked for; raises `BadInput` where none is known."""
+    """Return the image of a version that was asked for; raises `BadInput` where none is known."""
     entry = image_of(card, hardware, version)
     if entry is None:
         raise BadInput(f"--engine {card.engine}=={version}: {no_image(card, hardware)}")
@@ -321,7 +305,7 @@ def image_of_version(card: EngineCard, hardware: HardwareCard, version: str) -> 
 
 
 def version_of(image: str, kind: Engine, hardware: HardwareCard) -> str:
-    """The version of the engine in an image; raises `BadInput` when the image names none."""
+    """Find the version of the engine in an image; raises `BadInput` when the image names none."""
     newest = newest_image(kind.card, hardware)
     if newest is not None and newest[1] == image:
         return newest[0]

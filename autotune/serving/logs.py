@@ -48,13 +48,10 @@ _HARMLESS = re.compile(r"\b(?:WARNING|WARN|INFO|DEBUG)\b|\[[WID]\]")
 
 
 def read_lines(path: Path, offset: int = 0) -> Iterator[str]:
-    """The lines of a log without colours, in bounded memory and time.
+    """Yield the lines of a log from byte `offset` on, without colours, in bounded memory and time.
 
     Progress bars, which a carriage return begins anew, come as lines of their own; lines are cut at 4096 characters;
     bytes that are no UTF-8 are replaced. A log that is gone has no lines.
-
-    Args:
-        offset: bytes to skip, e.g. what an earlier, interrupted launch left in the same file.
     """
     try:
         with path.open("rb") as stream:
@@ -70,11 +67,7 @@ def read_lines(path: Path, offset: int = 0) -> Iterator[str]:
 
 
 def read_head(path: Path, offset: int = 0) -> str:
-    """The beginning of a log as one text without colours, its lines whole, however long; empty when it is gone.
-
-    Args:
-        offset: bytes to skip.
-    """
+    """Read the beginning of a log from `offset` on, without colours, in whole lines; empty when it is gone."""
     try:
         with path.open("rb") as stream:
             stream.seek(offset)
@@ -102,12 +95,8 @@ def _clean(line: bytes) -> str:
 class Progress:
     """Counts the bytes of a server's log without the access log of our own requests.
 
-    SGLang answers its health check before it is ready, and each health check is a line of its access log.
-
-    Args:
-        path: the log; one that is gone does not grow.
-        offset: bytes that it held before.
-        ours: what only the lines about our requests hold, e.g. ``/health``.
+    SGLang answers its health check before it is ready, and each health check is a line of its access log. Lines that
+    hold one of the texts `ours`, e.g. ``/health``, are not counted.
     """
 
     def __init__(self, path: Path, offset: int, ours: Sequence[str]) -> None:
@@ -153,11 +142,9 @@ def patterns_of(card: EngineCard) -> LogPatterns:
 
 
 def known_failure(log: Path, patterns: LogPatterns, offset: int = 0, served: bool = False) -> Failure | None:
-    """Find the failure that an engine's patterns match in a log; None when none matches.
+    """Find the failure that an engine's patterns match in a log from `offset` on; None when none matches.
 
-    Args:
-        offset: where in the log this launch begins, bytes.
-        served: it had been ready, so what failed, failed under load.
+    A server that had `served` failed under load.
     """
     first = _first_match(read_lines(log, offset), patterns.failures)
     if first is None:
@@ -176,13 +163,7 @@ def failure_in(text: str, patterns: LogPatterns) -> Failure | None:
 
 
 def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Failure:
-    """Describe an exit that none of the engine's patterns explains.
-
-    Args:
-        exit_code: of its first process; negative = ended by that signal.
-        title: the engine's, for the message.
-        offset: where in the log this launch begins, bytes.
-    """
+    """Describe an exit that no pattern explains; a negative `exit_code` is a signal, `title` names the engine."""
     line = _best_line(read_lines(log, offset))
     last_words = f"its log says: {line}" if line else "its log is empty"
     # SGLang kills its own processes after any exception: only a log without an error leaves the kernel to blame.
@@ -193,10 +174,7 @@ def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Fail
 
 
 def log_problem(log: Path) -> str:
-    """Explain why a server cannot write its log; empty when it can.
-
-    A server that cannot print may die of it, and cannot say so.
-    """
+    """Explain why a server cannot write its log, of which it may die without a word; empty when it can."""
     if not log.exists():
         return f"the log {log} has been removed"
     try:
@@ -208,7 +186,7 @@ def log_problem(log: Path) -> str:
 
 
 def last_line(log: Path, offset: int = 0) -> str:
-    """The last line that is not empty."""
+    """Return the last line that is not empty."""
     last = ""
     for line in read_lines(log, offset):
         last = line or last
@@ -231,7 +209,7 @@ def _first_match(lines: Iterable[str], patterns: Sequence[LogPattern]) -> tuple[
 
 
 def _phase(lines: Iterator[str], telling: str, marks: Sequence[ProgressMark]) -> Phase | None:
-    """The phase of the last mark of progress before a line, unless a mark soon behind the line names the cause."""
+    """Return the phase of the last mark before a line, unless a mark soon behind the line names the cause."""
     phase = None
     for line in lines:
         if line == telling:
@@ -258,7 +236,7 @@ def _from_pattern(pattern: LogPattern, match: re.Match[str], phase: Phase | None
 
 
 def _best_line(lines: Iterable[str]) -> str:
-    """The first exception, else the first error, else the last line."""
+    """Return the first exception, else the first error, else the last line."""
     error, last = "", ""
     for line in lines:
         last = line or last

@@ -44,7 +44,7 @@ def lease_port(ports: Iterable[int] | None = None, besides: Iterable[int] = ()) 
     """Lease a port that nobody holds or listens on; raises `NoFreePort` when there is none.
 
     Args:
-        ports: those to choose from, tried in order; `RANGE` from a random place on by default.
+        ports: tried in order; `RANGE` from a random place on by default.
         besides: distances of other ports, which must be as free and are leased with it.
     """
     distances = (0, *besides)
@@ -64,7 +64,7 @@ def lease_port(ports: Iterable[int] | None = None, besides: Iterable[int] = ()) 
 
 
 def is_free(port: int) -> bool:
-    """Whether a server could listen on a loopback port now; lingering connections of an earlier one do not count."""
+    """Tell whether a server could listen on a loopback port now; lingering connections do not count."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -103,7 +103,7 @@ def _lock(port: int) -> socket.socket | None:
 
 
 def foreign_listener(port: int, members: Callable[[], Iterable[int]]) -> bool:
-    """Whether a process other than these listens on a port of this machine, as far as it can be seen.
+    """Tell whether a process other than these is seen to listen on a port of this machine.
 
     Several processes may listen on one port (``SO_REUSEPORT``, which vLLM sets), and the answers of a foreign one
     would be taken for the server's.

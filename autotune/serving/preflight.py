@@ -23,16 +23,15 @@ _GB = 1e9
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """What launches need of this machine.
+    """The state of this machine that launches need.
 
     Attributes:
-        gpus: asks for the GPUs as they are now.
-        count: how many of them a server takes: the first of those that the environment leaves visible.
-        idle_bytes: so much may be in use on an idle GPU. A driver by itself holds some hundred MB, a server's
-            smallest part several GB.
-        disk_bytes: so much must be free where a launch leaves its log and its results.
-        open_files: a server needs so many, a socket for each request among them.
-        settle_s: how long a driver is given to take back the memory of a process that has ended.
+        gpus: reads the GPUs as they are now.
+        count: a server takes so many of them, the first that the environment leaves visible.
+        idle_bytes: in use at most on an idle GPU: a driver holds some hundred MB, a server's smallest part several GB.
+        disk_bytes: free at least where a launch leaves its log and its results.
+        open_files: a socket for each request among them.
+        settle_s: given to a driver to take back the memory of a process that has ended.
         pause: waits so many seconds between two readings of its memory.
     """
 
@@ -45,11 +44,7 @@ class Node:
     pause: Callable[[float], None] = time.sleep
 
     def unfit(self, study: Path) -> Failure | None:
-        """Check GPUs, disk and limits; a failure where no server can be launched and measured.
-
-        Args:
-            study: folder in which the launch will leave its files.
-        """
+        """Check GPUs, limits and the disk of the study's folder; a failure where no server can be launched."""
         hard = open_file_limit()
         lasting = ""
         if not study.is_dir():

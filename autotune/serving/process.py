@@ -253,8 +253,7 @@ class ProcessLauncher:
     """Starts each server in a session of its own, under a watchdog, on a leased loopback port.
 
     Attributes:
-        timeouts: how long a server may take to end.
-        environment: what servers get besides the inherited environment and the command's own; may hold secrets.
+        environment: set besides the inherited environment and the command's own; may hold secrets.
         ports: those to choose from; None: `ports.RANGE`.
     """
 
@@ -267,9 +266,8 @@ class ProcessLauncher:
         """Start the server of a command; returns as soon as its process runs.
 
         Args:
-            command: what a person would type; its address is replaced by a leased one.
-            folder: the trial's folder, made when it is missing; the server's working folder, with its log.
-            card: the engine's; its ``serving`` and ``failures`` sections are used.
+            command: as a person would type it; its address is replaced by a leased one.
+            folder: the server's working folder, with its log; made when it is missing.
 
         Raises:
             BadInput: the program is not there, or the folder cannot be written.

@@ -110,7 +110,7 @@ def read_process(pid: int) -> Process | None:
 
 
 def is_marked(pid: int, marker: str) -> bool:
-    """Whether a process was started with this marker; False for other users' processes, which cannot be read."""
+    """Tell whether a process was started with this marker; False for other users', which cannot be read."""
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -142,9 +142,7 @@ def end(
     """Send each member SIGTERM, wait, then SIGKILL, those that appear meanwhile too, until none lives.
 
     Args:
-        alive: the members that live.
-        terminate_s: how long they are given after SIGTERM.
-        kill_s: how long the kernel is given after SIGKILL.
+        alive: lists the members that live.
         pause: waits so many seconds; True = there is no time left for grace.
     """
     began = time.monotonic()
@@ -172,15 +170,10 @@ def end(
 def remove_container(
     docker: str, marker: str, environment: Mapping[str, str], exit_code: int | None, limit_s: float
 ) -> tuple[str, ...]:
-    """End and remove the containers of a launch.
+    """End and remove the containers of a launch, in `limit_s` seconds; returns those that are left.
 
-    Args:
-        docker: path of the docker command.
-        environment: of the docker command; says where the daemon is.
-        exit_code: with which the launch's docker command ended by itself; None when it had to be ended.
-
-    Returns:
-        What is left after `limit_s` seconds; empty = nothing. One entry also when Docker does not answer.
+    The environment says where the daemon is. `exit_code` is that of the launch's docker command, None where that had to
+    be ended. A Docker that does not answer is one entry.
     """
     deadline = time.monotonic() + limit_s
     listing = ["ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={marker}"]
@@ -209,13 +202,8 @@ def ask_docker(
 ) -> subprocess.CompletedProcess[str]:
     """Run the docker command to its end, and with it what it started where that does not come in time.
 
-    Its output goes to files: a child of its own that kept a pipe open would keep us waiting beyond the time.
-
-    Args:
-        program: its path.
-
-    Returns:
-        With exit code 126 where it cannot be started and 124 where it did not answer in time; ``stderr`` says so.
+    Its output goes to files: a child of its own that kept a pipe open would keep us waiting beyond the time. The exit
+    code is 126 where it cannot be started and 124 where it did not answer in time; ``stderr`` says so.
     """
     argv = [program, *words]
     with _memory_file("stdout") as out, _memory_file("stderr") as err:

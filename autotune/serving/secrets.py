@@ -25,11 +25,8 @@ _INHERITED = 8
 def read_secret(variable: str | None, file: str | None, option: str) -> str | None:
     """Read a secret from an environment variable or a file; None when neither is named.
 
-    Args:
-        option: the options' common beginning, e.g. ``--api-key``, for messages.
-
-    Raises:
-        BadInput: the variable is not set, or the file cannot be read or is empty.
+    `option` is the options' common beginning, e.g. ``--api-key``. Raises `BadInput` where the variable is not set, or
+    the file cannot be read or is empty.
     """
     if variable is not None:
         where, without = f"{option}-env {variable}", "this environment variable is not set"
@@ -54,13 +51,8 @@ def secret_sources(
 ) -> dict[str, Any]:
     """Name the sources of a study's secrets for its spec, by absolute paths: it may be resumed from elsewhere.
 
-    Args:
-        on: where trials run, for messages.
-        foreign: somebody else runs the server, which may want a key.
-        launches: servers are launched, which may want a token.
-
-    Raises:
-        BadInput: a source that is not there, or that this study has no use for.
+    Raises `BadInput` for a source that is not there, or that the study has no use for: a key is for a `foreign` server,
+    a token for one that the study `launches`.
     """
     key_named = key_variable is not None or key_file is not None
     if key_variable is not None and key_file is not None:
@@ -110,10 +102,7 @@ def resolve_references(command: Command, environment: Mapping[str, str]) -> Comm
 def secret_values(asked: Command, given: Command, environment: Mapping[str, str]) -> set[str]:
     """Collect the secrets that a server may have been given, to be masked wherever it may repeat one.
 
-    Args:
-        asked: the command with its references.
-        given: the same with their values.
-        environment: the server's.
+    The command is `asked` with references and `given` with their values; the environment is the server's.
     """
     values = redact.secrets_in(given.argv, given.env)
     pairs = zip((*asked.argv, *asked.env.values()), (*given.argv, *given.env.values()), strict=True)

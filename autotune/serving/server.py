@@ -265,14 +265,9 @@ class Replicas(Server):
 
 
 def connect(url: str, model: str | None = None, api_key: str | None = None) -> ExternalServer:
-    """Check that a server answers at a URL and serves the model; starts nothing.
+    """Check that a server answers at a URL as the user gave it and serves the model, by default its first.
 
-    Args:
-        url: as the user gave it; a scheme is added, a trailing ``/v1`` taken away.
-        model: the name that must be served; None: the first that is.
-
-    Raises:
-        BadInput: the URL does not answer, or does not serve the model.
+    Raises `BadInput` where it does not.
     """
     url = normalised(url)
     answer, served = _ask_models(url, api_key)
@@ -285,11 +280,7 @@ def connect(url: str, model: str | None = None, api_key: str | None = None) -> E
 
 
 class ExternalServer(Server):
-    """A server of which only the URL is known. `stop` leaves it running.
-
-    Attributes:
-        owner: the engine, as its model list names it (``owned_by``); empty where it does not.
-    """
+    """A server of which only the URL and the engine's name in its model list are known. `stop` leaves it running."""
 
     owner: str = ""
     # A gateway may have no health check, but it has served its models a moment ago.
@@ -300,7 +291,7 @@ class ExternalServer(Server):
         self.secrets = frozenset() if api_key is None else frozenset({api_key})
 
     def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts(120.0, 120.0)) -> Failure | None:  # noqa: B008
-        """See `Server.wait_ready`; without a log there is no progress to see, so the shorter timeout counts."""
+        """Wait as `Server` does; no log shows progress, so the shorter timeout counts."""
         return super().wait_ready(StartupTimeouts(min(timeouts.total_s, timeouts.silence_s), math.inf))
 
     def failure(self, within_s: float = 0.0) -> Failure | None:

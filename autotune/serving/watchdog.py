@@ -99,12 +99,8 @@ class Request:
     """The tuner's request to start a server.
 
     Attributes:
-        argv: the program by its path, and its arguments.
-        env: the whole environment, the marker included.
-        folder: the working folder.
-        log: where both output streams are appended, or standard error alone.
-        log_offset: bytes that the log held before.
-        marker: see `processes.MARKER`.
+        env: the whole environment, the marker (`processes.MARKER`) included.
+        log: where both output streams are appended, or standard error alone, behind `log_offset` bytes.
         tuner: process whose death ends the server.
         docker: path of the docker command, where it runs the server; empty for a process.
         secrets: values that the server was given, to be masked in its log.

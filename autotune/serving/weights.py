@@ -41,16 +41,15 @@ class Missing:
     fetch: tuple[str, ...]
 
     def told(self, option: str = "with --fetch or") -> str:
-        """A sentence, with the way to fetch them."""
+        """Describe it, with the way to fetch it."""
         way_out = f"fetch them first, {option}\n{shlex.join(self.fetch)}" if self.fetch else "put them there"
         return f"{self.what}; {way_out}"
 
 
 def missing_for(command: Command, kind: Engine, version: str, spec: StudySpec, *, contained: bool) -> Missing | None:
-    """What a command's weights lack; None where that is nothing, or not certain.
+    """Find the weights that a command lacks; None where that is nothing, or not certain.
 
-    Args:
-        contained: the command runs in a container, which sees HF_HOME and no other cache of this machine.
+    In a container (`contained`) it sees HF_HOME and no other cache of this machine.
     """
     # A table that the version borrows need not know every word that was passed through.
     with suppress(BadInput):
@@ -79,7 +78,7 @@ def _missing_of(command: ParsedCommand, spec: StudySpec, contained: bool) -> Mis
 
 
 def _lacking(folders: list[Path], place: Path, model_id: str, options: list[str], spec: StudySpec) -> Missing | None:
-    """What the most complete of a model's folders lacks."""
+    """Describe what the most complete of a model's folders lacks."""
     lacking, count = min(map(missing_shards, folders), key=lambda one: len(one[0]), default=([""], 1))
     if not lacking:
         return None
@@ -90,7 +89,7 @@ def _lacking(folders: list[Path], place: Path, model_id: str, options: list[str]
 
 
 def missing_shards(folder: Path) -> tuple[list[str], int]:
-    """The weight files that a model's folder lacks, and of how many; of several formats, in the most complete one.
+    """List the weight files that a model's folder lacks, and count all; of several formats, the most complete one's.
 
     Known by its indices, else by the files' numbers (``…-00001-of-00163…``); without any file, one without a name.
     """
@@ -105,7 +104,7 @@ def missing_shards(folder: Path) -> tuple[list[str], int]:
 
 
 def _series(name: str) -> set[str]:
-    """The names of all shards that belong with one; a file without a number is alone."""
+    """Name all shards that belong with one; a file without a number is alone."""
     shard = _SHARD.fullmatch(name)
     if shard is None:
         return {name}
@@ -114,7 +113,7 @@ def _series(name: str) -> set[str]:
 
 
 def _downloader(spec: StudySpec) -> str:
-    """The Hub's command on the PATH, else beside an engine; ``hf``, or what it was called before 0.34."""
+    """Name the Hub's command on the PATH, else beside an engine; ``hf``, or its name before 0.34."""
     beside = [os.path.dirname(one.program[0]) for one in spec.installed.values() if os.path.isabs(one.program[0])]
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *beside])
     name = next((name for name in ("hf", "huggingface-cli") if shutil.which(name, path=path)), "hf")
@@ -122,13 +121,13 @@ def _downloader(spec: StudySpec) -> str:
 
 
 def hub_folder(environment: Mapping[str, str]) -> Path:
-    """Where huggingface_hub keeps models; raises `BadInput` for a user without a home."""
+    """Locate the models of huggingface_hub; raises `BadInput` for a user without a home."""
     named = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
     return Path(named or Path(models_folder(environment), "hub")).expanduser()
 
 
 def snapshots(hub: Path, model_id: str, revision: str = "main") -> list[Path]:
-    """The folders that may be a model's revision: its commit's, or all where no commit of ``main`` is known."""
+    """List the folders that may be a model's revision: its commit's, or all where ``main`` has no known commit."""
     folder, commit = hub / f"models--{model_id.replace('/', '--')}", "*" if revision == "main" else revision
     with suppress(OSError):
         commit = (folder / "refs" / revision).read_text(encoding="utf-8").strip()

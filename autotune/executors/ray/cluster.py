@@ -354,7 +354,7 @@ class NodePool:
 
     @property
     def unused(self) -> int:
-        """How many present nodes would do and are not used."""
+        """Count the present nodes that would do and are not used."""
         return sum(name not in self.retired for name in self._present) - len(self.used)
 
     def update(self, nodes: Iterable[Node]) -> None:
