@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from autotune import redact
-from autotune.metrics.table import COSTS, shown_in
-from autotune.outputs.report import StudyRecord, curves, text, words
+from autotune.metrics.table import COSTS, CURVE, INVALID, counts, shown_in
+from autotune.outputs.report import StudyRecord, text, words
 from autotune.outputs.report.tables import average, best_per_engine, broken_slos, layouts, values_of
 from autotune.study.home import Home
-from autotune.study.recommendation import Choice, MatrixCell, NoEffect, Verdict
+from autotune.study.recommendation import Choice, MatrixCell, NoEffect, Objective, Verdict
 from autotune.study.results import is_held
 from autotune.trial import Configuration, Evidence, Metrics, Role
 
@@ -163,7 +163,7 @@ def comparison(study: StudyRecord) -> list[str]:
     ]
     for name, row in outcome.workloads.items():
         parts += [f"### {text.code(name)}", _metrics_table(study, row.baseline, row.recommended)]
-    return parts + _worse(study)
+    return parts
 
 
 def _weighted(study: StudyRecord) -> list[tuple[str, ...]]:
@@ -175,15 +175,6 @@ def _weighted(study: StudyRecord) -> list[tuple[str, ...]]:
         return []
     values = [text.number(choice.value if choice else None) for choice in choices]
     return [(f"weighted geometric mean, {text.code(goal.workload)}", *values, text.percent(outcome.gain_percent))]
-
-
-def _worse(study: StudyRecord) -> list[str]:
-    """List the latencies and rates that became worse by more than a tenth."""
-    costs = [
-        f"- {text.title(name)} on {text.code(workload)}: {text.change(old, new)}"
-        for workload, name, old, new in words.worse(study.recommendation, SHOWN)
-    ]
-    return ["What the recommended configuration costs:", "\n".join(costs)] if costs else []
 
 
 def _metrics_table(study: StudyRecord, before: Metrics | None, after: Metrics | None) -> str:
@@ -216,7 +207,15 @@ def matrix(study: StudyRecord) -> list[str]:
     )
     table = text.table(("Configuration", *map(text.code, names)), rows, " " + "r" * len(names))
     lost = words.trade_off(outcome)
-    return [note, table, text.plain(f"The recommended configuration {lost}.") if lost else "", *_elsewhere(study)]
+    parts = [note, table, text.plain(f"The recommended configuration {lost}.") if lost else ""]
+    for row in outcome.matrix:
+        best = [text.code(name) for name, cell in row.workloads.items() if cell.best]
+        if best and (outcome.recommended is None or row.fingerprint != outcome.recommended.fingerprint):
+            parts.append(
+                f"Best mean on {' and '.join(best)}: the {row.role}, {row.engine} {text.code(row.fingerprint)}."
+            )
+            parts += [_command(row)] if row.role != "baseline" else []
+    return parts
 
 
 def _cell(cell: MatrixCell | None) -> str:
@@ -229,18 +228,6 @@ def _cell(cell: MatrixCell | None) -> str:
     return f"{value}, {text.percent(cell.gain_percent)}{within}"
 
 
-def _elsewhere(study: StudyRecord) -> list[str]:
-    """Name the best configuration on the other workloads, unless it is the baseline's or was given already."""
-    parts: list[str] = []
-    given: set[str] = set()
-    for name, row in words.best_elsewhere(study.recommendation).items():
-        parts.append(f"Best mean on {text.code(name)}: the {row.role}, {row.engine} {text.code(row.fingerprint)}.")
-        if row.role != "baseline" and row.fingerprint not in given:
-            parts.append(_command(row))
-        given.add(row.fingerprint)
-    return parts
-
-
 def _command(choice: Choice) -> str:
     return _block(choice.command, choice.argv, choice.env)
 
@@ -250,30 +237,87 @@ def _block(command: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 def front(study: StudyRecord) -> list[str]:
-    """The configurations that no other measured one beats in one goal without losing in the other, with commands."""
-    points = study.recommendation.front
+    """Tabulate the configurations, or loads, that no other one beats in one goal without losing in the other.
+
+    Loads of a ladder are compared within their engine. A command is given once, below the table.
+    """
+    points, outcome, loads = study.recommendation.front, study.recommendation, study.spec.front_on_ladder
     if not points:
         return []
-    chosen = study.recommendation.recommended
-    if study.spec.front_on_ladder:
-        return curves.front(study)
-    rows, commands = [], []
-    for number, point in enumerate(points, start=1):
-        recommended = chosen is not None and point.fingerprint == chosen.fingerprint
-        name = f"{number}{' (recommended)' if recommended else ''}"
-        who = f"{point.engine} {point.engine_version} {text.code(point.fingerprint)}"
-        who += words.marked(study.recommendation, point.fingerprint)
-        repeats = str(point.objective.repeats)
-        rows.append((name, who, curves.goal(point.objective), curves.goal(point.second), repeats, point.label))
-        commands += [f"Point {number}:", _command(point)]
+    which = "Every measured configuration that keeps the SLOs and that no other one beats"
+    if loads:
+        which = "Each engine's points of the ladder (–: the workload as it is) that no other one beats"
     note = (
-        "Every measured configuration that keeps the SLOs and that no other one beats in one goal without losing in "
-        "the other, the best of the objective first. Means over the launches that count, with 95 % intervals where "
-        "there are several; a point that was launched once stands there by that one launch. The recommendation goes "
-        "by the objective alone."
+        f"{which} in one goal without losing in the other. Means over the launches that count, with 95 % intervals "
+        "where there are several. The recommendation goes by the objective alone."
     )
+    parts = [note]
     goals = (text.title(points[0].objective.metric), text.title(points[0].second.metric))
-    return [note, text.table(("Point", "Configuration", *goals, "Launches", "Evidence"), rows, "  rrr"), *commands]
+    headings = ("Point", "Configuration", *(("In flight",) if loads else ()), *goals, "Launches", "Evidence")
+    chosen = outcome.recommended.fingerprint if outcome.recommended else ""
+    for engine in dict.fromkeys(point.engine if loads else "" for point in points):
+        mine = [point for point in points if engine in ("", point.engine)]
+        names = {one: f"{engine} {i}".strip() for i, one in enumerate(dict.fromkeys(p.fingerprint for p in mine), 1)}
+        rows = []
+        for point in mine:
+            name = f"{names[point.fingerprint]}{' (recommended)' if point.fingerprint == chosen else ''}"
+            who = f"{point.engine} {point.engine_version} {text.code(point.fingerprint)}"
+            who += words.marked(outcome, point.fingerprint)
+            load = ("–" if point.concurrency is None else str(point.concurrency),) if loads else ()
+            figures = (*load, _goal(point.objective), _goal(point.second), str(point.objective.repeats))
+            rows.append((name, who, *figures, point.label))
+        parts += [f"### {text.plain(engine)}"] if engine else []
+        parts.append(text.table(headings, rows, "  rrrr" if loads else "  rrr"))
+        for fingerprint, point in {point.fingerprint: point for point in mine}.items():
+            parts += [f"Point {names[fingerprint]}:", _command(point)]
+    return parts
+
+
+def _goal(goal: Objective) -> str:
+    within = f" [{text.number(goal.ci95[0])}, {text.number(goal.ci95[1])}]" if goal.ci95 else ""
+    return f"{text.number(goal.value)}{within}"
+
+
+_BESIDE = ("output_tokens_per_s_per_user", "mean_ttft_ms", "cost_per_million_tokens")
+"""Shown of both curves beside the metric that decides, where it was measured."""
+
+
+def curves(study: StudyRecord) -> list[str]:
+    """Tabulate both curves over the ladder, where they cross, and the loads that do not count."""
+    outcome, ladder = study.recommendation, study.recommendation.ladder
+    if ladder is None:
+        return []
+    workload = outcome.workloads.get(ladder.workload)
+    both = (workload.baseline, workload.recommended) if workload else ()
+    rows = [{r["concurrency"]: r for r in (side or {}).get(CURVE, ()) if "concurrency" in r} for side in both]
+    beside = [name for name in _BESIDE if name != ladder.metric and any(name in m for r in rows for m in r.values())]
+    headings = ["In flight", "Baseline", "Recommended", "Gain", "95 % interval"]
+    headings += [f"{text.title(name)}: baseline, recommended" for name in beside]
+    body = []
+    for point in ladder.points:
+        values = (text.number(point.baseline), text.number(point.recommended))
+        gain = (text.percent(point.gain_percent), text.percents(point.ci95))
+        more = [", ".join(text.number(side.get(point.concurrency, {}).get(name)) for side in rows) for name in beside]
+        body.append((str(point.concurrency), *values, *gain, *more))
+    theirs, mine = ladder.launches
+    parts = [
+        f"{text.title(ladder.metric)} on {text.code(ladder.workload)} with so many requests in flight, on the servers "
+        f"of the finals: {text.count(theirs, 'launch', 'launches')} of the baseline, {mine} of the recommended "
+        f"command. A gain counts where it exceeds the noise from launch to launch ({ladder.noise_percent:.1f} %).",
+        text.table(headings, body, "r" * len(headings)),
+    ]
+    if said := words.crossing(outcome):
+        parts.append(f"**{said}**")
+    if outcome.baseline and outcome.recommended and any(point.faster == "baseline" for point in ladder.points):
+        parts += ["The baseline's command:", _command(outcome.baseline)]
+    lines = [
+        f"- launch {launch.trial.number} at {row.get('concurrency')} in flight does not count: "
+        f"{text.plain(str(row.get(INVALID) or 'the client did not keep up'))}"
+        for launch in study.launches
+        for row in launch.result.metrics.get(study.spec.workloads[0], {}).get(CURVE) or ()
+        if not counts(row)
+    ]
+    return [*parts, "\n".join(lines)]
 
 
 def contributions(study: StudyRecord) -> list[str]:

@@ -12,7 +12,7 @@ from typing import Literal
 
 from markdown_it import MarkdownIt
 
-from autotune.outputs.report import StudyRecord, curves, outcome, pictures, setup, tables, text
+from autotune.outputs.report import StudyRecord, outcome, pictures, setup, tables, text
 from autotune.outputs.report.pictures import DARK, LIGHT, Part, Picture
 from autotune.study.recommendation import Verdict
 from autotune.trial import Evidence
@@ -137,7 +137,7 @@ _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] =
     ("What did nothing", (outcome.inert,)),
     ("Before and after", (outcome.comparison,)),
     ("What load does it carry within the limits?", (tables.capacities,)),
-    ("What happens under other loads?", (pictures.curves, curves.curves)),
+    ("What happens under other loads?", (pictures.curves, outcome.curves)),
     ("Does it hold on every workload?", (outcome.matrix,)),
     ("What failed, and what would help?", (tables.failures,)),
     ("Nodes", (tables.nodes,)),

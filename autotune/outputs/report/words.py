@@ -15,7 +15,7 @@ from autotune.metrics.table import GOODPUT, VIOLATIONS
 from autotune.outputs.report import text
 from autotune.search.objective import maximises
 from autotune.space.context import Context
-from autotune.study.recommendation import Choice, Crossing, MatrixRow, NearestMiss, Objective, Recommendation, Verdict
+from autotune.study.recommendation import Choice, Crossing, NearestMiss, Objective, Recommendation, Verdict
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Evidence, Failure, FailureKind, Metrics, Phase
@@ -416,17 +416,6 @@ def trade_off(outcome: Recommendation) -> str:
     first = [name for name, cell in row.workloads.items() if cell.best]
     best = [f"has the best mean on {_listed(first)}"] if first else []
     return f"{_listed([*best, *lost])} against the baseline"
-
-
-def best_elsewhere(outcome: Recommendation) -> dict[str, MatrixRow]:
-    """Workload to what has the best mean on it, where that is not the recommended configuration."""
-    chosen = outcome.recommended.fingerprint if outcome.recommended else ""
-    return {
-        name: row
-        for row in outcome.matrix
-        for name, cell in row.workloads.items()
-        if cell.best and row.fingerprint != chosen
-    }
 
 
 def _front(outcome: Recommendation) -> str:
