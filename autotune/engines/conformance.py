@@ -1,4 +1,4 @@
-"""What every engine must keep to, as a class of tests for whoever writes one; docs/engines.md has an example.
+"""Tests that every engine must pass, as a class for whoever writes one; docs/engines.md has an example.
 
 pytest collects a subclass wherever the engine's package is installed; autotune's own engines are tested by the same
 class. It needs neither pytest nor a GPU nor the engine's program. After a wanted change, ``write_golden()`` of the
@@ -12,6 +12,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
+from itertools import product
 from pathlib import Path
 from typing import ClassVar
 
@@ -29,8 +30,10 @@ from autotune.space.library import Library, check, load
 from autotune.space.schema import EngineCard
 from autotune.trial import Command, Configuration, FailureKind, Scalar
 
-_TRIES = 40
-"""Draws per configuration that is wanted; where rules leave so few, fewer are tested."""
+_SAMPLE, _TRIES = 20, 800
+"""Configurations drawn per context, and draws for them: where rules leave few, fewer are tested."""
+_MOST = 42_000
+"""Candidates that the newest version may have with a model on a node: as many as a search looks through."""
 
 
 class EngineConformance:
@@ -40,25 +43,18 @@ class EngineConformance:
         engine: the name of its entry point.
         space: a folder laid out like ``search_spaces`` with models or nodes of one's own.
         models, nodes: with which it is tested, each model on each node with each known version.
-        gpus: that are used of a node; None = all.
         golden: a file of commands under ``# <engine> <version> <model> <node> <case>``, maybe other engines' as well.
         companions: knob to the knobs that must be set beside it to make it active.
-        sample: configurations drawn per version, model and node.
-        fewest, most: candidates that the newest version may have with a model on a node.
-        failing: kinds of `FailureKind` that the card's log patterns must tell.
+        fewest: candidates that the newest version must have with a model on a node.
     """
 
     engine: ClassVar[str]
     models: ClassVar[Sequence[str]]
     nodes: ClassVar[Sequence[str]]
     space: ClassVar[Path | None] = None
-    gpus: ClassVar[int | None] = None
     golden: ClassVar[Path | None] = None
     companions: ClassVar[Mapping[str, Mapping[str, Scalar]]] = {}
-    sample: ClassVar[int] = 20
     fewest: ClassVar[int] = 1
-    most: ClassVar[int] = 42_000
-    failing: ClassVar[frozenset[FailureKind]] = frozenset({FailureKind.BAD_ARGUMENT, FailureKind.OUT_OF_MEMORY})
 
     @property
     def kind(self) -> Engine:
@@ -72,27 +68,23 @@ class EngineConformance:
     def library(self) -> Library:
         return _library(self.space)
 
-    def contexts(self) -> Iterator[Context]:
-        """Every known version with every model on every node, also where the engine would be excluded."""
-        for version in self.card.versions:
-            for model in self.models:
-                for node in self.nodes:
-                    hardware = self.library.node(node)
-                    yield Context(self.library.model(model), hardware, self.gpus or hardware.gpus, version)
-
-    def suited(self) -> Iterator[Context]:
-        """Those in which what the card requires holds."""
-        return (context for context in self.contexts() if unsuited(self.card, context) is None)
+    def contexts(self, *, suited: bool = False) -> Iterator[Context]:
+        """Yield every known version with every model on every node; with ``suited``, where the card's needs are met."""
+        for version, model, node in product(self.card.versions, self.models, self.nodes):
+            hardware = self.library.node(node)
+            context = Context(self.library.model(model), hardware, hardware.gpus, version)
+            if not suited or unsuited(self.card, context) is None:
+                yield context
 
     def made(self, context: Context, settings: Mapping[str, Scalar] | None = None) -> Configuration:
-        """The engine's defaults with some settings, as the engine runs them."""
+        """Return the engine's defaults with some settings, as the engine runs them."""
         knobs = self.kind.default_knobs(context, settings)
         return effective(self.card, Configuration(self.engine, knobs), context).configuration
 
-    def drawn(self, context: Context) -> Iterator[Configuration]:
-        """Random candidates: a value to search for every knob, in the card's order, that break no rule."""
-        chance, drawn = random.Random(f"{context.version} {context.hardware.name}"), 0
-        for _ in range(_TRIES * self.sample):
+    def drawn(self, context: Context) -> list[Configuration]:
+        """Draw random candidates: a value to search for every knob, in the card's order, that break no rule."""
+        chance, drawn = random.Random(f"{context.version} {context.hardware.name}"), list[Configuration]()
+        for _ in range(_TRIES):
             knobs = self.kind.default_knobs(context)
             for name, knob in self.card.knobs.items():
                 scope = context.scope(knobs)
@@ -100,25 +92,25 @@ class EngineConformance:
                     knobs[name] = chance.choice(search_values(knob, scope, context.version))
             configuration = effective(self.card, Configuration(self.engine, knobs), context).configuration
             if not broken_rules(self.card, configuration, context):
-                yield configuration
-                drawn += 1
-            if drawn == self.sample:
-                return
+                drawn.append(configuration)
+            if len(drawn) == _SAMPLE:
+                break
+        return drawn
 
-    def starts(self, context: Context) -> Iterator[tuple[str, Configuration]]:
-        """The card's good starts that apply."""
-        scope = context.scope(self.kind.default_knobs(context))
-        for start in self.card.starts:
+    def cases(self, context: Context) -> dict[str, Configuration]:
+        """Return the defaults and, of the newest version, the card's good starts that apply, by name."""
+        cases, scope = {"default": self.made(context)}, context.scope(self.kind.default_knobs(context))
+        for start in self.card.starts if context.version == self.card.newest else ():
             if evaluate(start.when, scope):
-                yield start.name, self.made(context, {knob: fill_value(v, scope) for knob, v in start.set.items()})
+                settings = {knob: fill_value(value, scope) for knob, value in start.set.items()}
+                cases[start.name] = self.made(context, settings)
+        return cases
 
     def commands(self) -> dict[str, str]:
-        """Heading to command: the defaults per version, model and node, and the newest version's good starts."""
+        """Return heading to command, per version, model and node."""
         commands: dict[str, str] = {}
-        for context in self.suited():
-            cases = [("default", self.made(context))]
-            cases += list(self.starts(context)) if context.version == self.card.newest else []
-            for case, configuration in cases:
+        for context in self.contexts(suited=True):
+            for case, configuration in self.cases(context).items():
                 model = context.model.id.rpartition("/")[2]
                 heading = f"# {self.engine} {context.version} {model} {context.hardware.name} {case}"
                 commands[heading] = self.kind.command(configuration, context).shell()
@@ -191,7 +183,7 @@ class EngineConformance:
 
     def test_a_command_says_what_the_configuration_is(self) -> None:
         tested = 0
-        for context in self.suited():
+        for context in self.contexts(suited=True):
             for configuration in self.drawn(context):
                 tested += 1
                 command = self.kind.command(configuration, context)
@@ -220,7 +212,7 @@ class EngineConformance:
         assert not unread, f"never written and read back: {sorted(unread)}"
 
     def _comes_back(self, context: Context, name: str, value: Scalar) -> bool:
-        """Whether a setting can be written in this version and is read back as it was."""
+        """Return whether a setting can be written in this version and is read back as it was."""
         beside = {knob: v for knob, v in self.companions.get(name, {}).items() if knob in self.card.knobs}
         knobs = self.kind.default_knobs(context, {**beside, name: value})
         if not evaluate(self.card.knobs[name].active, context.scope(knobs)):
@@ -232,19 +224,15 @@ class EngineConformance:
             return False
         return self.kind.knobs(parsed, context).knobs[name] == knobs[name]
 
-    def test_its_command_line_is_recognised_as_its_own(self) -> None:
-        for context in self.suited():
+    def test_its_command_line_is_recognised_and_another_one_refused(self) -> None:
+        for context in self.contexts(suited=True):
             command = self.kind.command(self.made(context), context)
             assert recognise(command.argv, self.library).name == self.engine, command.shell()
-
-    def test_an_option_that_it_has_not_is_refused(self) -> None:
-        for context in self.suited():
             command = self.kind.command(self.made(context), context, ["--no-such-option", "1"])
             message = _refusal(self.kind, command, context.version)
             assert "--no-such-option" in message, f"{command.shell()} was let through: {message}"
-
-    def test_a_command_line_without_a_model_is_refused(self) -> None:
-        assert _refusal(self.kind, Command(tuple(self.card.program)), self.card.newest)
+        without_a_model = Command(tuple(self.card.program))
+        assert _refusal(self.kind, without_a_model, self.card.newest), "a command without a model was let through"
 
     def test_commands_are_the_golden_ones(self) -> None:
         if self.golden is None:
@@ -260,17 +248,18 @@ class EngineConformance:
 
     def test_defaults_and_good_starts_are_searched_and_the_parser_takes_all_that_is(self) -> None:
         known: list[Context] = []
-        for context in self.suited():
+        for context in self.contexts(suited=True):
             # Models that differ in their names alone have the same candidates.
             nameless = replace(context, model=context.model.model_copy(update={"id": "", "aliases": [], "source": ""}))
             if context.version != self.card.newest or nameless in known:
                 continue
             known.append(nameless)
             candidates = enumerate_engine(self.card, context).configurations
-            expected = f"from {self.fewest} to {self.most}, as many as a search looks through"
-            assert self.fewest <= len(candidates) <= self.most, f"{len(candidates)} candidates; {expected}"
+            assert self.fewest <= len(candidates) <= _MOST, (
+                f"{len(candidates)}, not {self.fewest} to {_MOST} candidates"
+            )
             searched = set(candidates)
-            for case, configuration in [("default", self.made(context)), *self.starts(context)]:
+            for case, configuration in self.cases(context).items():
                 broken = [rule.name for rule in broken_rules(self.card, configuration, context)]
                 assert not broken, (case, broken)
                 assert configuration in searched, f"{case} is not among the {len(searched)} candidates"
@@ -279,7 +268,7 @@ class EngineConformance:
         assert known, "the card's requirements leave the newest version none of the models and nodes"
 
     def test_a_fingerprint_depends_on_content_alone(self) -> None:
-        for context in self.suited():
+        for context in self.contexts(suited=True):
             for configuration in (self.made(context), *self.drawn(context)):
                 shuffled = Configuration(self.engine, dict(reversed(list(configuration.knobs.items()))))
                 assert shuffled.fingerprint == configuration.fingerprint
@@ -309,12 +298,12 @@ class EngineConformance:
             assert failure.source, failure.pattern
             assert failure.kind not in (FailureKind.RULE, FailureKind.ACCURACY), failure.pattern
             assert not pattern.search(""), f"{failure.pattern} matches every line"
-        missing = self.failing - {failure.kind for failure in self.card.failures}
+        missing = {FailureKind.BAD_ARGUMENT, FailureKind.OUT_OF_MEMORY} - {one.kind for one in self.card.failures}
         assert not missing, f"no pattern tells: {sorted(missing)}"
 
 
 def _refusal(kind: Engine, command: Command, version: str) -> str:
-    """What the engine's parser says to a command that it must refuse; empty when it takes it."""
+    """Return the parser's message to a command that it must refuse; empty when it takes it."""
     try:
         kind.parse(command, version)
     except BadInput as error:
@@ -328,6 +317,6 @@ def _library(space: Path | None) -> Library:
 
 
 def _blocks(text: str) -> dict[str, str]:
-    """Heading to what stands under it; a heading begins with ``# ``."""
+    """Map each heading (``# …``) to the text under it."""
     parts = (block.partition("\n") for block in re.split(r"^(?=# )", text, flags=re.MULTILINE) if block.strip())
     return {heading: body.strip() for heading, _, body in parts}

@@ -14,5 +14,4 @@ class TestLlamaServer(EngineConformance):
     space = HERE / "space"
     models = ("tiny.gguf",)
     nodes = ("cpu",)
-    gpus = 1
     golden = HERE / "golden_commands.txt"
