@@ -73,11 +73,7 @@ class Installation:
 
 
 def find(card: EngineCard, binary: Path | None = None) -> Installation:
-    """Find an engine's installation on this machine.
-
-    Args:
-        binary: the engine's own program, a Python interpreter that has it, or a virtual environment's folder;
-            None: what the PATH has.
+    """Find an engine on the PATH, or in its own program, a Python that has it, or a virtual environment's folder.
 
     Raises `BadInput`, one sentence, when it is missing, cannot be executed, is no such engine, or is older than the
     oldest version that is known.
@@ -93,10 +89,7 @@ def find(card: EngineCard, binary: Path | None = None) -> Installation:
 
 
 def lacking_modules(card: EngineCard, installation: Installation) -> list[str]:
-    """List the Python modules of a card's rules that an installation cannot import; those alone that it was asked for.
-
-    One whose Python is not known, or does not answer, is taken to have them.
-    """
+    """List the Python modules of a card's rules that an installation cannot import; none where no Python answers."""
     modules = sorted({rule.module for rule in card.rules if rule.module is not None})
     if installation.python is None or not modules:
         return []
@@ -113,19 +106,13 @@ def why_missing(card: EngineCard) -> str | None:
     return None
 
 
-def _forms(card: EngineCard) -> list[tuple[str, ...]]:
-    """How the engine's command line may begin, the usual way first."""
-    return [tuple(card.program), *(tuple(program) for program in card.programs)]
-
-
 def _is_module(form: Sequence[str]) -> bool:
     return form[1:2] == ("-m",)
 
 
 def _on_path(card: EngineCard) -> Installation:
-    first = card.program
-    problem = f"{first[0]!r} is not on the PATH"
-    for form in _forms(card):
+    problem = f"{card.program[0]!r} is not on the PATH"
+    for form in card.forms:
         path = shutil.which(form[0])
         if path is None:
             continue
@@ -133,7 +120,7 @@ def _on_path(card: EngineCard) -> Installation:
         version = _version(card, (path, *form[1:]), python)
         if version is not None:
             return Installation(form, version, python)
-        if form == tuple(first):
+        if form == card.forms[0]:
             problem = _nothing_in(card, Path(path), python)
     raise BadInput(
         f"{card.title} is not installed: {problem}; install it, "
@@ -149,36 +136,36 @@ def _at(card: EngineCard, path: Path) -> Installation:
         if python is None:
             raise BadInput(f"{named}: the folder has no bin/python; name a virtual environment or a program")
         path = python
+    right = "name the engine's program, its Python, or its virtual environment"
     if not path.exists():
-        raise BadInput(f"{named}: no such file; name the engine's program, its Python, or its virtual environment")
+        raise BadInput(f"{named}: no such file; {right}")
     if not path.is_file() or not os.access(path, os.X_OK):
-        raise BadInput(f"{named}: is not executable; name the engine's program, its Python, or its virtual environment")
-    is_python = _PYTHON.fullmatch(path.name) is not None
-    program = _program_at(card, path, is_python=is_python)
-    python = path if is_python else _interpreter(path)
+        raise BadInput(f"{named}: is not executable; {right}")
+    if _PYTHON.fullmatch(path.name):
+        program, python = _program_beside(card, path), path
+    else:
+        scripts = [form for form in card.forms if not _is_module(form)] or [("",)]
+        form = next((form for form in scripts if form[0] == path.name), scripts[0])
+        program, python = (str(path), *form[1:]), _interpreter(path)
     version = _version(card, program, python)
     if version is None:
         raise BadInput(f"{named}: is not {card.title}: {_nothing_in(card, path, python)}")
     return Installation(program, version, python)
 
 
-def _program_at(card: EngineCard, path: Path, *, is_python: bool) -> tuple[str, ...]:
-    """A script of the engine; or beside an interpreter its script, where it is started by one, else its module."""
-    forms = _forms(card)
-    if not is_python:
-        scripts = [form for form in forms if not _is_module(form)] or [("",)]
-        form = next((form for form in scripts if form[0] == path.name), scripts[0])
-        return (str(path), *form[1:])
-    script = path.with_name(forms[0][0])
-    if not _is_module(forms[0]) and os.access(script, os.X_OK):
-        return (str(script), *forms[0][1:])
-    module = next((form for form in forms if _is_module(form)), None)
+def _program_beside(card: EngineCard, python: Path) -> tuple[str, ...]:
+    """Return the engine's script beside an interpreter, where it is started by one, else its module."""
+    usual = card.forms[0]
+    script = python.with_name(usual[0])
+    if not _is_module(usual) and os.access(script, os.X_OK):
+        return (str(script), *usual[1:])
+    module = next((form for form in card.forms if _is_module(form)), None)
     if module is None:
         raise BadInput(
-            f"--engine-bin {card.engine}={path}: there is no {forms[0][0]} beside this Python; "
+            f"--engine-bin {card.engine}={python}: there is no {usual[0]} beside this Python; "
             f"{card.title} is not installed there"
         )
-    return (str(path), *module[1:])
+    return (str(python), *module[1:])
 
 
 def _nothing_in(card: EngineCard, path: Path, python: Path | None) -> str:
@@ -189,32 +176,28 @@ def _nothing_in(card: EngineCard, path: Path, python: Path | None) -> str:
 
 
 def _version(card: EngineCard, program: Sequence[str], python: Path | None) -> str | None:
-    """What an installation says of its version; None when it is not this engine."""
+    """Ask an installation for its version; None when it is not this engine."""
     distributions = card.installation.distributions
     if not distributions:
         # An engine that names no distribution is taken for the newest that is known of it.
         return card.newest
     asked = [str(python), "-c", VERSION_SCRIPT, *distributions]
     version = told_version(output_of(asked, METADATA_S) or "") if python is not None else None
-    if version is None and not _is_module(program):
-        version = _from_program(card, program[0])
-    return version
+    if version is not None or _is_module(program):
+        return version
+    # What no Python interpreter runs prints ``0.32.0+cpu``, or ``trtllm-serve, version 1.2.0``.
+    names = sorted({card.engine, card.title, Path(program[0]).name, card.program[0], *distributions})
+    any_name = "|".join(map(re.escape, names))
+    line_of_version = re.compile(rf"(?:(?:{any_name}),?\s+)?(?:version:?\s+)?v?(\d\S*)", re.IGNORECASE)
+    lines = (output_of([program[0], "--version"], VERSION_S) or "").splitlines()
+    matches = (line_of_version.fullmatch(line.strip()) for line in lines)
+    return next((match[1] for match in matches if match and _is_version(match[1])), None)
 
 
 def told_version(output: str) -> str | None:
     """Parse the output of `VERSION_SCRIPT`: the version, local part included; None when there is none."""
     answers = (line.removeprefix(_ANSWER) for line in output.splitlines() if line.startswith(_ANSWER))
     return next((version for version in answers if _is_version(version)), None)
-
-
-def _from_program(card: EngineCard, program: str) -> str | None:
-    """``--version`` of a program that no Python interpreter runs: ``0.32.0+cpu``, ``trtllm-serve, version 1.2.0``."""
-    known = {card.engine, card.title, Path(program).name, card.program[0]}
-    names = "|".join(re.escape(name) for name in sorted({*known, *card.installation.distributions}))
-    line_of_version = re.compile(rf"(?:(?:{names}),?\s+)?(?:version:?\s+)?v?(\d\S*)", re.IGNORECASE)
-    lines = (output_of([program, "--version"], VERSION_S) or "").splitlines()
-    matches = (line_of_version.fullmatch(line.strip()) for line in lines)
-    return next((match[1] for match in matches if match and _is_version(match[1])), None)
 
 
 def _is_version(text: str) -> bool:
@@ -248,7 +231,7 @@ def output_of(argv: Sequence[str], timeout_s: float) -> str | None:
 
 
 def _interpreter(script: Path) -> Path | None:
-    """The Python that a script's first lines name; None when it is no Python script."""
+    """Return the Python that a script's first lines name; None when it is no Python script."""
     try:
         with script.open("rb") as stream:
             lines = stream.read(4096).decode("utf-8", "replace").splitlines()

@@ -33,7 +33,6 @@ _CALL = re.compile(r"[A-Za-z_][\w.]*\(")
 _WORD = re.compile(r"[^\s,()\[\]{}=]+")
 _NAME = re.compile(r"([A-Za-z_]\w*)=")
 _GAP = re.compile(r"[\s,]*")
-_CLOSERS = {"{": "}", "[": "]", "(": ")"}
 _DEEPEST = 40
 _UNREADABLE = (ValueError, SyntaxError)
 _LEFT = (None, "auto")
@@ -42,130 +41,109 @@ _MALFORMED = (NameError, AttributeError, TypeError, ValueError, ArithmeticError,
 
 
 def settings(text: str) -> dict[str, Any]:
-    """The settings in a text: of a dictionary its entries, of ``a=1, b=2`` or ``a=1 b=2`` each; ``{}`` of neither."""
-    text = text.strip()
-    reader = _Reader(text)
-    if not text.startswith("{"):
+    """Read the settings in a text, a printed dictionary or ``a=1, b=2`` or ``a=1 b=2``; ``{}`` of anything else."""
+    reader = _Reader(text.strip())
+    if not reader.past("{"):
         return reader.fields("")
     return {str(key): value for key, value in reader.entries().items()}
 
 
 class _Reader:
-    """One pass over a text."""
+    """One pass over a text; methods begin behind the opening bracket."""
 
     def __init__(self, text: str) -> None:
         self._text, self._at, self._depth = text, 0, 0
 
     def fields(self, closer: str) -> dict[str, Any]:
-        """``name=value`` pairs up to a closing bracket, or the end."""
+        """Read ``name=value`` pairs up to a closing bracket, or the end."""
         fields: dict[str, Any] = {}
-        while True:
-            self._skip()
-            name = _NAME.match(self._text, self._at)
-            if name is None or self._ends(closer):
-                break
-            self._at = name.end()
-            if self._peek() in ("", " ", ",", closer):
+        while not self._ends(closer) and (name := self._take(_NAME)):
+            if self._text[self._at : self._at + 1] in ("", " ", ",", closer):
                 fields[name[1]] = ""
                 continue
             try:
                 fields[name[1]] = self._value()
             except _UNREADABLE:
                 self._at = len(self._text)  # what follows might belong elsewhere than it seems
-        self._close(closer)
+        self.past(closer)
         return fields
 
     def entries(self) -> dict[Any, Any]:
-        """A dictionary, from its opening bracket on."""
-        self._at += 1
+        """Read the entries of a dictionary."""
         entries: dict[Any, Any] = {}
         while not self._ends("}"):
             try:
                 key = self._value()
-                self._skip()
-                if self._peek() != ":":
+                self._take(_GAP)
+                if not self.past(":"):
                     raise ValueError("no value")
-                self._at += 1
                 entries[key if isinstance(key, str | int | float | bool | None) else str(key)] = self._value()
             except _UNREADABLE:
                 self._at = len(self._text)
-        self._close("}")
+        self.past("}")
         return entries
 
     def _items(self, closer: str) -> list[Any]:
-        self._at += 1
         items = []
         while not self._ends(closer):
             items.append(self._value())
-        self._close(closer)
+        self.past(closer)
         return items
 
     def _value(self) -> Any:
-        self._skip()
+        self._take(_GAP)
         self._depth += 1
         if self._depth > _DEEPEST:
             raise ValueError("nested too deep")
-        opener = self._peek()
         try:
-            if opener == "{":
+            if self.past("{"):
                 return self.entries()
-            return self._items(_CLOSERS[opener]) if opener in _CLOSERS else self._single()
+            for opener, closer in ("[]", "()"):
+                if self.past(opener):
+                    return self._items(closer)
+            if text := self._take(_STRING):
+                return ast.literal_eval(text[0])
+            if member := self._take(_MEMBER):
+                return member[1] or member[0]
+            return self._object() if self._take(_CALL) else self._word()
         finally:
             self._depth -= 1
 
-    def _single(self) -> Any:
-        text = self._take(_STRING)
-        if text is not None:
-            return ast.literal_eval(text[0])
-        member = self._take(_MEMBER)
-        if member is not None:
-            return member[1] or member[0]
-        if self._take(_CALL) is not None:
-            return self._object()
-        word = self._take(_WORD)
-        if word is None:
-            raise ValueError("nothing that is known")
-        if word[0].endswith(":"):
-            self._at -= 1
-        return _plain(word[0].removesuffix(":"))
-
     def _object(self) -> Any:
-        """The fields of an object; without names (``PosixPath('/x')``) its only content, or all."""
-        self._skip()
-        if _NAME.match(self._text, self._at) or self._peek() == ")":
+        """Read the fields of an object; without names (``PosixPath('/x')``) its only content, or all."""
+        if self._ends(")") or _NAME.match(self._text, self._at):
             return self.fields(")")
-        self._at -= 1
         items = self._items(")")
         return items[0] if len(items) == 1 else items
 
+    def _word(self) -> Any:
+        """Read a number, True, False or None; any other word as it is. A colon behind it is no part of it."""
+        match = self._take(_WORD)
+        word = match[0].removesuffix(":") if match else ""
+        if match is None or not word:
+            raise ValueError("nothing that is known")
+        self._at = match.start() + len(word)
+        try:
+            value = ast.literal_eval(word)
+        except _UNREADABLE:
+            return word
+        return value if isinstance(value, bool | int | float | None) else word
+
     def _take(self, pattern: re.Pattern[str]) -> re.Match[str] | None:
         match = pattern.match(self._text, self._at)
-        if match is not None:
-            self._at = match.end()
+        self._at = match.end() if match else self._at
         return match
 
-    def _skip(self) -> None:
-        self._take(_GAP)
-
-    def _peek(self) -> str:
-        return self._text[self._at : self._at + 1]
-
     def _ends(self, closer: str) -> bool:
-        self._skip()
-        return self._peek() in ("", closer)
+        """Skip a gap; return whether a bracket, or nothing, follows."""
+        self._take(_GAP)
+        return self._text[self._at : self._at + 1] in ("", closer)
 
-    def _close(self, closer: str) -> None:
-        if closer and self._peek() == closer:
-            self._at += 1
-
-
-def _plain(word: str) -> Any:
-    """A number, True, False or None; any other word as it is."""
-    try:
-        value = ast.literal_eval(word)
-    except _UNREADABLE:
-        return word
-    return value if isinstance(value, bool | int | float | None) else word
+    def past(self, sign: str) -> bool:
+        """Step over a sign; return False where it does not stand here."""
+        here = self._text.startswith(sign, self._at)
+        self._at += len(sign) if here else 0
+        return here
 
 
 class _NotReported(Exception):
@@ -183,12 +161,7 @@ class _Reported(Namespace):
 
 @dataclass(frozen=True, slots=True)
 class ReportedKnobs:
-    """The knobs that a running engine reports.
-
-    Attributes:
-        values: those that the engine reports, as read.
-        configuration: the effective configuration with them.
-    """
+    """The knobs that a running engine reports, as read, and the effective configuration with them."""
 
     values: Mapping[str, Scalar]
     configuration: Configuration
@@ -197,10 +170,9 @@ class ReportedKnobs:
 def parse_reported(
     engine: Engine, asked: Configuration, context: Context, sources: Mapping[str, Mapping[str, Any]]
 ) -> ReportedKnobs:
-    """Read the knobs back from what a running engine reports.
+    """Read the knobs of a launched configuration back from what the running engine reports.
 
     Args:
-        asked: the configuration as it was launched.
         sources: source name to the settings found there; see `space.serving.ResolvedSource`.
     """
     names = {name: _Reported(values) for name, values in sources.items()}
@@ -244,7 +216,7 @@ def _read(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
 
 
 def _as_spelt(got: Scalar, asked: Scalar) -> Scalar:
-    """What was asked for where the engine's value is only another spelling of it."""
+    """Return what was asked for where the engine's value is only another spelling of it."""
     if isinstance(got, str) and isinstance(asked, str):
         return asked if got.casefold() == asked.casefold() else got
     if isinstance(got, int | float) and isinstance(asked, int | float):

@@ -297,6 +297,11 @@ class EngineCard(Entry):
     failures: list[LogPattern] = []
 
     @property
+    def forms(self) -> list[tuple[str, ...]]:
+        """The words that its command line may begin with, the usual ones first."""
+        return [tuple(self.program), *map(tuple, self.programs)]
+
+    @property
     def newest(self) -> str:
         """The newest known version."""
         return self.versions[-1]

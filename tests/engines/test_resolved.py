@@ -67,6 +67,7 @@ def test_what_vllm_prints() -> None:
 
 def test_nothing_is_read_behind_what_cannot_be() -> None:
     assert settings("a=1, b=Odd(c=], d=2), a=3") == {"a": 1, "b": {}}
+    assert settings("a=1, b=[2, : 3], c=4") == {"a": 1}, "a colon alone is no item, and does not repeat for ever"
 
 
 def made_of(name: str, version: str, said: dict[str, Any], **knobs: Any) -> Resolved:
