@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from autotune.engines import Engine, engine, recognise, split_command
-from autotune.engines.detect import Installation, find, lacking_modules
+from autotune.engines.detect import find, lacking_modules
 from autotune.engines.installed_options import options_of, stand_in
 from autotune.engines.translate import translate, translate_arguments
 from autotune.errors import BadInput
@@ -24,13 +24,7 @@ from autotune.trial import Command
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The engines of a study, and what the user asked of them, translated to their versions.
-
-    Attributes:
-        installed: by name, those that are launched from this machine.
-        versions: by name, of every engine that is searched or spoken of.
-        notes: what was translated, and what could not be learnt.
-    """
+    """The engines of a study by name, and what the user asked of them, translated to their versions."""
 
     installed: Mapping[str, InstalledEngine]
     versions: Mapping[str, str]
@@ -65,7 +59,6 @@ def choose(
     """Look for the engines where they are launched from this machine, and translate what was asked of them.
 
     Args:
-        wanted: the engines that are searched.
         asked: the baseline, and the arguments to pass through by engine, as they were typed.
         elsewhere: where engines are started, if that is not from this machine's installation; empty: it is.
         asked_versions: by name, the version that was asked for, or that the engine's container image has.
@@ -84,16 +77,26 @@ def choose(
         notes += [f"--engine-bin {n} is not used: {n} is neither searched nor the baseline's" for n in unknown]
         binaries, said = _with_baseline_s(baseline, owner, binaries, library)
         notes += said
-        for name, installation in _installations(kinds, binaries):
-            table, warning = options_of(kinds[name], installation, notify)
+        for name, kind in list(kinds.items()):
+            try:
+                there = find(kind.card, binaries.get(name))
+            except BadInput:
+                if name in binaries:
+                    raise
+                continue
+            table, warning = options_of(kind, there, notify)
             notes += [warning] if warning else []
-            program = installation.program
-            lacking = tuple(lacking_modules(kinds[name].card, installation))
+            lacking = tuple(lacking_modules(kind.card, there))
             installed[name] = InstalledEngine(
-                program=program, version=installation.version, asked=warning is None, lacking=lacking
+                program=there.program, version=there.version, asked=warning is None, lacking=lacking
             )
-            kinds[name] = kinds[name].installed(program, table)
-            _check_version(kinds[name], asked_versions.get(name), installation)
+            kinds[name] = kind = kind.installed(there.program, table)
+            asked_version = asked_versions.get(name)
+            if asked_version is not None and Version(kind.version(asked_version)) != Version(there.release):
+                raise BadInput(
+                    f"--engine {name}=={asked_version}: {kind.card.title} {there.version} is installed "
+                    f"({there.program[0]}); name that version's program with --engine-bin {name}=PATH"
+                )
     elif binaries:
         where = f"trials on {elsewhere} start no engine of this machine"
         raise BadInput(f"--engine-bin would not be used: {where}; leave it out, or say --on process")
@@ -109,30 +112,6 @@ def choose(
             passed[name], said = translate_arguments(kinds[name], text, versions[name])
             notes += said
     return Chosen(installed, versions, baseline, passed, tuple(dict.fromkeys(notes)))
-
-
-def _check_version(kind: Engine, asked: str | None, installed: Installation) -> None:
-    """Raise `BadInput` where another version was asked for than is installed."""
-    if asked is not None and Version(kind.version(asked)) != Version(installed.release):
-        raise BadInput(
-            f"--engine {kind.name}=={asked}: {kind.card.title} {installed.version} is installed "
-            f"({installed.program[0]}); name that version's program with --engine-bin {kind.name}=PATH"
-        )
-
-
-def _installations(kinds: Mapping[str, Engine], binaries: Mapping[str, Path]) -> Iterator[tuple[str, Installation]]:
-    """Find the installed engines; raises `BadInput` when a program that the user named is no such engine.
-
-    Args:
-        binaries: engine name to the program that the user named; others are looked for on the PATH, and left out where
-            it does not have them.
-    """
-    for name, kind in list(kinds.items()):
-        try:
-            yield name, find(kind.card, binaries.get(name))
-        except BadInput:
-            if name in binaries:
-                raise
 
 
 def _with_baseline_s(
@@ -161,33 +140,29 @@ def _with_baseline_s(
     return binaries, []
 
 
+def _owner(baseline: str | None, library: Library) -> str | None:
+    """Recognise the baseline's engine; None without a baseline, or where it is no engine's command (refused later)."""
+    with suppress(BadInput):
+        return recognise(split_command(baseline).argv, library).name if baseline is not None else None
+    return None
+
+
 def from_here(command: Command, kind: Engine) -> Command:
     """Replace a command's bare program name by the installed program; a path stays as it is."""
     arguments = kind.arguments(command.argv)
     if arguments is None or "/" in command.argv[0]:
         return command
-    typed = command.argv[: len(command.argv) - len(arguments)]
-    return replace(command, argv=(*_same_form(typed, kind.program), *arguments))
-
-
-def _same_form(typed: Sequence[str], program: Sequence[str]) -> Sequence[str]:
-    """Begin the installed program's command line as it was typed: by its script, or as a module of its Python."""
-    is_module, was_module = typed[1:2] == ("-m",), tuple(program[1:2]) == ("-m",)
-    if tuple(typed[1:]) == tuple(program[1:]):
-        return program
+    typed, program = command.argv[: len(command.argv) - len(arguments)], kind.program
+    if typed[1:] == program[1:]:
+        return replace(command, argv=(*program, *arguments))
+    # As it was typed: by its script, or as a module of its Python.
+    is_module, was_module = (words[1:2] == ("-m",) for words in (typed, program))
     if is_module is was_module and (is_module or Path(program[0]).name == typed[0]):
-        return (program[0], *typed[1:])
+        return replace(command, argv=(program[0], *typed[1:], *arguments))
     beside = Path(shutil.which(program[0]) or program[0]).with_name("python3" if is_module else typed[0])
     # Where there is none the usual way takes the same arguments.
-    return (str(beside), *typed[1:]) if os.access(beside, os.X_OK) else program
-
-
-def _owner(baseline: str | None, library: Library) -> str | None:
-    """Recognise the baseline's engine; None without a baseline, or where it is no engine's command (refused later)."""
-    if baseline is not None:
-        with suppress(BadInput):
-            return recognise(split_command(baseline).argv, library).name
-    return None
+    words = (str(beside), *typed[1:]) if os.access(beside, os.X_OK) else program
+    return replace(command, argv=(*words, *arguments))
 
 
 def engine_of(name: str, installed: Mapping[str, InstalledEngine], library: Library, notify: Notify) -> Engine:
@@ -206,9 +181,6 @@ def engine_of(name: str, installed: Mapping[str, InstalledEngine], library: Libr
             f"{kind.card.title} ({named}) is {now.version} now, and the study began with {chosen.version}: "
             "their figures cannot be compared; begin a new study, or install that version again"
         )
-    table = (
-        options_of(kind, replace(now, program=chosen.program), notify)[0]
-        if chosen.asked
-        else stand_in(kind, now.release)
-    )
-    return kind.installed(chosen.program, table)
+    if chosen.asked:
+        return kind.installed(chosen.program, options_of(kind, replace(now, program=chosen.program), notify)[0])
+    return kind.installed(chosen.program, stand_in(kind, now.release))

@@ -18,7 +18,7 @@ from autotune.space.context import Context, default_of, servers_of
 from autotune.space.entry import in_range
 from autotune.space.expression import Namespace, evaluate, fill, fill_value, names, template_names
 from autotune.space.library import spaces_root
-from autotune.space.schema import Addition, EngineCard, Knob
+from autotune.space.schema import Addition, EngineCard
 from autotune.trial import Command, Configuration, Scalar
 
 RULE = "not in this version's --help"
@@ -29,12 +29,10 @@ class ParsedCommand:
     """An engine's command line as that engine's parser of that version reads it.
 
     Attributes:
-        model: the model as it was written: an id or a path.
+        model: an id or a path, as it was written.
         args: every option by destination and by long spelling, defaults included.
         given: destinations of the options that stood on the command line.
-        env: the settings in front of the command.
         config: content of the engine's own config file.
-        servers: how many servers the command starts.
     """
 
     engine: str
@@ -83,10 +81,9 @@ class Engine:
         return self.card.engine
 
     def version(self, text: str | None = None) -> str:
-        """Resolve a text to a version; the newest known for None.
+        """Resolve a text to a version: one that `known_version` finds, else its own number; the newest for None.
 
-        A known one where `known_version` finds it; any other keeps its number, which ranges compare, and borrows the
-        options of the closest known one. Raises `BadInput` naming the known versions where the text is no version.
+        Raises `BadInput` naming the known versions where the text is no version.
         """
         if self._installed is not None and text in (None, self._installed.version):
             return self._installed.version
@@ -123,7 +120,7 @@ class Engine:
         return f"no table of the options of {self.card.title} {version} is known; that of {near}, the nearest, is used"
 
     def by_distance(self, version: str) -> list[str]:
-        """The known versions, the closest release first; of two the older one."""
+        """Sort the known versions, the closest release first; of two the older one."""
 
         def number(text: str) -> int:
             wanted = Version(text)
@@ -149,11 +146,7 @@ class Engine:
         return read_table(path)
 
     def default_knobs(self, context: Context, settings: Mapping[str, Scalar] | None = None) -> dict[str, Scalar]:
-        """Compute the engine's defaults on all GPUs: the card's ``on_node``, and every other knob's default beside it.
-
-        Args:
-            settings: knobs that have another value; defaults that depend on them follow.
-        """
+        """Compute the engine's defaults on all GPUs: settings, the card's ``on_node``, and what follows from these."""
         scope = context.scope({"replicas": 1, **(settings or {})})
         fixed = {**{name: fill_value(value, scope) for name, value in self.card.on_node.items()}, **(settings or {})}
         knobs: dict[str, Scalar] = {}
@@ -230,9 +223,11 @@ class Engine:
 
     def arguments(self, argv: Sequence[str]) -> tuple[str, ...] | None:
         """Cut the engine's program off a command line; None when the program is another one."""
-        for program in sorted([self.program, self.card.program, *self.card.programs], key=len, reverse=True):
-            if _begins(argv, program):
-                return tuple(argv[len(program) :])
+        for program in sorted([self.program, *self.card.forms], key=len, reverse=True):
+            if len(argv) >= len(program) and tuple(argv[1 : len(program)]) == program[1:]:
+                name = PurePosixPath(argv[0]).name
+                if program[0] in (argv[0], name) or (program[0] == "python3" and name.startswith("python")):
+                    return tuple(argv[len(program) :])
         return None
 
     def parse(self, command: Command, version: str) -> ParsedCommand:
@@ -248,8 +243,8 @@ class Engine:
         if not model or (self.card.model_flag is None and not {"model_tag", "model"} & set(given)):
             raise BadInput(f"{self.name} {version}: error: the command names no model: {' '.join(command.argv)}")
         config = self.config(values, command, version)
-        given_names, env = frozenset(given), dict(command.env)
-        return ParsedCommand(self.name, version, str(model), values, given_names, env, config, command.replicas)
+        env = dict(command.env)
+        return ParsedCommand(self.name, version, str(model), values, frozenset(given), env, config, command.replicas)
 
     def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
         """Rewrite the arguments as the engine does before it parses them."""
@@ -274,9 +269,8 @@ class Engine:
 
     @staticmethod
     def scope(parsed: ParsedCommand, context: Context) -> dict[str, Any]:
-        """The names that a reading sees."""
-        spaces = {"args": parsed.args, "env": parsed.env, "config": parsed.config}
-        named = {name: Namespace(values) for name, values in spaces.items()}
+        """Return the names that a reading sees."""
+        named = {name: Namespace(getattr(parsed, name)) for name in ("args", "env", "config")}
         return {**context.scope({}), **named, "servers": parsed.servers}
 
     def reading(self, knob: str, version: str) -> str:
@@ -302,47 +296,34 @@ def _holding(additions: Sequence[Addition], scope: Mapping[str, Any], version: s
     return [a for a in additions if in_range(version, a.versions) and evaluate(a.when, scope)]
 
 
-def _begins(argv: Sequence[str], program: Sequence[str]) -> bool:
-    if len(argv) < len(program) or tuple(argv[1 : len(program)]) != tuple(program[1:]):
-        return False
-    name = PurePosixPath(argv[0]).name
-    return program[0] in (argv[0], name) or (program[0] == "python3" and name.startswith("python"))
-
-
 def accepted(
     engine: Engine, context: Context, configurations: Sequence[Configuration]
 ) -> tuple[list[Configuration], dict[str, int]]:
-    """The configurations whose command the engine version's parser accepts, and how many it refuses, by its message.
+    """Return the configurations whose command the version's parser accepts, and how many it refuses, by its message.
 
-    A command line is made of parts: the options of one knob, or what goes along with every configuration. Each is
-    parsed once per values of the knobs that it depends on. A configuration counts for the first part that is refused.
+    A command line is made of parts: the options of one knob, or what goes along with every configuration (None). Each
+    is parsed once per values of the knobs that it depends on. A configuration counts for the first part refused.
     """
+    of_model = context.model.engines.get(engine.name)
+    used: dict[str | None, set[str]] = {}
+    for name, knob in engine.card.knobs.items():
+        cases = knob.default if isinstance(knob.default, list) else []
+        used[name] = {name}.union(names(knob.active), _names(knob.emit), *(names(case.when) for case in cases))
+    used[None] = _names([*(of_model.always if of_model else []), *engine.card.always])
     left, counts = list(configurations), Counter[str]()
-    for part, depends in _parts(engine, context).items():
-        one_of_each = {_values(one, depends): one for one in left}
-        refusals = {values: _refusal(engine, context, part, one) for values, one in one_of_each.items()}
+    for part, depends in used.items():
+        ordered = [name for name in engine.card.knobs if name in depends]
+        values = [tuple([one.knobs[name] for name in ordered]) for one in left]
+        one_of_each = dict(zip(values, left, strict=True))
+        refusals = {key: _refusal(engine, context, part, one) for key, one in one_of_each.items()}
         if any(refusals.values()):
-            said = [refusals[_values(one, depends)] for one in left]
-            counts.update(refusal for refusal in said if refusal is not None)
-            left = [one for one, refusal in zip(left, said, strict=True) if refusal is None]
+            counts.update(refusal for key in values if (refusal := refusals[key]) is not None)
+            left = [one for one, key in zip(left, values, strict=True) if refusals[key] is None]
     return left, dict(counts)
 
 
-def _values(configuration: Configuration, names: Sequence[str]) -> tuple[Scalar, ...]:
-    return tuple([configuration.knobs[name] for name in names])
-
-
-def _parts(engine: Engine, context: Context) -> dict[str | None, tuple[str, ...]]:
-    """Names of the knobs that each part's options depend on; a part is a knob's name, None what every command has."""
-    of_model = context.model.engines.get(engine.name)
-    always = [*(of_model.always if of_model else []), *engine.card.always]
-    used: dict[str | None, set[str]] = {name: {name} | _names(knob) for name, knob in engine.card.knobs.items()}
-    used[None] = _names_of(always)
-    return {part: tuple(name for name in engine.card.knobs if name in knobs) for part, knobs in used.items()}
-
-
 def _refusal(engine: Engine, context: Context, knob: str | None, configuration: Configuration) -> str | None:
-    """The parser's message where it refuses a part of a configuration's command, e.g. an unrecognised option."""
+    """Return the parser's message where it refuses a part of a command, e.g. an unrecognised option."""
     scope, table = context.scope(configuration.knobs), engine.table(context.version)
     try:
         if knob is None:
@@ -358,21 +339,15 @@ def _refusal(engine: Engine, context: Context, knob: str | None, configuration: 
         # beginning of the right one gives back what was asked for.
         options = [word.partition("=")[0].partition(".")[0] for word in command.argv if word.startswith("--")]
         lost = [option for option in options if option not in table.flags]
-        if lost and knob is not None:
-            read = engine.knobs(parsed, context).knobs
-            lost = [] if read[knob] == scope[knob] else lost
+        if lost and knob is not None and engine.knobs(parsed, context).knobs[knob] == scope[knob]:
+            return None
     except BadInput as error:
         return str(error)
     return f"{engine.name} {context.version}: error: unrecognized arguments: {lost[0]}" if lost else None
 
 
-def _names(knob: Knob) -> set[str]:
-    cases = knob.default if isinstance(knob.default, list) else []
-    conditions = [knob.active, *(case.when for case in cases)]
-    return {name for condition in conditions for name in names(condition)} | _names_of(knob.emit)
-
-
-def _names_of(additions: Sequence[Addition]) -> set[str]:
+def _names(additions: Sequence[Addition]) -> set[str]:
+    """Return the names in the expressions of some additions."""
     used: set[str] = set()
     for addition in additions:
         used |= names(addition.when)

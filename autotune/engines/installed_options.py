@@ -31,7 +31,7 @@ _PREFIX = re.compile(r"\d+(\.\d+)?")
 def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple[OptionTable, str | None]:
     """Find the table of an installation's options; with a warning where another version's stands in.
 
-    What its parser says is kept below `cache_folder`. Where the parser cannot be asked, the shipped table of its
+    Its parser's answer is kept below `cache_folder`. Where the parser cannot be asked, the shipped table of its
     version, or of the nearest one, stands in.
     """
     if engine.card.installation.help is None:
@@ -40,14 +40,20 @@ def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple
     shipped = engine.table(near)
     digest = hashlib.sha256(json.dumps([installed.program, installed.version]).encode()).hexdigest()[:12]
     path = cache_folder() / f"{engine.name}-{installed.release}-{digest}.json"
-    table = _table(_cached(path, installed), shipped, installed)
-    if table is None:
-        notify(f"asking {engine.card.title} {installed.release} for its options (once; this takes up to a minute)")
-        rows = _asked(engine, installed)
-        table = _table(rows, shipped, installed)
-        if table is not None:
-            _keep(path, installed, rows)
-    if table is not None:
+    # A file that is damaged, or of another version, is as good as none.
+    with suppress(OSError, ValueError):
+        document = json.loads(path.read_text(encoding="utf-8"))
+        known = isinstance(document, dict) and document.get("version") == installed.version
+        if known and (table := _table(document.get("options"), shipped, installed)) is not None:
+            return table, None
+    notify(f"asking {engine.card.title} {installed.release} for its options (once; this takes up to a minute)")
+    rows = _asked(engine, installed)
+    if (table := _table(rows, shipped, installed)) is not None:
+        document = {"program": list(installed.program), "version": installed.version, "options": rows}
+        # Without a cache the engine is asked again next time; that is no reason to fail.
+        with suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_atomically(path, json.dumps(document))
         return table, None
     what = "the shipped table" if near == installed.release else f"the shipped table of {near}, the nearest one,"
     return stand_in(engine, installed.release), (
@@ -57,7 +63,7 @@ def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple
 
 
 def cache_folder() -> Path:
-    """``$XDG_CACHE_HOME/autotune/options``, by default below ``~/.cache``."""
+    """Return ``$XDG_CACHE_HOME/autotune/options``, by default below ``~/.cache``."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else expanded("~", "XDG_CACHE_HOME") / ".cache") / "autotune" / "options"
 
@@ -73,12 +79,8 @@ def as_measured(engine: Engine, text: str) -> tuple[Engine, str]:
     """Load an engine as of a measured version, and the version in the form that ranges compare.
 
     A version that is not known keeps its own number, so that defaults, rules and figures see what was measured; only
-    its options are borrowed: of the nearest known one, and of the others what it lacks (`Engine.table`). A prefix
-    (``0.11``) is the known version that it begins. Words behind the number are left out (``0.17.post1.dev (pytorch
-    backend)``).
-
-    Raises:
-        BadInput: the text begins with no version.
+    its options are borrowed (`Engine.table`). A prefix (``0.11``) is the known version that it begins. Words behind the
+    number are left out (``0.17.post1.dev (pytorch backend)``). Raises `BadInput` where the text begins with no version.
     """
     word = (text.split() or [""])[0].strip().removeprefix("v").rstrip(".")
     try:
@@ -120,38 +122,18 @@ def _table(rows: Any, near: OptionTable, installed: Installation) -> OptionTable
     if not isinstance(rows, list) or not rows:
         return None
     known = {flag: option for option in near.options for flag in option.flags}
+    options: list[Option] = []
     try:
-        options = tuple(_option(row, next((known[f] for f in row["flags"] if f in known), None)) for row in rows)
+        for row in rows:
+            before = next((known[flag] for flag in row["flags"] if flag in known), None)
+            valued = row["action"] in {"store", "append"}
+            kind = (row["type"] or (before.type if before else "str")) if valued else "str"
+            # A default that is no plain value stays as it is in the near version.
+            default = row["default"] if row["default"] is not None or before is None else before.default
+            default = None if row["action"] == "store_true" else default
+            options.append(Option.model_validate({**row, "type": kind, "default": default}))
     except (KeyError, TypeError, ValueError):
         return None
     # Another version may have other keys, and no parser knows them: none is refused.
     keys = near.config_keys if near.version == installed.release else frozenset()
-    return OptionTable(near.engine, installed.release, options, keys)
-
-
-def _option(row: dict[str, Any], before: Option | None) -> Option:
-    """Make an option of a row of `ask_parser`.
-
-    Args:
-        before: the option in a near version; a default that is no plain value stays as it is there.
-    """
-    kind = (row["type"] or (before.type if before else "str")) if row["action"] in {"store", "append"} else "str"
-    default = row["default"] if row["default"] is not None or before is None else before.default
-    return Option.model_validate({**row, "type": kind, "default": None if row["action"] == "store_true" else default})
-
-
-def _cached(path: Path, installed: Installation) -> Any:
-    """Read the cached answer; None when there is none, or the file is damaged."""
-    with suppress(OSError, ValueError):
-        document = json.loads(path.read_text(encoding="utf-8"))
-        if isinstance(document, dict) and document.get("version") == installed.version:
-            return document.get("options")
-    return None
-
-
-def _keep(path: Path, installed: Installation, rows: Any) -> None:
-    document = {"program": list(installed.program), "version": installed.version, "options": rows}
-    # Without a cache the engine is asked again next time; that is no reason to fail.
-    with suppress(OSError):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write_atomically(path, json.dumps(document))
+    return OptionTable(near.engine, installed.release, tuple(options), keys)

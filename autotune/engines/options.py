@@ -33,7 +33,7 @@ class OptionTable:
 
     Attributes:
         config_keys: keys of the engine's own config file, nested ones dotted; empty = none, or not known which.
-        borrowed: whether it is another version's, so that what it lacks may be there all the same.
+        borrowed: from another version, so that what it lacks may be there all the same.
     """
 
     engine: str
@@ -48,7 +48,7 @@ class OptionTable:
 
     @property
     def defaults(self) -> dict[str, Any]:
-        """Every name of every option to its default."""
+        """Map every name of every option to its default."""
         return {
             name: False if option.default is None and option.action == "store_true" else option.default
             for option in self.options
@@ -57,15 +57,14 @@ class OptionTable:
 
     @property
     def flags(self) -> frozenset[str]:
-        """Every spelling, with the ``--no-`` ones of boolean options."""
+        """Return every spelling, with the ``--no-`` ones of boolean options."""
         boolean = (f for o in self.options if o.action == "boolean_optional" for f in o.flags if f.startswith("--"))
         return frozenset([*(f for o in self.options for f in o.flags), *(f"--no-{f[2:]}" for f in boolean)])
 
     def lent_to(self, version: str, others: Sequence[OptionTable] = ()) -> OptionTable:
-        """The table for a version without one, with no key of a config file refused.
+        """Make the table of a version without one, with others' options where this one has none of their spellings.
 
-        Args:
-            others: tables whose options are added where this one has none of their spellings.
+        No key of a config file is refused.
         """
         options = list(self.options)
         for table in others:
@@ -84,7 +83,7 @@ def read_table(path: Path) -> OptionTable:
 
 
 def human_int(text: str) -> int:
-    """``64k`` = 64000, ``64K`` = 65536; ``auto`` = -1."""
+    """Read ``64k`` as 64000, ``64K`` as 65536 and ``auto`` as -1."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kKmMgGtT])", text.strip())
     if match:
         return int(float(match[1]) * _SUFFIXES[match[2]])
@@ -121,12 +120,7 @@ class _Retired(argparse.Action):
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Parses an engine's arguments as the engine's own parser of that version does, and refuses with its messages.
-
-    Args:
-        positional: the model is the first positional argument.
-        abbreviations: whether an unambiguous beginning of a long option stands for it.
-    """
+    """Parses an engine's arguments as the engine's own parser of that version does, and refuses with its messages."""
 
     def __init__(self, table: OptionTable, *, positional: bool, abbreviations: bool) -> None:
         super().__init__(prog=table.engine, add_help=False, allow_abbrev=abbreviations)
@@ -136,18 +130,15 @@ class OptionParser(argparse.ArgumentParser):
         if positional:
             self.add_argument("model_tag", nargs="?", default=argparse.SUPPRESS)
         for option in table.options:
-            self._add(option)
-
-    def _add(self, option: Option) -> None:
-        keywords: dict[str, Any] = {"dest": option.dest, "default": argparse.SUPPRESS, "action": option.action}
-        if option.action == "retired":
-            keywords["nargs"] = 0
-        elif option.action in {"store", "append"}:
-            choices = [choice for choice in option.choices if choice is not None] or None
-            keywords |= {"type": _TYPES[option.type], "choices": choices, "nargs": option.nargs}
-            if option.const is not None and option.nargs == "?":
-                keywords["const"] = option.const
-        self.add_argument(*option.flags, **keywords)
+            keywords: dict[str, Any] = {"dest": option.dest, "default": argparse.SUPPRESS, "action": option.action}
+            if option.action == "retired":
+                keywords["nargs"] = 0
+            elif option.action in {"store", "append"}:
+                choices = [choice for choice in option.choices if choice is not None] or None
+                keywords |= {"type": _TYPES[option.type], "choices": choices, "nargs": option.nargs}
+                if option.const is not None and option.nargs == "?":
+                    keywords["const"] = option.const
+            self.add_argument(*option.flags, **keywords)
 
     def error(self, message: str) -> NoReturn:
         close: list[str] = []
@@ -158,11 +149,11 @@ class OptionParser(argparse.ArgumentParser):
         raise RefusedCommand(f"{self._table.engine} {self._table.version}", message, hint)
 
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """The options that were given, by destination, and ``model_tag``; raises `BadInput` where the engine exits."""
+        """Return the given options, by destination, and ``model_tag``; raises `BadInput` where the engine exits."""
         return vars(self.parse_args(list(arguments)))
 
     def values(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Every option by every name, defaults for what was not given."""
+        """Return every option by every name, defaults for what was not given."""
         values = self._table.defaults
         for option in self._table.options:
             if option.dest in given:
@@ -172,16 +163,16 @@ class OptionParser(argparse.ArgumentParser):
 
 @lru_cache(maxsize=32)
 def parser_of(table: OptionTable, positional: bool, abbreviations: bool) -> OptionParser:
-    """The parser of a table, made once: it takes longer than to parse a hundred commands."""
+    """Make the parser of a table, once: it takes longer than to parse a hundred commands."""
     return OptionParser(table, positional=positional, abbreviations=abbreviations)
 
 
 def expand_file(arguments: Sequence[str], files: Mapping[str, str], at: int) -> list[str]:
-    """Put the options of a ``--config`` file into the arguments at a position, so that the command line wins.
+    """Put the options of a ``--config`` file behind the first arguments, so that the command line wins.
 
     Args:
         files: content of files that come with the command; others are read from disk.
-        at: how many arguments stay in front, e.g. a positional model.
+        at: arguments that stay in front, e.g. a positional model.
 
     Raises `BadInput` when the file cannot be read or is no mapping.
     """
@@ -195,11 +186,19 @@ def expand_file(arguments: Sequence[str], files: Mapping[str, str], at: int) -> 
     document = read_mapping(name if equals else words[index + 1], files)
     del words[index : index + (1 if equals else 2)]
     at = min(at, len(words))
-    return [*words[:at], *_file_words(document), *words[at:]]
+    options: list[str] = []
+    for key, value in document.items():
+        if isinstance(value, bool):
+            options += [f"--{key}"] if value else []
+        elif isinstance(value, list):
+            options += [f"--{key}", *map(str, value)]
+        else:
+            options += [f"--{key}", json.dumps(value) if isinstance(value, Mapping) else str(value)]
+    return [*words[:at], *options, *words[at:]]
 
 
 def read_mapping(name: str, files: Mapping[str, str]) -> dict[str, Any]:
-    """The YAML mapping in a file that comes with a command or lies on disk; raises `BadInput` when there is none."""
+    """Read the YAML mapping in a file of a command, or on disk; raises `BadInput` when there is none."""
     try:
         text = files[name] if name in files else Path(name).read_text(encoding="utf-8")
         document = yaml.safe_load(text) or {}
@@ -210,18 +209,3 @@ def read_mapping(name: str, files: Mapping[str, str]) -> dict[str, Any]:
     if not isinstance(document, dict):
         raise MalformedFile(name, "the top level is not a mapping of keys to values")
     return document
-
-
-def _file_words(document: Mapping[str, Any]) -> list[str]:
-    words: list[str] = []
-    for key, value in document.items():
-        option = f"--{key}"
-        if isinstance(value, bool):
-            words += [option] if value else []
-        elif isinstance(value, list):
-            words += [option, *(str(item) for item in value)]
-        elif isinstance(value, Mapping):
-            words += [option, json.dumps(value)]
-        else:
-            words += [option, str(value)]
-    return words

@@ -57,7 +57,7 @@ class PassedThrough:
         return self.given >= names | {("config", key.partition(".")[0]) for key in addition.config}
 
     def contradicts(self, kind: Engine, configuration: Configuration, context: Context) -> bool:
-        """Whether the engine would run another configuration, as an option that is passed through overrides it."""
+        """Return whether an option that is passed through makes the engine run another configuration."""
         parsed = kind.parse(self.command(kind, configuration, context), context.version)
         runs = effective(kind.card, kind.knobs(parsed, context), context).configuration
         return any(runs.knobs[name] != configuration.knobs[name] for name in self.related)
@@ -98,7 +98,7 @@ def passed_through(kind: Engine, context: Context, text: str, pins: Mapping[str,
 
 
 def _given(kind: Engine, parsed: ParsedCommand) -> set[tuple[str, str]]:
-    """What was given, by the names under which readings find it; a config file stands for all of its possible keys."""
+    """Return the names under which readings find what was given; a config file stands for all its possible keys."""
     options = [option for option in kind.table(parsed.version).options if option.dest in parsed.given]
     given = {("args", name) for option in options for name in option.names} | {("env", name) for name in parsed.env}
     if any(("args", _name(str(case.value))) in given for case in kind.card.config_flag):
@@ -108,12 +108,12 @@ def _given(kind: Engine, parsed: ParsedCommand) -> set[tuple[str, str]]:
 
 
 def _decides(kind: Engine, knob: str, parsed: ParsedCommand, context: Context, given: set[tuple[str, str]]) -> bool:
-    """Whether a knob's reading would be another one without what was given, as nothing or as some other value."""
-    spaces: dict[str, Mapping[str, Any]] = {"args": parsed.args, "env": parsed.env, "config": parsed.config}
+    """Return whether a knob would be read otherwise without what was given, as nothing or as some other value."""
     readings: list[Scalar] = []
     for absent in (None, object()):
         scope = context.scope({})
-        for space, values in spaces.items():
+        for space in ("args", "env", "config"):
+            values: Mapping[str, Any] = getattr(parsed, space)
             scope[space] = Namespace({n: absent if (space, n) in given else value for n, value in values.items()})
         with suppress(BadInput):
             readings.append(kind.read(knob, scope, parsed.version))
@@ -132,7 +132,6 @@ class EngineSpace:
     Attributes:
         pins: the pinned knobs that it has, with ``auto`` replaced by its default.
         chosen: the knobs of which the user left one value.
-        passed: what goes along with every command.
     """
 
     engine: Engine
@@ -152,7 +151,7 @@ class EngineSpace:
         return effective(self.card, Configuration(self.engine.name, knobs), self.context).configuration
 
     def without(self, configuration: Configuration) -> dict[str, Configuration]:
-        """A configuration's settings, each with what the engine makes of the command without it."""
+        """Map each of a configuration's settings to what the engine makes of the command without it."""
         settings = dict(configuration.knobs)
         for name in configuration.knobs:
             fewer = {other: value for other, value in settings.items() if other != name}

@@ -27,11 +27,7 @@ class Name:
 
 
 def translate(engine: Engine, command: Command, version: str) -> tuple[Command, list[str]]:
-    """Translate a command into the names of a version; with a sentence for each translated name.
-
-    Args:
-        version: a known version, or the installed one.
-    """
+    """Translate a command into the names of a known version; with a sentence for each translated name."""
     arguments = engine.arguments(command.argv)
     if arguments is None or not engine.card.renamed:
         return command, []
@@ -110,19 +106,15 @@ class _Translation:
     def _note(self, given: str, target: str) -> None:
         self.notes.append(f"translated {given} to {target} for {self._engine.card.title} {self._version}")
 
-    def _works(self, name: Name) -> bool:
-        ranges = [e.old_versions for e in self._renamed if e.old == name.name]
-        ranges += [e.new_versions for e in self._renamed if e.new == name.name]
-        held = any(in_range(self._version, versions) for versions in ranges)
-        return held and (not name.is_flag or name.name in self._flags)
-
     def _target(self, name: str, *, is_flag: bool) -> Name | None:
         """Find the nearest name, over any renamings, that works; None when the given one does, or none does."""
-        given = Name(name, is_flag)
-        reached = [given]
+        reached = [Name(name, is_flag)]
         for here in reached:
-            if self._works(here):
-                return None if here is given else here
+            ranges = [e.old_versions for e in self._renamed if e.old == here.name]
+            ranges += [e.new_versions for e in self._renamed if e.new == here.name]
+            held = any(in_range(self._version, versions) for versions in ranges)
+            if held and (not here.is_flag or here.name in self._flags):
+                return None if here is reached[0] else here
             reached += [n for n in self._neighbours(here) if n.name not in {other.name for other in reached}]
         return None
 

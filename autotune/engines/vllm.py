@@ -28,7 +28,13 @@ class VLLM(Engine):
         """Undo the shorthands; dotted keys come back as one JSON value per option."""
         positional = 1 if arguments and not arguments[0].startswith("-") else 0
         expanded = expand_file(arguments, command.files, positional)
-        words = [word for argument in _join_level(expanded) for word in self._rewrite(argument, version)]
+        words: list[str] = []
+        for argument in expanded:
+            if words and words[-1] == "-O" and argument.isdecimal():
+                words[-1] += argument
+            else:
+                words.append(argument)
+        words = [word for argument in words for word in self._rewrite(argument, version)]
         plain: list[str] = []
         dotted: dict[str, dict[str, Any]] = {}
         rest = iter(words)
@@ -52,17 +58,6 @@ class VLLM(Engine):
             return [argument]
         old = version.startswith("0.11.")
         return ["--compilation-config.level" if old else "--optimization-level", level[1]]
-
-
-def _join_level(arguments: Sequence[str]) -> list[str]:
-    """``-O 3`` as ``-O3``."""
-    joined: list[str] = []
-    for argument in arguments:
-        if joined and joined[-1] == "-O" and argument.isdecimal():
-            joined[-1] += argument
-        else:
-            joined.append(argument)
-    return joined
 
 
 def _merge(target: dict[str, dict[str, Any]], option: str, text: str) -> None:
