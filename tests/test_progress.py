@@ -11,7 +11,7 @@ from rich.console import Console
 
 from autotune.metrics.formulas import Slo
 from autotune.notify import Stage
-from autotune.outputs.progress import LiveBlock, Prediction, Progress, cost_line, first_trials, predict
+from autotune.outputs.progress import LiveBlock, Prediction, Progress, Running, cost_line, first_trials, predict
 from autotune.outputs.tracking.content import launch_tags
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
@@ -140,10 +140,9 @@ def test_a_terminal_shows_the_study_at_a_glance() -> None:
 def test_as_many_launches_are_shown_as_there_is_room_for() -> None:
     for height, expected in ((40, 8), (11, 5), (7, 1), (4, 1)):
         console = Console(file=StringIO(), force_terminal=True, width=40, height=height, _environ={})
-        block = LiveBlock(console)
-        block.facts, block.best = ["0/30"], ["nothing yet"]
+        block = LiveBlock("search", ["0/30"], best=["nothing yet"])
         for number in range(12):
-            block.begin(number, "vllm  its defaults", "starting", f"node-{number}")
+            block.running[number] = Running("vllm  its defaults", "starting", f"node-{number}", time.monotonic())
         drawn = console.render_lines(block, pad=False)
         rows = ["".join(part.text for part in line) for line in drawn]
         assert sum("running" in one for one in rows) == expected

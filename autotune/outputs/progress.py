@@ -9,7 +9,7 @@ import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
 from tempfile import TemporaryDirectory
@@ -54,9 +54,9 @@ class Prediction:
     """A launch as the simulator predicts it.
 
     Attributes:
-        value: of the objective; None where it fails or is not known.
-        interval90: of the value on a real node, where that is known.
-        seconds: of the node, from the start to the end of the load.
+        value: the objective's; None where it fails or is not known.
+        interval90: the value's on a real node.
+        seconds: node time from the start to the end of the load.
         failure: why it would not run.
     """
 
@@ -160,14 +160,9 @@ _LABEL = 12
 _PER_SECOND = 4
 
 
-@dataclass(slots=True)
-class _Running:
-    """A launch under way.
-
-    Attributes:
-        what: the configuration, in words.
-        since_s: it is doing what it does, by `time.monotonic`.
-    """
+@dataclass(frozen=True, slots=True)
+class Running:
+    """A launch under way: what it is, what it does, and since when by `time.monotonic`."""
 
     what: str
     doing: str
@@ -175,56 +170,27 @@ class _Running:
     since_s: float
 
 
+@dataclass(slots=True)
 class LiveBlock:
-    """The rows, drawn while the block is a context; what was printed above them stays.
+    """The rows below the lines: phase of the study with facts about it, launches under way by number, and the best."""
 
-    Attributes:
-        phase: of the study, in words.
-        facts: about it, the most important first.
-        ends_s: when the budget is spent at the latest, by `time.monotonic`; None: not known.
-        best: the best configuration so far, its value first.
-    """
-
-    def __init__(self, console: Console) -> None:
-        self.phase = ""
-        self.facts: Sequence[str] = ()
-        self.ends_s: float | None = None
-        self.best: Sequence[str] = ()
-        self._running: dict[int, _Running] = {}
-        self._console = console
-        self._live = Live(self, console=console, transient=True, refresh_per_second=_PER_SECOND)
-
-    def __enter__(self) -> LiveBlock:
-        self._live.start()
-        # Live has hidden it, and a killed tuner could not bring it back.
-        self._console.show_cursor(True)
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self._live.stop()
-
-    def enter_phase(self, phase: str) -> None:
-        """Show a phase in which nothing is launched."""
-        self.phase, self.facts, self.ends_s, self.best = phase, (), None, ()
-        self._running.clear()
-
-    def begin(self, number: int, what: str, doing: str, node: str) -> None:
-        """Show a launch from now on."""
-        self._running[number] = _Running(what, doing, node, time.monotonic())
-
-    def reach(self, stage: Stage) -> None:
-        """Show what a launch does now, if it has not ended meanwhile."""
-        running = self._running.get(stage.number)
-        if running is not None:
-            node = stage.node or running.node
-            self._running[stage.number] = _Running(running.what, stage.doing, node, time.monotonic())
-
-    def end(self, number: int) -> None:
-        """Show a launch no longer."""
-        self._running.pop(number, None)
+    phase: str = ""
+    facts: Sequence[str] = ()
+    ends_s: float | None = None
+    """When the budget is spent at the latest, by `time.monotonic`; None: not known."""
+    best: Sequence[str] = ()
+    running: dict[int, Running] = field(default_factory=dict)
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        rows = [(self.phase, self._facts()), *self._launches(options.size.height)]
+        now_s = time.monotonic()
+        left = [] if self.ends_s is None else [text.time_left(max(0.0, self.ends_s - now_s))]
+        rows: list[tuple[str, Sequence[str]]] = [(self.phase, [*self.facts, *left])]
+        # Copied at once: the main thread goes on while this one draws.
+        running, room = list(self.running.values()), max(1, min(_MOST_RUNNING, options.size.height - _OTHER_ROWS))
+        for one in running[:room]:
+            rows.append(("running", [f"{one.doing} {text.seconds(now_s - one.since_s)}".lstrip(), one.node, one.what]))
+        rows += [("", [f"and {len(running) - room} more"])] if len(running) > room else []
+        rows += [("next", ["is being chosen"])] if self.facts and not running else []
         rows += [("best", self.best)] if self.best else []
         for label, parts in rows[: max(1, options.size.height - 2)]:
             line = Text(f"{label:<{_LABEL}}{' · '.join(filter(None, parts))}", no_wrap=True, overflow="ellipsis")
@@ -233,52 +199,33 @@ class LiveBlock:
         # The cursor's own: ^C and the prompt after a kill -9 begin here, and spoil no row.
         yield Text("")
 
-    def _facts(self) -> Sequence[str]:
-        if self.ends_s is None:
-            return self.facts
-        return [*self.facts, text.time_left(max(0.0, self.ends_s - time.monotonic()))]
-
-    def _launches(self, height: int) -> list[tuple[str, Sequence[str]]]:
-        """A row per launch, of as many as a terminal of this height has room for."""
-        # Copied at once: the main thread goes on while this one draws.
-        running, now_s = list(self._running.values()), time.monotonic()
-        if not running and self.facts:
-            return [("next", ["is being chosen"])]
-        room = max(1, min(_MOST_RUNNING, height - _OTHER_ROWS))
-        rows: list[tuple[str, Sequence[str]]] = []
-        for one in running[:room]:
-            state = f"{one.doing} {text.seconds(now_s - one.since_s)}".lstrip()
-            rows.append(("running", [state, one.node, one.what]))
-        left = len(running) - room
-        return [*rows, ("", [f"and {left} more"])] if left > 0 else rows
-
 
 _MOST_KNOBS = 3
 """Knobs that a launch's line names; of those beyond it gives the number."""
 
 
 class Progress:
-    """One line per launch and, on a terminal, the study at a glance below them.
-
-    Args:
-        live: whether the lines are to have that block where the console can show it.
-    """
+    """One line per launch and, where the console is a terminal and `live`, the study at a glance below them."""
 
     def __init__(self, spec: StudySpec, console: Console, live: bool = True) -> None:
         self._spec, self._console, self._backend = spec, console, backend_of(spec)
-        self._block = LiveBlock(console) if live and console.is_interactive else None
+        self._block, self._live = LiveBlock(), None
+        if live and console.is_interactive:
+            self._live = Live(self._block, console=console, transient=True, refresh_per_second=_PER_SECOND)
         self._started_s = 0.0
         self._done_before: int | None = None
         self._candidates: CandidateSet
 
     def __enter__(self) -> Progress:
-        if self._block is not None:
-            self._block.__enter__()
+        if self._live is not None:
+            self._live.start()
+            # Live has hidden it, and a killed tuner could not bring it back.
+            self._console.show_cursor(True)
         return self
 
-    def __exit__(self, *exception: object) -> None:
-        if self._block is not None:
-            self._block.__exit__()
+    def __exit__(self, *_: object) -> None:
+        if self._live is not None:
+            self._live.stop()
 
     def opened(self, folder: Path, candidates: CandidateSet) -> None:
         """Say where everything will lie, and take up the candidates that launches will be of."""
@@ -297,30 +244,28 @@ class Progress:
             self.__enter__()
 
     def phase(self, text: str) -> None:
-        """Show a phase that is no launch."""
-        if self._block is not None:
-            self._block.enter_phase(text)
+        """Show a phase in which nothing is launched."""
+        block = self._block
+        block.phase, block.facts, block.ends_s, block.best, block.running = text, (), None, (), {}
 
     def note(self, message: str | Stage) -> None:
-        """Print a line about a problem that was mended, or about a long step of the preparation.
-
-        The stage of a launch is shown in its row alone.
-        """
+        """Print a line about a mended problem or a long step; the stage of a launch is shown in its row alone."""
         if not isinstance(message, Stage):
             self._console.print(message, highlight=False, soft_wrap=True, markup=False)
-        elif self._block is not None:
-            self._block.reach(message)
+        elif (one := self._block.running.get(message.number)) is not None:  # else it has ended meanwhile
+            node = message.node or one.node
+            self._block.running[message.number] = Running(one.what, message.doing, node, time.monotonic())
 
     def started(self, trial: Trial, launches: Sequence[Launch], phase: str) -> None:
         """Show what is being launched after the finished launches, in a phase of the study."""
         if self._done_before is None:
             self._done_before, self._started_s = len(launches), time.monotonic()
-        if self._block is not None:
-            what = described(self._history(launches), trial.configuration)
+        if self._live is not None:
+            what = f"{trial.configuration.engine}  {described(self._history(launches), trial.configuration)}"
             doing = "" if self._backend.virtual else "waiting"
-            self._block.begin(trial.number, f"{trial.configuration.engine}  {what}", doing, trial.node)
+            self._block.running[trial.number] = Running(what, doing, trial.node, time.monotonic())
             self._block.phase = phase
-            self._picture(self._block, launches)
+            self._picture(launches)
 
     def finished(self, launch: Launch, before: Sequence[Launch]) -> None:
         """Print one line: what was tried after the launches before, what came of it, and the best so far."""
@@ -329,19 +274,22 @@ class Progress:
         parts = [f"{trial.role.value:<8}", f"{trial.configuration.engine:<12}", tried, *self._outcome(launch, launches)]
         parts.append(text.seconds(sum(result.times_s.values())))
         parts += [f"on {result.node}"] if result.gpu_ids or not is_local(self._spec.executor) else []
-        parts += [self._best_line(launches), *([] if self._backend.virtual else [self._time_left(launches)])]
+        parts.append(self._best_line(launches))
+        if not self._backend.virtual:
+            left_s = self._left_s(launches)
+            parts.append("time left unknown" if left_s is None else text.time_left(left_s))
         # Its number is that of the report, of MLflow and of its folder.
         line = "  ".join([f"#{trial.number:<3}", f"{len(launches):>3}/{self._spec.launches}", *parts])
-        if self._block is not None:
-            self._block.end(trial.number)
-            self._picture(self._block, launches)
+        if self._live is not None:
+            self._block.running.pop(trial.number, None)
+            self._picture(launches)
         self._console.print(line, highlight=False, soft_wrap=True, markup=False)
 
-    def _picture(self, block: LiveBlock, launches: Sequence[Launch]) -> None:
+    def _picture(self, launches: Sequence[Launch]) -> None:
         """Bring the block up to the finished launches."""
         failed = sum(launch.result.state is not State.COMPLETE for launch in launches)
         label = self._backend.evidence.value.upper() if self._backend.evidence is not Evidence.MEASURED else ""
-        left_s = self._left_s(launches)
+        block, left_s = self._block, self._left_s(launches)
         block.ends_s = None if left_s is None else time.monotonic() + left_s
         block.facts = [f"{len(launches)}/{self._spec.launches}", label, f"{failed} failed" if failed else ""]
         history = self._history(launches)
@@ -388,10 +336,6 @@ class Progress:
             return f"best {objective.from_score(self._spec, fmean(evidence(history, best))):,.1f}"
         return "nothing keeps the limits yet" if history.measured and self._spec.slos else "no launch has run yet"
 
-    def _time_left(self, launches: Sequence[Launch]) -> str:
-        left_s = self._left_s(launches)
-        return "time left unknown" if left_s is None else text.time_left(left_s)
-
     def _left_s(self, launches: Sequence[Launch]) -> float | None:
         """The time of the rest of the budget, by the mean of the launches that ran, on as many nodes as until now."""
         done = len(launches)
@@ -426,14 +370,11 @@ def described(history: History, tried: Configuration) -> str:
     usual: Mapping[str, Scalar] = leader.knobs if leader and same else default_of(history, tried.engine)
     changes = [f"{name}={text.scalar(value)}" for name, value in tried.knobs.items() if value != usual.get(name)]
     more = [f"+{len(changes) - _MOST_KNOBS} more"] if len(changes) > _MOST_KNOBS else []
-    return " ".join([*changes[:_MOST_KNOBS], *more]) or _unchanged(history, tried)
-
-
-def _unchanged(history: History, tried: Configuration) -> str:
-    """Name a configuration without a change: its engine's defaults, or a baseline that was typed."""
+    if changes:
+        return " ".join([*changes[:_MOST_KNOBS], *more])
+    # A configuration without a change: its engine's defaults, or a baseline that was typed.
     items = history.candidates.items
-    typed = history.spec.baseline is not None and tried == items[history.candidates.baseline].configuration
-    if not typed:
+    if history.spec.baseline is None or tried != items[history.candidates.baseline].configuration:
         return "its defaults"
     name = "the recipe" if history.spec.recipe else "the typed command"
     default = any(items[p].configuration == tried for p in history.candidates.defaults)
