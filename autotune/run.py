@@ -13,7 +13,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from autotune.accuracy.gate import Gate
+from autotune.accuracy.check import Gate
 from autotune.backends import Evaluator, evaluator_for
 from autotune.errors import BadInput, CannotGoOn, Interrupted
 from autotune.executors import EvaluationSetup, Executor, retire_bad_node

@@ -404,6 +404,17 @@ class TrialResult(Evidenced):
     longest_request_tokens: int | None = None
     odds_of_starting: float | None = None
 
+    @property
+    def answers_right(self) -> bool | None:
+        """True if its answers are as good as the baseline's; None where they were not compared."""
+        return None if self.accuracy is None else self.accuracy.passed
+
+    def without_prompts(self) -> TrialResult:
+        """Leave out the examples of answers, whose prompts may be private; our own prompts stay."""
+        if self.accuracy is None or self.accuracy.kind == "builtin":
+            return self
+        return replace(self, accuracy=replace(self.accuracy, examples=()))
+
 
 @dataclass(frozen=True, slots=True)
 class Launch:

@@ -1,11 +1,14 @@
-"""The three checks behind one face: what a server's answers are, and whether they are as good as the baseline's.
+"""The three checks behind one face: a server's answers, and whether they are as good as the baseline's.
 
 What a check is told by a server is a JSON object (the evidence), so that it can be kept in a file and judged elsewhere.
+In a study `Gate` keeps it in the study's folder, ``accuracy/0007.json`` of launch 7, for its owner's eyes alone: the
+prompts of a task file may be private. A launch's row has what the check came to.
 """
 
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 import os
 import shlex
@@ -14,6 +17,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +35,9 @@ from autotune.serving import ShutdownTimeouts
 from autotune.serving.process import WatchdogClient
 from autotune.serving.processes import MARKER
 from autotune.serving.watchdog import Request
-from autotune.trial import Accuracy, Example
+from autotune.study.home import write_atomically
+from autotune.study.spec import StudySpec
+from autotune.trial import Accuracy, Example, Failure, FailureKind, Launch, State
 
 LIMIT_S = 4 * 3600
 """Of one run; a server may be asked thousands of questions."""
@@ -39,7 +45,7 @@ _TAIL = 300
 CheckEvidence = Mapping[str, Any]
 """One of the objects of `_EVIDENCE`."""
 Answered = Callable[[int], None]
-"""Is called after each prompt's answer, by several threads, with the number of all prompts."""
+"""Is called after each prompt's answer, with the number of all prompts."""
 EXAMPLES = 3
 NO_LOGPROBS = (
     "the engine gives no log-probabilities, so that answers are compared by their words alone: damage of less than "
@@ -405,3 +411,72 @@ def read_evidence(path: Path, kind: str) -> CheckEvidence:
             "write them with bench --accuracy … --save-result FILE on a running server"
         )
     return evidence
+
+
+def check_of_study(spec: StudySpec) -> Check | None:
+    """The check that a study asks for, None for none; raises `BadInput` where its task file has changed."""
+    if spec.accuracy is None:
+        return None
+    check = check_of(spec.accuracy)
+    if check.sha256 != spec.accuracy_sha256:
+        raise BadInput(f"--accuracy {spec.accuracy}: the task file has changed since the study began")
+    return check
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """Judges the launches of one study.
+
+    Attributes:
+        folder: the study's.
+        baseline: fingerprint of its configuration.
+    """
+
+    spec: StudySpec
+    folder: Path
+    baseline: str
+
+    def judged(self, launch: Launch, launches: Sequence[Launch]) -> Launch:
+        """The launch with what the check came to, and as failed where its answers are worse than the baseline's.
+
+        Args:
+            launches: finished before.
+        """
+        result = launch.result
+        # What is replayed was judged when it was recorded.
+        check = check_of_study(self.spec) if result.answers else None
+        if check is None:
+            return launch
+        evidence = dict(result.answers)
+        path = self._path(launch)
+        path.parent.mkdir(mode=0o700, exist_ok=True)
+        write_atomically(path, json.dumps(evidence), mode=0o600)
+        references = [] if self._is_baseline(launch) else self._references(launches)
+        if len(references) < check.baselines:
+            # The baseline itself, or one that cannot be compared with it: it did not run.
+            return replace(launch, result=replace(result, answers={}, accuracy=check.alone(evidence)))
+        try:
+            came = check.judge(references, evidence)
+        except BadInput as error:  # the baseline's answers are none to compare with
+            came = replace(check.alone(evidence), note=str(error))
+        result = replace(result, answers={}, accuracy=came)
+        if came.passed is False:
+            failure = Failure(FailureKind.ACCURACY, f"It answers worse than the baseline: {'; '.join(came.reasons)}.")
+            result = replace(result, state=State.FAILED, failure=failure, metrics={})
+        return replace(launch, result=result)
+
+    def _is_baseline(self, launch: Launch) -> bool:
+        return launch.trial.configuration.fingerprint == self.baseline
+
+    def _path(self, launch: Launch) -> Path:
+        return self.folder / "accuracy" / f"{launch.trial.number:04d}.json"
+
+    def _references(self, launches: Sequence[Launch]) -> list[CheckEvidence]:
+        """The baseline's answers, launch by launch, but for those whose file is gone or spoilt."""
+        references = []
+        for launch in launches:
+            check = launch.result.accuracy
+            if self._is_baseline(launch) and check is not None:
+                with suppress(BadInput):
+                    references.append(read_evidence(self._path(launch), check.kind))
+        return references

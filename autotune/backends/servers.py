@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from autotune.accuracy.asking import NoAnswers
-from autotune.accuracy.check import timed
-from autotune.accuracy.gate import check_of_study
+from autotune.accuracy.check import check_of_study, timed
 from autotune.backends import PHASES, Backend, backend_of
 from autotune.backends.readback import read_back, read_served
 from autotune.engines import Engine, engine

@@ -62,7 +62,7 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
     if done is not None:
         documents[RECOMMENDATION] = done.to_json()
     question = redact.document(spec.model_dump(mode="json"), secrets)
-    kept = launches if prompts else [_without_examples(launch) for launch in launches]
+    kept = launches if prompts else [replace(launch, result=launch.result.without_prompts()) for launch in launches]
     rows = (json.dumps(redact.document(_plain(row_of(one)), secrets), allow_nan=False) for one in kept)
     members = {name: _json(redact.document(document, secrets)) for name, document in documents.items()}
     members[STUDY] = yaml.safe_dump(question, sort_keys=False, width=120).encode()
@@ -179,14 +179,6 @@ def _secrets(spec: StudySpec, launches: Sequence[Launch]) -> set[str]:
         names = (reference_in(word)[1] for word in (*command.words, *command.env.values()))
         found |= {os.environ.get(name, "") for name in names if name is not None}
     return found - {"", redact.MASK}
-
-
-def _without_examples(launch: Launch) -> Launch:
-    """A launch without the examples of its answers, whose prompts may be private; those of our own stay."""
-    check = launch.result.accuracy
-    if check is None or check.kind == "builtin":
-        return launch
-    return replace(launch, result=replace(launch.result, accuracy=replace(check, examples=())))
 
 
 def _plain(row: dict[str, Any]) -> Any:

@@ -352,7 +352,7 @@ def _entry_of(
         longest=launch.result.longest_request_tokens,
         unfit=_is_unfit(spec, launch),
         answered=launch.result.accuracy is not None,
-        right=launch.result.accuracy.passed if launch.result.accuracy is not None else None,
+        right=launch.result.answers_right,
     )
 
 

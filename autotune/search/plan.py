@@ -22,7 +22,6 @@ import numpy as np
 from autotune.search.acquisition import GAIN, Suggestion, model_of, p_feasible
 from autotune.search.budget import LEAST_FINALS, RESERVE, before_finals, capacity, search_ends, usable_nodes
 from autotune.search.decide import finals, simplify
-from autotune.search.decide.accuracy import suspected
 from autotune.search.decide.sequential_test import Outcome, outcome
 from autotune.search.decide.verdict import judge
 from autotune.search.explain.explanation import LIKELY, ablated, most_telling
@@ -225,7 +224,7 @@ class Plan:
         """The best of the search, by launches before the finals alone; one that fell gives way to the next."""
         scores = searched.adjusted()
         model = model_of(self._kernels, scores)
-        leaders = sorted(ranked(model, scores), key=lambda p: suspected(history, p))
+        leaders = sorted(ranked(model, scores), key=lambda p: finals.suspected(history, p))
         spare = capacity(history) - len(searched) >= LEAST_TO_SHORTEN
         for leader in leaders:
             for position in self._shorter_first(scores, model, leader, spare):

@@ -14,7 +14,7 @@ from typing import Any
 from autotune.errors import BadInput, UnknownName
 from autotune.search import SAMPLERS
 from autotune.search.acquisition import model_of
-from autotune.search.decide.accuracy import wants_answers
+from autotune.search.decide.finals import wants_answers
 from autotune.search.decide.sequential_test import percent
 from autotune.search.decide.verdict import judge
 from autotune.search.explain.explanation import KnownNoEffects, explain, learned_figures, regret

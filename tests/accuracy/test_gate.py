@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from autotune.accuracy.builtin import contexts
-from autotune.accuracy.gate import Gate
+from autotune.accuracy.check import Gate
 from autotune.simulator.emulator.answers import AnswerSettings, GreedyAnswer
 from autotune.simulator.emulator.http import text_tokens
 from autotune.trial import Launch, Role, State

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.accuracy.gate import Gate
+from autotune.accuracy.check import Gate
 from autotune.errors import CannotGoOn
 from autotune.executors import Executor
 from autotune.run import _launches

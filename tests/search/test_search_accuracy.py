@@ -13,13 +13,12 @@ from rich.console import Console
 from search_landscapes import evaluate, make_spec, opened
 
 from autotune.accuracy.builtin import contexts
-from autotune.accuracy.check import TaskFile
-from autotune.accuracy.gate import Gate
+from autotune.accuracy.check import Gate, TaskFile
 from autotune.executors import LocalExecutor
 from autotune.outputs.progress import Progress
 from autotune.recommend import recommend
 from autotune.run import _launches
-from autotune.search.decide.accuracy import suspected, wants_answers
+from autotune.search.decide.finals import suspected, wants_answers
 from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.promises import GivenUp

@@ -12,7 +12,7 @@ from typing import Literal
 
 from markdown_it import MarkdownIt
 
-from autotune.outputs.report import StudyRecord, outcome, pictures, setup, tables, text
+from autotune.outputs.report import StudyRecord, answers, outcome, pictures, setup, tables, text
 from autotune.outputs.report.pictures import DARK, LIGHT, Part, Picture
 from autotune.study.recommendation import Verdict
 from autotune.trial import Evidence
@@ -132,7 +132,7 @@ _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] =
     ("How fast for each user, and how much for all?", (pictures.speed,)),
     ("Front of {objective} against {second}", (outcome.front,)),
     ("Is the gain more than chance?", (pictures.finals, tables.finals)),
-    ("Are the answers still right?", (tables.accuracy,)),
+    ("Are the answers still right?", (answers.section,)),
     ("What does each setting add?", (pictures.contributions, outcome.contributions)),
     ("What did nothing", (outcome.inert,)),
     ("Before and after", (outcome.comparison,)),

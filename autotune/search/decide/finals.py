@@ -9,6 +9,11 @@ favours neither.
 
 Control runs launch the baseline again during the search. One is due every `EVERY` launches of the whole study, on the
 node that has not had the baseline for longest, and on a node that may be slow.
+
+With ``--accuracy`` launches of the finals are asked for answers, the baseline's first: what its launches differ by
+themselves is what a finalist may differ. A finalist is asked once. One that fails is laid to its settings: to a value
+that is marked as lossy before all others, to none that a launch with right answers had. Candidates that share the
+cause are put to the test after all others.
 """
 
 from __future__ import annotations
@@ -20,16 +25,20 @@ from scipy.special import stdtrit
 
 from autotune.search.budget import capacity
 from autotune.search.decide import sequential_test as sequential
-from autotune.search.decide.accuracy import lacks_baseline
 from autotune.search.decide.sequential_test import Look, Spread, mean
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History
 from autotune.search.nodes import NodeScore, contrast, planned
-from autotune.trial import Role
+from autotune.study.spec import StudySpec
+from autotune.trial import Launch, Role, Scalar, Trial
 
 EVERY = 10
 """Launches after which the baseline is due again."""
 CHANGE_ERROR_RATE = 0.01
 """How often a steady node is said to have changed, two-sided."""
+BUILTIN = "builtin"
+_LOSSY, _OTHER, _CHANCE = 1.0, 0.1, 0.1
+"""Odds of a cause before anything is known: a value marked as lossy, any other, and what is no setting's fault."""
+_SUSPECT = 0.5
 
 
 def next_node(history: History, places: Sequence[str]) -> str | None:
@@ -244,3 +253,48 @@ def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int
             mine, theirs = counts.get(entry.node, (0, 0))
             counts[entry.node] = (mine + (entry.position != base), theirs + (entry.position == base))
     return counts
+
+
+def baselines_wanted(spec: StudySpec) -> int:
+    """Launches of the baseline whose answers are wanted: agreement takes two, a score one."""
+    return 0 if spec.accuracy is None else 2 if spec.accuracy == BUILTIN else 1
+
+
+def wants_answers(spec: StudySpec, trial: Trial, baseline: str, launches: Sequence[Launch]) -> bool:
+    """Whether a launch is asked for answers.
+
+    Args:
+        baseline: its fingerprint.
+        launches: finished before.
+    """
+    fingerprint = trial.configuration.fingerprint
+    checks = (one.result.accuracy for one in launches if one.trial.configuration.fingerprint == fingerprint)
+    done = [check for check in checks if check is not None]
+    if fingerprint == baseline:
+        roles = (Role.BASELINE, Role.CONTROL, Role.FINAL)
+        return trial.role in roles and len(done) < baselines_wanted(spec)
+    return spec.accuracy is not None and trial.role is Role.FINAL and all(check.passed is None for check in done)
+
+
+def lacks_baseline(history: History) -> bool:
+    """Whether the baseline's answers are too few to compare a finalist's with."""
+    asked = [e for e in history.at(history.candidates.baseline) if e.answered or e.pending]
+    return len(asked) < baselines_wanted(history.spec)
+
+
+def suspected(history: History, position: int) -> bool:
+    """Whether a candidate more likely than not shares what made a finalist answer worse."""
+    right = {history.candidates.baseline, *(e.position for e in history if e.right)}
+    cleared = {setting for other in right for setting in _settings(history, other)}
+    mine, odds = _settings(history, position), 1.0
+    for failed in dict.fromkeys(e.position for e in history if e.right is False):
+        lossy = {one.knob for one in history.given_up(failed) if one.kind == "lossy"}
+        causes = {s: _LOSSY if s[1] in lossy else _OTHER for s in _settings(history, failed) - cleared}
+        shared = sum(weight for setting, weight in causes.items() if setting in mine)
+        odds *= 1 - shared / (sum(causes.values()) + _CHANCE)
+    return odds < _SUSPECT
+
+
+def _settings(history: History, position: int) -> set[tuple[str, str, Scalar]]:
+    configuration = history.candidates.items[position].configuration
+    return {(configuration.engine, name, value) for name, value in configuration.knobs.items()}
