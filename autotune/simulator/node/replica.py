@@ -13,7 +13,6 @@ from collections import OrderedDict, deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Protocol
 
 import numpy as np
 
@@ -22,85 +21,8 @@ from autotune.loadgen.requests import Requests, Segment, prompt_segments
 from autotune.simulator.node.server import SimulatedServer
 
 
-class PrefixCache(Protocol):
-    """Which prompt prefixes are in a replica's pool; counts are tokens, in whole blocks of the pool."""
-
-    @property
-    def keeps(self) -> bool:
-        """True if it holds any prefix."""
-
-    def match(self, request: int) -> int:
-        """Tokens of the longest cached prefix of a request's prompt."""
-
-    def hold(self, request: int) -> None:
-        """Pin the prefix that an admitted request matched, until it is released."""
-
-    def keep(self, request: int) -> int:
-        """Cache the prefix of a computed prompt; returns the request's own tokens that the cache owns from now on."""
-
-    def keep_answer(self, request: int) -> int:
-        """Cache what a request that ended has generated; returns its tokens that the cache owns from now on."""
-
-    def release(self, request: int) -> None:
-        """Unpin the prefix of a request."""
-
-    def evict(self, tokens: float) -> float:
-        """Evict unpinned prefixes until so many tokens are free, or none is left; returns the tokens freed."""
-
-
-class GroupCache(PrefixCache):
-    """The prefix cache of a workload whose prompts share a prefix by group; evicts the least recently used."""
-
-    def __init__(self, server: SimulatedServer, requests: Requests) -> None:
-        block = server.block_tokens
-        self._group, self._tokens = requests.group, requests.prefix_tokens // block * block
-        self._on = server.prefix_caching and self._tokens > 0
-        self._users: dict[int, set[int]] = {}  # group -> requests that use its prefix; the latest used is last
-
-    @property
-    def keeps(self) -> bool:
-        return bool(self._users)
-
-    def match(self, request: int) -> int:
-        return self._tokens if int(self._group[request]) in self._users else 0
-
-    def hold(self, request: int) -> None:
-        self._used(request).add(request)
-
-    def keep(self, request: int) -> int:
-        group = int(self._group[request])
-        if not self._on or group < 0 or group in self._users:
-            return 0
-        self._users[group] = {request}
-        return self._tokens
-
-    def keep_answer(self, request: int) -> int:  # noqa: ARG002  nobody sends an answer again
-        return 0
-
-    def release(self, request: int) -> None:
-        self._used(request).discard(request)
-
-    def evict(self, tokens: float) -> float:
-        evicted = 0.0
-        for group in [group for group, users in self._users.items() if not users]:
-            if evicted >= tokens:
-                break
-            del self._users[group]
-            evicted += self._tokens
-        return evicted
-
-    def _used(self, request: int) -> set[int]:
-        """The users of a request's prefix, which becomes the most recently used; an empty set where it is not there."""
-        group = int(self._group[request])
-        users = self._users.pop(group, None)
-        if users is None:
-            return set()
-        self._users[group] = users
-        return users
-
-
-class BlockCache(PrefixCache):
-    """The blocks of one replica's pool, least recently used out first.
+class BlockCache:
+    """The prefix cache of one replica: blocks of its pool, least recently used out first.
 
     Args:
         blocks: hashes of each request's prompt, each covering all tokens up to its block's end; requests come and go.
@@ -123,7 +45,6 @@ class BlockCache(PrefixCache):
 
     @property
     def idle_tokens(self) -> int:
-        """Tokens that nobody uses now."""
         return self._tokens(self._idle)
 
     @property
@@ -137,7 +58,6 @@ class BlockCache(PrefixCache):
         return len(blocks) * self._block_tokens
 
     def _matched(self, request: int) -> list[int]:
-        """Whole blocks from the prompt's beginning."""
         return list(takewhile(lambda block: block in self._users or block in self._idle, self._blocks[request]))
 
     def hold(self, request: int) -> None:
@@ -148,27 +68,26 @@ class BlockCache(PrefixCache):
         self._held[request] = held
 
     def keep(self, request: int) -> int:
-        """Its computed blocks go into the cache; one that another request has put there meanwhile stays its own."""
+        """Cache a computed prompt's blocks, count their tokens; one that another put there meanwhile stays its own."""
         if not self._enabled:
             return 0
         held = self._held.setdefault(request, [])
         return self._add(held, self._blocks[request][len(held) :])
 
     def keep_answer(self, request: int) -> int:
-        """The blocks that it has filled while it decoded, as the engines keep them."""
+        """Cache the blocks that a request filled while it decoded, as the engines do; count their tokens."""
         if not self._enabled or request not in self._answers:
             return 0
         return self._add(self._held.setdefault(request, []), self._answers[request])
 
     def _add(self, held: list[int], blocks: Sequence[int]) -> int:
-        """Insert missing blocks, pinned by this request; returns the tokens inserted."""
         added = [block for block in blocks if block not in self._users and block not in self._idle]
         self._users.update(dict.fromkeys(added, 1))
         held += added
         return self._tokens(added)
 
     def release(self, request: int) -> None:
-        """Its blocks may be evicted once nobody else uses them, the prompt's end before its beginning."""
+        """Let a request's blocks go once nobody else uses them, the prompt's end before its beginning."""
         for block in reversed(self._held.pop(request, [])):
             self._users[block] -= 1
             if not self._users[block]:
@@ -184,7 +103,7 @@ class BlockCache(PrefixCache):
 
 
 class SegmentCache(BlockCache):
-    """The prefix cache of a load whose prompts are made of blocks of a trace, or of the turns of sessions.
+    """The prefix cache of a load whose prompts are known beforehand: blocks of a trace, turns, the prefix of a group.
 
     Args:
         sizes: tokens of each block, whole ones of the pool.
@@ -210,29 +129,28 @@ class SegmentCache(BlockCache):
         return sum(self._sizes[block] for block in blocks)
 
 
-def load_caches(server: SimulatedServer, requests: Requests) -> list[PrefixCache]:
-    """The prefix caches of the replicas, for a load whose requests are known beforehand."""
-    segments = list(prompt_segments(requests))
-    if not segments:
-        return [GroupCache(server, requests) for _ in range(server.data_parallel)]
-    sizes: dict[int, int] = {}
-    blocks: dict[int, list[int]] = {}
-    for request, pieces in enumerate(segments):
-        cut = _whole_blocks(pieces, server.block_tokens)
-        sizes.update(cut)
-        blocks[request] = list(cut)
+def load_caches(server: SimulatedServer, requests: Requests) -> list[SegmentCache]:
+    """Make the prefix caches of the replicas for a load whose requests are known beforehand."""
+    block, segments = server.block_tokens, list(prompt_segments(requests))
     answers: dict[int, list[int]] = {}
+    if segments:
+        cut = [_whole_blocks(pieces, block) for pieces in segments]
+    else:
+        shared = requests.prefix_tokens // block * block
+        cut = [{group: shared} if shared and group >= 0 else {} for group in requests.group.tolist()]
     if requests.turns is not None:
         # The next turn of the session begins with them.
         after = requests.turns.after.tolist()
         said = {before: segments[request][:-1] for request, before in enumerate(after) if before >= 0}
-        answers = {before: list(_whole_blocks(pieces, server.block_tokens)) for before, pieces in said.items()}
-    read = requests.input_tokens
-    return [SegmentCache(server, blocks, answers, sizes, read) for _ in range(server.data_parallel)]
+        answers = {before: list(_whole_blocks(pieces, block)) for before, pieces in said.items()}
+    blocks, sizes = {request: list(pieces) for request, pieces in enumerate(cut)}, dict[int, int]()
+    for pieces in cut:
+        sizes.update(pieces)
+    return [SegmentCache(server, blocks, answers, sizes, requests.input_tokens) for _ in range(server.data_parallel)]
 
 
 def _whole_blocks(pieces: Sequence[Segment], block: int) -> dict[int, int]:
-    """The segments of a prompt, cut to whole blocks of the pool: tokens by a number of each."""
+    """Cut the segments of a prompt to whole blocks of the pool: tokens by a number of each."""
     end = 0
     cut: dict[int, int] = {}
     for piece in pieces:
@@ -254,24 +172,22 @@ class FrontEnd:
         self._reading: list[tuple[float, int]] = []  # a heap: (when it is done with it, request)
 
     def accept(self, request: int, at_s: float, tokens: int) -> None:
-        """A request of so many prompt tokens arrives; 0 when they came as token ids."""
+        """Queue a request of so many prompt tokens; 0 when they came as token ids."""
         done_s = max(self._free_s[0], at_s) + self._request_s + tokens * self._token_s
         heapq.heapreplace(self._free_s, done_s)
         heapq.heappush(self._reading, (done_s, request))
 
     def done(self, now_s: float) -> list[int]:
-        """The requests that it has read since the last call."""
         ready = []
         while self._reading and self._reading[0][0] <= now_s:
             ready.append(heapq.heappop(self._reading)[1])
         return ready
 
     def next_s(self) -> float:
-        """Time at which the next one is done; infinite when it has none."""
         return self._reading[0][0] if self._reading else math.inf
 
     def drop(self, request: int) -> bool:
-        """Give a request up; returns whether it was here."""
+        """Give a request up; return whether it was here."""
         kept = [item for item in self._reading if item[1] != request]
         found = len(kept) < len(self._reading)
         heapq.heapify(kept)
@@ -293,7 +209,7 @@ class BackEnd:
         return self._free_s
 
     def send_steps(self, at_s: Floats, tokens: float) -> Floats:
-        """The same for steps of equally many tokens, one after the other; shape (steps,)."""
+        """Return the same for steps of equally many tokens, one after the other; shape (steps,)."""
         if not self._token_s:
             return at_s
         work = tokens * self._token_s * np.arange(1, len(at_s) + 1)
@@ -311,10 +227,6 @@ _SORTED_QUEUE = 128
 
 class Sequences:
     """How far each request is; arrays of shape (n,).
-
-    Args:
-        read: prompt tokens, shape (n,).
-        write: tokens asked for, shape (n,).
 
     Attributes:
         read: prompt tokens as they were sent.
@@ -340,7 +252,7 @@ class Sequences:
         return len(self.prompt)
 
     def left(self, request: int) -> float:
-        """Output tokens still to come; negative when speculation overshot."""
+        """Return the output tokens still to come; negative when speculation overshot."""
         return float(self.output[request] - self.written[request])
 
 
@@ -368,7 +280,7 @@ class Replica:
         cached_tokens: prompt tokens that were found in the prefix cache, over the run.
     """
 
-    def __init__(self, server: SimulatedServer, sequences: Sequences, cache: PrefixCache, capacity: int) -> None:
+    def __init__(self, server: SimulatedServer, sequences: Sequences, cache: BlockCache, capacity: int) -> None:
         self._server, self._c, self._sequences, self._cache = server, server.coefficients, sequences, cache
         self._block = server.block_tokens
         self.capacity = capacity // self._block * self._block
@@ -389,25 +301,20 @@ class Replica:
         return float(math.ceil(tokens / self._block - 1e-9) * self._block)
 
     def add(self, request: int) -> None:
-        """A new request joins the queue."""
         self.waiting.append(request)
         self.in_flight += 1
         self.prompt_tokens += int(self._sequences.read[request])
 
-    # Prompts
-
     @property
     def admits(self) -> bool:
-        """True if somebody waits and might be let in."""
         return bool(self.waiting) and not self._full
 
     @property
     def fills(self) -> bool:
-        """True if a prompt is partly computed."""
         return bool(self._filling)
 
     def take_chunks(self, taken: float) -> list[Chunk]:
-        """The prompt pieces of the next step, within its budgets; admits waiting requests that fit.
+        """Take the prompt pieces of the next step, within its budgets; admits waiting requests that fit.
 
         Args:
             taken: tokens of the pool that what runs needs in this step, or that are reserved for it.
@@ -472,20 +379,18 @@ class Replica:
         return True
 
     def _freed(self, tokens: float) -> bool:
-        """Return whether the prefix cache could make room for so many tokens."""
+        """Evict from the prefix cache; return whether so many tokens became free."""
         evicted = self._cache.evict(tokens)
         self.used -= evicted
         return evicted >= tokens
 
     def start(self, request: int) -> None:
-        """A prompt is computed: the first token is there (after a preemption, the next one), decoding begins."""
+        """Begin to decode: the prompt is computed, the first token there (after a preemption, the next one)."""
         # What the cache keeps, whole blocks, belongs to it from now on, not to this request.
         self._sequences.context[request] -= self._cache.keep(request)
         self._sequences.written[request] += 1
         del self._promised[request]
         self.running += 1
-
-    # Decoding
 
     def decoded(self, grown: float, steps: int) -> None:
         """Advance the running requests by so many steps and tokens of the pool."""
@@ -498,13 +403,11 @@ class Replica:
         return missing <= 0 or self._freed(missing)
 
     def finish(self, request: int) -> None:
-        """A running sequence has all its tokens."""
         self._sequences.context[request] -= self._cache.keep_answer(request)
         self._release(request)
         self._forget(request)
 
     def _release(self, request: int) -> None:
-        """A running sequence leaves the pool."""
         self.used -= self._blocks(float(self._sequences.context[request]))
         self.running -= 1
         self._full = False
@@ -517,7 +420,7 @@ class Replica:
             self.share = self._server.reserve_share
 
     def abort(self, request: int) -> bool:
-        """Give up a request wherever it is; returns whether it was decoding."""
+        """Give up a request wherever it is; return whether it was decoding."""
         filling = next((item for item in self._filling if item[0] == request), None)
         decodes = filling is None and request not in self.waiting
         if decodes:
@@ -534,7 +437,6 @@ class Replica:
         return decodes
 
     def empty_cache(self) -> None:
-        """Throw out of the prefix cache what nobody uses."""
         self.used -= self._cache.evict(float("inf"))
         self._full = False
 
@@ -549,9 +451,9 @@ class Replica:
             self.waiting.append(request)
 
     def preempted(self, written: float, output: float) -> None:
-        """Sequences were thrown out; those left have so many tokens of those asked for (SGLang: retract_decode).
+        """Raise what admission reserves to what those left will have when the room that was made is used.
 
-        What admission reserves rises to what they will have when the room that was made is used.
+        They have so many tokens written of those asked for (SGLang: retract_decode).
         """
         if self._fall:
             self.share = min(1.0, (written + _RETRACT_AHEAD * self.running) / (output + 1))

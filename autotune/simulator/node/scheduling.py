@@ -25,7 +25,7 @@ import numpy as np
 from autotune.arrays import Floats, Ints
 from autotune.loadgen.requests import Requests, Turns
 from autotune.metrics.records import RequestRecords
-from autotune.simulator.node.replica import BackEnd, Chunk, FrontEnd, PrefixCache, Replica, Sequences, load_caches
+from autotune.simulator.node.replica import BackEnd, BlockCache, Chunk, FrontEnd, Replica, Sequences, load_caches
 from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.node.steptime import RankBatch, Seconds, StepTime
 
@@ -36,7 +36,7 @@ _PRESSURE_WEIGHT, _PRESSURE_FROM = 6.0, 0.5
 
 
 class Graphs:
-    """The graphs of a server."""
+    """The batch sizes for which a server has captured a CUDA graph."""
 
     def __init__(self, server: SimulatedServer) -> None:
         c = server.coefficients
@@ -48,7 +48,7 @@ class Graphs:
         self._sizes = sorted(sizes | {most}) if most else []
 
     def tokens(self, sequences: Sequence[int], prompt_tokens: Sequence[int]) -> int:
-        """Tokens that every rank computes in the graph that holds a step; 0 when none does.
+        """Return the tokens that every rank computes in the graph that holds a step; 0 when none does.
 
         Args:
             sequences: that decode, per rank.
@@ -70,7 +70,7 @@ class Graphs:
 
 
 class Batches:
-    """Sums up the steps of a server."""
+    """Sum up the steps of a server."""
 
     def __init__(self, server: SimulatedServer, sequences: Sequences) -> None:
         self._state, self._graphs, self._time = sequences, Graphs(server), StepTime(server)
@@ -85,12 +85,7 @@ class Batches:
         self._dense_below = self._top_k if self._sparse and server.coefficients.dense_prompts else 0.0
 
     def seconds(self, ids: Ints, chunks: Sequence[Sequence[Chunk]] | None = None) -> Seconds:
-        """Duration of a step.
-
-        Args:
-            ids: the sequences that decode, shape (n,).
-            chunks: prompt pieces per rank.
-        """
+        """Return the duration of a step in which sequences `ids`, shape (n,), decode beside prompt pieces per rank."""
         # All tokens before the next one, whoever owns them: attention also reads what belongs to the prefix cache.
         context = self._state.read[ids] + self._state.written[ids] - 1.0
         counts = [len(ids)]
@@ -109,14 +104,13 @@ class Batches:
         return self._time.seconds(batches, bool(graph))
 
     def sums(self, ids: Ints, values: Floats) -> list[float]:
-        """Sums of the sequences' values per rank."""
         if self._ranks == 1:
             return [float(values.sum())]
         sums: list[float] = np.bincount(self._state.replica[ids], weights=values, minlength=self._ranks).tolist()
         return sums
 
     def _prefill_sums(self, pieces: Sequence[Chunk]) -> tuple[int, float, float, float, int, int]:
-        """Tokens, pairs of dense kernels, pairs scored and computed by sparse ones, prompts that end, and prompts."""
+        """Sum tokens, pairs of dense kernels, pairs scored and computed by sparse ones, prompts that end, prompts."""
         tokens, dense, scored, attended = 0, 0.0, 0.0, 0.0
         for piece in pieces:
             end = piece.start + piece.tokens
@@ -134,7 +128,7 @@ class Batches:
 
 
 def _kept(position: float, top_k: float) -> float:
-    """Sum of min(i, top_k) for i up to a position: what sparse attention keeps of a causal prompt."""
+    """Return the sum of min(i, top_k) for i up to a position: what sparse attention keeps of a causal prompt."""
     if position <= top_k:
         return position**2 / 2
     return float(top_k**2 / 2 + (position - top_k) * top_k)
@@ -147,7 +141,6 @@ class EngineStep:
     Attributes:
         ids: the sequences that decode in it, shape (n,).
         started: requests whose prompt ends in it.
-        seconds: how long it takes.
     """
 
     ids: Ints
@@ -160,7 +153,6 @@ class Scheduler:
 
     Args:
         sequences: the state of the requests; more may be added while it runs.
-        caches: the prefix cache of each replica.
         capacity: tokens of KV per replica; the caller makes sure that every request fits.
 
     Attributes:
@@ -171,11 +163,11 @@ class Scheduler:
     """
 
     def __init__(
-        self, server: SimulatedServer, sequences: Sequences, caches: Sequence[PrefixCache], capacity: int
+        self, server: SimulatedServer, sequences: Sequences, caches: Sequence[BlockCache], capacity: int
     ) -> None:
         self._server, self._c = server, server.coefficients
         self._separate = self._c.prefill == "separate"
-        self._batches = Batches(server, sequences)
+        self.batches = Batches(server, sequences)
         self._state = sequences
         self.replicas = [Replica(server, sequences, cache, capacity) for cache in caches]
         self._turn = 0
@@ -188,11 +180,10 @@ class Scheduler:
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that were found in the prefix caches."""
         return sum(replica.cached_tokens for replica in self.replicas)
 
     def add(self, request: int) -> None:
-        """A request reaches the queue of a replica; equally loaded ones take turns."""
+        """Queue a request at a replica; equally loaded ones take turns."""
         n, turn = len(self.replicas), self._turn
         self._turn = (turn + 1) % n
         if n == 1 or self._c.dispatch == "round_robin":
@@ -213,14 +204,11 @@ class Scheduler:
         return replica.in_flight, replica.prompt_tokens
 
     def abort(self, request: int) -> None:
-        """Give up a request between two steps."""
         if self.replicas[self._state.replica[request]].abort(request):
             self.running = self.running[self.running != request]
 
-    # Steps
-
     def take_chunks(self) -> list[list[Chunk]]:
-        """The prompt pieces of the next step, per replica; admits waiting requests that fit."""
+        """Take the prompt pieces of the next step, per replica; admits waiting requests that fit."""
         chunks: list[list[Chunk]] = []
         for number, replica in enumerate(self.replicas):
             if replica.admits:
@@ -231,7 +219,7 @@ class Scheduler:
         return chunks
 
     def _taken(self, replica: Replica, ids: Ints) -> float:
-        """Tokens of a pool that what runs needs now, or that are reserved for what it will need."""
+        """Count the tokens of a pool that what runs needs now, or that are reserved for what it will need."""
         if not len(ids):
             return 0.0
         s = self._state
@@ -258,22 +246,18 @@ class Scheduler:
         if len(ids) and any(busy):
             ids = ids[~np.array(busy)[self._state.replica[ids]]]
         started = tuple(piece.request for pieces in chunks for piece in pieces if piece.last)
-        return EngineStep(ids, started, float(self._batches.seconds(ids, chunks)))
+        return EngineStep(ids, started, float(self.batches.seconds(ids, chunks)))
 
     def end(self, step: EngineStep) -> None:
-        """A step is over: its sequences have their tokens, the prompts that it ended begin to decode."""
+        """End a step: its sequences have their tokens, the prompts that it ended begin to decode."""
         self.grow(step.ids, 1)
         if step.started:
             for request in step.started:
                 self.replicas[self._state.replica[request]].start(request)
             self.running = np.append(self.running, np.array(step.started, dtype=np.int64))
 
-    def decode_seconds(self, step: EngineStep) -> float:
-        """Return the duration of the same decode step with the contexts as they are now."""
-        return float(self._batches.seconds(step.ids))
-
     def steps_until_change(self, ids: Ints) -> int:
-        """Decode steps until a sequence ends or a replica's pool is full."""
+        """Count the decode steps until a sequence ends or a replica's pool is full."""
         left = float((self._state.output[ids] - self._state.written[ids]).min())
         steps = max(1, math.ceil(left / self.gain - 1e-9))
         for number, replica in enumerate(self.replicas):
@@ -283,7 +267,7 @@ class Scheduler:
         return steps
 
     def _steps_in(self, room: float, ids: Ints, most: int) -> int:
-        """Decode steps that a pool with so much room can take, at least one."""
+        """Count the decode steps that a pool with so much room can take, at least one."""
         context = self._state.context[ids]
         held = float(self._blocks(context).sum())
         tokens, least = len(ids) * self.gain, 1
@@ -298,14 +282,14 @@ class Scheduler:
         return least
 
     def grow(self, ids: Ints, steps: int) -> None:
-        """These sequences decode so many steps."""
+        """Let these sequences decode so many steps."""
         if not len(ids):
             return
         s, gained = self._state, self.gain * steps
         grown = self._grown(ids, gained)
         s.context[ids] += gained
         s.written[ids] += gained
-        for number, tokens in enumerate(self._batches.sums(ids, grown)):
+        for number, tokens in enumerate(self.batches.sums(ids, grown)):
             if self.replicas[number].running:
                 self.replicas[number].decoded(tokens, steps)
         self._note_peak()
@@ -326,8 +310,6 @@ class Scheduler:
             if replica.used > self.peak_used:
                 self.peak_used = replica.used
 
-    # Arithmetic over sequences
-
     def _of(self, number: int, ids: Ints) -> Ints:
         return ids if len(self.replicas) == 1 else ids[self._state.replica[ids] == number]
 
@@ -337,12 +319,10 @@ class Scheduler:
         return blocks
 
     def _grown(self, ids: Ints, gained: float | Floats) -> Floats:
-        """Tokens of the pool, in whole blocks, that each of these sequences takes when it gains so many."""
+        """Return the pool's tokens, in whole blocks, that each of these sequences takes when it gains so many."""
         context = self._state.context[ids]
         grown: Floats = self._blocks(context + gained) - self._blocks(context)
         return grown
-
-    # A full pool
 
     def _throw_out(self, number: int, replica: Replica) -> None:
         """Throw sequences out of a pool that cannot take the next step of what decodes in it."""
@@ -380,23 +360,20 @@ class SessionClient:
             self._begin(0.0)
 
     def _begin(self, now_s: float) -> None:
-        request = next(self._begins, None)
-        if request is not None:
+        if (request := next(self._begins, None)) is not None:
             self._plan(request, now_s)
 
     def _plan(self, request: int, now_s: float) -> None:
         heapq.heappush(self._due, (now_s + self._think_s[request], request))
 
     def next_s(self) -> float:
-        """Time at which the next turn is sent, as far as it is known; infinite while all wait for answers."""
+        """Return when the next turn is sent, as far as it is known; infinite while all wait for answers."""
         return self._due[0][0] if self._due else math.inf
 
     def take(self) -> int:
-        """The request that is sent then."""
         return heapq.heappop(self._due)[1]
 
     def ended(self, requests: Iterable[int], seen_s: float) -> None:
-        """These answers are there."""
         for request in requests:
             following = self._next.get(request)
             if following is None:
@@ -405,71 +382,8 @@ class SessionClient:
                 self._plan(following, seen_s)
 
 
-class Recorder:
-    """What a client would have seen of one load point."""
-
-    def __init__(self, requests: Requests) -> None:
-        n = len(requests.input_tokens)
-        self._requests = requests
-        self._sent, self._first, self._finished = np.zeros(n), np.full(n, np.nan), np.zeros(n)
-        self._last = np.zeros(n)
-        self._gaps: list[Floats] = []
-        self._times: list[Floats] = []
-        self._counts: list[Floats] = []
-
-    def sent(self, request: int, at_s: float) -> None:
-        """A request was sent."""
-        self._sent[request] = at_s
-
-    def first(self, ids: Ints, at_s: float) -> None:
-        """The prompts of these were computed; each one's token is its first, or one more after a preemption."""
-        new = np.isnan(self._first[ids])
-        self._first[ids[new]] = at_s
-        self._gaps.append(at_s - self._last[ids[~new]])
-        self._last[ids] = at_s
-        self._tokens(np.array([at_s]), np.array([float(len(ids))]))
-
-    def step(self, ids: Ints, at_s: float, gain: float) -> None:
-        """Each of these sequences got `gain` tokens in one chunk."""
-        if len(ids):
-            self._gaps.append(at_s - self._last[ids])
-            self._last[ids] = at_s
-            self._tokens(np.array([at_s]), np.array([gain * len(ids)]))
-
-    def stretch(self, ids: Ints, times: Floats, gain: float) -> None:
-        """Several steps of one batch, one after the other; times of their tokens in s, shape (steps,)."""
-        self._gaps.append(times[0] - self._last[ids])
-        self._gaps.append(np.repeat(times[1:] - times[:-1], len(ids)))
-        self._last[ids] = times[-1]
-        self._tokens(times, np.full(len(times), gain * len(ids)))
-
-    def finished(self, ids: Ints, at_s: float, overshoot: float) -> None:
-        """These requests ended; so many tokens that speculation made beyond their ends are thrown away."""
-        self._finished[ids] = at_s
-        if overshoot > 0:
-            self._tokens(np.array([at_s]), np.array([-overshoot]))
-
-    def _tokens(self, times: Floats, counts: Floats) -> None:
-        self._times.append(times)
-        self._counts.append(counts)
-
-    def records(self) -> RequestRecords:
-        """Everything, as the metrics want it."""
-        return RequestRecords(
-            sent_s=self._sent,
-            first_token_s=self._first,
-            finished_s=self._finished,
-            input_tokens=self._requests.input_tokens.astype(np.float64),
-            output_tokens=self._requests.output_tokens.astype(np.float64),
-            ok=np.ones(len(self._sent), dtype=bool),
-            itl_ms=np.concatenate(self._gaps) * 1e3 if self._gaps else np.empty(0),
-            token_s=np.concatenate(self._times),
-            token_n=np.concatenate(self._counts),
-        )
-
-
 class Batching:
-    """A load point on a server.
+    """A load point on a server in virtual time.
 
     Args:
         capacity: tokens of KV per replica; the caller makes sure that every request fits.
@@ -487,7 +401,12 @@ class Batching:
         self._begun = 0  # streams of the client
         self._now = 0.0
         self._seen_s: list[float] = []  # when the client saw requests end, in order
-        self._record = Recorder(requests)
+        n = len(requests.input_tokens)
+        self._sent_s, self._first_s, self._finished_s = np.zeros(n), np.full(n, np.nan), np.zeros(n)
+        self._last_s = np.zeros(n)  # of each request's latest tokens
+        self._gaps_s: list[Floats] = []
+        self._token_s: list[Floats] = []  # when tokens came, and how many
+        self._token_n: list[Floats] = []
 
     def run(self) -> RequestRecords:
         """Run until every request has ended."""
@@ -495,7 +414,7 @@ class Batching:
             # A closed loop sends the next request when one ends.
             while (sent_s := self._next_send_s()) <= self._now:
                 request = self._take()
-                self._record.sent(request, sent_s)
+                self._sent_s[request] = sent_s
                 self._front.accept(request, sent_s, int(self._state.read[request]))
             for request in self._front.done(self._now):
                 self.scheduler.add(request)
@@ -506,9 +425,17 @@ class Batching:
                 self._decode_stretch(chunks)
             else:
                 self._now = max(self._now, self._next_arrival_s())
-        return self._record.records()
-
-    # Arrival
+        return RequestRecords(
+            sent_s=self._sent_s,
+            first_token_s=self._first_s,
+            finished_s=self._finished_s,
+            input_tokens=self._requests.input_tokens.astype(np.float64),
+            output_tokens=self._requests.output_tokens.astype(np.float64),
+            ok=np.ones(len(self._state), dtype=bool),
+            itl_ms=np.concatenate(self._gaps_s) * 1e3 if self._gaps_s else np.empty(0),
+            token_s=np.concatenate(self._token_s),
+            token_n=np.concatenate(self._token_n),
+        )
 
     def _next_send_s(self) -> float:
         """Return when the next request may be sent; infinite while the client keeps as many in flight as it may."""
@@ -519,7 +446,6 @@ class Batching:
         return max(float(self._requests.send_s[self._next]), min(self._next_begin_s(), self._next_end_s()))
 
     def _next_begin_s(self) -> float:
-        """Return when the next of the client's streams begins; infinite when all have."""
         return self._begins_s[self._begun] if self._begun < len(self._begins_s) else math.inf
 
     def _next_end_s(self) -> float:
@@ -539,16 +465,20 @@ class Batching:
         read_s = self._front.next_s()
         return read_s if read_s < math.inf else self._next_send_s()
 
-    # Steps
-
     def _mixed_step(self, chunks: Sequence[Sequence[Chunk]]) -> None:
         step, gain = self.scheduler.begin(chunks), self.scheduler.gain
         self._now += step.seconds
         self.scheduler.end(step)
         seen_s = self._back.send(self._now, len(step.ids) * gain + len(step.started))
-        self._record.step(step.ids, seen_s, gain)
+        if len(step.ids):
+            self._note_gaps(step.ids, np.array([seen_s]), gain * len(step.ids))
         if step.started:
-            self._record.first(np.array(step.started, dtype=np.int64), seen_s)
+            started = np.array(step.started, dtype=np.int64)
+            # After a preemption it is not the first token, but one more.
+            again = ~np.isnan(self._first_s[started])
+            self._first_s[started[~again]] = seen_s
+            self._note_gaps(started[again], np.array([seen_s]), float(len(started)))
+            self._last_s[started] = seen_s
         self._finish(seen_s)
 
     def _decode_stretch(self, no_chunks: Sequence[Sequence[Chunk]]) -> None:
@@ -559,23 +489,34 @@ class Batching:
         if until_s < steps * step.seconds:
             steps = max(1, math.ceil(until_s / step.seconds))
         scheduler.grow(step.ids, steps)
-        last = scheduler.decode_seconds(step) if steps > 1 else step.seconds
+        last = float(scheduler.batches.seconds(step.ids)) if steps > 1 else step.seconds
         rise = (last - step.seconds) / max(1, steps - 1)
         number = np.arange(1.0, steps + 1.0)
         # Step times on a straight line, summed.
         ends_s = self._now + number * (step.seconds + (number - 1.0) * (rise / 2))
         seen_s = self._back.send_steps(ends_s, len(step.ids) * scheduler.gain)
-        self._record.stretch(step.ids, seen_s, scheduler.gain)
+        self._note_gaps(step.ids, seen_s, scheduler.gain * len(step.ids))
         self._now = float(ends_s[-1])
         self._finish(float(seen_s[-1]))
 
+    def _note_gaps(self, ids: Ints, seen_s: Floats, tokens: float) -> None:
+        """Record that each of these sequences got a chunk at each of these times, all of them so many tokens."""
+        self._gaps_s.append(seen_s[0] - self._last_s[ids])
+        if len(seen_s) > 1:
+            self._gaps_s.append(np.repeat(seen_s[1:] - seen_s[:-1], len(ids)))
+        self._last_s[ids] = seen_s[-1]
+        self._token_s.append(seen_s)
+        self._token_n.append(np.full(len(seen_s), tokens))
+
     def _finish(self, seen_s: float) -> None:
-        """Take out the sequences that have all their tokens; the client has the last ones at a time."""
         ended = self.scheduler.take_ended()
         if not len(ended):
             return
         overshoot = float((self._state.written[ended] - self._state.output[ended]).sum())
-        self._record.finished(ended, seen_s, overshoot)
+        self._finished_s[ended] = seen_s
+        if overshoot > 0:  # tokens that speculation made beyond the ends are thrown away
+            self._token_s.append(np.array([seen_s]))
+            self._token_n.append(np.array([-overshoot]))
         self._seen_s += [seen_s] * len(ended)
         if self._sessions is not None:
             self._sessions.ended(ended.tolist(), seen_s)

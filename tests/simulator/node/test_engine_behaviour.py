@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.workloads import load_workload
 from autotune.simulator.node import simulate
-from autotune.simulator.node.replica import GroupCache, Sequences
+from autotune.simulator.node.replica import Sequences, load_caches
 from autotune.simulator.node.scheduling import Graphs, Scheduler
 from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.node.steptime import RankBatch, StepTime
@@ -31,8 +31,7 @@ class Pool:
         group = np.full(n, -1) if groups is None else np.array(groups)
         requests = Requests(np.array(reads), np.array(writes), np.zeros(n), group, prefix, n)
         self.state = Sequences(requests.input_tokens, requests.output_tokens)
-        caches = [GroupCache(on, requests) for _ in range(on.data_parallel)]
-        self.scheduler = Scheduler(on, self.state, caches, capacity)
+        self.scheduler = Scheduler(on, self.state, load_caches(on, requests), capacity)
         for request in range(n):
             self.scheduler.add(request)
 
