@@ -38,11 +38,10 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SimulatedOutcome:
-    """What a simulated launch comes to.
+    """The outcome of a simulated launch.
 
     Attributes:
         metrics: of the whole workload, its load points one after the other; empty when it failed.
-        failure: why it did not run, or None.
         startup_s: virtual seconds from launch to ready.
         memory: the memory plan; None when a rule failed before.
         preemptions: sequences thrown out of a full KV pool and computed anew.
@@ -60,15 +59,12 @@ class SimulatedOutcome:
 
 
 def simulate(server: ServerSetup, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
-    """Run a workload on a server in virtual time.
+    """Run a workload on a server in virtual time; one that cannot run gives an outcome with a failure.
 
     Args:
-        server: what was launched; a knob that is missing or None is decided by the engine.
         workload: its load points are run one after the other on the same server.
         seed: fixes the prompts; nothing else is random.
         slos: limits for ``request_goodput``.
-
-    A configuration that cannot run gives a `SimulatedOutcome` with a failure.
     """
     names: set[str] = set()
     recorded = replace(server, knobs=RecordedKnobs(server.knobs, names))
@@ -76,7 +72,7 @@ def simulate(server: ServerSetup, workload: Workload, seed: int, slos: Sequence[
 
 
 def run_server(server: SimulatedServer, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
-    """`simulate` for a server whose decisions are taken; calibration passes its own coefficients this way."""
+    """Simulate a server whose decisions are taken; calibration passes its own coefficients this way."""
     plan = plan_memory(server)
     failure = start_failure(server, plan) or too_long(server, plan, workload)
     if failure is not None:
@@ -105,7 +101,7 @@ def run_server(server: SimulatedServer, workload: Workload, seed: int, slos: Seq
 
 
 def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> Failure | None:
-    """Requests that the server would reject: longer than its context, or, for sure, than its whole KV pool."""
+    """Refuse requests longer than the server's context or, for sure, than its whole KV pool."""
     longest = workload.longest_request
     pool = plan.capacity_tokens
     if plan.holds(longest) >= TOO_CLOSE:
@@ -118,7 +114,7 @@ def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> F
 
 
 def beyond_step(server: SimulatedServer, prompt: int) -> Failure | None:
-    """Prompts that the server would reject: without chunks, what no step can compute whole."""
+    """Refuse prompts that, without chunks, no step can compute whole."""
     if server.prompt_limit is None or prompt <= server.prompt_limit:
         return None
     message = (

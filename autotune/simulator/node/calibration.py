@@ -55,12 +55,7 @@ class ErrorSpread(Entry):
 
 
 class Covered(Entry):
-    """What was measured: a prediction near it is not `unseen`.
-
-    Attributes:
-        read, written: mean tokens per request.
-        in_flight: requests in flight at most.
-    """
+    """A measured engine, model and load: a prediction near it is not `unseen`."""
 
     engine: str
     version: str = Field(description="its first two numbers")
@@ -72,7 +67,7 @@ class Covered(Entry):
 
 
 class PredictionErrors(Entry):
-    """What the calibration left.
+    """Prediction errors that the calibration left.
 
     Attributes:
         engines: engine -> metric -> spread; "any" is for an engine that was not measured.
@@ -86,7 +81,7 @@ class PredictionErrors(Entry):
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """What a prediction is of: for `Covered`, see there."""
+    """The engine, model and load of a prediction, as in `Covered`."""
 
     engine: str
     version: str
@@ -121,20 +116,19 @@ UNKNOWN = ErrorSpread(group=0.5, row=0.2)
 
 
 def spread_of(errors: PredictionErrors, engine: str, metric: str = HEADLINE) -> ErrorSpread:
-    """The spread of an engine's predictions of a metric; without a calibration, a factor of two and a half."""
     known = errors.engines.get(engine) or errors.engines.get("any") or {}
     return known.get(metric) or known.get(HEADLINE) or UNKNOWN
 
 
 def sigma(errors: PredictionErrors, subject: Subject, metric: str = HEADLINE) -> float:
-    """Standard deviation of ln(measured / predicted) of one prediction."""
+    """Return the standard deviation of ln(measured / predicted) of one prediction."""
     spread = spread_of(errors, subject.engine, metric)
     variance = spread.group**2 + spread.row**2
     return math.sqrt(variance + sum(errors.unseen.get(name, 0.0) ** 2 for name in subject.unseen(errors)))
 
 
 def sigma_of_ratio(errors: PredictionErrors, first: Subject, second: Subject, metric: str = HEADLINE) -> float:
-    """Standard deviation of ln(measured ratio / predicted ratio) of two predictions under one load.
+    """Return the standard deviation of ln(measured ratio / predicted ratio) of two predictions under one load.
 
     What both share cancels: within one version of an engine its part, and what is not known of a model, a GPU or a
     workload that is the same on both sides.
@@ -153,12 +147,12 @@ def sigma_of_ratio(errors: PredictionErrors, first: Subject, second: Subject, me
 
 
 def interval90(value: float, deviation: float) -> tuple[float, float]:
-    """The ends between which nine of ten measurements should lie."""
+    """Return the ends between which nine of ten measurements should lie."""
     return value * math.exp(-Z90 * deviation), value * math.exp(Z90 * deviation)
 
 
 class Figure(Entry):
-    """What is expected of one figure before anything is measured.
+    """Prior of one figure.
 
     Attributes:
         typical: the middle of what is expected.
@@ -179,7 +173,7 @@ class Physics(Entry):
 
 
 class Factor(NamedTuple):
-    """Which factor: of which figure, on which of `LEVELS`, for which group."""
+    """The factor of a figure on one of `LEVELS`, for a group."""
 
     level: str
     group: str
@@ -187,7 +181,7 @@ class Factor(NamedTuple):
 
 
 class Learned(Entry):
-    """One source of measured rows: its name, how many points it gave, and what kind of evidence it is."""
+    """One source of measured rows, with its number of points and kind of evidence."""
 
     source: str
     points: int
@@ -198,10 +192,8 @@ class Calibration(Entry):
     """``coefficients.yaml``: written by ``autotune calibrate``, never by hand.
 
     Attributes:
-        fitted_to: where the measured points came from.
         factors: level -> group -> figure -> factor.
         deviations: the same to the standard deviation of ln(factor) that the rows left.
-        errors: how far predictions lie from measurements, per engine and for what was never measured.
     """
 
     fitted_to: list[Learned]
@@ -231,18 +223,18 @@ class Calibration(Entry):
         return which.figure in self.factors.get(which.level, {}).get(which.group, {})
 
     def factor(self, which: Factor) -> float:
-        """A factor; 1 for a group without rows."""
+        """Return a factor; 1 for a group without rows."""
         return self.factors.get(which.level, {}).get(which.group, {}).get(which.figure, 1.0)
 
     def deviation(self, which: Factor, physics: Physics) -> float:
-        """Standard deviation of ln(factor): what the rows left of it, else what physics expects."""
+        """Return the standard deviation of ln(factor): what the rows left of it, else what physics expects."""
         spread = physics.figures[which.figure].spread[which.level]
         left = self.deviations.get(which.level, {}).get(which.group, {})
         return min(spread, left.get(which.figure, spread))
 
 
 def groups_of(card: SpeedCard, version: str, hardware: HardwareCard) -> dict[str, str]:
-    """The groups that an engine's version on a node belongs to, by level.
+    """Return the groups that an engine's version on a node belongs to, by level.
 
     GPUs are grouped by vendor: what an H200 taught of kernels holds for an H100 too, and a GPU that was not measured
     must not look better than its sibling for having no factors.
@@ -253,7 +245,7 @@ def groups_of(card: SpeedCard, version: str, hardware: HardwareCard) -> dict[str
 
 
 def factors_of(physics: Physics, groups: Mapping[str, str]) -> Iterator[Factor]:
-    """The factors that a member of these groups is made of."""
+    """List the factors that a member of these groups is made of."""
     for name, figure in physics.figures.items():
         for level, group in groups.items():
             if figure.spread.get(level):
@@ -263,7 +255,7 @@ def factors_of(physics: Physics, groups: Mapping[str, str]) -> Iterator[Factor]:
 def drawn_factors(
     calibration: Calibration, groups: Iterable[Mapping[str, str]], draws: int, seed: int
 ) -> dict[Factor, Floats]:
-    """By how much ln(factor) may be off, shape (draws,): normal, by what the rows left open, each factor by itself.
+    """Draw by how much ln(factor) may be off, shape (draws,): normal, each factor by itself.
 
     Args:
         groups: of each engine (`groups_of`); what they share is drawn once for all of them.
@@ -280,7 +272,7 @@ def composed(
     groups: Mapping[str, str],
     moved: Mapping[Factor, Floats] | None = None,
 ) -> dict[str, Any]:
-    """The figures of a member of these groups, each within its range.
+    """Return the figures of a member of these groups, each within its range.
 
     Args:
         moved: by how much ln(factor) is off, shape (draws,); figures that it moves are arrays of that shape.
@@ -302,29 +294,22 @@ def coefficients_of(
     scope: Mapping[str, Any],
     moved: Mapping[Factor, Floats] | None = None,
 ) -> Coefficients:
-    """Everything that the arithmetic needs of an engine's version under these knobs.
-
-    Args:
-        scope: ``model``, ``hardware``, ``gpus``.
-        moved: as of `composed`.
-    """
+    """Return an engine version's coefficients; `scope` has model, hardware and gpus, `moved` as of `composed`."""
     groups = groups_of(card, version, scope["hardware"])
     return adjusted(card, composed(packaged_physics(), calibration, groups, moved), version, knobs, scope)
 
 
 @lru_cache(maxsize=1)
 def packaged_physics() -> Physics:
-    """Return the prior of the figures by physics alone."""
     return load(spaces_root() / "physics" / "figures.yaml", Physics)
 
 
 def packaged_calibration() -> Calibration:
-    """Return the figures as fitted to the shipped measurements."""
     return read_calibration(spaces_root() / "calibrations" / "coefficients.yaml")
 
 
 def calibration_of(library: Library) -> Calibration:
-    """The calibration of a library: the study's, a file of the user's own, an overlay's, or the packaged one."""
+    """Return the calibration of a library: the study's, a file of the user's own, an overlay's, or the packaged one."""
     if library.calibration is not None:
         try:
             return Calibration.model_validate(library.calibration)
@@ -337,7 +322,7 @@ def calibration_of(library: Library) -> Calibration:
 
 
 def nothing_learned() -> Calibration:
-    """Physics alone: every factor 1."""
+    """Return physics alone: every factor 1."""
     return Calibration(fitted_to=[], factors={}, errors=PredictionErrors())
 
 
@@ -348,7 +333,7 @@ def read_calibration(path: Path) -> Calibration:
 
 
 def calibration_in(path: Path | None) -> Calibration | None:
-    """The simulator's coefficients in a file; None: the packaged ones. Raises `BadInput`."""
+    """Read a user's calibration file; None: the packaged one. Raises `BadInput`."""
     if path is None:
         return None
     if kind_of(path) != "calibrations":

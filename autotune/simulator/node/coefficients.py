@@ -192,7 +192,6 @@ class SpeedCard(Entry):
     source: str
 
     def era(self, version: str) -> str | None:
-        """The era of a version; None for today's."""
         return next((era.name for era in self.eras if in_range(version, era.versions)), None)
 
 
@@ -209,7 +208,7 @@ def speed_card(engine: str) -> SpeedCard:
 def adjusted(
     card: SpeedCard, figures: Mapping[str, Any], version: str, knobs: Mapping[str, Scalar], scope: Mapping[str, Any]
 ) -> Coefficients:
-    """The card's behaviour and these figures, adjusted for one configuration.
+    """Return the card's behaviour and these figures, adjusted for one configuration.
 
     Args:
         figures: of one prediction, or of several draws, shape (draws,).
@@ -228,6 +227,6 @@ def adjusted(
 
 
 def conditional_knobs(card: SpeedCard, version: str) -> frozenset[str]:
-    """The knobs that the adjustments of a version ask for, under whatever other condition."""
+    """List the knobs that the adjustments of a version ask for, under whatever other condition."""
     held = (adjustment.when for adjustment in card.adjustments if in_range(version, adjustment.versions))
     return frozenset(name for when in held for name in re.findall(r"\bknobs\.(\w+)", when))

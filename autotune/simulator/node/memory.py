@@ -38,7 +38,7 @@ MEMORY_KEYS = (
 
 
 class MemoryVerdict(StrEnum):
-    """What the margin says against its uncertainty."""
+    """The margin against its uncertainty, in words."""
 
     FITS = "fits"
     DOES_NOT_FIT = "does_not_fit"
@@ -54,15 +54,13 @@ class MemoryPlan:
         weights: model weights, with the copies that the engine makes of them.
         activations: the largest step's tensors, growing with its tokens and, for sparse attention, with the context.
         runtime: the driver's context and the buffers of communication.
-        graphs: captured CUDA graphs.
         kv_cache: what is left for the cache under the engine's fraction; negative = does not fit.
         kv_token: bytes that a replica's token takes, over the layers of one pipeline stage.
         capacity_tokens: tokens that one attention replica can keep, in whole blocks.
         longest_request_tokens: input and output of the longest request that is served.
         needed_tokens: tokens that the engine insists on at start (vLLM: one sequence of full length).
         spare: what is left beside the engine's share, where graphs and whatever is not in the share must fit.
-        cache_sigma: standard deviation of `kv_cache`.
-        spare_sigma: that of `spare`.
+        cache_sigma, spare_sigma: standard deviations of `kv_cache` and `spare`.
     """
 
     total: float
@@ -81,32 +79,31 @@ class MemoryPlan:
 
     @property
     def cache_margin_bytes(self) -> float:
-        """Bytes left after the least cache with which the server starts."""
+        """Return the bytes left after the least cache with which the server starts."""
         return self.kv_cache - self.needed_tokens * self.kv_token
 
     @property
     def margin_bytes(self) -> float:
-        """Bytes left where it is tightest, in the engine's share or beside it; negative = out of memory."""
+        """Return the bytes left where it is tightest, in the engine's share or beside it; negative = out of memory."""
         return min(self.cache_margin_bytes, self.spare)
 
     @property
     def sigma_bytes(self) -> float:
-        """Standard deviation of the margin: of where it is tightest."""
         return self.spare_sigma if self.spare < self.cache_margin_bytes else self.cache_sigma
 
     @property
     def fit_probability(self) -> float:
-        """Odds that it starts: that there is the cache which the engine insists on."""
+        """Return the odds that it starts: that there is the cache which the engine insists on."""
         return self.holds(self.needed_tokens)
 
     def holds(self, tokens: float) -> float:
-        """Odds that a replica's cache holds so many tokens: the margin over its deviation, taken as normal."""
+        """Return the odds that a replica's cache holds so many tokens: margin over deviation, taken as normal."""
         cache = _NORMAL.cdf((self.kv_cache - tokens * self.kv_token) / self.cache_sigma)
         return min(cache, _NORMAL.cdf(self.spare / self.spare_sigma))
 
     @property
     def starts(self) -> bool:
-        """True if the simulated server starts: it is as likely as not."""
+        """Return whether the simulated server starts: it is as likely as not."""
         return self.fit_probability >= 0.5 and self.kv_cache > self.kv_token
 
     @property
@@ -117,7 +114,7 @@ class MemoryPlan:
         return MemoryVerdict.FITS if self.fit_probability > 0.5 else MemoryVerdict.DOES_NOT_FIT
 
     def to_json(self) -> dict[str, float | str]:
-        """The flat keys of ``autotune simulate``: GB are 10^9 bytes per GPU, tokens those of one attention replica."""
+        """Return the flat keys of ``autotune simulate``: GB are 10^9 bytes per GPU, tokens those of one replica."""
         values = (
             self.verdict.value,
             self.margin_bytes / 1e9,
@@ -132,7 +129,7 @@ class MemoryPlan:
 
 
 def _weight_bytes(server: SimulatedServer) -> float:
-    """Weights as they lie in memory: the checkpoint's, the router in bf16, and what latent attention adds.
+    """Sum the checkpoint's weights, the router in bf16, and what latent attention adds.
 
     Latent attention keeps a bf16 copy of the up-projections of keys and values for decoding (vLLM's
     ``process_weights_after_loading``, SGLang's ``w_kc`` and ``w_vc``); vLLM 0.7 kept their products with the query's
@@ -151,9 +148,7 @@ def _weight_bytes(server: SimulatedServer) -> float:
 
 
 def _activation_bytes(server: SimulatedServer) -> tuple[float, float]:
-    """The largest step's tensors: those of its layers, or of sampling after it; and their standard deviation.
-
-    The layers' are a guess by `memory_sigma_share`; the sampler's differ between images by `sampler_sigma_share`.
+    """Return the largest step's tensors, those of its layers or of sampling after it, and their standard deviation.
 
     Hidden states: every rank of a data-parallel group sees the tokens of all ranks at the experts. Sampling, where the
     engine profiles it, sorts the logits of all running sequences in float32. Sparse attention adds what grows with the
@@ -179,7 +174,7 @@ def _activation_bytes(server: SimulatedServer) -> tuple[float, float]:
 
 
 def _graph_bytes(server: SimulatedServer) -> float:
-    """CUDA graphs, by how many batch sizes are captured: 1, 2, 4, every 8th up to 256 and every 16th beyond.
+    """Sum CUDA graphs by how many batch sizes are captured: 1, 2, 4, every 8th up to 256 and every 16th beyond.
 
     vLLM and SGLang both step so. Nodes grow with the layers; that all of it does is a simplification.
     """
@@ -191,22 +186,7 @@ def _graph_bytes(server: SimulatedServer) -> float:
     return sizes * layers * server.coefficients.graph_mb_per_layer * 1e6
 
 
-def _communication_bytes(server: SimulatedServer) -> float:
-    """Buffers of collectives, one set for every further rank of a pipeline stage, and of an all-to-all."""
-    c = server.coefficients
-    exchange = c.exchange_buffer_gb if server.stage_gpus > 1 else 0.0
-    return ((server.stage_gpus - 1) * c.communicator_gb + exchange) * 1e9
-
-
-def _state_bytes(server: SimulatedServer) -> float:
-    """States of linear attention of the sequences that run: no longer ones than they are of short ones."""
-    a = server.architecture
-    state = linear_state_bytes(a) / min(server.tensor_parallel, max(1, a.linear_value_heads))
-    return min(server.running_limit, _STATES) * state / server.pipeline_parallel
-
-
 def _kv_token_bytes(server: SimulatedServer) -> float:
-    """KV cache on one GPU of a replica's token, over the layers of a pipeline stage."""
     a, alignment = server.architecture, server.coefficients.latent_cache_alignment
     # Where a layer's cache is its window, short sequences take more of the pool per token than this mean.
     length = server.context_length if server.coefficients.sliding_cache == "window" else 0
@@ -217,12 +197,14 @@ def _kv_token_bytes(server: SimulatedServer) -> float:
 
 
 def plan_memory(server: SimulatedServer) -> MemoryPlan:
-    """The memory plan of one GPU; all GPUs of a server are alike."""
+    """Plan the memory of one GPU; all GPUs of a server are alike."""
     c, hardware = server.coefficients, server.hardware
     total = (hardware.driver_memory_gb or hardware.memory_gb) * 1e9
     weights, graphs = _weight_bytes(server), _graph_bytes(server)
     activations, guessed = _activation_bytes(server)
-    context, communication = c.context_gb * 1e9, _communication_bytes(server)
+    # One set of buffers of collectives for every further rank of a pipeline stage, and those of an all-to-all.
+    exchange = c.exchange_buffer_gb if server.stage_gpus > 1 else 0.0
+    context, communication = c.context_gb * 1e9, ((server.stage_gpus - 1) * c.communicator_gb + exchange) * 1e9
     fraction = server.memory_fraction
     base, share = c.memory_sigma_gb * 1e9, c.memory_sigma_share
     # What of the cache and of the spare part rests on guesses.
@@ -240,7 +222,11 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
         spare = total - context - communication - weights - activations - graphs
         kv_cache = spare * fraction
         cache_unsure = spare_unsure = guessed + share * (communication + graphs)
-    kv_cache -= min(kv_cache / 2, _state_bytes(server)) if kv_cache > 0 else 0.0
+    # States of linear attention of the sequences that run: as many as for short ones.
+    a = server.architecture
+    state = linear_state_bytes(a) / min(server.tensor_parallel, max(1, a.linear_value_heads))
+    states = min(server.running_limit, _STATES) * state / server.pipeline_parallel
+    kv_cache -= min(kv_cache / 2, states) if kv_cache > 0 else 0.0
     kv_token = _kv_token_bytes(server)
     capacity = int(max(0.0, kv_cache) / kv_token) // server.block_tokens * server.block_tokens
     return MemoryPlan(
@@ -282,7 +268,7 @@ def start_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
 
 
 def _as_the_engine_says(server: SimulatedServer, plan: MemoryPlan) -> tuple[str, str]:
-    """The engine's own line for what is missing, and what helps."""
+    """Return the engine's own line for what is missing, and what helps."""
     allocation = f"torch.OutOfMemoryError: {'HIP' if server.hardware.vendor == 'amd' else 'CUDA'} out of memory."
     c, free = server.coefficients, plan.total - server.coefficients.context_gb * 1e9
     share = plan.total * server.memory_fraction
@@ -291,11 +277,10 @@ def _as_the_engine_says(server: SimulatedServer, plan: MemoryPlan) -> tuple[str,
         found = f"({free / GIB:.2f}/{plan.total / GIB:.2f} GiB)"
         excerpt = f"ValueError: Free memory on device {found} on startup is less than desired GPU memory utilization"
         return f"{excerpt} {wanted}.", "lower memory_fraction"
-    if plan.weights > free - _communication_bytes(server):
+    if plan.weights > plan.total - plan.runtime:
         return allocation, "shard over more GPUs"
     if plan.spare < plan.cache_margin_bytes:
-        lower = "lower memory_fraction, capture smaller CUDA graphs or compute fewer tokens per step"
-        return allocation, lower
+        return allocation, "lower memory_fraction, capture smaller CUDA graphs or compute fewer tokens per step"
     if plan.kv_cache <= 0:
         line = {
             "total": "ValueError: No available memory for the cache blocks.",
@@ -317,6 +302,5 @@ def _as_the_engine_says(server: SimulatedServer, plan: MemoryPlan) -> tuple[str,
 
 
 def startup_s(server: SimulatedServer, plan: MemoryPlan) -> float:
-    """Seconds from launch to ready: weights from disk, then compilation and graph capture."""
     c = server.coefficients
     return c.start_s + plan.weights * server.gpus / 1e9 / c.load_gb_s

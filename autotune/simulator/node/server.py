@@ -26,11 +26,10 @@ _LEAST_WHOLE_BUDGET = 2048
 
 @dataclass(frozen=True)
 class ServerSetup:
-    """What is to be simulated.
+    """A server to be simulated.
 
     Attributes:
         engine: ``vllm``, ``sglang`` or ``tensorrt_llm``.
-        version: the engine's version.
         knobs: effective knobs; one that is missing or None is decided by the engine.
         gpus: GPUs of the node that the study may use.
         calibration: other fitted figures than the packaged ones.
@@ -113,11 +112,10 @@ class SimulatedServer:
         self.graph_batch = 0 if eager else self._count("cuda_graph_max_batch", c.cuda_graph_max_batch)
 
     def gain_of(self, is_text: bool) -> float:
-        """Tokens per sequence and decode step, accepted drafts included; text accepts more than random ids."""
         return self.text_tokens_per_step if is_text else self.tokens_per_step
 
     def _gain(self, acceptance: float) -> float:
-        """Tokens that a sequence gains per step when so many of the tokens drafted next are kept."""
+        """Return the tokens that a sequence gains per step when so many of the tokens drafted next are kept."""
         gain = kept = 1.0
         for position in range(self.speculative_tokens):
             kept *= acceptance * self.coefficients.mtp_fall**position
@@ -136,7 +134,7 @@ class SimulatedServer:
 
     @property
     def front_ends(self) -> int:
-        """Processes that read requests and send tokens, side by side."""
+        """Count the processes that read requests and send tokens, side by side."""
         default = self.data_parallel if self.coefficients.front_end_per == "rank" else 1
         return max(1, self._count("api_server_count", default))
 
@@ -147,7 +145,7 @@ class SimulatedServer:
 
     @cached_property
     def token_budget(self) -> int:
-        """Tokens that one rank may compute in one step."""
+        """Return the tokens that one rank may compute in one step."""
         budget, per = self._whole_budget, self.coefficients.token_budget_per
         if self.joined_replicas > 1 and per != "rank":
             budget //= self.joined_replicas if per == "node" else 2
@@ -155,12 +153,12 @@ class SimulatedServer:
 
     @property
     def prompt_limit(self) -> int | None:
-        """Longest prompt in tokens that a step can compute; None where prompts are cut into chunks."""
+        """Return the longest prompt that a step can compute; None where prompts are cut into chunks."""
         return None if self.coefficients.chunked_prefill else self.token_budget
 
     @cached_property
     def running_limit(self) -> int:
-        """Sequences that one rank may run at a time; the engine's own limit is one of a rank in any case."""
+        """Return how many sequences a rank may run; the engine's own limit is one of a rank in any case."""
         given = self._count("max_running_requests", 0)
         if given and self.coefficients.running_limit_per == "node":
             return max(1, given // self.joined_replicas)
@@ -168,12 +166,12 @@ class SimulatedServer:
 
     @cached_property
     def block_tokens(self) -> int:
-        """Tokens per block of the KV pool: a sequence occupies whole ones."""
+        """Return the tokens per block of the KV pool: a sequence occupies whole ones."""
         return self._count("block_size", 0) or self._count("tokens_per_block", 0) or self.coefficients.block_tokens
 
     @cached_property
     def reserve_share(self) -> float:
-        """Share of the output still to come that admission reserves for what runs, at the start of a load."""
+        """Return the share of the output to come that admission reserves for what runs, at the start of a load."""
         c = self.coefficients
         cautious = self.setup.knobs.get("schedule_conservativeness")
         share = c.reserve_share * (float(cautious) if isinstance(cautious, int | float) else 1.0)
@@ -186,7 +184,7 @@ class SimulatedServer:
 
     @cached_property
     def memory_fraction(self) -> float:
-        """Share of the GPU's memory for weights and KV (vLLM, SGLang), or of what the weights leave (TensorRT-LLM)."""
+        """Return the share of memory for weights and KV (vLLM, SGLang), or of what the weights leave (TensorRT-LLM)."""
         value = self.setup.knobs.get("memory_fraction")
         if isinstance(value, int | float):
             return float(value)
@@ -201,7 +199,7 @@ class SimulatedServer:
         return float(evaluate(self.coefficients.memory_fraction, scope))
 
     def matrix_flops_of(self, weight_bytes: float) -> float:
-        """FLOP/s that kernels for matrices of so many bytes per weight achieve on one GPU."""
+        """Return the FLOP/s that kernels for matrices of so many bytes per weight achieve on one GPU."""
         kind = self.architecture.multiplied_in(weight_bytes)
         native = self.hardware.tflops(kind) > self.hardware.bf16_tflops if kind != "bf16" else weight_bytes >= BF16
         c, reached = self.coefficients, self.hardware.reached_flops(kind)

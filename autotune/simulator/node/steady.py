@@ -68,9 +68,8 @@ class LoadSummary:
 
     Attributes:
         in_flight: at most.
-        read: mean tokens of a prompt.
-        longest_prompt: tokens of the longest.
-        written: mean tokens of an answer.
+        read, written: mean tokens of a prompt, of an answer.
+        longest_prompt: tokens.
         answers: tokens of an answer at `EDGES` of the distribution.
         lengths: the same at `SHARES`.
         residuals: as `answers`, of what is left to write of a running answer, at a random moment.
@@ -98,7 +97,6 @@ class LoadSummary:
 
     @classmethod
     def of(cls, requests: Requests) -> LoadSummary:
-        """Summarise the requests drawn for a load point."""
         read, written = requests.input_tokens.astype(float), requests.output_tokens.astype(float)
         # Who is met running is met the likelier the longer it runs, at any moment of it alike.
         odds = written / written.sum()
@@ -127,25 +125,24 @@ class LoadSummary:
         )
 
     def share(self, servers: int) -> LoadSummary:
-        """Summarise what each of several servers gets of the load, of which one has the longest answers of all."""
+        """Return the share of one of several servers, of which one has the longest answers of all."""
         requests, in_flight = math.ceil(self.requests / servers), math.ceil(self.in_flight / servers)
         return replace(self, requests=requests, in_flight=in_flight) if servers > 1 else self
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What a load comes to.
+    """Seconds that a load takes as a fluid.
 
     Attributes:
         seconds: from the first request sent to the last one finished.
         ramp_s: until the first batch is full; the mean wait of its members is half of it.
         full_s: in which the others are admitted.
         first: share of the requests that are in the first batch.
-        wait_s: seconds to the first token of a request that is sent when another one ends; None where all are sent at
-            once.
+        wait_s: to the first token of a request that is sent when another one ends; None where all are sent at once.
         answer_s: from an answer's first token to its last, in the mean.
-        per_token_s: seconds between two tokens of the answers at `SHARES`, of the first batch and of the others,
-            shape (2, shares), of draws (2, shares, draws).
+        per_token_s: between two tokens of the answers at `SHARES`, of the first batch and of the others, shape
+            (2, shares), of draws (2, shares, draws).
     """
 
     seconds: Seconds
@@ -157,14 +154,14 @@ class Flow:
     per_token_s: Floats
 
     def first_draw(self) -> Flow:
-        """The flow of the first draw, the calibrated figures, as plain floats."""
+        """Return the flow of the first draw, the calibrated figures, as plain floats."""
         per_token_s = self.per_token_s if self.per_token_s.ndim == 2 else self.per_token_s[..., 0]
         wait_s = None if self.wait_s is None else _first(self.wait_s)
         ramp_s, full_s, answer_s = _first(self.ramp_s), _first(self.full_s), _first(self.answer_s)
         return Flow(_first(self.seconds), ramp_s, full_s, self.first, wait_s, answer_s, per_token_s)
 
     def token_s(self, quantile: float | None) -> float:
-        """Seconds per output token after the first: of a share of the requests, or, for None, the mean."""
+        """Return the seconds per output token after the first at a quantile of the requests; None: the mean."""
         if quantile is None:
             return float(self.mean_token_s)
         share = np.array([[self.first], [1 - self.first]]) / self.per_token_s.shape[1]
@@ -174,7 +171,7 @@ class Flow:
         return float(np.interp(quantile, np.cumsum(share[order]) - share[order] / 2, values[order]))
 
     def first_token_s(self, quantile: float | None) -> Seconds:
-        """Seconds to the first token where all are sent at once: of a share of the requests, or, for None, the mean."""
+        """Return the seconds to the first token, all sent at once, at a quantile of the requests; None: the mean."""
         if quantile is None:
             return self.first * self.ramp_s / 2 + (1 - self.first) * (self.ramp_s + self.full_s / 2)
         if quantile <= self.first:
@@ -183,23 +180,18 @@ class Flow:
 
     @property
     def mean_token_s(self) -> Seconds:
-        """Seconds per output token after the first, the mean."""
         early, later = self.per_token_s.mean(axis=1)
         mean: Seconds = self.first * early + (1 - self.first) * later
         return mean
 
     @property
     def mean_wait_s(self) -> Seconds:
-        """Seconds to the first token, the mean; crude where requests are sent one after the other."""
+        """Return the mean seconds to the first token; crude where requests are sent one after the other."""
         return self.first_token_s(None) if self.wait_s is None else self.wait_s
 
 
 class Fluid:
-    """The steps of a server under a load.
-
-    Args:
-        running: sequences that run at a time on all replicas, when the batch is full.
-    """
+    """The steps of a server under a load, with so many sequences `running` on all replicas when the batch is full."""
 
     def __init__(self, server: SimulatedServer, load: LoadSummary, running: int) -> None:
         self._server, self._load, self._c = server, load, server.coefficients
@@ -223,7 +215,6 @@ class Fluid:
         self._batches = Batches(server, self._state)
 
     def flow(self) -> Flow:
-        """The whole load."""
         load = self._load
         ramp_steps, ramp_s = self._ramp(self._running)
         decoded = (ramp_steps - 1) / 2 * self._gain if ramp_steps else 0.0
@@ -258,7 +249,7 @@ class Fluid:
         return Flow(seconds, ramp_s, full_s + late, first, wait_s, answer_s, per_token_s)
 
     def step_s(self, running: int, chunks: Sequence[Sequence[Chunk]] | None = None, idle: bool = False) -> Seconds:
-        """Seconds of a step: so many sequences decode, on ranks alike.
+        """Return the seconds of a step in which so many sequences decode, on ranks alike.
 
         Args:
             chunks: prompt pieces per rank.
@@ -271,11 +262,11 @@ class Fluid:
         return self._batches.seconds(ids, chunks)
 
     def _at(self, written: float) -> None:
-        """All sequences have so many tokens of their answers."""
+        """Give all sequences so many tokens of their answers."""
         self._state.written[:] = max(0.0, written)
 
     def _ramp(self, requests: int) -> tuple[float, Seconds]:
-        """Steps in which those that are ready decode, and seconds, until these requests' prompts are all computed."""
+        """Return steps in which who is ready decodes, and seconds, until these requests' prompts are computed."""
         per_rank = math.ceil(requests / self._ranks)
         steps = max(1.0, per_rank * self._own / self._budget)
         ranks = min(self._ranks, requests)
@@ -286,7 +277,7 @@ class Fluid:
         return 0.0, steps * self.step_s(0, chunks, idle=True)
 
     def _full(self, steps: float, waiting: int) -> Seconds:
-        """Seconds of so many steps with a full batch, into which so many requests are admitted meanwhile."""
+        """Return the seconds of so many steps with a full batch, into which so many requests are admitted meanwhile."""
         self._at(self._load.held - self._load.read)
         plain = self.step_s(self._running)
         if waiting <= 0:
@@ -306,11 +297,7 @@ class Fluid:
         return max(0.0, steps - admitting * elsewhere) * plain + admitting * longer
 
     def _drain(self, left: Floats) -> tuple[list[float], list[Seconds], float]:
-        """Steps and seconds between two ends of answers, and tokens written, until all have ended.
-
-        Args:
-            left: tokens that are left to write at `EDGES` of the batch.
-        """
+        """Return steps and seconds between ends of answers, `left` tokens away at `EDGES`, and tokens written."""
         steps: list[float] = []
         seconds: list[Seconds] = []
         written, before = 0.0, 0.0
@@ -326,7 +313,7 @@ class Fluid:
         return steps, seconds, written
 
     def _chunks(self, prompts: float, ranks: int) -> list[list[Chunk]]:
-        """A step's prompts on so many ranks: whole ones of mean length, or a piece from the middle of a long one."""
+        """Make a step's prompts on so many ranks: whole ones of mean length, or a long one's middle piece."""
         tokens = max(1, round(min(self._own, self._budget)))
         cached = round(self._load.read - self._own)
         start = cached + round(max(0.0, self._own - tokens) / 2)
@@ -334,7 +321,7 @@ class Fluid:
         return [pieces if rank < ranks else [] for rank in range(self._ranks)]
 
     def alone_s(self) -> Seconds:
-        """Seconds to the first token of a request that nobody waits before, with the batch full."""
+        """Return the seconds to the first token of a request that nobody waits before, with the batch full."""
         self._at(self._load.held - self._load.read)
         mixed = self._c.prefill == "mixed"
         computing = self.step_s(self._running if mixed else 0, self._chunks(1, 1), idle=not mixed)
@@ -359,12 +346,12 @@ def flow_of(server: SimulatedServer, load: LoadSummary, running: int) -> Flow:
 
 
 def _first(value: Seconds) -> float:
-    """The value of the first draw, the calibrated figures."""
+    """Return the value of the first draw, the calibrated figures."""
     return float(value[0] if isinstance(value, np.ndarray) and value.ndim else value)
 
 
 def _at_steps(steps: Floats, known: Floats, at_s: Floats) -> Floats:
-    """Seconds at so many steps, linear between known ones; shape (steps,), of draws (steps, draws)."""
+    """Interpolate the seconds at so many steps; shape (steps,), of draws (steps, draws)."""
     place = np.clip(np.searchsorted(known, steps, side="right") - 1, 0, len(known) - 2)
     width = known[place + 1] - known[place]
     share = np.clip(np.divide(steps - known[place], width, out=np.ones_like(steps), where=width > 0), 0.0, 1.0)
@@ -373,7 +360,7 @@ def _at_steps(steps: Floats, known: Floats, at_s: Floats) -> Floats:
 
 
 def _own_prompt(server: SimulatedServer, load: LoadSummary) -> float:
-    """Prompt tokens that are computed for a request, in the mean: less what the prefix cache has."""
+    """Return the mean of a request's prompt tokens that are computed: less what the prefix cache has."""
     if not load.groups or not server.prefix_caching:
         return max(1.0, load.read)
     kept = load.shared // server.block_tokens * server.block_tokens
@@ -382,7 +369,7 @@ def _own_prompt(server: SimulatedServer, load: LoadSummary) -> float:
 
 
 def sequences_held(server: SimulatedServer, load: LoadSummary, capacity: int) -> int:
-    """Sequences whose tokens the KV pools of all replicas hold, in the mean, with what admission reserves."""
+    """Count the sequences that the pools of all replicas hold, in the mean, with what admission reserves."""
     c = server.coefficients
     shared = load.read - _own_prompt(server, load)
     if c.reserve_share >= 1:
@@ -407,13 +394,13 @@ LEAST_ODDS, BEST_ODDS = 0.02, 0.98
 
 
 def carried(loads: Sequence[LoadSummary], flows: Sequence[Flow], slos: Sequence[Slo]) -> tuple[Floats, Floats]:
-    """Tokens per second and requests in flight at the capacity, logarithms; of draws arrays of shape (draws,).
+    """Return ln of tokens per second and of requests in flight at the capacity; of draws arrays of shape (draws,).
+
+    A server that breaks a limit at the lightest load has less than that load's throughput, by as much as it is beyond.
 
     Args:
         loads: closed loops, ascending, of the same prompts.
         slos: limits on anything else than a latency of requests hold nothing back.
-
-    A server that breaks a limit at the lightest load has less than that load's throughput, by as much as it is beyond.
     """
     beyond, speeds = [], []
     for load, flow in zip(loads, flows, strict=True):
@@ -435,7 +422,7 @@ def carried(loads: Sequence[LoadSummary], flows: Sequence[Flow], slos: Sequence[
 
 
 def _beyond(slo: Slo, load: LoadSummary, wait_s: Seconds, token_s: Seconds) -> Floats | None:
-    """ln(latency / limit); None of what is not foreseen."""
+    """Return ln(latency / limit); None of what is not foreseen."""
     statistic, _, rest = slo.metric.partition("_")
     if statistic not in (*QUANTILES, "mean") or slo.sense != "<=" or slo.limit <= 0:
         return None
@@ -447,11 +434,12 @@ def _beyond(slo: Slo, load: LoadSummary, wait_s: Seconds, token_s: Seconds) -> F
 
 
 def good_share(load: LoadSummary, flow: Flow, limits: Sequence[Slo]) -> float | None:
-    """Share of the requests that keep every limit, at least half of one; None where waits decide that are not foreseen.
+    """Return the share of requests that keep every limit, at least half of one; None where unforeseen waits decide.
 
     Limits on anything else than TTFT, TPOT and E2EL hold nothing back, see `autotune.metrics.formulas.summarize`.
     """
-    asked = [(slo, latency) for slo in limits if (latency := _latency(slo)) is not None]
+    named = [(slo, slo.metric.removesuffix("_ms").rpartition("_")[2]) for slo in limits if slo.metric.endswith("_ms")]
+    asked = [(slo, latency) for slo, latency in named if latency in _SPREAD]
     if flow.wait_s is not None and any(latency != "tpot" for _, latency in asked):
         return None
     from scipy.special import ndtr  # Half a second to load.
@@ -461,7 +449,9 @@ def good_share(load: LoadSummary, flow: Flow, limits: Sequence[Slo]) -> float | 
     for part, (begin_s, end_s), token_s in zip(
         (flow.first, 1 - flow.first), (begins_s, ends_s), flow.per_token_s, strict=True
     ):
-        latencies = _latencies(load, begin_s + SHARES * (end_s - begin_s), token_s)
+        wait_s, each_s = np.broadcast_arrays((begin_s + SHARES * (end_s - begin_s))[:, None], token_s)
+        answer_s = np.maximum(load.lengths - 1, 0) * each_s
+        latencies = {"ttft": wait_s, "tpot": each_s, "e2el": wait_s + answer_s}  # shape (waits, lengths)
         good = np.ones((len(SHARES), len(SHARES)))
         for slo, latency in asked:
             beyond = np.log(np.maximum(latencies[latency], 1e-9) * 1e3 / max(slo.limit, 1e-9)) / _SPREAD[latency]
@@ -470,32 +460,19 @@ def good_share(load: LoadSummary, flow: Flow, limits: Sequence[Slo]) -> float | 
     return max(share, 0.5 / load.requests)
 
 
-def _latencies(load: LoadSummary, wait_s: Floats, token_s: Floats) -> dict[str, Floats]:
-    """Seconds by latency, shape (waits, lengths)."""
-    first_s, each_s = np.broadcast_arrays(wait_s[:, None], token_s)
-    return {"ttft": first_s, "tpot": each_s, "e2el": first_s + np.maximum(load.lengths - 1, 0) * each_s}
-
-
-def _latency(slo: Slo) -> str | None:
-    """Latency of single requests that an SLO bounds; None for one of throughput or of another quantity."""
-    *_, latency, unit = ("", *slo.metric.split("_"))
-    return latency if unit == "ms" and latency in _SPREAD else None
-
-
 @dataclass(frozen=True, slots=True)
 class SteadyPrediction:
-    """What is predicted of one configuration under one workload.
+    """Metrics of one configuration under one workload, and the odds that it starts.
 
     Attributes:
-        metrics: under the names of `autotune.metrics.formulas`, as if it started: throughputs, ``duration``, TPOT, mean
-            E2EL, and TTFT where all requests are sent at once: of other loads it is not foreseen well enough. Empty
-            where the layout needs more GPUs than there are.
+        metrics: under the names of `autotune.metrics.formulas`, as if it started; TTFT only where all requests are sent
+            at once: of other loads it is not foreseen well enough. Empty where the layout needs more GPUs than there
+            are.
         starts: the odds that it starts and takes the workload's requests.
         doubt: what speaks against that: ``memory`` or ``length``; empty where nothing does.
         startup_s: from launch to ready.
-        drawn: ln of the total token throughput and of mean latencies with each draw of the figures, shape (draws,), as
-            if it started; of a server that is loaded to its capacity, of the total token throughput there alone. Empty
-            without draws.
+        drawn: ln of the total token throughput and of mean latencies with each draw of the figures, shape (draws,); of
+            a server that is loaded to its capacity, of the total token throughput there alone.
     """
 
     metrics: Mapping[str, float]
@@ -522,7 +499,7 @@ NO_LIMITS = Limits()
 
 
 class SteadyNode:
-    """Predicts configurations of any engine under one workload on one node.
+    """Predict configurations of any engine under one workload on one node.
 
     Args:
         moved: draws of the figures: by how much ln(factor) is off, shape (draws,) each, as of `drawn_factors`.
@@ -549,14 +526,14 @@ class SteadyNode:
         self._flows = Memo(self._compute_flows)
 
     def predict(self, engine: str, version: str, knobs: Mapping[str, Scalar]) -> SteadyPrediction:
-        """The prediction for effective knobs; raises `UnknownName` for an engine that the simulator does not know."""
+        """Predict effective knobs; raises `UnknownName` for an engine that the simulator does not know."""
         odds, doubt, ready_s, running = self._starts(knobs, engine, version)
         metrics, drawn = self._flows(knobs, engine, version, running) if running else ({}, {})
         return SteadyPrediction(metrics, odds, doubt, ready_s, drawn)
 
     @property
     def computed(self) -> int:
-        """Configurations that were computed; the others were known."""
+        """Count the configurations that were computed; the others were known."""
         return len(self._flows)
 
     def _server(self, knobs: Mapping[str, Scalar], engine: str, version: str, drawn: bool = False) -> SimulatedServer:
@@ -573,7 +550,7 @@ class SteadyNode:
     def _compute_start(
         self, knobs: Mapping[str, Scalar], engine: str, version: str
     ) -> tuple[float, str, float, tuple[int, ...]]:
-        """Odds of starting, what is against it, seconds to ready, and sequences per load; none: too many GPUs."""
+        """Return odds of starting, the doubt, seconds to ready, and sequences per load (none: too many GPUs)."""
         server = self._server(knobs, engine, version)
         if server.gpus > server.setup.gpus:
             return LEAST_ODDS, "length", 0.0, ()
@@ -594,7 +571,7 @@ class SteadyNode:
     def _compute_flows(
         self, knobs: Mapping[str, Scalar], engine: str, version: str, running: tuple[int, ...]
     ) -> tuple[dict[str, float], dict[str, Floats]]:
-        """Metrics with the figures as they are, and logarithms with each draw; several servers share the load."""
+        """Return metrics with the figures as they are, and logarithms with each draw."""
         server = self._server(knobs, engine, version, drawn=True)
         loads = [load.share(server.replicas) for load in self._loads]
         flows = [flow_of(server, load, most) for load, most in zip(loads, running, strict=True)]
@@ -624,8 +601,7 @@ class SteadyNode:
 class Memo(Generic[Value]):
     """A function of knobs, an engine and more arguments, computed once for all knobs that agree in what it reads.
 
-    Who agrees with an earlier one in every knob that any call of that engine has read takes the same path through the
-    function.
+    Who agrees with an earlier one in every knob that any call of that engine has read takes the same path through it.
     """
 
     def __init__(self, compute: Callable[..., Value]) -> None:
@@ -657,26 +633,24 @@ def _key(names: tuple[str, ...], knobs: Mapping[str, Scalar], more: tuple[Any, .
 
 
 def _central(loads: Sequence[LoadSummary], flows: Sequence[Flow]) -> dict[str, Seconds]:
-    """Throughput and mean latencies of loads one after the other; of draws of the figures, arrays of shape (draws,)."""
+    """Return throughput and mean latencies of loads one after the other; of draws of the figures, shape (draws,)."""
     requests = sum(load.requests for load in loads)
     tokens = sum(load.requests * (load.read + load.written) for load in loads)
 
-    def mean(values: Sequence[Seconds]) -> Seconds:
-        """Over the requests, milliseconds."""
+    def mean_ms(values: Sequence[Seconds]) -> Seconds:
         return 1e3 * sum(load.requests * v for load, v in zip(loads, values, strict=True)) / requests
 
     found = {
         HEADLINE: tokens / sum(flow.seconds for flow in flows),
-        "mean_e2el_ms": mean([flow.mean_wait_s + flow.answer_s for flow in flows]),
-        "mean_tpot_ms": mean([flow.mean_token_s for flow in flows]),
+        "mean_e2el_ms": mean_ms([flow.mean_wait_s + flow.answer_s for flow in flows]),
+        "mean_tpot_ms": mean_ms([flow.mean_token_s for flow in flows]),
     }
     if all(flow.wait_s is None for flow in flows):
-        found["mean_ttft_ms"] = mean([flow.mean_wait_s for flow in flows])
+        found["mean_ttft_ms"] = mean_ms([flow.mean_wait_s for flow in flows])
     return found
 
 
 def _metrics(loads: Sequence[LoadSummary], flows: Sequence[Flow]) -> dict[str, float]:
-    """All metrics of loads one after the other; of one set of figures."""
     found = {name: float(value) for name, value in _central(loads, flows).items()}
     seconds, requests = float(sum(flow.seconds for flow in flows)), sum(load.requests for load in loads)
     found |= {

@@ -31,7 +31,7 @@ Seconds = float | Floats
 
 
 def longer(one: Seconds, other: Seconds) -> Seconds:
-    """The larger of two, draw by draw where one of them is drawn."""
+    """Return the larger of two, draw by draw where one of them is drawn."""
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         longest: Floats = np.maximum(one, other)
         return longest
@@ -40,14 +40,13 @@ def longer(one: Seconds, other: Seconds) -> Seconds:
 
 @dataclass(frozen=True, slots=True)
 class RankBatch:
-    """What one attention replica computes in a step.
+    """The batch of one attention replica in a step.
 
     Attributes:
         sequences: running sequences that decode.
         context: their cached tokens, summed.
         attended: the same with each sequence's tokens cut to what sparse attention or a sliding window keeps.
         entries: what the kernels work through of these, padding included.
-        prefill_tokens: prompt tokens computed.
         prefill_pairs: pairs of a prompt token and a token before it, summed, that dense kernels compute.
         prefill_scored: such pairs that the indexer of sparse attention scores.
         prefill_attended: what sparse kernels compute of these; without sparse attention, pairs within the window.
@@ -74,7 +73,7 @@ class StepTime:
 
     def __init__(self, server: SimulatedServer) -> None:
         a, c, hw = server.architecture, server.coefficients, server.hardware
-        self._server, self._a, self._c = server, a, c
+        self._server, self._a, self._c, self._bandwidth = server, a, c, server.bandwidth
         self._layers = a.layers
         self._attending = a.layers - a.linear_layers
         self._expert_layers = expert_layers(a)
@@ -134,7 +133,6 @@ class StepTime:
         self._row_bytes = 2 * BF16 * (a.hidden_size + 3 * width)
 
     def _prepare_latencies(self, server: SimulatedServer) -> None:
-        """Kernel latencies of all layers: of a plain dense one, and of the parts that other layers have beside."""
         a, c = self._a, self._c
         latent = a.layers * bool(a.kv_lora_rank) + self._indexer_layers
         beside = latent * c.latent_us + self._expert_layers * c.experts_us
@@ -143,10 +141,9 @@ class StepTime:
         self._collective_s = c.collective_us * 1e-6 * (server.stage_gpus / 8) ** 0.5
 
     def seconds(self, batches: Sequence[RankBatch], graph: bool) -> Seconds:
-        """Duration of a step over all ranks.
+        """Return the duration of a step over all data-parallel ranks.
 
         Args:
-            batches: one per data-parallel rank.
             graph: whether a CUDA graph holds the step, so that the host launches one thing.
         """
         c = self._c
@@ -160,7 +157,7 @@ class StepTime:
         computed = [b.prefill_tokens + b.sequences * self._decode_tokens + b.padding for b in batches]
         tokens, fullest = sum(computed), max(computed)
         device = rank + self._experts_seconds(tokens * part) + fullest * part * self._passed_bytes / self._bandwidth
-        device = self._with_latency(device) + self._communication_seconds(fullest * part, tokens * part)
+        device = device + self._latency + self._communication_seconds(fullest * part, tokens * part)
         sequences = max(b.sequences for b in batches)
         host = c.step_ms * 1e-3 + sequences * c.sequence_us * 1e-6
         if self._decode_tokens > 1 and sequences:
@@ -174,16 +171,7 @@ class StepTime:
             device = longer(device, launching)
         return longer(device + host * (1.0 - c.host_overlap), host)
 
-    @property
-    def _bandwidth(self) -> Seconds:
-        return self._server.bandwidth
-
-    def _with_latency(self, work: Seconds) -> Seconds:
-        """Work of the layers and their latencies: the next kernel starts while the last blocks of one still run."""
-        return work + self._latency
-
     def _rank_seconds(self, b: RankBatch, part: float) -> Seconds:
-        """Projections, dense and shared feed-forward parts, head and attention of one rank."""
         bandwidth, tile = self._bandwidth, self._c.gemm_tile / 2
         decode = b.sequences * self._decode_tokens
         tokens = (b.prefill_tokens + decode + b.padding) * part
@@ -197,7 +185,7 @@ class StepTime:
         return projections + head + attention * part
 
     def _decode_attention(self, b: RankBatch) -> Seconds:
-        """Attention over the cache: sequences read their latent values once, all local heads multiply by them."""
+        """Read the latent values of each sequence once; all local heads multiply by them."""
         if not b.sequences:
             return 0.0
         layers, queries, indexer, cut = self._attending, self._decode_tokens, self._a.indexer, self._cut_layers
@@ -213,7 +201,7 @@ class StepTime:
         return seconds
 
     def _prefill_attention(self, b: RankBatch) -> Seconds:
-        """Attention among prompt tokens; the indexer scores all pairs on every rank, as it is not sharded."""
+        """Attend among prompt tokens; the indexer scores all pairs on every rank, as it is not sharded."""
         if not b.prefill_tokens:
             return 0.0
         a, layers = self._a, self._attending
@@ -227,7 +215,7 @@ class StepTime:
         return seconds
 
     def _linear_attention(self, b: RankBatch) -> Seconds:
-        """A state per sequence is read and written once a step; chunks of a prompt are multiplied by it.
+        """Read and write a state per sequence; chunks of a prompt are multiplied by it.
 
         Gated DeltaNet in chunks of 64 (arXiv:2412.06464): some 4 products with a head's state and with the chunk.
         """
@@ -240,7 +228,7 @@ class StepTime:
         return states + flops / self._server.tensor_parallel / self._linear_flops
 
     def _experts_seconds(self, tokens: float) -> Seconds:
-        """Routed experts on the fullest GPU: a batch of n tokens touches E (1 - (1 - k/E)^n) of E experts."""
+        """Take the fullest GPU: a batch of n tokens touches E (1 - (1 - k/E)^n) of E experts."""
         a = self._a
         if not a.experts or tokens <= 0:
             return 0.0
@@ -253,7 +241,7 @@ class StepTime:
         return (longer(traffic, arithmetic) + rows * self._row_bytes / self._bandwidth) * self._expert_layers
 
     def _communication_seconds(self, rank_tokens: float, all_tokens: float) -> Seconds:
-        """All-reduces of the attention replica, and the exchange with the experts of the other replicas."""
+        """Sum the all-reduces of the attention replica and the exchange with the experts of the others."""
         server, c = self._server, self._c
         tp, stage = server.tensor_parallel, server.stage_gpus
         token = self._a.hidden_size * BF16
