@@ -411,7 +411,7 @@ class Sheet:
         if workload in objective.weights(self.spec) and scores:
             means[self.spec.objective] = objective.from_score(self.spec, mean(scores))
         seconds = self.seconds(position)
-        over_ladder = self.spec.front_on_ladder
+        over_ladder = self.spec.front_over_rungs
         if workload == self.spec.workloads[0] and seconds and not over_ladder:
             means[self.spec.goals[-1]] = objective.value_of(self.spec.goals[-1], mean(seconds))
         return means

@@ -248,7 +248,7 @@ def front(sheet: Sheet) -> list[FrontPoint]:
     Empty where one goal was asked for.
     """
     spec = sheet.spec
-    if spec.front_on_ladder:
+    if spec.front_over_rungs:
         return _on_ladder(sheet)
     if len(spec.goals) == 1:
         return []

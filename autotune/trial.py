@@ -289,7 +289,7 @@ class Trial:
         workloads: names of the workloads to measure on this launch, the objective's first.
         launch_index: how many earlier launches this configuration had; with the seed it fixes noise and prompts.
         node: the one of the executor's nodes on which it must run; empty: any.
-        ladder: concurrencies at which the first workload is measured besides, on the warm server.
+        rungs: requests in flight with which the first workload is measured besides, see `autotune.loadgen.loads`.
         wants_answers: whether the check of answers is run on the warm server.
     """
 
@@ -301,13 +301,8 @@ class Trial:
     workloads: tuple[str, ...]
     launch_index: int = 0
     node: str = ""
-    ladder: tuple[int, ...] = ()
+    rungs: tuple[int, ...] = ()
     wants_answers: bool = False
-
-    @property
-    def loads(self) -> list[tuple[str, int]]:
-        """What is measured in turn: a workload, and a concurrency of the ladder or 0 for the workload as it is."""
-        return [*((name, 0) for name in self.workloads), *((self.workloads[0], rung) for rung in self.ladder)]
 
 
 @dataclass(frozen=True, slots=True)

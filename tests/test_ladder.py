@@ -19,7 +19,8 @@ from autotune.backends.simulator import Simulated
 from autotune.comparison import Difference, compare, crossings
 from autotune.engines import recognise, split_command
 from autotune.errors import BadInput
-from autotune.loadgen.workloads import how_fixed, load_workload, on_ladder
+from autotune.loadgen.loads import rung_of
+from autotune.loadgen.workloads import how_fixed, load_workload
 from autotune.metrics.table import HEADLINE
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
@@ -67,30 +68,30 @@ def test_a_front_over_users_does_without_where_the_load_is_fixed() -> None:
     asked = {"workloads": ["sharegpt-c4"], "pareto": "output_tokens_per_s_per_user", "on": "simulator"}
     told = build_spec(RunOptions("deepseek-ai/DeepSeek-V3.2", "h200", **asked))  # type: ignore[arg-type]
     assert told.ladder == ()
-    assert not told.front_on_ladder
+    assert not told.front_over_rungs
     assert any("the front is of one load only" in note for note in told.notes)
 
 
 def test_a_light_load_has_few_prompts_of_the_same_lengths() -> None:
     workload = load_workload("random:100:10:400")
-    counts = {c: on_ladder(workload, c).points[0].prompts for c in (1, 4, 16, 64, 256)}
+    counts = {c: rung_of(workload, c).points[0].prompts for c in (1, 4, 16, 64, 256)}
     assert counts == {1: 32, 4: 32, 16: 128, 64: 400, 256: 400}
-    assert on_ladder(workload, 4).points[0].lengths == workload.points[0].lengths
+    assert rung_of(workload, 4).points[0].lengths == workload.points[0].lengths
 
 
 def test_sessions_are_sent_whole(tmp_path: Path) -> None:
     turns = [{"input_tokens": 40, "output_tokens": 9}] * 30
     (tmp_path / "s.jsonl").write_text("\n".join(json.dumps({"turns": turns}) for _ in range(4)))
-    workload = on_ladder(load_workload(f"sessions:{tmp_path / 's.jsonl'}"), 2)
+    workload = rung_of(load_workload(f"sessions:{tmp_path / 's.jsonl'}"), 2)
     assert len(workload.draw(0, 0)) == 120
 
 
 def test_the_finals_measure_the_ladder_and_a_front_over_it_every_launch() -> None:
     asked = spec(ladder=(1, 4))
-    assert [objective.ladder_of(asked, role) for role in (Role.BASELINE, Role.FINAL)] == [(1, 4)] * 2
-    assert [objective.ladder_of(asked, role) for role in (Role.SEARCH, Role.CONTROL)] == [()] * 2
+    assert [asked.rungs_of(role) for role in (Role.BASELINE, Role.FINAL)] == [(1, 4)] * 2
+    assert [asked.rungs_of(role) for role in (Role.SEARCH, Role.CONTROL)] == [()] * 2
     front = spec(ladder=(1, 4), pareto="output_tokens_per_s_per_user")
-    assert objective.ladder_of(front, Role.SEARCH) == (1, 4)
+    assert front.rungs_of(Role.SEARCH) == (1, 4)
     assert StudySpec.from_yaml(front.to_yaml()) == front
 
 
@@ -205,7 +206,7 @@ def test_the_simulated_node_measures_the_ladder_on_one_launch() -> None:
         engine_version=candidate.engine_version,
         command=ready.command_of(candidate),
         workloads=ready.spec.workloads,
-        ladder=(1, 8),
+        rungs=(1, 8),
     )
     result = Checked(Simulated(ready.spec, ready.library), ready.spec)(trial)
     metrics = result.metrics[ready.spec.workloads[0]]
@@ -216,8 +217,10 @@ def test_the_simulated_node_measures_the_ladder_on_one_launch() -> None:
     durations = metrics["duration"] + one["duration"] + eight["duration"]
     assert result.times_s["load"] == pytest.approx(durations)
     # A row keeps what was measured and what was asked for.
-    again = launch_of(json.loads(json.dumps(row_of(Launch(trial, result)))))
-    assert again.trial.ladder == (1, 8)
+    row = json.loads(json.dumps(row_of(Launch(trial, result))))
+    assert row["ladder"] == [1, 8]
+    again = launch_of(row)
+    assert again.trial.rungs == (1, 8)
     assert objective.curve(again, trial.workloads[0]).keys() == {1, 8}
 
 

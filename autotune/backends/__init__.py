@@ -31,8 +31,8 @@ import numpy as np
 from autotune.engines import Engine
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.judge import LOOKS
-from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
-from autotune.loadgen.workloads import Workload, how_fixed, load_workload
+from autotune.loadgen.loads import Load, loads_of
+from autotune.loadgen.workloads import how_fixed, load_workload
 from autotune.notify import Notify, Watch, silent
 from autotune.space.cards import HardwareCard
 from autotune.space.context import Context
@@ -42,7 +42,7 @@ from autotune.space.schema import EngineCard
 from autotune.study.options import RunOptions, VerifyOptions
 from autotune.study.recommendation import Exclusion, Recommendation
 from autotune.study.spec import StudySpec
-from autotune.trial import Command, Evidence, Launch, Role, Trial, TrialResult
+from autotune.trial import Command, Evidence, Launch, Trial, TrialResult
 
 BACKENDS = {
     "process": "autotune.backends.process:Process",
@@ -167,18 +167,9 @@ class Backend(ABC):
             notify: called when a launch is tried again, and with its stages.
         """
 
-    def load_search(self, spec: StudySpec, name: str, workload: Workload, role: Role) -> LoadSearch | None:
-        """Make the load search of a launch, whose rate is confirmed where it is compared in the end.
-
-        None: the workload is sent as it is.
-
-        Args:
-            name: of the workload.
-        """
-        if spec.find_load is None or name != spec.workloads[0]:
-            return None
-        confirm_s = CONFIRM_S if self.confirms and role in (Role.BASELINE, Role.CONTROL, Role.FINAL) else 0.0
-        return LoadSearch.of(spec.find_load, spec.slos, workload, self.looks, spec.request_limits, confirm_s)
+    def loads(self, spec: StudySpec, trial: Trial, library: Library) -> list[Load]:
+        """Return what a launch measures in turn, as it is measured here."""
+        return loads_of(spec, trial, library, self.looks, self.confirms)
 
     # The question: from options to a specification.
 

@@ -20,14 +20,13 @@ from autotune.backends.readback import read_back, read_served
 from autotune.engines import Engine, engine
 from autotune.errors import BadInput, CannotGoOn, ClientFailed
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.measuring import FoundCapacity, find_load, measure
+from autotune.loadgen.measuring import Measured, send
 from autotune.loadgen.prefix_cache import PrefixCache
 from autotune.loadgen.request_file import requests_path, write_requests
-from autotune.loadgen.results import LoadOptions, Measurement, to_json
+from autotune.loadgen.results import LoadOptions
 from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.speculation import DraftReader
-from autotune.loadgen.workloads import load_workload, on_ladder
-from autotune.metrics.table import CURVE, INVALID
+from autotune.loadgen.workloads import load_workload
 from autotune.notify import Stage, Watch, silent
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.serving.command import with_known_ports
@@ -175,15 +174,14 @@ class Launched:
     def _load(
         self, server: Server, trial: Trial, card: EngineCard, folder: Path, times_s: dict[str, float]
     ) -> TrialResult:
-        """Measure each workload, then the ladder, on the warm server, with an empty prefix cache and new prompts.
+        """Measure every load on the warm server, with an empty prefix cache and new prompts.
 
-        A load of the ladder that was not measured as it should be says so in its row, and spoils nothing else.
+        A rung that was not measured as it should be says so in its row, and spoils nothing else.
         """
         metrics: dict[str, Metrics] = {}
-        for name, concurrency in trial.loads:
-            workload = load_workload(name, self.library)
-            workload = on_ladder(workload, concurrency) if concurrency else workload
-            self.notify(Stage(trial.number, f"loaded with {workload.name}"))
+        loads = self.backend.loads(self.spec, trial, self.library)
+        for load in loads:
+            self.notify(Stage(trial.number, f"loaded with {load.workload.name}"))
             with measured(times_s, "load"), ServerClient(Target.parse(server.url, server.api_key)) as client:
                 options = LoadOptions(
                     api_key=server.api_key,
@@ -191,40 +189,27 @@ class Launched:
                     cache=PrefixCache.of(client, [card], trial.engine_version),
                     drafts=DraftReader(client, [card], trial.engine_version),
                     slos=self.spec.request_limits,
-                    warm_up=not concurrency,
+                    warm_up=not load.rung,
                 )
-                # The few requests of a light load differ more from seed to seed than launches do.
-                seed = self.spec.seed + (0 if concurrency else trial.launch_index)
-                measurement: Measurement | FoundCapacity
                 try:
-                    search = None if concurrency else self.backend.load_search(self.spec, name, workload, trial.role)
-                    if search is not None:
-                        measurement = find_load(server.url, server.model, workload, seed, search, options)
-                    else:
-                        measurement = measure(server.url, server.model, workload, seed, options)
+                    came = send(server.url, server.model, load, options)
                 except ClientFailed as error:
-                    return self._failed(Failure(FailureKind.INFRASTRUCTURE, f"{name}: {error}"))
-            times_s["load"] -= measurement.warm_up_s
-            times_s["warmup"] += measurement.warm_up_s
-            if not concurrency:
-                metrics[name] = measurement.metrics
-            else:
-                row = {"concurrency": concurrency, **measurement.metrics}
-                row |= {INVALID: measurement.invalid} if measurement.invalid else {}
-                metrics[name].setdefault(CURVE, []).append(row)
+                    return self._failed(Failure(FailureKind.INFRASTRUCTURE, f"{load.of}: {error}"))
+            times_s["load"] -= came.warm_up_s
+            times_s["warmup"] += came.warm_up_s
+            load.add(metrics, came.metrics, came.invalid)
             try:
-                self._keep(measurement, server, folder, workload.name if concurrency else name)
+                self._keep(came, server, folder, load.name)
             except OSError as error:
                 problem = f"What was measured cannot be kept in {folder}: {error.strerror or error}."
                 return self._failed(Failure(FailureKind.INFRASTRUCTURE, problem))
-            if measurement.invalid and not concurrency:
-                failure = Failure(FailureKind.INFRASTRUCTURE, f"{name}: {measurement.invalid}")
+            if came.invalid and not load.rung:
+                failure = Failure(FailureKind.INFRASTRUCTURE, f"{load.of}: {came.invalid}")
                 return TrialResult(State.INVALID, self.evidence, failure, metrics)
-            if measurement.failure and not measurement.invalid:
+            if came.failure and not came.invalid:
                 died = server.failure(within_s=DEATH_S)
-                return self._failed(died or Failure(FailureKind.LOAD_ERRORS, f"{name}: {measurement.failure}"))
-            overloaded = isinstance(measurement, FoundCapacity) and measurement.found.died_at is not None
-            if overloaded and len(trial.loads) == 1 and not trial.wants_answers:
+                return self._failed(died or Failure(FailureKind.LOAD_ERRORS, f"{load.of}: {came.failure}"))
+            if came.died and len(loads) == 1 and not trial.wants_answers:
                 # Nothing more is asked of it, and what it carried before it died counts.
                 return TrialResult(State.COMPLETE, self.evidence, metrics=metrics)
         died = server.failure()
@@ -252,19 +237,15 @@ class Launched:
             return TrialResult(State.INVALID, self.evidence, Failure(FailureKind.INFRASTRUCTURE, str(error)), metrics)
         return TrialResult(State.COMPLETE, self.evidence, metrics=metrics, answers=answers)
 
-    def _keep(self, measurement: Measurement | FoundCapacity, server: Server, folder: Path, name: str) -> None:
-        """Write the result of one workload beside the log, and its requests to a file of their own."""
+    def _keep(self, came: Measured, server: Server, folder: Path, name: str) -> None:
+        """Write the result of one load beside the log, and its requests to a file of their own."""
         make_trial_folder(folder)  # An external server made none.
         safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
         path = folder / f"{safe}.json"
         evidence = Evidence.EMULATED if server.emulated else self.evidence
-        about: dict[str, object] = {"workload": name, "seed": measurement.seed, "evidence": evidence.value}
-        write_requests(requests_path(path), measurement.logs, about)
-        if isinstance(measurement, FoundCapacity):
-            whole = {**to_json(measurement.shown), **measurement.metrics}
-        else:
-            whole = to_json([measurement])
-        result = {**about, **whole, "requests_file": requests_path(path).name}
+        about: dict[str, object] = {"workload": name, "seed": came.seed, "evidence": evidence.value}
+        write_requests(requests_path(path), came.logs, about)
+        result = {**about, **came.to_json(), "requests_file": requests_path(path).name}
         write_atomically(path, json.dumps(result))
 
 

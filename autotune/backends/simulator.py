@@ -7,7 +7,8 @@ own, a launch gets one draw, shared by all its loads.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from typing import Any
 from autotune.backends import PHASES, Backend, backend_of, missing_files, noise_factor
 from autotune.engines import Engine, engine
 from autotune.engines.report_back import ReportedKnobs, compare
-from autotune.loadgen.workloads import load_workload, on_ladder
-from autotune.metrics.table import CURVE
+from autotune.loadgen.capacity.search import Probe, beside
+from autotune.loadgen.loads import Load
+from autotune.metrics.formulas import Slo
+from autotune.metrics.table import scaled
 from autotune.notify import Watch, silent
-from autotune.simulator.load import simulated_load
 from autotune.simulator.node.calibration import calibration_of
 from autotune.simulator.node.memory import plan_memory
 from autotune.simulator.node.server import SimulatedServer
@@ -76,29 +78,22 @@ class Simulated:
 
     def __call__(self, trial: Trial) -> TrialResult:
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        spec, backend = self.spec, backend_of(self.spec)
-        workloads = {name: load_workload(name, self.library) for name in trial.workloads}
-        longest = max(workload.longest_request for workload in workloads.values())
+        spec = self.spec
+        loads = backend_of(spec).loads(spec, trial, self.library)
+        longest = max(load.workload.longest_request for load in loads)
         context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
         resolved = resolve_command(trial.command, self.library, context, trial.engine_version)
         factor = noise_factor(spec.noise, spec.seed, trial)
         metrics: dict[str, Metrics] = {}
         times_s = dict.fromkeys(PHASES, 0.0)
         failure: Failure | None = None
-        for name, concurrency in trial.loads:
-            workload = on_ladder(workloads[name], concurrency) if concurrency else workloads[name]
-            # The same prompts for every configuration, new ones for every repeat but of the ladder's short loads.
-            seed = spec.seed + (0 if concurrency else trial.launch_index)
-            search = None if concurrency else backend.load_search(spec, name, workload, trial.role)
-            came = simulated_load(resolved, workload, seed, spec.request_limits, search, factor)
+        for load in loads:
+            came = simulate(resolved, load, spec.request_limits, factor)
             times_s["ready"], failure = came.startup_s, came.failure
             if failure is not None:
                 break
             times_s["load"] += came.load_s
-            if concurrency:
-                metrics[name].setdefault(CURVE, []).append({"concurrency": concurrency, **came.metrics})
-            else:
-                metrics[name] = came.metrics
+            load.add(metrics, came.metrics)
         return TrialResult(
             state=State.FAILED if failure else State.COMPLETE,
             evidence=self.evidence,
@@ -130,3 +125,43 @@ def _served(resolved: ResolvedCommand) -> dict[str, Any]:
         "longest_request_tokens": plan.longest_request_tokens,
         "odds_of_starting": plan.fit_probability,
     }
+
+
+@dataclass(frozen=True, slots=True)
+class SimulatedLoad:
+    """A load on a simulated server; `load_s` are virtual seconds, of all probes of a load search."""
+
+    metrics: Metrics
+    failure: Failure | None
+    startup_s: float
+    load_s: float
+
+
+def simulate(resolved: ResolvedCommand, load: Load, limits: Sequence[Slo] = (), factor: float = 1.0) -> SimulatedLoad:
+    """Load a simulated server in virtual time: by the workload as it is, or by the probes of its load search.
+
+    Args:
+        limits: that a request keeps to count as good.
+        factor: by which the node is faster than the one that is simulated: its clock runs so many times as fast.
+    """
+    if load.search is None:
+        # On a node that is faster by a factor a latency keeps a limit where it keeps one larger by that factor here.
+        limits = [slo.model_copy(update={"limit": slo.limit * factor}) for slo in limits]
+        outcome = resolved.simulate(load.workload, load.seed, limits)
+        metrics = scaled(outcome.metrics, factor)
+        return SimulatedLoad(metrics, outcome.failure, outcome.startup_s, float(metrics.get("duration", 0.0)))
+    load_s = startup_s = 0.0
+    while (probe := load.search.ask()) is not None:
+        outcome = resolved.simulate(_slowed(probe, factor).workload(load.workload), probe.seed(load.seed))
+        startup_s = outcome.startup_s
+        if outcome.failure is not None:
+            return SimulatedLoad({}, outcome.failure, startup_s, load_s)
+        load_s += float(outcome.metrics["duration"]) / factor
+        load.search.tell(outcome.runs[0].faster(factor), beside(outcome.metrics))
+    return SimulatedLoad(load.search.found.metrics, None, startup_s, load_s)
+
+
+def _slowed(probe: Probe, factor: float) -> Probe:
+    """Return a probe of a node that is faster by a factor, as the clock of the simulated one sees it."""
+    load = probe.load / factor if probe.by == "rate" else probe.load
+    return replace(probe, load=load, ramp_s=probe.ramp_s * factor)

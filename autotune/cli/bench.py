@@ -16,7 +16,8 @@ from autotune.loadgen.bench.options import BenchOptions
 from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
 from autotune.loadgen.client.messages import Progress
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.measuring import FoundCapacity, find_load, measure
+from autotune.loadgen.loads import Load
+from autotune.loadgen.measuring import FoundCapacity, measure, send
 from autotune.loadgen.prefix_cache import PrefixCache
 from autotune.loadgen.results import LoadOptions, Measurement
 from autotune.loadgen.server_client import ServerClient
@@ -94,7 +95,10 @@ def _search(options: BenchOptions, workload: Workload, load_options: LoadOptions
     with printing.LiveLine(MESSAGES) as live:
         how = replace(load_options, on_progress=live.show)
         plan = LoadSearch.of(options.find_load, options.slos, workload, limits=load_options.slos, confirm_s=CONFIRM_S)
-        return find_load(options.url, options.model, workload, options.seed, plan, how, say)
+        load = Load(workload.name, workload, options.seed, plan)
+        came = send(options.url, options.model, load, how, say)
+        assert isinstance(came, FoundCapacity)
+        return came
 
 
 def _conclude(

@@ -19,20 +19,22 @@ from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from time import perf_counter_ns
+from typing import Any
 
 import numpy as np
 
 from autotune.child import IMPORT_FOLDER
 from autotune.errors import AutotuneError, ClientFailed
-from autotune.loadgen.capacity.search import FoundLoad, LoadSearch, Probe, beside
+from autotune.loadgen.capacity.search import FoundLoad, Probe, beside
 from autotune.loadgen.client.generator import HEAD_START_NS, allow_open_files
 from autotune.loadgen.client.messages import Answer, ClientHealth, Progress, RequestLog, WorkerTask
 from autotune.loadgen.client.outcomes import RequestOutcome
 from autotune.loadgen.client.target import Target
+from autotune.loadgen.loads import Load
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.request_file import LoadLog
 from autotune.loadgen.requests import Requests
-from autotune.loadgen.results import LoadOptions, LoadResult, Measurement
+from autotune.loadgen.results import LoadOptions, LoadResult, Measurement, to_json
 from autotune.loadgen.speculation import DraftUse
 from autotune.loadgen.workloads import Workload
 from autotune.notify import Notify, silent
@@ -41,7 +43,7 @@ from autotune.trial import Metrics
 
 @dataclass(frozen=True, slots=True)
 class FoundCapacity:
-    """Result of a load search on a server.
+    """Result of a load search on a server; for what is read of a `Measurement`, it can stand in its place.
 
     Attributes:
         probes: every load that was sent, in order.
@@ -76,31 +78,39 @@ class FoundCapacity:
         """Request logs of all probes, in the order in which they were sent."""
         return [log for _, measurement in self.probes for log in measurement.logs]
 
+    @property
+    def died(self) -> bool:
+        return self.found.died_at is not None
 
-def find_load(
-    url: str,
-    model: str,
-    workload: Workload,
-    seed: int,
-    search: LoadSearch,
-    options: LoadOptions,
-    on_probe: Notify = silent,
-) -> FoundCapacity:
-    """Send loads until the search is over. Each finds an empty prefix cache, no queue, and prompts of its own.
+    def to_json(self) -> dict[str, Any]:
+        """The file of a launch: the probes behind the metrics as one run, with the metrics of the search."""
+        return {**to_json(self.shown), **self.metrics}
+
+
+Measured = Measurement | FoundCapacity
+"""Result of a `Load`."""
+
+
+def send(url: str, model: str, load: Load, options: LoadOptions, on_probe: Notify = silent) -> Measured:
+    """Send a load: the workload as it is, or all probes of its load search.
+
+    Each probe finds an empty prefix cache, no queue, and prompts of its own. A search ends early where the server
+    answers nothing, or a load was measured wrong. Of a server that dies of a load the heaviest load that it kept before
+    stands. Raises `BadInput` and `ClientFailed` as `measure` does.
 
     Args:
-        on_probe: called with a line for each.
-
-    Ends early where the server answers nothing, or a load was measured wrong. Of a server that dies of a load the
-    heaviest load that it kept before stands. Raises `BadInput` and `ClientFailed` as `measure` does.
+        on_probe: called with a line for each probe.
     """
+    search = load.search
+    if search is None:
+        return measure(url, model, load.workload, load.seed, options)
     probes: list[tuple[Probe, Measurement]] = []
     heaviest, failure, invalid = 0.0, "", ""
     while (probe := search.ask()) is not None:
         streams = probe.load if probe.by == "concurrency" else float(probe.requests)
         how = replace(options, warm_up=options.warm_up and streams > heaviest)
         heaviest = max(heaviest, streams)
-        measurement = measure(url, model, probe.workload(workload), probe.seed(seed), how)
+        measurement = measure(url, model, probe.workload(load.workload), probe.seed(load.seed), how)
         probes.append((probe, measurement))
         metrics, invalid = measurement.metrics, measurement.invalid
         if not metrics["completed"] and search.found.capacity and not invalid:
@@ -111,7 +121,7 @@ def find_load(
         if failure or invalid:
             break
         on_probe(search.tell(measurement.points[0].log.records, beside(metrics)))
-    return FoundCapacity(seed, search.found, tuple(probes), failure, invalid)
+    return FoundCapacity(load.seed, search.found, tuple(probes), failure, invalid)
 
 
 STREAMS_PER_WORKER = 250

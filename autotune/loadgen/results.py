@@ -137,6 +137,14 @@ class Measurement:
             return f"the client did not keep up with the server: {'; '.join(bound)}"
         return next((point.cache.stale for point in self.points if point.cache.stale), "")
 
+    @property
+    def died(self) -> bool:
+        """True if a load search ended with the server's death: of a load by itself that is its `failure`."""
+        return False
+
+    def to_json(self) -> dict[str, Any]:
+        return to_json([self])
+
 
 def pooled_metrics(runs: Sequence[Measurement]) -> Metrics:
     """Metrics of all loads of some measurements as one run without pauses, a failed warm-up's requests with them."""

@@ -20,8 +20,10 @@ from rich.live import Live
 from rich.text import Text
 
 from autotune.backends import backend_of
+from autotune.backends.checked import Checked
+from autotune.backends.simulator import Simulated
 from autotune.errors import BadInput
-from autotune.loadgen.workloads import load_workload, on_ladder
+from autotune.loadgen.workloads import load_workload
 from autotune.metrics.table import HEADLINE
 from autotune.notify import Stage
 from autotune.outputs.report import text
@@ -36,14 +38,13 @@ from autotune.search.history import History
 from autotune.search.nodes import contrast
 from autotune.search.priors import priors_of, sources_of
 from autotune.search.study import Study
-from autotune.simulator.load import simulated_load
 from autotune.simulator.prediction_intervals import intervals
 from autotune.simulator.resolve_command import resolve_command
 from autotune.space.context import Context
 from autotune.space.enumeration import CandidateSet
 from autotune.study.places import at_once, node_of_place
 from autotune.study.spec import StudySpec, is_local
-from autotune.trial import Configuration, Evidence, Launch, Metrics, Role, Scalar, State, Trial, TrialResult
+from autotune.trial import Configuration, Evidence, Launch, Role, Scalar, State, Trial
 
 FIRST = 5
 """Candidates that a dry run tells with their predictions."""
@@ -76,31 +77,28 @@ class Prediction:
 
 def predict(prepared: Prepared, trial: Trial) -> Prediction:
     """Predict a launch; nothing is known of replayed rows, and of engines and models that the simulator lacks."""
-    spec, backend, seconds = prepared.spec, prepared.backend, 0.0
-    metrics: dict[str, Metrics] = {}
+    spec, backend = prepared.spec, prepared.backend
     if backend.recorded:
         return Prediction()
+    trial = replace(
+        trial, workloads=objective.workloads_of(spec, trial.role), rungs=spec.rungs_of(trial.role), launch_index=0
+    )
+    simulated = Simulated(spec.model_copy(update={"noise": 0.0}), prepared.library)
     try:
-        role = trial.role
-        trial = replace(trial, workloads=objective.workloads_of(spec, role), ladder=objective.ladder_of(spec, role))
-        loads = {name: load_workload(name, prepared.library) for name in trial.workloads}
-        longest = max(load.longest_request for load in loads.values())
-        context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
-        resolved = resolve_command(trial.command, prepared.library, context, trial.engine_version)
-        for name, concurrency in trial.loads:
-            load = on_ladder(loads[name], concurrency) if concurrency else loads[name]
-            search = None if concurrency else backend.load_search(spec, name, load, role)
-            came = simulated_load(resolved, load, spec.seed, spec.request_limits, search)
-            if came.failure is not None:
-                return Prediction(failure=came.failure.kind.value)
-            seconds = (seconds or backend.startup_s or came.startup_s) + came.load_s
-            metrics.setdefault(name, spec.derived(came.metrics, trial.configuration))
+        result = Checked(simulated, spec)(trial)
     except BadInput:
         return Prediction()
-    value = objective.achieved(spec, Launch(trial, TrialResult(State.COMPLETE, Evidence.SIMULATED, metrics=metrics)))
-    known, first = spec.objective == HEADLINE and not spec.weights, spec.workloads[0]
-    sure = intervals(resolved.setup, loads[first], metrics[first])["interval90"] if known else None
-    return Prediction(value, sure, seconds)
+    if result.failure is not None and not result.metrics:
+        return Prediction(failure=result.failure.kind.value)
+    seconds = (backend.startup_s or result.times_s["ready"]) + result.times_s["load"]
+    first, sure = spec.workloads[0], None
+    if spec.objective == HEADLINE and not spec.weights:
+        loads = [load_workload(name, prepared.library) for name in trial.workloads]
+        longest = max(load.longest_request for load in loads)
+        context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
+        resolved = resolve_command(trial.command, prepared.library, context, trial.engine_version)
+        sure = intervals(resolved.setup, loads[0], result.metrics[first])["interval90"]
+    return Prediction(objective.achieved(spec, Launch(trial, result)), sure, seconds)
 
 
 def baseline_trial(prepared: Prepared) -> list[tuple[Trial, Prediction]]:

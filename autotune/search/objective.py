@@ -44,11 +44,6 @@ def workloads_of(spec: StudySpec, role: Role) -> tuple[str, ...]:
     return tuple(name for name in spec.workloads if name in needed)
 
 
-def ladder_of(spec: StudySpec, role: Role) -> tuple[int, ...]:
-    """The concurrencies that a launch measures besides: of baseline and finals, of all where the front is over them."""
-    return spec.ladder if spec.front_on_ladder or role in (Role.BASELINE, Role.FINAL) else ()
-
-
 def value(launch: Launch, metric: str, workload: str) -> float | None:
     """A metric of a finished launch; None where no whole load gave a finite number of at least 0."""
     if launch.result.state is not State.COMPLETE:
@@ -86,12 +81,12 @@ def second(spec: StudySpec, launch: Launch) -> float | None:
 def second_value(spec: StudySpec, launch: Launch) -> float | None:
     """The second goal's metric; None where it was not measured.
 
-    Over a ladder it is that of the lightest load, where a user is served fastest: the other end of the front.
+    Over several loads it is that of the lightest load, where a user is served fastest: the other end of the front.
     """
     if spec.pareto is None:
         return None
-    if spec.front_on_ladder:
-        return curve(launch, spec.workloads[0]).get(spec.ladder[0], {}).get(spec.pareto)
+    if spec.front_over_rungs:
+        return curve(launch, spec.workloads[0]).get(spec.rungs_of(Role.BASELINE)[0], {}).get(spec.pareto)
     return value(launch, spec.pareto, spec.workloads[0])
 
 

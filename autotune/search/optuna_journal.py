@@ -167,7 +167,7 @@ class Journal:
             workloads=objective.workloads_of(self._spec, role),
             launch_index=self._begun[candidate.fingerprint],
             node=step.node,
-            ladder=objective.ladder_of(self._spec, role),
+            rungs=self._spec.rungs_of(role),
         )
         self._begun[candidate.fingerprint] += 1
         for name, value in _attributes(trial).items():

@@ -42,7 +42,7 @@ def row_of(launch: Launch) -> dict[str, Any]:
         **asdict(trial.command),
         "argv": trial.command.words,
         "workloads": trial.workloads,
-        "ladder": trial.ladder,
+        "ladder": trial.rungs,
         **asdict(launch.result),
         "failure": failure.to_json() if failure else None,
         "bound_node": trial.node,
@@ -58,6 +58,7 @@ def launch_of(row: Mapping[str, Any]) -> Launch:
         "configuration": {"engine": row["engine"], "knobs": row["config"]},
         "command": {**row, "argv": row["argv"][len(row.get("container", ())) :]},
         "node": row.get("bound_node", ""),
+        "rungs": row.get("ladder", ()),
     }
     return Launch(_TRIAL.validate_python(trial), _RESULT.validate_python(row))
 

@@ -15,7 +15,7 @@ from autotune.metrics.table import GOODPUT, PER_USER, with_derived
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import gpus_of
 from autotune.space.entry import parse_yaml
-from autotune.trial import Configuration, Metrics, Scalar
+from autotune.trial import Configuration, Metrics, Role, Scalar
 
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
@@ -184,9 +184,13 @@ class StudySpec(_Value):
         return self.model_copy(update={"slos": (*self.slos, MOST_VIOLATIONS)}) if self.objective == GOODPUT else self
 
     @property
-    def front_on_ladder(self) -> bool:
-        """Whether the front is over the loads of the ladder, so that every launch measures them."""
+    def front_over_rungs(self) -> bool:
+        """True if the front is over the loads of the ladder, so that every launch measures them."""
         return self.pareto == PER_USER and bool(self.ladder)
+
+    def rungs_of(self, role: Role) -> tuple[int, ...]:
+        """Return the requests in flight with which a launch measures the first workload besides."""
+        return self.ladder if self.front_over_rungs or role in (Role.BASELINE, Role.FINAL) else ()
 
     def to_yaml(self) -> str:
         """The text of ``study.yaml``, with YAML's marks of a document's start and end: so one that was cut is seen."""

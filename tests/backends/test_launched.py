@@ -70,7 +70,7 @@ def test_each_engine_is_launched_loaded_and_stopped(tmp_path: Path, name: str) -
 
 def test_one_warm_server_answers_the_whole_ladder(tmp_path: Path) -> None:
     strict = SPEC.model_copy(update={"goodput": {"ttft": 0.001}, "slos": ()})
-    result = Launched(strict, LIBRARY, tmp_path)(replace(trial("vllm"), ladder=(4, 8)))
+    result = Launched(strict, LIBRARY, tmp_path)(replace(trial("vllm"), rungs=(4, 8)))
     assert (result.state, result.failure) == (State.COMPLETE, None)
     metrics = result.metrics["random:64:8:16"]
     assert [

@@ -8,16 +8,16 @@ from typing import Any
 
 import pytest
 
-from autotune.backends.simulator import Simulated
+from autotune.backends.simulator import Simulated, simulate
 from autotune.loadgen.capacity.judge import LOOKS
 from autotune.loadgen.capacity.search import LoadSearch
+from autotune.loadgen.loads import Load
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import Slo
 from autotune.outputs.progress import predict
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
 from autotune.search.priors.simulated import physical
-from autotune.simulator.load import find_load
 from autotune.simulator.resolve_command import resolve_command
 from autotune.space.context import Context
 from autotune.study.options import RunOptions
@@ -111,9 +111,9 @@ def test_noise_is_a_node_s_clock(by: Any) -> None:
     workload, found = load_workload(WORKLOAD), []
     for factor in (1.0, 2.0):
         search = LoadSearch.of(by, [Slo.parse(f"p90_ttft_ms<={800 / factor}")], workload, 1)
-        came = find_load(resolved, workload, 0, search, factor)
-        assert came.found is not None
-        found.append((came.found.capacity, came.found.metrics["capacity_total_token_throughput"], came.load_s))
+        came = simulate(resolved, Load(WORKLOAD, workload, 0, search), factor=factor)
+        capacity = search.found.capacity
+        found.append((capacity, came.metrics["capacity_total_token_throughput"], came.load_s))
     (load, speed, seconds), (faster_load, faster_speed, faster_seconds) = found
     assert faster_load == pytest.approx(load if by == "concurrency" else 2 * load, rel=0.01)
     assert faster_speed == pytest.approx(2 * speed, rel=0.02)
@@ -131,7 +131,7 @@ def test_a_launch_is_told_to_last_as_long_as_the_looks_that_it_has(on: str, look
         command, prepared.library, Context(spec.model, spec.hardware, spec.gpus, trial.engine_version)
     )
     search = LoadSearch.of("concurrency", spec.slos, load_workload(WORKLOAD), looks)
-    came = find_load(resolved, load_workload(WORKLOAD), 0, search)
+    came = simulate(resolved, Load(WORKLOAD, load_workload(WORKLOAD), 0, search))
     told = predict(prepared, trial)
     start_s = 1.0 if on == "emulator" else came.startup_s
     assert told.seconds == pytest.approx(start_s + came.load_s)

@@ -241,7 +241,7 @@ def front(study: StudyRecord) -> list[str]:
 
     Loads of a ladder are compared within their engine. A command is given once, below the table.
     """
-    points, outcome, loads = study.recommendation.front, study.recommendation, study.spec.front_on_ladder
+    points, outcome, loads = study.recommendation.front, study.recommendation, study.spec.front_over_rungs
     if not points:
         return []
     which = "Every measured configuration that keeps the SLOs and that no other one beats"
