@@ -19,8 +19,7 @@ from autotune.engines.choose import choose, named_binaries
 from autotune.engines.detect import why_missing
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.search import check as check_load_search
-from autotune.loadgen.workloads import load_workload
-from autotune.loadgen.workloads.traces import with_speedup
+from autotune.loadgen.workloads import load_workload, with_speedup
 from autotune.machine.gpu import has
 from autotune.machine.node import check_gpus, node
 from autotune.metrics.table import HEADLINE

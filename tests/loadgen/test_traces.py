@@ -12,8 +12,8 @@ from autotune.errors import BadInput
 from autotune.loadgen.prefix_cache import expected_hit_rate
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.requests import prompt_segments
-from autotune.loadgen.workloads import load_workload
-from autotune.loadgen.workloads.traces import BLOCK_TOKENS, read_trace, with_speedup
+from autotune.loadgen.workloads import load_workload, with_speedup
+from autotune.loadgen.workloads.prompt_files import BLOCK_TOKENS, read_trace
 from tests.product.cli import autotune
 
 MOONCAKE = [

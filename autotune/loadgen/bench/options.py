@@ -13,9 +13,8 @@ from autotune.loadgen.capacity.search import check as check_load_search
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.results import LoadOptions
 from autotune.loadgen.server_client import tokenizer_for
-from autotune.loadgen.workloads import Workload, load_workload
+from autotune.loadgen.workloads import Workload, load_workload, with_speedup
 from autotune.loadgen.workloads.arrivals import arrival_of
-from autotune.loadgen.workloads.traces import with_speedup
 from autotune.metrics.formulas import Slo, goodput_limits, parse_goodput
 from autotune.metrics.table import check_metric, check_price
 from autotune.space.library import Library

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import deepcopy
 from functools import lru_cache
 from itertools import product
@@ -34,12 +34,27 @@ from autotune.loadgen.workloads.lengths import (
     ShareGPTLengths,
     TraceLengths,
 )
-from autotune.loadgen.workloads.prompt_files import check_sharegpt
-from autotune.loadgen.workloads.traces import BLOCK_TOKENS, TRACE_FORM
+from autotune.loadgen.workloads.prompt_files import BLOCK_TOKENS, check_sharegpt
 from autotune.space.library import Library, load
 
-_RANDOM = re.compile(r"random:([1-9]\d{0,8}):([1-9]\d{0,8})(?::([1-9]\d{0,8}))?")
-_SHAREGPT = re.compile(r"sharegpt:(.+?)(?::([1-9]\d{0,8}))?")
+_FORMS = {
+    "random": (
+        re.compile(r"random:([1-9]\d{0,8}):([1-9]\d{0,8})(?::([1-9]\d{0,8}))?"),
+        "random:IN:OUT or random:IN:OUT:N with whole numbers > 0",
+    ),
+    "sharegpt": (
+        re.compile(r"sharegpt:(.+?)(?::([1-9]\d{0,8}))?"),
+        "sharegpt:FILE or sharegpt:FILE:N with a whole number > 0",
+    ),
+    "jsonl": (re.compile("jsonl:(.+)"), "jsonl:FILE"),
+    "trace": (
+        re.compile(r"trace:(.+?)(?::x(\d+(?:\.\d+)?(?:e[+-]?\d+)?))?"),
+        "trace:FILE, or trace:FILE:xN to replay it N times as fast",
+    ),
+    "sessions": (re.compile("sessions:(.+)"), "sessions:FILE"),
+}
+"""Workloads that are made on the spot: how each is written, as a pattern and for people."""
+
 _CONCURRENCY_LABEL = re.compile(r"(^|-)c\d+$")
 _DEFAULT_PROMPTS = 1000
 _HINT = (
@@ -276,7 +291,7 @@ def load_workload(text: str, library: Library | None = None) -> Workload:
     """
     form, colon, rest = text.partition(":")
     if colon and form in _FORMS and not rest.isdecimal():
-        return _FORMS[form](text)
+        return _in_form(text)
     by_name = _named(library or Library())
     if rest.isdecimal() and form in by_name:
         return by_name[form].with_prompts(int(rest))
@@ -299,66 +314,58 @@ def _read(path: Path) -> Workload:
     return load(path, Workload)
 
 
-def _random(text: str) -> Workload:
-    match = _RANDOM.fullmatch(text)
-    if match is None:
-        raise BadInput(f"malformed workload {text!r}: write random:IN:OUT or random:IN:OUT:N with whole numbers > 0")
-    input_tokens, output_tokens, count = (int(part) if part else _DEFAULT_PROMPTS for part in match.groups())
-    point = LoadPoint(prompts=count, lengths=FixedLengths(input_tokens=input_tokens, output_tokens=output_tokens))
-    description = f"{count} prompts of {input_tokens} random tokens with answers of {output_tokens} tokens, all at once"
-    return Workload(name=text, description=description, origin="asked for by this form", points=[point])
-
-
-def _jsonl(text: str) -> Workload:
-    file = text.removeprefix("jsonl:")
-    if not file:
-        raise BadInput(f"malformed workload {text!r}: write jsonl:FILE")
-    lengths = FileLengths(kind="jsonl", file=file)
-    point = LoadPoint(prompts=len(lengths.rows), lengths=lengths)
-    description = f"the {point.prompts} requests of {file}, all at once"
-    return Workload(name=text, description=description, origin=f"the file {file}", points=[point])
-
-
-def _trace(text: str) -> Workload:
-    match = TRACE_FORM.fullmatch(text)
-    speedup = float(match[2] or 1) if match else 0.0
+def _in_form(text: str) -> Workload:
+    """Make a workload of a form such as ``random:IN:OUT``; raises `BadInput` for a malformed one."""
+    kind = text.partition(":")[0]
+    pattern, usage = _FORMS[kind]
+    match = pattern.fullmatch(text)
+    speedup = float(match[2] or 1) if match and kind == "trace" else 1.0
     if match is None or not 0 < speedup < math.inf:
-        raise BadInput(f"malformed workload {text!r}: write trace:FILE, or trace:FILE:xN to replay it N times as fast")
-    lengths = TraceLengths(kind="trace", file=match[1])
-    arrival = Arrival(kind="trace", speedup=speedup)
-    point = LoadPoint(prompts=len(lengths.trace.lines), arrival=arrival, lengths=lengths)
-    description = f"the {point.prompts} requests of {match[1]}, {arrival.describe()}"
-    return Workload(name=text, description=description, origin=f"the trace {match[1]}", points=[point])
+        raise BadInput(f"malformed workload {text!r}: write {usage}")
+    file, arrival, origin = match[1], Arrival(), f"the file {match[1]}"
+    lengths: Lengths
+    if kind == "random":
+        read, written, prompts = (int(part) if part else _DEFAULT_PROMPTS for part in match.groups())
+        lengths, origin = FixedLengths(input_tokens=read, output_tokens=written), "asked for by this form"
+        what = f"{prompts} prompts of {read} random tokens with answers of {written} tokens, all at once"
+    elif kind == "sharegpt":
+        check_sharegpt(Path(file))
+        lengths, prompts = ShareGPTLengths(kind="sharegpt", file=file), int(match[2] or _DEFAULT_PROMPTS)
+        passing = f"{prompts} prompts of {file} that pass vLLM's filter"
+        what = f"{passing}, answers of the length that they have there, all at once"
+    elif kind == "jsonl":
+        lengths = FileLengths(kind="jsonl", file=file)
+        prompts = len(lengths.rows)
+        what = f"the {prompts} requests of {file}, all at once"
+    elif kind == "trace":
+        lengths, arrival = TraceLengths(kind="trace", file=file), Arrival(kind="trace", speedup=speedup)
+        prompts, origin = len(lengths.trace.lines), f"the trace {file}"
+        what = f"the {prompts} requests of {file}, {arrival.describe()}"
+    else:
+        lengths = SessionLengths(kind="sessions", file=file)
+        prompts = lengths.turns
+        what = f"the {prompts} turns of the {len(lengths.sessions)} sessions of {file}, with their think times"
+    point = LoadPoint(prompts=prompts, arrival=arrival, lengths=lengths)
+    return Workload(name=text, description=what, origin=origin, points=[point])
 
 
-def _sessions(text: str) -> Workload:
-    file = text.removeprefix("sessions:")
-    if not file:
-        raise BadInput(f"malformed workload {text!r}: write sessions:FILE")
-    lengths = SessionLengths(kind="sessions", file=file)
-    point = LoadPoint(prompts=lengths.turns, lengths=lengths)
-    description = f"the {point.prompts} turns of the {len(lengths.sessions)} sessions of {file}, with their think times"
-    return Workload(name=text, description=description, origin=f"the file {file}", points=[point])
+def with_speedup(names: Sequence[str], speedup: float | None) -> tuple[str, ...]:
+    """Return the workloads' names, with the traces among them replayed so many times as fast; None: as they are.
 
-
-def _sharegpt(text: str) -> Workload:
-    match = _SHAREGPT.fullmatch(text)
-    if match is None:
-        raise BadInput(f"malformed workload {text!r}: write sharegpt:FILE or sharegpt:FILE:N with a whole number > 0")
-    file, count = match[1], int(match[2] or _DEFAULT_PROMPTS)
-    check_sharegpt(Path(file))
-    point = LoadPoint(prompts=count, lengths=ShareGPTLengths(kind="sharegpt", file=file))
-    description = f"{count} prompts of {file} that pass vLLM's filter, answers of the length that they have there"
-    return Workload(name=text, description=f"{description}, all at once", origin=f"the file {file}", points=[point])
-
-
-_FORMS: dict[str, Callable[[str], Workload]] = {
-    "random": _random,
-    "sharegpt": _sharegpt,
-    "jsonl": _jsonl,
-    "trace": _trace,
-    "sessions": _sessions,
-}
+    Raises `BadInput` for a number that is none above 0, or where nothing is a trace or one has its speed already.
+    """
+    traces = [name for name in names if name.startswith("trace:")]
+    if speedup is None:
+        return tuple(names)
+    if not 0 < speedup < math.inf:
+        raise BadInput(f"--speedup {speedup:g}: write a number above 0, such as 10 for ten times as fast")
+    if not traces:
+        raise BadInput(f"--speedup {speedup:g} is for a trace: give one with --workload trace:FILE")
+    for name in traces:
+        match = _FORMS["trace"][0].fullmatch(name)
+        if match is not None and match[2]:
+            raise BadInput(f"--speedup {speedup:g}: {name} says already how fast it is replayed")
+    return tuple(f"{name}:x{speedup:.12g}" if name in traces else name for name in names)
 
 
 def how_fixed(workload: Workload) -> str:

@@ -21,14 +21,15 @@ from autotune.loadgen.tokenizers import Approximate, Tokenizer
 from autotune.loadgen.workloads.arrivals import Part
 from autotune.loadgen.workloads.prompt_files import (
     MOST_TOTAL_TOKENS,
-    Row,
+    FileRequest,
     Session,
+    Trace,
     conversations,
-    read_rows,
+    read_requests,
     read_sessions,
+    read_trace,
     sample,
 )
-from autotune.loadgen.workloads.traces import Trace, read_trace
 
 TextKind = Literal["prose", "code"]
 
@@ -188,7 +189,7 @@ class ShareGPTLengths(Part):
 
 
 class FileLengths(Part):
-    """A file of one's own, see `read_rows`: its requests from the top, in its order, whatever the seed."""
+    """A file of one's own, see `read_requests`: its requests from the top, in its order, whatever the seed."""
 
     kind: Literal["jsonl"]
     file: str
@@ -198,8 +199,8 @@ class FileLengths(Part):
         return max(row.input_tokens(Approximate()) + row.output_tokens for row in self.rows)
 
     @property
-    def rows(self) -> tuple[Row, ...]:
-        return read_rows(Path(self.file))
+    def rows(self) -> tuple[FileRequest, ...]:
+        return read_requests(Path(self.file))
 
     def draw(self, prompts: int, _generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
         """Raises `BadInput` when the file holds too few: what is sent twice comes out of the prefix cache."""
@@ -310,7 +311,7 @@ class SessionLengths(Part):
         return drawn_turns(self.sessions, tokenizer)
 
     def source(self, tokenizer: Tokenizer) -> str:
-        texts = any(turn.text is not None for session in self.sessions for turn in session.turns)
+        texts = any(turn.content is not None for session in self.sessions for turn in session.turns)
         counted = f", {_counted(tokenizer)}" if texts else ", which gives the lengths"
         return f"{self.file}{counted}, with the answers really received as history"
 
@@ -332,14 +333,14 @@ def drawn_turns(sessions: Sequence[Session], tokenizer: Tokenizer) -> Drawn:
         begin = preambles[system] if system >= 0 else 0
         history = begin
         for place, turn in enumerate(session.turns):
-            own = turn.tokens(tokenizer)
+            own = turn.input_tokens(tokenizer)
             after = len(rows) - 1 if place else -1
             rows.append((history + own, after, turn.think_s, own, system, begin))
             history += own + turn.output_tokens
     said = [turn for session in sessions for turn in session.turns]
     reads, afters, thinks, owns, numbered, begins = (np.array(column) for column in zip(*rows, strict=True))
     turns = Turns(afters, thinks, owns, numbered, begins, systems)
-    return Drawn(reads, np.array([turn.output_tokens for turn in said]), [turn.text for turn in said], turns=turns)
+    return Drawn(reads, np.array([turn.output_tokens for turn in said]), [turn.content for turn in said], turns=turns)
 
 
 def beyond_context(tokens: int, context: int) -> str:
@@ -353,7 +354,7 @@ Lengths = Annotated[
 ]
 
 
-def _drawn(rows: Sequence[Row], tokenizer: Tokenizer) -> Drawn:
+def _drawn(rows: Sequence[FileRequest], tokenizer: Tokenizer) -> Drawn:
     read = np.array([row.input_tokens(tokenizer) for row in rows])
     return Drawn(read, np.array([row.output_tokens for row in rows]), [row.content for row in rows])
 

@@ -1,31 +1,40 @@
-"""Files of prompts: ``jsonl:FILE``, a request per line; ``sharegpt:FILE``, chosen by the rules of vLLM's sampler.
+"""Files of requests: ``jsonl:FILE``, ``sharegpt:FILE``, ``sessions:FILE`` and ``trace:FILE``.
 
-``sessions:FILE`` holds conversations of several turns, one JSON object per line. The form is that of AIPerf's
-multi-turn input (https://docs.nvidia.com/aiperf, *Multi-Turn Conversations*): ``{"session_id": …, "turns": [{"text": …,
-"delay": ms}, …]}``, with a length for every answer, and with what AIPerf has options for: turns of random text, a
-system prompt, tools.
+``jsonl``: one request per line, as `_REQUEST_FORM` says. ``sharegpt``: a ShareGPT file, sampled by vLLM's rules.
+
+``sessions``: conversations of several turns, one JSON object per line, in the form of AIPerf's multi-turn input
+(https://docs.nvidia.com/aiperf, *Multi-Turn Conversations*): ``{"session_id": …, "turns": [{"text": …, "delay": ms},
+…]}``, with a length for every answer, and with what AIPerf has options for: turns of random text, a system prompt,
+tools.
+
+``trace``: when requests came, how long they were and which prefixes they shared, in one of two published forms, told
+apart by the first line. Mooncake (https://github.com/kvcache-ai/Mooncake, FAST25-release), one JSON object per line:
+``timestamp`` in ms, ``input_length``, ``output_length``, ``hash_ids``; each id stands for one block of 512 prompt
+tokens, the last one for what is left, and equal ids are equal blocks. Azure's LLM inference traces
+(https://github.com/Azure/AzurePublicDataset), CSV: ``TIMESTAMP`` (date and time), ``ContextTokens``,
+``GeneratedTokens``; they say nothing of prefixes.
 """
 
 from __future__ import annotations
 
+import csv
 import json
+import math
 import re
-from collections.abc import Iterator
-from functools import lru_cache
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import lru_cache, partial, wraps
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TextIO
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
+from autotune.arrays import Floats, Ints
 from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.requests import Content
 from autotune.loadgen.tokenizers import Tokenizer
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
-_ROW_FORM = (
-    'write {"prompt": "text" or [token ids], "output_tokens": M}, {"messages": [{"role": "user", "content": "…"}], '
-    '"output_tokens": M}, or {"input_tokens": N, "output_tokens": M} for a random prompt, with whole numbers > 0'
-)
 
 FEWEST_TOKENS = 4
 MOST_INPUT_TOKENS = 1024
@@ -33,27 +42,68 @@ MOST_TOTAL_TOKENS = 2048
 """vLLM's filter (``is_valid_sequence`` in vllm/benchmarks/datasets.py): at least 4 tokens each way, at most 1024 of a
 prompt, at most 2048 of prompt and answer."""
 
+BLOCK_TOKENS = 512
+"""Prompt tokens of one of Mooncake's hash ids."""
+
 _PIECE = 1 << 22
 _LONGEST_ROW = 1 << 26
 """Characters. What does not end within so many is not a row."""
 
+_MOST_TOKENS = 2**31
+_MOST_THINK_S = 86400.0
+_MOST_MS = 1e13
+"""300 years: what is beyond is no time of a trace."""
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _DECODER = json.JSONDecoder()
 _BETWEEN_ROWS = re.compile(r"[\s,]*")
+_AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+_REQUEST_FORM = (
+    'write {"prompt": "text" or [token ids], "output_tokens": M}, {"messages": [{"role": "user", "content": "…"}], '
+    '"output_tokens": M}, or {"input_tokens": N, "output_tokens": M} for a random prompt, with whole numbers > 0'
+)
 _SHAREGPT_FORM = 'a ShareGPT file is a JSON list of {"conversations": [{"from": "human", "value": "…"}, …]}'
 _TURN_FORM = '{"user": "text", "output_tokens": N, "think_s": S} or {"input_tokens": N, "output_tokens": N}'
 _SESSION_FORM = f'{{"turns": [{_TURN_FORM}, …], "system": "text", "tools": […]}}'
-_MOST_TOKENS = 2**31
-_MOST_THINK_S = 86400.0
+_MOONCAKE_FORM = '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, …]}'
+_AZURE_FORM = f"a header {','.join(_AZURE)} and rows such as 2023-11-16 18:15:46.6805900,374,44"
+
+_Held = TypeVar("_Held")
 
 
-def file_version(path: Path) -> tuple[int, int]:
-    """Return a file's modification time in ns and its size, which differ when it was written anew."""
-    status = path.stat()
-    return status.st_mtime_ns, status.st_size
+def _kept(read: Callable[[Path], _Held]) -> Callable[[Path], _Held]:
+    """Keep what a reader made of a file until the file's time or size changes; `BadInput` where it is no text file."""
+    cached = lru_cache(maxsize=4)(lambda path, *_version: read(path))
+
+    @wraps(read)
+    def kept(path: Path) -> _Held:
+        with _readable(path):
+            status = path.stat()
+            return cached(path, status.st_mtime_ns, status.st_size)
+
+    return kept
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise BadInput(f"workload file {path} cannot be read: {error.strerror}") from error
+    except UnicodeDecodeError as error:
+        raise MalformedFile(path, f"is not UTF-8 text ({error.reason} at byte {error.start})") from error
+
+
+def _lines(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the lines that are not blank, with their numbers; JSON text may hold other separators than line feeds."""
+    with path.open(encoding="utf-8-sig", newline="\n") as file:
+        yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
 
 
 def json_object(path: Path, number: int, line: str, form: str) -> dict[str, Any]:
-    """A line of a file as a JSON object.
+    """Parse a line of a file as a JSON object.
 
     Args:
         form: how to write one, the end of the message.
@@ -70,20 +120,32 @@ def json_object(path: Path, number: int, line: str, form: str) -> dict[str, Any]
     return row
 
 
-class Row(NamedTuple):
-    """One request of a file.
+def _is_text(content: Any) -> bool:
+    """Return whether it is text that can be sent: JSON may hold half a surrogate pair, which no UTF-8 has."""
+    return isinstance(content, str) and not _SURROGATE.search(content)
+
+
+def _is_count(value: Any) -> bool:
+    """Return whether it is a number of tokens above 0."""
+    return type(value) is int and 0 < value < _MOST_TOKENS
+
+
+class FileRequest(NamedTuple):
+    """One request of a file, or one turn of its sessions.
 
     Attributes:
-        content: what the prompt says; None = random tokens.
-        stated_tokens: the prompt's length where it is known already; else a tokenizer tells it.
+        content: what the prompt (or the user, in a turn) says; None = random tokens.
+        stated_tokens: the length of that where the file gives it; else a tokenizer tells it.
+        think_s: seconds after the answer before it, or after the session's begin.
     """
 
     content: Content | None
     stated_tokens: int | None
     output_tokens: int
+    think_s: float = 0.0
 
     def input_tokens(self, tokenizer: Tokenizer) -> int:
-        """The prompt's length; a chat's without its template."""
+        """Return the prompt's length; a chat's without its template."""
         if self.stated_tokens is not None:
             return self.stated_tokens
         if isinstance(self.content, str):
@@ -91,66 +153,47 @@ class Row(NamedTuple):
         return max(sum(tokenizer.count(part["content"]) for part in self.content or () if isinstance(part, dict)), 1)
 
 
-def read_rows(path: Path) -> tuple[Row, ...]:
-    """The requests of a file, in its order; kept until the file changes.
-
-    Each line is a JSON object as `_ROW_FORM` says.
+@_kept
+def read_requests(path: Path) -> tuple[FileRequest, ...]:
+    """Read the requests of a ``jsonl:`` file, in its order.
 
     Raises:
-        BadInput: the file cannot be read as text.
-        MalformedFile: a line is no request, or there is none.
+        BadInput: the file cannot be read.
+        MalformedFile: a line is no request as `_REQUEST_FORM` says, or there is none.
     """
-    try:
-        return _read_rows(path, *file_version(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"workload file {path} cannot be read as UTF-8 text: {error}") from error
-
-
-@lru_cache(maxsize=8)
-def _read_rows(path: Path, *_: int) -> tuple[Row, ...]:
-    # Not splitlines: JSON text may hold other separators of lines than the line feed.
-    lines = path.read_text(encoding="utf-8-sig").split("\n")
-    requests = tuple(_row(path, number, line) for number, line in enumerate(lines, start=1) if line.strip())
+    requests = tuple(_request(path, number, line) for number, line in _lines(path))
     if not requests:
-        raise MalformedFile(path, f"holds no request, one JSON object per line: {_ROW_FORM}", 1)
+        raise MalformedFile(path, f"holds no request, one JSON object per line: {_REQUEST_FORM}", 1)
     return requests
 
 
-def _row(path: Path, number: int, line: str) -> Row:
-    row = json_object(path, number, line, _ROW_FORM)
+def _request(path: Path, number: int, line: str) -> FileRequest:
+    row = json_object(path, number, line, _REQUEST_FORM)
     if "output_tokens" not in row:
         raise MalformedFile(path, 'no output_tokens; add "output_tokens": M, how many tokens to generate', number)
     content, stated, written = row.get("prompt", row.get("messages")), row.get("input_tokens"), row["output_tokens"]
-    if not (_whole(written) and (stated is None or _whole(stated)) and (content is None or _known(content))):
-        raise MalformedFile(path, _ROW_FORM, number)
+    stated_right = stated is None or _is_count(stated)
+    if not (_is_count(written) and stated_right and (content is None or _is_content(content))):
+        raise MalformedFile(path, _REQUEST_FORM, number)
     if content is stated is None:
-        raise MalformedFile(path, f"neither prompt nor input_tokens; {_ROW_FORM}", number)
+        raise MalformedFile(path, f"neither prompt nor input_tokens; {_REQUEST_FORM}", number)
     if isinstance(content, list) and isinstance(content[0], int):
         stated = len(content)
-    return Row(content, stated, written)
+    return FileRequest(content, stated, written)
 
 
-def _whole(value: Any) -> bool:
-    return type(value) is int and 0 < value < 2**31
-
-
-def _known(content: Any) -> bool:
+def _is_content(content: Any) -> bool:
     """Return whether it is text, token ids, or messages."""
     if not isinstance(content, list) or not content:
-        return bool(content) and is_text(content)
+        return bool(content) and _is_text(content)
     return all(type(token) is int and token >= 0 for token in content) or all(
-        isinstance(message, dict) and is_text(message.get("role")) and is_text(message.get("content"))
+        isinstance(message, dict) and _is_text(message.get("role")) and _is_text(message.get("content"))
         for message in content
     )
 
 
-def is_text(content: Any) -> bool:
-    """Return whether it is text that can be sent: JSON may hold half a surrogate pair, which no UTF-8 has."""
-    return isinstance(content, str) and not _SURROGATE.search(content)
-
-
 class Conversations(NamedTuple):
-    """Conversations of a file.
+    """Conversations of a ShareGPT file.
 
     Attributes:
         pairs: first and second turn of each conversation that has both, in the file's order.
@@ -163,42 +206,51 @@ class Conversations(NamedTuple):
     skipped: int
 
 
+@_kept
 def conversations(path: Path) -> Conversations:
-    """The conversations of a ShareGPT file; kept until the file changes.
+    """Read the conversations of a ShareGPT file.
 
     It is a JSON list (or one object per line) of ``{"conversations": [{"from": …, "value": "…"}, …]}``; the usual one,
-    ShareGPT_V3_unfiltered_cleaned_split.json, is 640 MB with 94,000 conversations. It is read piece by piece, once
-    per process, and only the first two turns are kept.
+    ShareGPT_V3_unfiltered_cleaned_split.json, is 640 MB with 94,000 conversations. It is read piece by piece, and only
+    the first two turns are kept.
 
     Raises:
         BadInput: the file cannot be read.
         MalformedFile: it is not JSON, or holds no conversation.
     """
-    try:
-        return _read_conversations(path, *file_version(path))
-    except OSError as error:
-        raise BadInput(f"workload file {path} cannot be read: {error.strerror}") from error
+    pairs: list[tuple[str, str]] = []
+    count = skipped = 0
+    for row in rows(path):
+        count += 1
+        turns = row.get("conversations") if isinstance(row, dict) else None
+        turns = turns[:2] if isinstance(turns, list) else [None]
+        said = [turn.get("value") if isinstance(turn, dict) else None for turn in turns]
+        if not all(isinstance(text, str) for text in said):
+            skipped += 1
+        elif len(said) == 2:
+            pairs.append((said[0], said[1]))
+    if not pairs:
+        raise MalformedFile(path, f"none of its {count} rows is a conversation of two turns; {_SHAREGPT_FORM}")
+    return Conversations(pairs, count, skipped)
 
 
 def check_sharegpt(path: Path) -> None:
     """Raise what `conversations` would raise for a file that cannot be the right one, from its first row."""
-    try:
+    with _readable(path):
         next(rows(path), None)
-    except OSError as error:
-        raise BadInput(f"workload file {path} cannot be read: {error.strerror}") from error
 
 
-def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> list[Row]:
-    """The first so many, in an order drawn by `generator`, that pass the filter; tokenizes no more than it must.
+def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> list[FileRequest]:
+    """Choose the first so many, in an order drawn by `generator`, that pass vLLM's filter.
 
-    The first turn is the prompt, and the second turn's length that of the answer.
+    The first turn is the prompt, and the second turn's length that of the answer. No more is tokenized than must be.
     A file with fewer is refused: vLLM would send some twice, and the second time would come out of the prefix cache.
 
     Raises:
         BadInput: the file cannot be read, or holds fewer.
     """
     held = conversations(path)
-    chosen: list[Row] = []
+    chosen: list[FileRequest] = []
     for position in generator.permutation(len(held.pairs)).tolist():
         prompt, answer = held.pairs[position]
         read = tokenizer.count(prompt)
@@ -206,7 +258,7 @@ def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: 
             continue
         written = tokenizer.count(answer)
         if written >= FEWEST_TOKENS and read + written <= MOST_TOTAL_TOKENS:
-            chosen.append(Row(prompt, read, written))
+            chosen.append(FileRequest(prompt, read, written))
             if len(chosen) == prompts:
                 return chosen
     raise BadInput(
@@ -216,40 +268,15 @@ def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: 
     )
 
 
-@lru_cache(maxsize=2)
-def _read_conversations(path: Path, *_: int) -> Conversations:
-    pairs: list[tuple[str, str]] = []
-    count = skipped = 0
-    for row in rows(path):
-        count += 1
-        turns = _turns(row)
-        if turns is None:
-            skipped += 1
-        elif len(turns) == 2:
-            pairs.append((turns[0], turns[1]))
-    if not pairs:
-        raise MalformedFile(path, f"none of its {count} rows is a conversation of two turns; {_SHAREGPT_FORM}")
-    return Conversations(pairs, count, skipped)
-
-
-def _turns(row: Any) -> list[str] | None:
-    """Return the text of the first two turns, or fewer where there are fewer; None when the row is no conversation."""
-    turns = row.get("conversations") if isinstance(row, dict) else None
-    if not isinstance(turns, list):
-        return None
-    said = [turn.get("value") if isinstance(turn, dict) else None for turn in turns[:2]]
-    texts = [value for value in said if isinstance(value, str)]
-    return texts if len(texts) == len(said) else None
-
-
 def rows(path: Path, piece: int = _PIECE) -> Iterator[Any]:
-    """The elements of a file's list, or the objects of its lines, one after the other.
+    """Yield the elements of a file's list, or the objects of its lines, one after the other.
 
     Args:
         piece: characters to read at a time.
 
     Raises:
         OSError: the file cannot be read.
+        UnicodeDecodeError: it is no text.
         MalformedFile: it is not JSON.
     """
     text, at, number, listed = "", 0, 1, False
@@ -265,7 +292,7 @@ def rows(path: Path, piece: int = _PIECE) -> Iterator[Any]:
             try:
                 row, at = _DECODER.raw_decode(text, at)
             except (ValueError, RecursionError) as error:  # Mostly: the rest of the row is in the next piece.
-                more = _read_piece(path, file, piece) if len(text) - at <= _LONGEST_ROW else ""
+                more = file.read(piece) if len(text) - at <= _LONGEST_ROW else ""
                 if not more and sign:
                     raise MalformedFile(path, f"row {number} is not JSON or cut off; {_SHAREGPT_FORM}") from error
                 if not more and listed:
@@ -279,31 +306,6 @@ def rows(path: Path, piece: int = _PIECE) -> Iterator[Any]:
                 yield row
 
 
-def _read_piece(path: Path, file: TextIO, characters: int) -> str:
-    try:
-        return file.read(characters)
-    except UnicodeDecodeError as error:
-        raise MalformedFile(path, f"is not UTF-8 text; {_SHAREGPT_FORM}") from error
-
-
-class Turn(NamedTuple):
-    """What a user says in a session, and how long the answer is.
-
-    Attributes:
-        text: None = random text of `input_tokens`.
-        think_s: seconds after the answer before it, or after the session's begin.
-    """
-
-    text: str | None
-    input_tokens: int
-    output_tokens: int
-    think_s: float
-
-    def tokens(self, tokenizer: Tokenizer) -> int:
-        """Length of what the user says."""
-        return self.input_tokens if self.text is None else max(tokenizer.count(self.text), 1)
-
-
 class Session(NamedTuple):
     """One conversation of a file.
 
@@ -313,7 +315,7 @@ class Session(NamedTuple):
         line: where it stands in the file, from 1.
     """
 
-    turns: tuple[Turn, ...]
+    turns: tuple[FileRequest, ...]
     system: str
     tools: list[Any]
     line: int
@@ -324,44 +326,28 @@ class Session(NamedTuple):
         return "\n\n".join(filter(None, (json.dumps(self.tools) if self.tools else "", self.system)))
 
     def longest(self, tokenizer: Tokenizer) -> int:
-        """Tokens of the last turn's prompt and answer: of everything that is said."""
+        """Return the tokens of the last turn's prompt and answer: of everything that is said."""
         preamble = tokenizer.count(self.preamble) if self.preamble else 0
-        return preamble + sum(turn.tokens(tokenizer) + turn.output_tokens for turn in self.turns)
+        return preamble + sum(turn.input_tokens(tokenizer) + turn.output_tokens for turn in self.turns)
 
 
+@_kept
 def read_sessions(path: Path) -> tuple[Session, ...]:
-    """The sessions of a file, in its order; kept until the file changes.
+    """Read the sessions of a file, in its order.
 
     A line without turns gives the system prompt and the tools of all sessions below it that have none of their own.
 
     Raises:
-        BadInput: the file cannot be read as text.
+        BadInput: the file cannot be read.
         MalformedFile: a line is no session, or there is none.
     """
-    try:
-        return _read_sessions(path, *file_version(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"sessions {path} cannot be read as UTF-8 text: {error}") from error
-
-
-@lru_cache(maxsize=4)
-def _read_sessions(path: Path, *_: int) -> tuple[Session, ...]:
-    sessions = tuple(_sessions(path, path.read_text(encoding="utf-8-sig")))
-    if not sessions:
-        raise MalformedFile(path, f"holds no session, one JSON object per line: {_SESSION_FORM}", 1)
-    return sessions
-
-
-def _sessions(path: Path, text: str) -> Iterator[Session]:
-    system, tools = "", list[Any]()
-    for number, line in enumerate(text.split("\n"), start=1):
-        if not line.strip():
-            continue
+    sessions, system, tools = list[Session](), "", list[Any]()
+    for number, line in _lines(path):
         row = json_object(path, number, line, f"write {_SESSION_FORM}")
         if not row.keys() & {"turns", "system", "tools"}:
             raise MalformedFile(path, f"no session; write {_SESSION_FORM}", number)
         its_system, its_tools = row.get("system", system), row.get("tools", tools)
-        if not is_text(its_system) or not isinstance(its_tools, list):
+        if not _is_text(its_system) or not isinstance(its_tools, list):
             raise MalformedFile(path, "system must be text and tools a list, as of OpenAI's API", number)
         if "turns" not in row:
             system, tools = its_system, its_tools
@@ -369,38 +355,142 @@ def _sessions(path: Path, text: str) -> Iterator[Session]:
         turns = row["turns"]
         if not isinstance(turns, list) or not turns:
             raise MalformedFile(path, f"turns must be a list of at least one; write {_SESSION_FORM}", number)
-        read = tuple(_turn(path, number, place, turn) for place, turn in enumerate(turns, start=1))
-        yield Session(read, its_system, its_tools, number)
+        read = tuple(_turn(path, number, f"turn {place}", turn) for place, turn in enumerate(turns, start=1))
+        sessions.append(Session(read, its_system, its_tools, number))
+    if not sessions:
+        raise MalformedFile(path, f"holds no session, one JSON object per line: {_SESSION_FORM}", 1)
+    return tuple(sessions)
 
 
-def _turn(path: Path, number: int, place: int, turn: Any) -> Turn:
+def _turn(path: Path, number: int, which: str, turn: Any) -> FileRequest:
     if not isinstance(turn, dict):
-        raise MalformedFile(path, f"turn {place} is no object; write {_TURN_FORM}", number)
+        raise MalformedFile(path, f"{which} is no object; write {_TURN_FORM}", number)
     text = turn.get("user", turn.get("text"))
-    if text is not None and not (text and is_text(text)):
-        raise MalformedFile(path, f"turn {place}: what the user says must be text", number)
-    written = _count(turn.get("output_tokens", turn.get("output_length")))
-    if not written:
-        raise MalformedFile(path, f"turn {place} has no output_tokens above 0, and no length is guessed", number)
-    read = _count(turn.get("input_tokens"))
-    if text is None and not read:
-        raise MalformedFile(path, f"turn {place} has neither user nor input_tokens above 0; write {_TURN_FORM}", number)
-    think_s = _seconds(turn.get("think_s"), turn.get("delay_ms", turn.get("delay", 0)))
-    if think_s is None:
-        raise MalformedFile(path, f"turn {place}: think_s must be seconds from 0 to a day (delay_ms: ms)", number)
-    return Turn(text, read if text is None else 0, written, think_s)
+    if text is not None and not (text and _is_text(text)):
+        raise MalformedFile(path, f"{which}: what the user says must be text", number)
+    written, read = turn.get("output_tokens", turn.get("output_length")), turn.get("input_tokens")
+    if not _is_count(written):
+        raise MalformedFile(path, f"{which} has no output_tokens above 0, and no length is guessed", number)
+    if text is None and not _is_count(read):
+        raise MalformedFile(path, f"{which} has neither user nor input_tokens above 0; write {_TURN_FORM}", number)
+    think, unit = turn.get("think_s"), 1.0
+    if think is None:
+        think, unit = turn.get("delay_ms", turn.get("delay", 0)), 1e-3
+    if not _is_number(think, _MOST_THINK_S / unit):
+        raise MalformedFile(path, f"{which}: think_s must be seconds from 0 to a day (delay_ms: ms)", number)
+    return FileRequest(text, read if text is None else None, written, think * unit)
 
 
-def _count(value: object) -> int:
-    """A number of tokens; 0 for what is none."""
-    if not isinstance(value, int) or isinstance(value, bool):
-        return 0
-    return value if 0 < value < _MOST_TOKENS else 0
+def _is_number(value: Any, most: float) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
 
 
-def _seconds(think_s: object, delay_ms: object) -> float | None:
-    """The time in which a user thinks, by the one or the other; None for what is none."""
-    value, unit = (delay_ms, 1e-3) if think_s is None else (think_s, 1.0)
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= _MOST_THINK_S / unit:
-        return None
-    return value * unit
+class Trace(NamedTuple):
+    """Requests of a trace, in its order.
+
+    Attributes:
+        send_s: seconds after the first, shape (n,), ascending.
+        input_tokens: shape (n,).
+        output_tokens: shape (n,), at least 1.
+        blocks: hash ids of each prompt's blocks of `BLOCK_TOKENS`; None where the trace tells none.
+        lines: where each stands in the file, from 1.
+    """
+
+    send_s: Floats
+    input_tokens: Ints
+    output_tokens: Ints
+    blocks: Sequence[tuple[int, ...] | None]
+    lines: Ints
+
+    @property
+    def rate(self) -> float:
+        """Requests per second, from the first to the last; at most one a millisecond, as times are in such."""
+        return len(self.lines) / max(float(self.send_s[-1]), 1e-3 * len(self.lines))
+
+
+_TraceRow = tuple[float, int, int, tuple[int, ...] | None]
+"""Seconds, prompt tokens, answer tokens, hash ids."""
+
+
+@_kept
+def read_trace(path: Path) -> Trace:
+    """Read the requests of a trace.
+
+    Raises:
+        BadInput: the file cannot be read.
+        MalformedFile: it has neither form, a line is broken, or its time is before the line's above.
+    """
+    lines = _lines(path)
+    first_number, first = next(lines, (1, ""))
+    columns = [name.strip() for name in _cells(first)]
+    parse: Callable[[Path, int, str], _TraceRow] = _mooncake
+    if first.lstrip().startswith("{"):
+        lines = chain([(first_number, first)], lines)
+    elif all(name in columns for name in _AZURE):
+        parse = partial(_azure, [columns.index(name) for name in _AZURE])
+    elif first:
+        problem = f"neither form of a trace: write {_MOONCAKE_FORM} (Mooncake), or {_AZURE_FORM} (Azure)"
+        raise MalformedFile(path, problem, first_number)
+    found, numbers = list[_TraceRow](), list[int]()
+    for number, line in lines:
+        row = parse(path, number, line)
+        if found and row[0] < found[-1][0]:
+            problem = f"its time is before that of line {numbers[-1]}; sort the trace by time"
+            raise MalformedFile(path, problem, number)
+        found.append(row)
+        numbers.append(number)
+    if not found:
+        raise MalformedFile(path, f"holds no request; a line per request: {_MOONCAKE_FORM}, or {_AZURE_FORM}", 1)
+    at_s, read, written, blocks = zip(*found, strict=True)
+    send_s = np.array(at_s) - at_s[0]
+    return Trace(send_s, np.array(read, np.int64), np.array(written, np.int64), blocks, np.array(numbers, np.int64))
+
+
+def _mooncake(path: Path, number: int, line: str) -> _TraceRow:
+    row = json_object(path, number, line, f"write {_MOONCAKE_FORM}")
+    at_ms, ids = row.get("timestamp"), row.get("hash_ids")
+    if not _is_number(at_ms, _MOST_MS):
+        problem = f"timestamp {at_ms!r:.40} is no number of milliseconds from 0 on; write {_MOONCAKE_FORM}"
+        raise MalformedFile(path, problem, number)
+    read, written = _lengths(path, number, {name: row.get(name) for name in ("input_length", "output_length")})
+    if ids is None:
+        return at_ms / 1e3, read, written, None
+    if not isinstance(ids, list) or not all(type(one) is int and 0 <= one < 2**63 for one in ids):
+        raise MalformedFile(path, f"hash_ids must be a list of whole numbers; write {_MOONCAKE_FORM}", number)
+    expected = math.ceil(read / BLOCK_TOKENS)
+    if len(ids) != expected:
+        problem = (
+            f"{len(ids)} hash_ids for {read} prompt tokens; in Mooncake's form each stands for {BLOCK_TOKENS} tokens, "
+            f"so that there are {expected}"
+        )
+        raise MalformedFile(path, problem, number)
+    return at_ms / 1e3, read, written, tuple(ids)
+
+
+def _azure(places: Sequence[int], path: Path, number: int, line: str) -> _TraceRow:
+    cells = _cells(line)
+    try:
+        at, read, written = (cells[place].strip() for place in places)
+        time = datetime.fromisoformat(at)
+        counts = dict(zip(_AZURE[1:], (int(read), int(written)), strict=True))
+    except (ValueError, IndexError) as error:
+        raise MalformedFile(path, f"no row of an Azure trace: write {_AZURE_FORM}", number) from error
+    # Some of the published files name the zone, which is UTC, and others do not.
+    zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
+    return (zoned - _EPOCH).total_seconds(), *_lengths(path, number, counts), None
+
+
+def _cells(line: str) -> list[str]:
+    try:
+        return next(csv.reader([line.rstrip("\r\n")]), [])
+    except csv.Error:
+        return []
+
+
+def _lengths(path: Path, number: int, counts: Mapping[str, Any]) -> tuple[int, int]:
+    """Check the tokens of a prompt and its answer; an answer of none, which no engine can be asked for, gets one."""
+    for place, (name, value) in enumerate(counts.items()):
+        if not _is_count(value) and not (place == 1 and type(value) is int and value == 0):
+            raise MalformedFile(path, f"{name} {value!r:.40} is no whole number above 0", number)
+    read, written = counts.values()
+    return read, max(written, 1)
