@@ -27,7 +27,7 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial, wraps
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -125,7 +125,7 @@ def _is_text(content: Any) -> bool:
     return isinstance(content, str) and not _SURROGATE.search(content)
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: Any) -> TypeGuard[int]:
     """Return whether it is a number of tokens above 0."""
     return type(value) is int and 0 < value < _MOST_TOKENS
 
@@ -224,7 +224,7 @@ def conversations(path: Path) -> Conversations:
         count += 1
         turns = row.get("conversations") if isinstance(row, dict) else None
         turns = turns[:2] if isinstance(turns, list) else [None]
-        said = [turn.get("value") if isinstance(turn, dict) else None for turn in turns]
+        said: list[Any] = [turn.get("value") if isinstance(turn, dict) else None for turn in turns]
         if not all(isinstance(text, str) for text in said):
             skipped += 1
         elif len(said) == 2:
@@ -381,7 +381,7 @@ def _turn(path: Path, number: int, which: str, turn: Any) -> FileRequest:
     return FileRequest(text, read if text is None else None, written, think * unit)
 
 
-def _is_number(value: Any, most: float) -> bool:
+def _is_number(value: Any, most: float) -> TypeGuard[float]:
     return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
 
 
