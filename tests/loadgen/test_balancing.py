@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.loadgen import LoadOptions, measure
-from autotune.loadgen.client.generator import Balancer
+from autotune.loadgen.client.generator import Connections
 from autotune.loadgen.client.target import BALANCING, Target
 from autotune.loadgen.results import to_json
 from autotune.loadgen.server_client import ResetOutcome, ServerClient
@@ -31,19 +31,19 @@ def test_several_addresses_are_servers_each_with_the_key():
 
 
 def test_a_request_goes_to_the_server_with_the_fewest_in_flight():
-    balancer = Balancer(THREE, 1.0)
+    connections = Connections(THREE, 1.0)
 
     def next_ones(count: int) -> list[int]:
         chosen = []
         for _ in range(count):
-            with balancer.chosen() as server:
+            with connections.chosen() as server:
                 chosen.append(id(server))
         return chosen
 
-    with balancer.chosen() as busy:
+    with connections.chosen() as busy:
         # In turn they would meet the busy one.
         assert id(busy) not in next_ones(6)
-        with balancer.chosen() as second, balancer.chosen() as third, balancer.chosen() as again:
+        with connections.chosen() as second, connections.chosen() as third, connections.chosen() as again:
             assert len({id(busy), id(second), id(third)}) == 3
             assert again.in_flight == 2
     # Of idle ones the one that was chosen longest ago.

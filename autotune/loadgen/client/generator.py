@@ -10,8 +10,8 @@ import asyncio
 import gc
 import resource
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
-from dataclasses import replace
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from time import perf_counter_ns
 
@@ -22,7 +22,7 @@ from autotune.errors import BadInput
 from autotune.loadgen.client.conversations import AnswerStream, Conversation
 from autotune.loadgen.client.messages import ClientHealth, LoopMonitor, Progress, RequestLog, RequestTimeouts, Schedule
 from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, malformed
-from autotune.loadgen.client.stream import Connection, Exchange
+from autotune.loadgen.client.stream import Connection, EventStream, Exchange
 from autotune.loadgen.client.target import Target
 
 _AT_ONCE = 64
@@ -39,16 +39,26 @@ _EXTRA_FILES = 64
 """For the log, the event loop, and what libraries open while a load runs."""
 
 
+@dataclass(eq=False, slots=True)
+class Server:
+    """One of the servers of a load, with its idle connections and its requests in flight."""
+
+    target: Target
+    idle: list[Connection] = field(default_factory=list)
+    in_flight: int = 0
+
+
 class Connections:
-    """Opens, lends and takes back connections to one server; the last one used is lent first."""
+    """Opens, lends and takes back connections; the last one used is lent first.
+
+    A request goes to the server with the fewest in flight, chosen longest ago of several.
+    """
 
     def __init__(self, target: Target, connect_s: float) -> None:
-        self._target, self._connect_s = target, connect_s
+        self._servers = [Server(server) for server in target.servers]
+        self._connect_s = connect_s
         self._all: set[Connection] = set()
-        self._idle: list[Connection] = []
         self._reads_of_closed = 0
-        self.in_flight = 0
-        """Requests that are under way, as `Balancer` counts them."""
 
     @property
     def reads(self) -> int:
@@ -57,43 +67,53 @@ class Connections:
 
     @asynccontextmanager
     async def opened(self, count: int) -> AsyncIterator[None]:
-        """Open so many before they are needed, and close all in the end.
+        """Open so many before they are needed, spread evenly, and close all in the end.
 
-        After the first failure no more are opened, the requests find out.
+        After a server's first failure no more are opened to it, the requests find out.
         """
-        gate = asyncio.Semaphore(_AT_ONCE)
-        failed = False
+        gate, failed = asyncio.Semaphore(_AT_ONCE), set[Server]()
 
-        async def open_one() -> None:
-            nonlocal failed
+        async def open_one(server: Server) -> None:
             async with gate:
-                connection = None if failed else await self.open()
+                connection = None if server in failed else await self.open(server)
             if isinstance(connection, Connection):
-                self._idle.append(connection)
+                server.idle.append(connection)
             else:
-                failed = True
+                failed.add(server)
 
         try:
-            await asyncio.gather(*(open_one() for _ in range(count)))
+            await asyncio.gather(*(open_one(self._servers[i % len(self._servers)]) for i in range(count)))
             yield
         finally:
             for connection in self._all:
                 connection.close()
             await asyncio.sleep(0)  # the loop closes the sockets in its next round
 
-    def take(self) -> Connection | None:
+    @contextmanager
+    def chosen(self) -> Iterator[Server]:
+        """Choose the server of a request, and count it as under way there."""
+        server = min(self._servers, key=lambda one: one.in_flight)
+        self._servers.remove(server)
+        self._servers.append(server)
+        server.in_flight += 1
+        try:
+            yield server
+        finally:
+            server.in_flight -= 1
+
+    def take(self, server: Server) -> Connection | None:
         """Lend the connection used last; None where none is idle."""
-        while self._idle:
-            connection = self._idle.pop()
+        while server.idle:
+            connection = server.idle.pop()
             if connection.open:
                 return connection
             self._drop(connection)
         return None
 
-    def give_back(self, connection: Connection) -> None:
+    def give_back(self, server: Server, connection: Connection) -> None:
         """Take a connection back after its request."""
         if connection.open:
-            self._idle.append(connection)
+            server.idle.append(connection)
         else:
             self._drop(connection)
 
@@ -101,19 +121,16 @@ class Connections:
         self._all.discard(connection)
         self._reads_of_closed += connection.reads
 
-    async def open(self) -> Connection | RequestOutcome:
-        """Open a connection to lend; why there is none, where the server cannot be reached."""
-        target, loop = self._target, asyncio.get_running_loop()
+    async def open(self, server: Server) -> Connection | RequestOutcome:
+        """Open a connection to lend; the outcome tells why there is none, where the server cannot be reached."""
+        target, loop = server.target, asyncio.get_running_loop()
+        host = target.host if target.tls else None
         problem = ""
         for address in target.addresses:
             try:
                 async with asyncio.timeout(self._connect_s):
                     _, connection = await loop.create_connection(
-                        Connection,
-                        address,
-                        target.port,
-                        ssl=target.tls,
-                        server_hostname=target.host if target.tls else None,
+                        Connection, address, target.port, ssl=target.tls, server_hostname=host
                     )
             except TimeoutError:
                 problem = f"no connection to {target.authority} within {self._connect_s:g} s"
@@ -123,34 +140,6 @@ class Connections:
                 self._all.add(connection)
                 return connection
         return RequestOutcome(OutcomeKind.CONNECT_ERROR, problem)
-
-
-class Balancer:
-    """Connections to servers: a request goes to the one with the fewest in flight, chosen longest ago of several."""
-
-    def __init__(self, target: Target, connect_s: float) -> None:
-        self.servers = [Connections(server, connect_s) for server in target.servers]
-
-    @asynccontextmanager
-    async def opened(self, count: int) -> AsyncIterator[None]:
-        """Open so many connections, spread evenly, and close all in the end."""
-        async with AsyncExitStack() as stack:
-            for i, server in enumerate(self.servers):
-                share = len(range(i, count, len(self.servers)))
-                await stack.enter_async_context(server.opened(share))
-            yield
-
-    @contextmanager
-    def chosen(self) -> Iterator[Connections]:
-        """Choose the server of a request, and count it as under way there."""
-        server = min(self.servers, key=lambda one: one.in_flight)
-        self.servers.remove(server)
-        self.servers.append(server)
-        server.in_flight += 1
-        try:
-            yield server
-        finally:
-            server.in_flight -= 1
 
 
 class StallTimeouts:
@@ -177,6 +166,11 @@ class StallTimeouts:
             # An end that the server brought about is a sign of life; one request given up must not keep the others.
             if exchange.outcome is not None and exchange.outcome.kind is not OutcomeKind.STALL_TIMEOUT:
                 self._latest_ns = max(self._latest_ns, exchange.finished_ns)
+
+    @property
+    def chunks(self) -> int:
+        """Number of events with text of the requests under way."""
+        return sum(len(exchange.events.times_ns) for exchange in self._active)
 
     async def watch(self) -> None:
         """Look at all requests a few times per limit, or once a second, until cancelled."""
@@ -231,16 +225,15 @@ class Generator:
         for server in target.servers:
             server.addresses  # noqa: B018  resolved here, where a name that does not exist can be told
         self._schedule = schedule
-        self._connections = Balancer(target, timeouts.connect_s)
+        self._connections = Connections(target, timeouts.connect_s)
         self._redacted = target.redacted
         n = len(schedule)
         self._exchanges: dict[int, Exchange] = {}
-        self._active: set[Exchange] = set()
         self._retries = [0] * n
         self._delays_s = np.zeros(n)
         self._slots = asyncio.Semaphore(0 if schedule.ramp_s else max(schedule.concurrency, 1))
         self._stalls = StallTimeouts(timeouts.stall_s)
-        self._chunks = self._failed = 0
+        self._chunks = self._finished = self._failed = 0
 
     async def run(
         self, start: Callable[[], int], on_progress: Callable[[Progress], None] | None = None
@@ -269,7 +262,7 @@ class Generator:
                         await self._start_requests(group, start_ns)
                 for helper in background:
                     helper.cancel()
-            health = monitor.health(self._delays_s, sum(one.reads for one in self._connections.servers), self._chunks)
+            health = monitor.health(self._delays_s, self._connections.reads, self._chunks)
             exchanges = [self._exchanges[request] for request in range(len(self._schedule))]
             return RequestLog.of(exchanges, self._retries, self._delays_s), health
 
@@ -278,15 +271,16 @@ class Generator:
         for request, send_s in enumerate(self._schedule.send_s):
             await self._slots.acquire()
             if send_s > 0:
-                due_ns = start_ns + int(send_s * 1e9)
-                await _until(due_ns)
-                self._delays_s[request] = (perf_counter_ns() - due_ns) / 1e9
-            exchange = Exchange(int(self._schedule.output_tokens[request]), self._schedule.streaming)
-            self._exchanges[request] = exchange
-            self._active.add(exchange)
-            group.create_task(self._send(request, exchange))
+                self._delays_s[request] = await _until(start_ns + int(send_s * 1e9))
+            exchange = self._begun(request)
+            group.create_task(self._send(request, exchange, self._schedule.requests[request], self._slots.release))
             if request % _BURST == 0:
                 await asyncio.sleep(0)
+
+    def _begun(self, request: int, events: EventStream | None = None) -> Exchange:
+        exchange = Exchange(int(self._schedule.output_tokens[request]), self._schedule.streaming, events)
+        self._exchanges[request] = exchange
+        return exchange
 
     async def _start_sessions(self, group: asyncio.TaskGroup) -> None:
         """Begin the next session when a place is free."""
@@ -297,24 +291,20 @@ class Generator:
     async def _hold(self, conversation: Conversation) -> None:
         """Send the turns of a session, each when the answer before is there and its user has thought."""
         failed: RequestOutcome | None = None
+        before_ns = perf_counter_ns()
         try:
-            before_ns = perf_counter_ns()
             for number, place in enumerate(conversation.places):
-                tokens = int(self._schedule.output_tokens[place])
                 if failed is not None:
-                    self._exchanges[place] = exchange = Exchange(tokens)
-                    exchange.fail(failed)
+                    self._begun(place).fail(failed)
                     self._failed += 1
+                    self._finished += 1
                     continue
                 data, think_s = conversation.request(number), conversation.think_s(number)
                 if think_s > 0:
-                    due_ns = before_ns + int(think_s * 1e9)
-                    await _until(due_ns)
-                    self._delays_s[place] = (perf_counter_ns() - due_ns) / 1e9
+                    self._delays_s[place] = await _until(before_ns + int(think_s * 1e9))
                 answer = AnswerStream()
-                self._exchanges[place] = exchange = Exchange(tokens, self._schedule.streaming, answer)
-                self._active.add(exchange)
-                await self._exchange(place, exchange, data)
+                exchange = self._begun(place, answer)
+                await self._send(place, exchange, data)
                 assert exchange.outcome is not None
                 if not exchange.outcome.ok:
                     message = f"not sent, as turn {number + 1} of its session had failed: {exchange.outcome.message}"
@@ -324,42 +314,40 @@ class Generator:
         finally:
             self._slots.release()
 
-    async def _send(self, request: int, exchange: Exchange) -> None:
-        """Send a request that has a place, and give the place back."""
-        try:
-            await self._exchange(request, exchange, self._schedule.requests[request])
-        finally:
-            self._slots.release()
-
-    async def _exchange(self, request: int, exchange: Exchange, data: bytes) -> None:
-        """Send a request on a kept connection or else a new one, and wait for its end.
+    async def _send(
+        self, request: int, exchange: Exchange, data: bytes, done: Callable[[], None] | None = None
+    ) -> None:
+        """Send a request on a kept connection or else a new one, wait for its end, and call `done`.
 
         A kept connection that the server closed before it answered is no fault of the server: the request goes
         once more, over a new connection, and keeps the time at which it was first sent.
         """
+        connections = self._connections
         try:
-            with self._connections.chosen() as server:
-                kept = server.take()
+            with connections.chosen() as server:
+                kept = connections.take(server)
                 while True:
-                    connection = kept or await server.open()
+                    connection = kept or await connections.open(server)
                     if isinstance(connection, RequestOutcome):
                         exchange.fail(connection)
                         break
                     with self._stalls.watching(exchange, connection):
                         await connection.run(exchange, data)
-                    server.give_back(connection)
+                    connections.give_back(server, connection)
                     assert exchange.outcome is not None
                     if kept is None or exchange.started or exchange.outcome.kind is not OutcomeKind.CLOSED:
                         break
                     kept, exchange.outcome, self._retries[request] = None, None, 1
+            outcome = exchange.outcome
+            assert outcome is not None
+            if not outcome.ok:
+                exchange.outcome = replace(outcome, message=self._redacted(outcome.message))
+                self._failed += 1
+            self._finished += 1
+            self._chunks += len(exchange.events.times_ns)
         finally:
-            self._active.discard(exchange)
-        outcome = exchange.outcome
-        assert outcome is not None
-        if not outcome.ok:
-            exchange.outcome = replace(outcome, message=self._redacted(outcome.message))
-            self._failed += 1
-        self._chunks += len(exchange.events.times_ns)
+            if done is not None:
+                done()
 
     async def _begin_streams(self, start_ns: int) -> None:
         """Let the streams of a closed loop begin one after the other."""
@@ -371,15 +359,18 @@ class Generator:
     async def _report(self, on_progress: Callable[[Progress], None]) -> None:
         while True:
             await asyncio.sleep(_REPORT_S)
-            sent, active = len(self._exchanges), len(self._active)
-            chunks = self._chunks + sum(len(exchange.events.times_ns) for exchange in self._active)
-            on_progress(Progress(sent, sent - active, self._failed, len(self._schedule), chunks))
+            sent, chunks = len(self._exchanges), self._chunks + self._stalls.chunks
+            on_progress(Progress(sent, self._finished, self._failed, len(self._schedule), chunks))
 
 
-async def _until(due_ns: int) -> None:
-    """Wait until a moment of the clock; the loop's timers are whole milliseconds, and never early."""
+async def _until(due_ns: int) -> float:
+    """Wait until a moment of the clock, and return by how many seconds it is missed.
+
+    The loop's timers are whole milliseconds, and never early.
+    """
     while (left_ns := due_ns - perf_counter_ns()) > 0:
         await asyncio.sleep(left_ns / 1e9)
+    return -left_ns / 1e9
 
 
 def allow_open_files(connections: int, surely: bool = True) -> None:
