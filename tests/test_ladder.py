@@ -19,7 +19,7 @@ from autotune.backends.simulator import Simulated
 from autotune.comparison import Difference, compare, crossings
 from autotune.engines import recognise, split_command
 from autotune.errors import BadInput
-from autotune.loadgen.loads import rung_of
+from autotune.loadgen.loads import USUAL_RUNGS, rung_of, with_loads
 from autotune.loadgen.workloads import how_fixed, load_workload
 from autotune.metrics.table import HEADLINE
 from autotune.outputs.report import StudyRecord
@@ -29,7 +29,7 @@ from autotune.prepare.build_spec import build_spec
 from autotune.recommend import recommend
 from autotune.search import objective
 from autotune.search.decide.sequential_test import Spread
-from autotune.study.goals import DEFAULT_LADDER, ladder_of
+from autotune.space.library import Library
 from autotune.study.options import RunOptions
 from autotune.study.results import launch_of, row_of
 from autotune.study.spec import StudySpec
@@ -43,17 +43,28 @@ from .test_recommend import CANDIDATES, launch, spec, story
 USUAL = Spread(0.03, 10)
 
 
+def laddered(asked: StudySpec, **more: str) -> StudySpec:
+    """Gives a study the loads that were typed, where all can be measured."""
+    options = RunOptions("m", "h200", **more)  # type: ignore[arg-type]
+    return with_loads(asked, options, lambda _, rungs, __: (rungs, ()), Library(), sent=True)
+
+
 @pytest.mark.parametrize("text", ["", "0", "4,,8", "4;8", "-4", "1.5", "four", "4,", "1e3"])
 def test_a_ladder_is_made_of_whole_numbers(text: str) -> None:
     with pytest.raises(BadInput, match=r"--ladder .*write concurrencies"):
-        ladder_of(spec(), text)
+        laddered(spec(), ladder=text)
 
 
 def test_a_ladder_is_sorted_and_comes_with_a_front_over_users() -> None:
-    assert ladder_of(spec(), "16, 4,16") == (4, 16)
-    assert ladder_of(spec(), None) == ()
-    assert ladder_of(spec(pareto="p99_ttft_ms"), None) == ()
-    assert ladder_of(spec(pareto="output_tokens_per_s_per_user"), None) == DEFAULT_LADDER
+    assert laddered(spec(), ladder="16, 4,16").ladder == (4, 16)
+    assert laddered(spec()).ladder == ()
+    assert laddered(spec(pareto="p99_ttft_ms")).ladder == ()
+    assert laddered(spec(pareto="output_tokens_per_s_per_user")).ladder == USUAL_RUNGS
+
+
+def test_a_load_search_has_no_ladder_beside_it() -> None:
+    with pytest.raises(BadInput, match="leave out --ladder or --find-load"):
+        laddered(spec(find_load="rate"), ladder="1,4")
 
 
 @pytest.mark.parametrize("workload", ["sweep", "sharegpt-c4", "offline"])
@@ -261,7 +272,7 @@ def test_rows_of_several_concurrencies_are_one_launch_with_a_curve(tmp_path: Pat
     ("heading", "ladder", "said"),
     [
         ("beta", "4,8", "does not say at which concurrency a row was measured"),
-        ("concurrency", "1,2", "has no row at these; its concurrency: 4, 8"),
+        ("concurrency", "1,2", "has no row at 1, 2; its concurrency: 4, 8"),
     ],
 )
 def test_a_table_without_the_loads_is_refused(tmp_path: Path, heading: str, ladder: str, said: str) -> None:

@@ -31,8 +31,8 @@ import numpy as np
 from autotune.engines import Engine
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.judge import LOOKS
-from autotune.loadgen.loads import Load, loads_of
-from autotune.loadgen.workloads import how_fixed, load_workload
+from autotune.loadgen.loads import Load, check_free, loads_of
+from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, Watch, silent
 from autotune.space.cards import HardwareCard
 from autotune.space.context import Context
@@ -190,16 +190,12 @@ class Backend(ABC):
             raise BadInput(f"--noise {asked:g}: launches on {self.on} have noise of their own")
         return asked if asked is not None else self.noise_by_default or 0.0
 
-    def with_ladder(self, spec: StudySpec, library: Library) -> StudySpec:
-        """Return the study with what can be measured of its ladder; raises `BadInput` where nothing can."""
-        name = spec.workloads[0]
-        if fixed := how_fixed(load_workload(name, library)):
-            raise BadInput(
-                f"--ladder: {name} {fixed}, so no other concurrency can be set; a ladder needs one load that is sent "
-                "all at once, such as sharegpt or random:3200:800. The loads of such a workload are measured without "
-                "--ladder"
-            )
-        return spec
+    def measurable(
+        self, spec: StudySpec, rungs: tuple[int, ...], library: Library
+    ) -> tuple[tuple[int, ...], Sequence[str]]:
+        """Return the rungs with which the first workload can be measured, and notes; raises `BadInput` for none."""
+        check_free(spec.workloads[0], library)
+        return rungs, ()
 
     def images(
         self,

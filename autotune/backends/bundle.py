@@ -8,10 +8,11 @@ from functools import lru_cache
 from pathlib import Path
 
 from autotune.backends import Evaluator, OwnCandidates, noise_factor
-from autotune.backends.table import NOTHING_LAUNCHED, RecordedTable, command_writer, known_engines, named_row
+from autotune.backends.table import RecordedTable, command_writer, known_engines, named_row
 from autotune.engines import Engine
 from autotune.engines.space import EngineSpace
 from autotune.errors import BadInput
+from autotune.loadgen.loads import check_capacities
 from autotune.machine.node import node
 from autotune.metrics.table import scaled
 from autotune.notify import Watch, silent
@@ -26,21 +27,6 @@ from autotune.study.recommendation import Recommendation
 from autotune.study.spec import AUTO, StudySpec
 from autotune.trial import Evidence, Trial, TrialResult
 
-_REFUSED = {
-    **NOTHING_LAUNCHED,
-    "fetch": "--fetch",
-    "api_key_env": "--api-key-env",
-    "api_key_file": "--api-key-file",
-    "engines": "--engine",
-    "pins": "--set",
-    "speedup": "--speedup",
-    "ladder": "--ladder",
-    "find_load": "--find-load",
-    "sampler": "--sampler",
-    "sources": "--from",
-    "executor": "--executor",
-}
-"""Options that mean nothing where nothing is launched and nothing searched."""
 _OWN = ("launches", "hours", "seed", "noise", "baseline")
 """Options that replace the bundle's as they were typed."""
 
@@ -72,7 +58,7 @@ class RecordedBundle(RecordedTable):
         return _read(self.path, content)
 
     def whole_spec(self, options: RunOptions, library: Library) -> StudySpec:
-        if given := [option for name, option in _REFUSED.items() if options.says(name)]:
+        if given := options.needing("launch", "search"):
             raise BadInput(
                 f"{' and '.join(given)}: a bundle's launches are answered in their order, and nothing is launched or "
                 "searched; leave it out, or give the study's results.jsonl as a table"
@@ -84,6 +70,7 @@ class RecordedBundle(RecordedTable):
         # Weights of the bundle go with its workloads.
         own |= {"workloads": tuple(dict.fromkeys(options.workloads)), "weights": {}} if options.workloads else {}
         goals = with_goals(taken.model_copy(update={**own, "notes": ()}), options)
+        check_capacities(goals)
         spec = goals.model_copy(
             update={
                 "on": self.on,

@@ -61,7 +61,7 @@ class Checked:
         goals = {trial.workloads[0], *(name for name in self.spec.weights if name in trial.workloads)}
         for name in (name for name in trial.workloads if name in goals):
             # A server without a capacity was measured, and found too slow for any load.
-            if not (self.spec.find_load and without_capacity(result.metrics.get(name, {}))):
+            if not (self.spec.load_key and without_capacity(result.metrics.get(name, {}))):
                 yield from _no_objective(name, self.spec.objective, result.metrics.get(name))
         for name, metrics in result.metrics.items():
             for metric, value in metrics.items():

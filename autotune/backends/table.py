@@ -1,17 +1,17 @@
 """A file of recorded launches: a CSV, or a study's ``results.jsonl``, whose rows are the only candidates.
 
 The search asks for them in its own order. No rule judges a row, and its repeats answer a configuration's launches in
-turn. With a ladder a row has a curve: a study's rows bring theirs; in a CSV the column ``concurrency`` (or
-``max_concurrency``, as vLLM calls it) says at which one a row was measured, and rows that differ in nothing else are
-one configuration. Where it is empty the row is of the workload as it is; where it never is, the highest concurrency of
-the ladder stands for the workload.
+turn. Where other numbers of requests in flight are asked for, a row has a curve: a study's rows bring theirs; in a CSV
+the column ``concurrency`` (or ``max_concurrency``, as vLLM calls it) says at which one a row was measured, and rows
+that differ in nothing else are one configuration. Where it is empty the row is of the workload as it is; where it never
+is, the highest concurrency that was asked for stands for the workload.
 """
 
 from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -48,20 +48,11 @@ from autotune.space.promises import Promised, admitted, given_up_by, promises_of
 from autotune.study.options import RunOptions, VerifyOptions
 from autotune.study.recommendation import STAND_IN
 from autotune.study.spec import AUTO, EngineChoice, StudySpec
-from autotune.trial import Command, Configuration, Evidence, Metrics, Scalar, State, Trial, TrialResult
+from autotune.trial import Command, Configuration, Evidence, Metrics, Role, Scalar, State, Trial, TrialResult
 
 KnownEngines = Mapping[str, tuple[Engine, Context]]
 """The table's engines that have an engine card, each with the context of its commands."""
 COLUMNS = ("concurrency", "max_concurrency")
-NOTHING_LAUNCHED = {
-    "engine_args": "--engine-arg",
-    "engine_bins": "--engine-bin",
-    "images": "--image",
-    "hf_token_file": "--hf-token-file",
-    "min_context": "--min-context",
-    "goodput": "--goodput",
-}
-"""Options that mean nothing where a file answers."""
 _NO_COMMAND = (BadInput, ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError)
 """What the expressions of an engine card may raise for values that nobody checked."""
 _SHOWN = 12
@@ -86,17 +77,17 @@ class RecordedTable(Backend):
     def evaluator(self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> Evaluator:
         return Replayed(self, spec, library)
 
-    def table(self, sha256: str | None, library: Library, ladder: Sequence[int] = ()) -> tuple[Table, tuple[int, ...]]:
-        """Read the table, with curves where there is a ladder, and the concurrencies of the ladder that it has.
+    def table(self, sha256: str | None, library: Library, rungs: Sequence[int] = ()) -> tuple[Table, tuple[int, ...]]:
+        """Read the table, with curves where there are rungs, and the rungs that it has.
 
-        Raises `BadInput` where the file is gone, has changed since the study began, or has no load of the ladder.
+        Raises `BadInput` where the file is gone, has changed since the study began, or has none of the rungs.
         """
         content = digest(self.path)
         check_unchanged(self.path, content, sha256)
-        return _read(self.path, content, library.roots[:-1], tuple(library.own_files("engines")), tuple(ladder))
+        return _read(self.path, content, library.roots[:-1], tuple(library.own_files("engines")), tuple(rungs))
 
     def from_file(self, spec: StudySpec, options: RunOptions, library: Library) -> StudySpec:
-        if given := [option for name, option in NOTHING_LAUNCHED.items() if getattr(options, name)]:
+        if given := options.needing("launch"):
             raise BadInput(f"{' and '.join(given)}: nothing is launched where a file answers; leave it out")
         sha256 = digest(self.path)
         table, _ = self.table(sha256, library)
@@ -114,14 +105,15 @@ class RecordedTable(Backend):
         }
         return spec.model_copy(update=asked)
 
-    def with_ladder(self, spec: StudySpec, library: Library) -> StudySpec:
+    def measurable(
+        self, spec: StudySpec, rungs: tuple[int, ...], library: Library
+    ) -> tuple[tuple[int, ...], Sequence[str]]:
         table, _ = self.table(spec.table_sha256, library)
-        laddered, there = self.table(spec.table_sha256, library, spec.ladder)
-        notes = (f"{table.path}: {note}" for note in laddered.notes if note not in table.notes)
-        return spec.model_copy(update={"ladder": there, "notes": (*spec.notes, *notes)})
+        with_curves, there = self.table(spec.table_sha256, library, rungs)
+        return there, [f"{table.path}: {note}" for note in with_curves.notes if note not in table.notes]
 
     def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
-        table, _ = self.table(spec.table_sha256, library, spec.ladder)
+        table, _ = self.table(spec.table_sha256, library, spec.rungs_of(Role.FINAL))
         known = known_engines(spec, {name: table.version_of(name) for name in table.engines}, library)
         commands = {row.configuration: row.command for row in table.rows if row.command is not None}
         return OwnCandidates(candidates_of(spec, table, known, library), known, command_writer(commands, known))
@@ -132,13 +124,13 @@ class RecordedTable(Backend):
 
 @lru_cache(maxsize=3)
 def _read(
-    path: Path, sha256: str, overlays: tuple[Path, ...], engines: tuple[Path, ...], ladder: tuple[int, ...]
+    path: Path, sha256: str, overlays: tuple[Path, ...], engines: tuple[Path, ...], rungs: tuple[int, ...]
 ) -> tuple[Table, tuple[int, ...]]:
     """Read a table once for the specification, its candidates and all launches."""
-    if not ladder:
+    if not rungs:
         return read_table(path, Library(overlays, engines)), ()
     table, _ = _read(path, sha256, overlays, engines, ())
-    return _of_study(table, ladder) if table.of_study else _of_csv(table, ladder)
+    return _of_study(table, rungs) if table.of_study else _of_csv(table, rungs)
 
 
 def command_writer(commands: Mapping[Configuration, Command], known: KnownEngines) -> Callable[[Candidate], Command]:
@@ -166,7 +158,7 @@ class Replayed:
 
     def __call__(self, trial: Trial) -> TrialResult:
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        table, _ = self.backend.table(self.spec.table_sha256, self.library, self.spec.ladder)
+        table, _ = self.backend.table(self.spec.table_sha256, self.library, self.spec.rungs_of(Role.FINAL))
         repeats = table.repeats[table.key(trial.configuration)]
         first = trial.launch_index % len(repeats)
         turn = [*repeats[first:], *repeats[:first]]
@@ -465,84 +457,80 @@ def _flags(columns: Mapping[str, Scalar]) -> list[str]:
     return words
 
 
-def _of_study(table: Table, ladder: tuple[int, ...]) -> tuple[Table, tuple[int, ...]]:
-    rows = [replace(row, metrics={w: _narrowed(m, ladder) for w, m in row.metrics.items()}) for row in table.rows]
-    curves = (curve for row in rows for m in row.metrics.values() for curve in m.get(CURVE, ()))
-    there = {int(point["concurrency"]) for point in curves}
-    if not there:
-        raise BadInput(f"--ladder: no launch in {table.path} was measured at concurrency {_numbers(ladder)}")
-    return replace(table, rows=rows, notes=(*table.notes, *_missing(ladder, there))), _those(ladder, there)
+def _of_study(table: Table, rungs: tuple[int, ...]) -> tuple[Table, tuple[int, ...]]:
+    """Return a study's table with the rungs of its curves, and those that it has."""
+    rows, loads = [], set[int]()
+    for row in table.rows:
+        metrics = {}
+        for workload, measured in row.metrics.items():
+            curve = [point for point in measured.get(CURVE, ()) if point.get("concurrency") in rungs]
+            loads.update(int(point["concurrency"]) for point in curve)
+            rest = {name: value for name, value in measured.items() if name != CURVE}
+            metrics[workload] = {**rest, CURVE: curve} if curve else rest
+        rows.append(replace(row, metrics=metrics))
+    if not loads:
+        raise BadInput(f"no launch in {table.path} was measured at concurrency {_numbers(rungs)}")
+    there = tuple(rung for rung in rungs if rung in loads)
+    return replace(table, rows=rows, notes=(*table.notes, *_missing(rungs, there))), there
 
 
-def _narrowed(metrics: Metrics, ladder: tuple[int, ...]) -> Metrics:
-    rows = [row for row in metrics.get(CURVE, ()) if row.get("concurrency") in ladder]
-    rest = {name: value for name, value in metrics.items() if name != CURVE}
-    return {**rest, CURVE: rows} if rows else rest
-
-
-def _of_csv(table: Table, ladder: tuple[int, ...]) -> tuple[Table, tuple[int, ...]]:
+def _of_csv(table: Table, rungs: tuple[int, ...]) -> tuple[Table, tuple[int, ...]]:
+    """Return a CSV's table with its rows of one configuration joined, and the rungs that it has."""
     column = next((name for name in COLUMNS if name in table.columns), None)
     if column is None:
         raise BadInput(
-            f"--ladder: {table.path} does not say at which concurrency a row was measured; a CSV has a column "
+            f"{table.path} does not say at which concurrency a row was measured; a CSV has a column "
             f"{COLUMNS[0]!r} for it, a study's results.jsonl the curves of its finals"
         )
-    loads = {row.configuration.knobs.get(column) for row in table.rows}
-    there = _those(ladder, loads)
-    if not there:
-        has = _numbers(sorted(load for load in loads if isinstance(load, int)))
-        raise BadInput(f"--ladder {_numbers(ladder)}: {table.path} has no row at these; its {column}: {has}")
-    whole = None if None in loads else there[-1]
-    columns = tuple(name for name in table.columns if name != column)
-    rows, left_out = [], 0
-    for group in _groups(table, column).values():
-        mine = group.get(whole, [])
-        left_out += not mine
-        rows += [_with_curve(row, number, group, there) for number, row in enumerate(mine)]
-    notes = [*table.notes, *_missing(ladder, there)]
-    if whole is not None:
-        notes.append(f"every row names its {column}: the objective is that at {whole}")
-    if left_out:
-        notes.append(f"{left_out} configurations are left out: they have no row at that load")
-    if not rows:
-        raise BadInput(f"--ladder: no configuration of {table.path} has a row at {column} {whole}")
-    return replace(table, columns=columns, rows=rows, notes=tuple(notes)), there
-
-
-def _groups(table: Table, column: str) -> dict[Hashable, dict[object, list[Row]]]:
-    """Group a table's rows: configuration without the concurrency column → concurrency → rows."""
+    # Configuration without that column → concurrency → rows.
     groups: dict[Hashable, dict[object, list[Row]]] = {}
     for row in table.rows:
         knobs = dict(row.configuration.knobs)
-        load = knobs.pop(column)
-        group = groups.setdefault((row.configuration.engine, *knobs.values()), {})
-        group.setdefault(load, []).append(replace(row, configuration=Configuration(row.configuration.engine, knobs)))
-    return groups
+        load, engine_ = knobs.pop(column), row.configuration.engine
+        group = groups.setdefault((engine_, *knobs.values()), {})
+        group.setdefault(load, []).append(replace(row, configuration=Configuration(engine_, knobs)))
+    loads = {load for group in groups.values() for load in group}
+    there = tuple(rung for rung in rungs if rung in loads)
+    if not there:
+        has = _numbers(sorted(load for load in loads if isinstance(load, int)))
+        raise BadInput(f"{table.path} has no row at {_numbers(rungs)}; its {column}: {has}")
+    whole = None if None in loads else there[-1]
+    rows = [
+        _with_curve(row, number, group, there)
+        for group in groups.values()
+        for number, row in enumerate(group.get(whole, ()))
+    ]
+    notes = [*table.notes, *_missing(rungs, there)]
+    if whole is not None:
+        notes.append(f"every row names its {column}: the objective is that at {whole}")
+    if left_out := sum(whole not in group for group in groups.values()):
+        notes.append(f"{left_out} configurations are left out: they have no row at that load")
+    if not rows:
+        raise BadInput(f"no configuration of {table.path} has a row at {column} {whole}")
+    columns = tuple(name for name in table.columns if name != column)
+    return replace(table, columns=columns, rows=rows, notes=tuple(notes)), there
 
 
-def _with_curve(row: Row, number: int, group: Mapping[object, Sequence[Row]], ladder: tuple[int, ...]) -> Row:
-    """A row with the curve of its repeat; of a load that has fewer repeats they come in turn."""
+def _with_curve(row: Row, number: int, group: Mapping[object, Sequence[Row]], rungs: tuple[int, ...]) -> Row:
+    """Return a row with the curve of its repeat; of a load that has fewer repeats they come in turn."""
     if row.failure is not None:
         return row
     metrics = {}
     for workload, measured in row.metrics.items():
         curve = []
-        for concurrency in ladder:
-            turn = [r for r in group.get(concurrency, ()) if r.failure is None and workload in r.metrics]
+        for rung in rungs:
+            turn = [r for r in group.get(rung, ()) if r.failure is None and workload in r.metrics]
             if turn:
-                curve.append({"concurrency": concurrency, **turn[number % len(turn)].metrics[workload]})
+                curve.append({"concurrency": rung, **turn[number % len(turn)].metrics[workload]})
         metrics[workload] = {**measured, CURVE: curve}
     return replace(row, metrics=metrics)
 
 
-def _those(ladder: tuple[int, ...], loads: Collection[object]) -> tuple[int, ...]:
-    return tuple(c for c in ladder if c in loads)
-
-
-def _missing(ladder: tuple[int, ...], there: Collection[int]) -> list[str]:
-    missing = [c for c in ladder if c not in there]
-    rest = _numbers(_those(ladder, there))
-    return [f"--ladder: no row is of concurrency {_numbers(missing)}, so it is {rest}"] if missing else []
+def _missing(rungs: Sequence[int], there: Sequence[int]) -> list[str]:
+    missing = [rung for rung in rungs if rung not in there]
+    return (
+        [f"no row is of concurrency {_numbers(missing)}, so these are measured: {_numbers(there)}"] if missing else []
+    )
 
 
 def _numbers(numbers: Sequence[int]) -> str:

@@ -7,21 +7,32 @@ the simulated node measure the same `Load`s in the same order, and both fill a l
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from autotune.errors import BadInput
 from autotune.loadgen.capacity.judge import LOOKS
 from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
-from autotune.loadgen.workloads import Workload, load_workload
+from autotune.loadgen.capacity.search import check as check_search
+from autotune.loadgen.workloads import Workload, how_fixed, load_workload
 from autotune.loadgen.workloads.lengths import SessionLengths
-from autotune.metrics.table import CURVE, INVALID
+from autotune.metrics.table import CURVE, HEADLINE, INVALID, METRICS, PER_USER
 from autotune.space.library import Library
+from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
 from autotune.trial import Metrics, Role, Trial
 
+USUAL_RUNGS = (1, 4, 16, 64, 256)
+"""Where the front is over numbers of requests in flight and none were given."""
+CAPACITY = "capacity_total_token_throughput"
+"""The objective where every server is loaded to its capacity."""
 LEAST_PROMPTS = 32
 """Prompts of the lightest loads: a mean latency of fewer has too wide an interval."""
 PER_PLACE = 8
 """Prompts of a load per unit of its concurrency; a steady state is found from three on (`autotune.metrics.steady`)."""
+_CONCURRENCY = re.compile(r"[1-9]\d{0,5}")
 _COMPARED = (Role.BASELINE, Role.CONTROL, Role.FINAL)
 
 
@@ -92,3 +103,80 @@ def rung_of(workload: Workload, concurrency: int) -> Workload:
     return load.model_copy(
         update={"name": f"{workload.name}-ladder-{point.label}", "points": [point.model_copy(update={"prompts": few})]}
     )
+
+
+Measurable = Callable[[StudySpec, tuple[int, ...], Library], tuple[tuple[int, ...], Sequence[str]]]
+"""Returns the rungs of a study that can be measured, and notes; raises `BadInput` where there are none."""
+
+
+def asked_load(options: RunOptions) -> dict[str, Any]:
+    """Return the fields of a study by which its load is searched for, with the objective that goes with it."""
+    return {"find_load": options.find_load, "objective": HEADLINE if options.find_load is None else CAPACITY}
+
+
+def with_loads(
+    spec: StudySpec, options: RunOptions, measurable: Measurable, library: Library, *, sent: bool
+) -> StudySpec:
+    """Return a study with the rungs that were typed or that its front is over; checks its load search.
+
+    Rungs that come with a front alone are left out, with a note, where they cannot be measured.
+
+    Args:
+        sent: False where launches are recorded.
+
+    Raises:
+        BadInput: the loads contradict each other or the goals, or cannot be measured.
+    """
+    check_capacities(spec)
+    searched, text = spec.find_load is not None, options.ladder
+    if searched and text is not None:
+        raise BadInput("--ladder: the load search has a curve of its own; leave out --ladder or --find-load")
+    if searched and spec.weights:
+        raise BadInput("--weights: the load search is of one workload, the first; leave out --weights or --find-load")
+    rungs = USUAL_RUNGS if spec.pareto == PER_USER and not searched else ()
+    if text is not None:
+        words = text.split(",")
+        if not all(_CONCURRENCY.fullmatch(word.strip()) for word in words):
+            raise BadInput(f"--ladder {text!r}: write concurrencies, whole numbers of at least 1, e.g. 1,4,16,64,256")
+        rungs = tuple(sorted({int(word) for word in words}))
+    if spec.find_load is not None and sent:
+        check_search(spec.find_load, load_workload(spec.workloads[0], library), spec.slos)
+    try:
+        there, notes = measurable(spec, rungs, library) if rungs else ((), ())
+    except BadInput as error:
+        if text is not None:
+            raise BadInput(f"--ladder: {error}") from error
+        there, notes = (), (f"the front is of one load only, not over a ladder: {error}",)
+    return spec.model_copy(update={"ladder": there, "notes": (*spec.notes, *notes)})
+
+
+def check_capacities(spec: StudySpec) -> None:
+    """Raise `BadInput` for a capacity among the goals that no load search finds."""
+    for metric in spec.asked.values():
+        needed, _, by = METRICS[metric].needs.partition(" ")
+        if needed == "--find-load" and (spec.find_load is None or by not in ("", spec.find_load)):
+            raise BadInput(f"{metric} is measured with --find-load {by or 'concurrency or rate'}: ask for that too")
+
+
+def check_free(name: str, library: Library) -> None:
+    """Raise `BadInput` for a workload that fixes its load, so that it has no rungs."""
+    if fixed := how_fixed(load_workload(name, library)):
+        raise BadInput(
+            f"{name} {fixed}, so no other concurrency can be set; a ladder needs one load that is sent all at once, "
+            "such as sharegpt or random:3200:800. The loads of such a workload are measured without --ladder"
+        )
+
+
+def described(spec: StudySpec) -> list[tuple[str, str]]:
+    """Describe the loads of a study beside its workloads, for a table of two columns."""
+    rows = {
+        "Ladder (in flight)": ", ".join(map(str, spec.ladder)),
+        "Load": f"raised as far as the limits are kept, by {spec.find_load}" if spec.find_load else "",
+    }
+    return [row for row in rows.items() if row[1]]
+
+
+def typed(spec: StudySpec) -> list[tuple[str, str]]:
+    """Return the options that ask for a study's loads, with their values."""
+    asked = {"ladder": ",".join(map(str, spec.ladder)), "find-load": spec.find_load or ""}
+    return [row for row in asked.items() if row[1]]

@@ -18,11 +18,10 @@ from autotune.engines import Engine, engine, recognise, settings_in_front, split
 from autotune.engines.choose import choose, named_binaries
 from autotune.engines.detect import why_missing
 from autotune.errors import BadInput
-from autotune.loadgen.capacity.search import check as check_load_search
+from autotune.loadgen.loads import asked_load, with_loads
 from autotune.loadgen.workloads import load_workload, with_speedup
 from autotune.machine.gpu import has
 from autotune.machine.node import check_gpus, node
-from autotune.metrics.table import HEADLINE
 from autotune.notify import Notify, silent
 from autotune.prepare.hub import find_model
 from autotune.prepare.names import engine_and_version, knob_named
@@ -35,14 +34,14 @@ from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
 from autotune.space.library import LOCAL, Library
 from autotune.space.schema import EngineCard
-from autotune.study.goals import CAPACITY, ladder_of, with_goals
+from autotune.study.goals import with_goals
 from autotune.study.options import RunOptions
 from autotune.study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name
 from autotune.study.user_library import library_for
 from autotune.trial import Scalar
 
 _DEFAULT = "sharegpt"
-_AS_TYPED = ("baseline", "find_load", "hours", "launches", "sampler", "seed", "sources")
+_AS_TYPED = ("baseline", "hours", "launches", "sampler", "seed", "sources")
 """The options that a study takes over as they were typed."""
 
 
@@ -76,13 +75,13 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         gpus=check_gpus(options.gpus, hardware),
         engines=(),
         workloads=tuple(dict.fromkeys(options.workloads)),
-        objective=HEADLINE if options.find_load is None else CAPACITY,
         min_context=_min_context(options, model),
         allow=tuple(dict.fromkeys(options.allow)),
         executor=check_executor(options.executor),
         fetch=check_fetch(options.fetch, backend, options.executor),
         noise=backend.noise(options.noise),
         space=str(options.space.resolve()) if options.space else None,
+        **asked_load(options),
         **_accuracy(options.accuracy, backend),
         **secret_sources(
             backend.on,
@@ -94,10 +93,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         ),
     )
     spec = backend.from_file(spec, options, library) or _served(spec, options, backend, library, notify)
-    spec = _with_ladder(with_goals(spec, options), options.ladder, backend, library)
-    if spec.find_load is not None and not backend.recorded:
-        check_load_search(spec.find_load, load_workload(spec.workloads[0], library), spec.slos)
-    return spec
+    return with_loads(with_goals(spec, options), options, backend.measurable, library, sent=not backend.recorded)
 
 
 def _study_name(options: RunOptions, model: ModelCard, hardware: HardwareCard) -> str:
@@ -107,22 +103,10 @@ def _study_name(options: RunOptions, model: ModelCard, hardware: HardwareCard) -
     return check_study_name(options.study or f"{safe[:70] or 'study'}-{options.now:%Y%m%d-%H%M%S}")
 
 
-def _with_ladder(spec: StudySpec, text: str | None, backend: Backend, library: Library) -> StudySpec:
-    """Add the ladder; one that comes with a front alone is left out, with a note, where it cannot be measured."""
-    asked = spec.model_copy(update={"ladder": ladder_of(spec, text)})
-    try:
-        return backend.with_ladder(asked, library) if asked.ladder else spec
-    except BadInput as error:
-        if text is not None:
-            raise
-        note = f"the front is of one load only, not over a ladder. {error}"
-        return spec.model_copy(update={"notes": (*spec.notes, note)})
-
-
 def _served(spec: StudySpec, options: RunOptions, backend: Backend, library: Library, notify: Notify) -> StudySpec:
     """Add engines, workloads and settings of servers, simulated ones too."""
     about = Context(spec.model, spec.hardware, spec.gpus, "")
-    by_default, longer = _default_load(about, library) if options.find_load is None else (_DEFAULT, ())
+    by_default, longer = (_DEFAULT, ()) if spec.load_key else _default_load(about, library)
     workloads, longer = (spec.workloads, ()) if spec.workloads else ((by_default,), longer)
     for name in workloads:
         load_workload(name, library).check_fits(about.model.architecture.context_limit)

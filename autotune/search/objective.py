@@ -171,19 +171,14 @@ def violations(spec: StudySpec, launch: Launch) -> dict[str, float]:
 
 def too_slow(spec: StudySpec, launch: Launch) -> bool:
     """Whether a launch was measured and has no capacity: the lightest load breaks an SLO."""
-    measured = launch.result.state is State.COMPLETE and spec.find_load is not None
+    measured = launch.result.state is State.COMPLETE and bool(spec.load_key)
     return measured and without_capacity(launch.result.metrics.get(spec.workloads[0], {}))
 
 
 def lightest_load(spec: StudySpec, launch: Launch) -> float | None:
     """The lightest load of a load search; None where there was none."""
-    curve = launch.result.metrics.get(spec.workloads[0], {}).get("curve") if spec.find_load else None
-    return float(curve[0][load_key(spec)]) if curve else None
-
-
-def load_key(spec: StudySpec) -> str:
-    """The key of a load in a row of the curve."""
-    return "concurrency" if spec.find_load == "concurrency" else "request_rate"
+    curve = launch.result.metrics.get(spec.workloads[0], {}).get(CURVE) if spec.load_key else None
+    return float(curve[0][spec.load_key]) if curve else None
 
 
 def broke(launch: Launch) -> bool:

@@ -14,16 +14,11 @@ from typing import Any
 
 from autotune.errors import BadInput, UnknownName
 from autotune.metrics.formulas import Slo, parse_goodput
-from autotune.metrics.table import GOODPUT, METRICS, PER_USER, check_metric, check_price
+from autotune.metrics.table import GOODPUT, METRICS, check_metric, check_price
 from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
 
 _WEIGHT = re.compile(r"\s*(?P<workload>.+?)\s*=(?P<weight>[^,=]*)(?:,|$)")
-_CONCURRENCY = re.compile(r"[1-9]\d{0,5}")
-DEFAULT_LADDER = (1, 4, 16, 64, 256)
-"""Where the front is over the loads of a ladder and none was given."""
-CAPACITY = "capacity_total_token_throughput"
-"""The objective where every server is loaded to its capacity."""
 _FORM = "write workload=weight,… with numbers above 0, e.g. sharegpt=2,long=1"
 
 
@@ -54,36 +49,18 @@ def with_goals(spec: StudySpec, options: RunOptions) -> StudySpec:
     if asked.pareto is not None and options.sampler != "gp":
         alone = f"--sampler {options.sampler} looks for the objective alone"
         notes.append(f"{alone}: the front against {asked.pareto} is that of what it came upon; gp looks for the front")
-    _check_needs(asked, options.ladder)
+    _check_prices(asked)
     if asked.objective == GOODPUT and not asked.goodput and not any(slo.metric.endswith("_ms") for slo in asked.slos):
         notes.append(f"without --goodput every request counts in {GOODPUT}; e.g. --goodput 'ttft:2000 tpot:50'")
     return asked.model_copy(update={"notes": (*notes, *spec.notes)})
 
 
-def _check_needs(spec: StudySpec, ladder: str | None) -> None:
-    """Raise `BadInput` for a cost without a price, and for a capacity without its load search."""
+def _check_prices(spec: StudySpec) -> None:
+    """Raise `BadInput` for a cost without a price."""
     for option, metric in spec.asked.items():
-        needed, _, by = METRICS[metric].needs.partition(" ")
-        if needed == "--gpu-hour-price" and spec.gpu_hour_price is None:
+        if METRICS[metric].needs == "--gpu-hour-price" and spec.gpu_hour_price is None:
             typed = f"{option.partition(' ')[0]} {metric}"
             raise BadInput(f"{typed}: no cost can be told without a price; add --gpu-hour-price, e.g. 3.20")
-        if needed == "--find-load" and (spec.find_load is None or by not in ("", spec.find_load)):
-            raise BadInput(f"{metric} is measured with --find-load {by or 'concurrency or rate'}: ask for that too")
-    if spec.find_load is not None and ladder is not None:
-        raise BadInput("--ladder: the load search has a curve of its own; leave out --ladder or --find-load")
-    if spec.find_load is not None and spec.weights:
-        raise BadInput("--weights: the load search is of one workload, the first; leave out --weights or --find-load")
-
-
-def ladder_of(spec: StudySpec, text: str | None) -> tuple[int, ...]:
-    """Return the concurrencies of ``--ladder``, the lightest first; raises `BadInput` for anything else."""
-    if text is None:
-        # A load search has a curve of its own.
-        return DEFAULT_LADDER if spec.pareto == PER_USER and spec.find_load is None else ()
-    words = text.split(",")
-    if not all(_CONCURRENCY.fullmatch(word.strip()) for word in words):
-        raise BadInput(f"--ladder {text!r}: write concurrencies, whole numbers of at least 1, e.g. 1,4,16,64,256")
-    return tuple(sorted({int(word) for word in words}))
 
 
 def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:

@@ -25,6 +25,7 @@ class Option:
     Attributes:
         least, most: bounds of a whole number.
         existing: True if a path must name a file that is there.
+        needs: ``launch``: means nothing where a file answers; ``search``: nor where a bundle does.
     """
 
     flag: str
@@ -33,6 +34,7 @@ class Option:
     least: int | None = None
     most: int | None = None
     existing: bool = False
+    needs: Literal["launch", "search"] | None = None
 
 
 def option(flag: str, help: str, group: str = "", *, default: Any = None, **more: Any) -> Any:
@@ -53,16 +55,16 @@ class RunOptions:
     model: str = option("--model", "Hugging Face id, a folder with config.json, or a YAML file.", SERVE, default="")
     hardware: str = option("--hw", "Hardware by name (h200, mi300x), local, or a YAML file.", SERVE, default="")
     gpus: int | None = option("--gpus", "GPUs to use; default: all of the node.", SERVE)
-    engines: Sequence[str] = option("--engine", "E.g. vllm, or vllm==0.32.0; repeatable. Default: all that fit.", SERVE, default=())
+    engines: Sequence[str] = option("--engine", "E.g. vllm, or vllm==0.32.0; repeatable. Default: all that fit.", SERVE, default=(), needs="search")
     model_id: str | None = option("--model-id", "The model's id, when --model is a path.", SERVE)
     workloads: Sequence[str] = option("--workload", "First: the objective's. Default: sharegpt.", IMPROVE, default=())
-    speedup: float | None = option("--speedup", "Replay trace:FILE so many times as fast. Default: 1.", IMPROVE)
+    speedup: float | None = option("--speedup", "Replay trace:FILE so many times as fast. Default: 1.", IMPROVE, needs="search")
     objective: str | None = option("--objective", "Metric to improve. Default: total_token_throughput, of the capacity if searched.", IMPROVE)
     weights: str | None = option("--weights", "Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.", IMPROVE)
     pareto: str | None = option("--pareto", "A second metric: the front of the objective against it, e.g. p99_ttft_ms.", IMPROVE)
     slos: Sequence[str] = option("--slo", "Constraint, e.g. 'p99_ttft_ms<=2000'; repeatable.", IMPROVE, default=())
-    find_load: Literal["concurrency", "rate"] | None = option("--find-load", "With --slo: raise the load as far as every limit is kept, to within 10 %.", IMPROVE)
-    goodput: Sequence[str] = option("--goodput", "What each request must keep to be good, in ms, e.g. 'ttft:2000 tpot:50'.", IMPROVE, default=())
+    find_load: Literal["concurrency", "rate"] | None = option("--find-load", "With --slo: raise the load as far as every limit is kept, to within 10 %.", IMPROVE, needs="search")
+    goodput: Sequence[str] = option("--goodput", "What each request must keep to be good, in ms, e.g. 'ttft:2000 tpot:50'.", IMPROVE, default=(), needs="launch")
     baseline: str | None = option(
         "--baseline",
         "Engine command line to beat, or recipe[:ENGINE] for the vendor's published one (replay: 'column=value,…'). "
@@ -70,11 +72,11 @@ class RunOptions:
         IMPROVE,
     )
     accuracy: str | None = option("--accuracy", "Check answers: builtin, a FILE.jsonl of tasks, or 'command {url} {model}' that prints a score.", BESIDES)
-    ladder: str | None = option("--ladder", "Concurrencies at which baseline and winner are measured besides, e.g. 1,4,16,64,256.", BESIDES)
+    ladder: str | None = option("--ladder", "Concurrencies at which baseline and winner are measured besides, e.g. 1,4,16,64,256.", BESIDES, needs="search")
     gpu_hour_price: float | None = option("--gpu-hour-price", "Of one GPU: adds cost_per_million_tokens.", BESIDES)
-    pins: Sequence[str] = option("--set", "Pin a knob, e.g. kv_cache_dtype=bfloat16, tp=8; repeatable.", SPACE, default=())
-    engine_args: Sequence[str] = option("--engine-arg", "Pass through, e.g. sglang='--trust-remote-code'.", SPACE, default=())
-    min_context: int | None = option("--min-context", "Longest request, in tokens, that must be served.", SPACE, least=1)
+    pins: Sequence[str] = option("--set", "Pin a knob, e.g. kv_cache_dtype=bfloat16, tp=8; repeatable.", SPACE, default=(), needs="search")
+    engine_args: Sequence[str] = option("--engine-arg", "Pass through, e.g. sglang='--trust-remote-code'.", SPACE, default=(), needs="launch")
+    min_context: int | None = option("--min-context", "Longest request, in tokens, that must be served.", SPACE, least=1, needs="launch")
     allow: Sequence[Literal["shorter-context", "no-prefix-caching", "lossy"]] = option(
         "--allow",
         "What may be given up for speed; else nothing is; repeatable.",
@@ -82,8 +84,8 @@ class RunOptions:
         default=(),
     )
     space: Path | None = option("--space", "Space file or folder of your own.", SPACE)
-    sampler: str = option("--sampler", "gp is our own; Optuna's: tpe, random, nsgaii, optuna-gp.", SPACE, default="gp")
-    sources: Sequence[str] = option("--from", "Earlier study, or replay file, to learn from; repeatable.", SPACE, default=())
+    sampler: str = option("--sampler", "gp is our own; Optuna's: tpe, random, nsgaii, optuna-gp.", SPACE, default="gp", needs="search")
+    sources: Sequence[str] = option("--from", "Earlier study, or replay file, to learn from; repeatable.", SPACE, default=(), needs="search")
     launches: int = option("--launches", "Ceiling for server launches, finals included.", BUDGET, default=30)
     hours: float | None = option("--hours", "Ceiling for the study's time; virtual hours when simulated.", BUDGET)
     seed: int = option("--seed", "", BUDGET, default=0, least=0, most=2**32 - 1)
@@ -100,13 +102,14 @@ class RunOptions:
         "local[:N]: at most N launches at a time (as --gpus allows); or ray[:HOST:PORT]: a Ray cluster.",
         PLACE,
         default="local",
+        needs="search",
     )
-    engine_bins: Sequence[str] = option("--engine-bin", "Where an engine is, e.g. sglang=/opt/venv/bin/python.", PLACE, default=())
-    images: Sequence[str] = option("--image", "For docker: ENGINE=IMAGE; default: the engine's own.", PLACE, default=())
-    fetch: bool = option("--fetch", "Download missing weights before the first launch; else they are refused.", PLACE, default=False)
-    api_key_env: str | None = option("--api-key-env", "For external:URL: environment variable that holds the API key.", PLACE)
-    api_key_file: str | None = option("--api-key-file", "For external:URL: file that holds the API key.", PLACE)
-    hf_token_file: str | None = option("--hf-token-file", "File with the Hugging Face token for launched servers; default: HF_TOKEN.", PLACE)
+    engine_bins: Sequence[str] = option("--engine-bin", "Where an engine is, e.g. sglang=/opt/venv/bin/python.", PLACE, default=(), needs="launch")
+    images: Sequence[str] = option("--image", "For docker: ENGINE=IMAGE; default: the engine's own.", PLACE, default=(), needs="launch")
+    fetch: bool = option("--fetch", "Download missing weights before the first launch; else they are refused.", PLACE, default=False, needs="search")
+    api_key_env: str | None = option("--api-key-env", "For external:URL: environment variable that holds the API key.", PLACE, needs="search")
+    api_key_file: str | None = option("--api-key-file", "For external:URL: file that holds the API key.", PLACE, needs="search")
+    hf_token_file: str | None = option("--hf-token-file", "File with the Hugging Face token for launched servers; default: HF_TOKEN.", PLACE, needs="launch")
     calibration: Path | None = option(
         "--calibration",
         "Coefficients of the simulated node; default: coefficients.yaml in the home folder, else the shipped ones.",
@@ -117,6 +120,11 @@ class RunOptions:
     # fmt: on
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     given: frozenset[str] = frozenset()
+
+    def needing(self, *needs: str) -> list[str]:
+        """List the flags of options that were typed and need a launch, or a search."""
+        asked = [(one.name, one.metadata["option"]) for one in fields(self) if "option" in one.metadata]
+        return [option.flag for name, option in asked if option.needs in needs and self.says(name)]
 
     def says(self, name: str) -> bool:
         """Return whether an option was typed, or has another value than its default."""

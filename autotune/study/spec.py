@@ -184,6 +184,11 @@ class StudySpec(_Value):
         return self.model_copy(update={"slos": (*self.slos, MOST_VIOLATIONS)}) if self.objective == GOODPUT else self
 
     @property
+    def load_key(self) -> str:
+        """The key of a load in a row of the curve, where the load is searched for; else empty."""
+        return {"concurrency": "concurrency", "rate": "request_rate", None: ""}[self.find_load]
+
+    @property
     def front_over_rungs(self) -> bool:
         """True if the front is over the loads of the ladder, so that every launch measures them."""
         return self.pareto == PER_USER and bool(self.ladder)

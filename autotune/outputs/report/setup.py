@@ -8,6 +8,7 @@ from itertools import chain
 
 from autotune import redact
 from autotune.errors import BadInput
+from autotune.loadgen.loads import described, typed
 from autotune.loadgen.workloads import load_workload
 from autotune.outputs.report import StudyRecord, text
 from autotune.search import objective
@@ -46,7 +47,7 @@ def setup(study: StudyRecord) -> list[str]:
         *(("Second goal", f"{text.title(goal)} on {text.code(spec.workloads[0])}") for goal in spec.goals[1:]),
         ("Limits (SLOs)", limits),
         *_besides(spec),
-        *([("Load", f"raised as far as the limits are kept, by {spec.find_load}")] if spec.find_load else []),
+        *described(spec),
         ("Pinned knobs", pins),
         ("Baseline", text.code(redact.text(spec.baseline)) if spec.baseline else "the default one (launch 0)"),
         ("Budget", f"{spec.launches} launches" + (f", {spec.hours:g} hours" if spec.hours else "")),
@@ -58,11 +59,10 @@ def setup(study: StudyRecord) -> list[str]:
 
 
 def _besides(spec: StudySpec) -> list[tuple[str, str]]:
-    """Rows of goodput limits, ladder and price, where they were asked for."""
+    """Rows of goodput limits and price, where they were asked for."""
     goodput = ", ".join(f"{text.title(f'{name}_ms')} {limit:g}" for name, limit in spec.goodput.items())
-    ladder = ", ".join(map(str, spec.ladder))
     price = f"{spec.gpu_hour_price:g}" if spec.gpu_hour_price else ""
-    rows = [("A good request keeps", goodput), ("Ladder (in flight)", ladder), ("Price of a GPU-hour", price)]
+    rows = [("A good request keeps", goodput), ("Price of a GPU-hour", price)]
     return [row for row in rows if row[1]]
 
 
@@ -81,7 +81,7 @@ def _hardware(card: HardwareCard, gpus: int) -> str:
 
 
 def _loads(study: StudyRecord) -> list[str]:
-    searched = study.spec.workloads[0] if study.spec.find_load else None
+    searched = study.spec.workloads[0] if study.spec.load_key else None
     rows = [
         (text.code(name), _described(name, name == searched), *_means(study, name)) for name in study.spec.workloads
     ]
@@ -199,8 +199,8 @@ def command_line(study: StudyRecord) -> str:
     weights = ",".join(f"{name}={weight:g}" for name, weight in spec.weights.items())
     pairs += [(name, asked) for name, asked in (("weights", weights), ("pareto", spec.pareto)) if asked]
     goodput = " ".join(f"{name}:{limit:g}" for name, limit in spec.goodput.items())
-    besides = {"goodput": goodput, "ladder": ",".join(map(str, spec.ladder)), "gpu-hour-price": spec.gpu_hour_price}
-    pairs += [(name, asked) for name, asked in besides.items() if asked]
+    besides = {"goodput": goodput, "gpu-hour-price": spec.gpu_hour_price}
+    pairs += [*((name, asked) for name, asked in besides.items() if asked), *typed(spec)]
     pairs += [("baseline", f"recipe:{spec.recipe}" if spec.recipe else spec.baseline)] if spec.baseline else []
     pairs += [("set", f"{knob}={text.scalar(value) if value is not None else ''}") for knob, value in spec.pins.items()]
     pairs += [("engine-arg", f"{engine}={argument}") for engine, argument in spec.engine_args.items()]

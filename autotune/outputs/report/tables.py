@@ -8,7 +8,7 @@ from statistics import geometric_mean, mean, stdev
 from autotune import redact
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.search.equivalents import canonical_of
-from autotune.search.objective import achieved, load_key, maximises
+from autotune.search.objective import achieved, maximises
 from autotune.study.places import is_beside
 from autotune.study.recommendation import Choice, NodeShare
 from autotune.study.spec import StudySpec
@@ -285,7 +285,7 @@ def differing(launch: Launch, reference: Launch) -> dict[str, Scalar]:
 def capacities(study: StudyRecord) -> list[str]:
     """A table for the baseline and one for the recommended configuration; empty where no load was searched for."""
     outcome = study.recommendation
-    if study.spec.find_load is None:
+    if not study.spec.load_key:
         return []
     chosen = {"Recommended": outcome.recommended, "Baseline": outcome.baseline}
     parts: list[str] = []
@@ -307,7 +307,7 @@ def _launch(study: StudyRecord, choice: Choice) -> Launch | None:
 
 
 def _curve(study: StudyRecord, launch: Launch) -> list[str]:
-    metrics, key = launch.result.metrics.get(study.spec.workloads[0], {}), load_key(study.spec)
+    metrics, key = launch.result.metrics.get(study.spec.workloads[0], {}), study.spec.load_key
     limited = list(dict.fromkeys(slo.metric for slo in study.spec.slos))
     shown = ["steady_total_token_throughput", *limited]
     unit = "In flight" if key == "concurrency" else "Requests per second"

@@ -149,7 +149,7 @@ def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setu
     spec = prepared.spec
     where = (spec.model, spec.hardware, spec.gpus)
     limits = Limits(
-        capacity=spec.slos if spec.find_load is not None else (),
+        capacity=spec.slos if spec.load_key else (),
         request=spec.request_limits if spec.objective == GOODPUT else None,
     )
     draws = Draws.of(calibration, [one for one in setups if one is not None], spec.hardware)
@@ -178,7 +178,7 @@ def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setu
         launch_s=np.array([_launch_s(row) for row in rows]),
         draws=_drawn(spec, predicted, loads, mean),
         figures=draws.figures(),
-        beyond=_beyond(spec, predicted[0], setups) if spec.find_load is None and len(loads) == 1 else None,
+        beyond=_beyond(spec, predicted[0], setups) if not spec.load_key and len(loads) == 1 else None,
     )
 
 
