@@ -133,7 +133,7 @@ def with_loads(
         raise BadInput("--ladder: the load search has a curve of its own; leave out --ladder or --find-load")
     if searched and spec.weights:
         raise BadInput("--weights: the load search is of one workload, the first; leave out --weights or --find-load")
-    rungs = USUAL_RUNGS if spec.pareto == PER_USER and not searched else ()
+    rungs: tuple[int, ...] = USUAL_RUNGS if spec.pareto == PER_USER and not searched else ()
     if text is not None:
         words = text.split(",")
         if not all(_CONCURRENCY.fullmatch(word.strip()) for word in words):
