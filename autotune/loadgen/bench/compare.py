@@ -14,7 +14,7 @@ from autotune.arrays import Floats, Ints
 from autotune.errors import BadInput
 from autotune.loadgen.bench.results import number, read
 from autotune.loadgen.request_file import RequestTable, read_requests
-from autotune.metrics.table import METRICS
+from autotune.metrics.table import HEADLINE, METRICS
 from autotune.trial import Evidence
 
 Interval = tuple[float, float]
@@ -32,6 +32,7 @@ _BLOCK = 2_000_000
 Result = Mapping[str, Any]
 _LENGTHS_DIFFER = 0.01
 """Mean lengths of two seeds of one workload differ by less."""
+_NOT_STATED = "not stated"
 _OURS = ("workload", "seed", "evidence")
 ONE_RUN = "one run each says nothing about run-to-run noise: measure with --repeats, or on fresh launches"
 
@@ -214,9 +215,9 @@ def rows_of(changes: Sequence[Change]) -> list[str]:
 def compare(path_a: Path, path_b: Path) -> Comparison:
     """Compare two result files, with the requests beside them.
 
-    Raises `BadInput` for a file that is no result, or whose measurement is invalid.
-
     Where one of them is a sweep, the loads that both have are compared, each by itself.
+
+    Raises `BadInput` for a file that is no result, or whose measurement is invalid.
     """
     a, b = read(path_a), read(path_b)
     for path, result in ((path_a, a), (path_b, b)):
@@ -224,16 +225,13 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
             raise BadInput(f"{path}: its measurement is invalid ({result['invalid']}); measure it again")
     notes: list[str] = []
     tables = [_requests(path, result, notes) for path, result in ((path_a, a), (path_b, b))]
-    runs_a, runs_b = _repeats(a), _repeats(b)
-    warnings = (*_evidence(a, b), *_differences(a, b), *_lengths(a, b), *_validity("A", a), *_validity("B", b))
-    loads_a, loads_b = _loads(a), _loads(b)
-    sweep = _sweep(a, b)
-    common = [load for load in loads_a if load in loads_b] if sweep else []
-    of_requests = [_latencies_of(tables, loads_a[load][0], loads_b[load][0]) for load in common]
-    if not sweep:
-        of_requests = [_latencies_of(tables)]
+    loads_a, loads_b, runs_a, runs_b = _loads(a), _loads(b), _repeats(a), _repeats(b)
+    sweep = max(len(loads_a), len(loads_b)) > 1
+    common = {load: (of_a, loads_b[load]) for load, of_a in loads_a.items() if load in loads_b}
+    pairs = common if sweep else {"": (("", a), ("", b))}
+    latencies = {load: _latency_intervals(tables, (of_a[0], of_b[0])) for load, (of_a, of_b) in pairs.items()}
     throughput = None if sweep else ratio_interval(runs_a, runs_b)
-    if any(of_requests):
+    if any(latencies.values()):
         notes.append("intervals of latencies are over the requests of these runs, by the bootstrap")
     if throughput is not None:
         notes.append(
@@ -241,36 +239,33 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
         )
     if min(len(runs_a), len(runs_b)) < 2:
         notes.append(ONE_RUN)
-    of_throughput = {} if throughput is None else {"total_token_throughput": throughput}
-    changes = () if sweep else _changes(a, b, {**of_requests[0], **of_throughput})
-    points = {
-        load: _changes(loads_a[load][1], loads_b[load][1], intervals)
-        for load, intervals in zip(common, of_requests, strict=False)
-    }
-    return Comparison(str(path_a), str(path_b), warnings, changes, tuple(notes), points)
+    points: dict[str, tuple[Change, ...]] = {}
+    for load, ((_, of_a), (_, of_b)) in pairs.items():
+        both = ((name, number(of_a.get(name)), number(of_b.get(name))) for name in SHOWN)
+        intervals = latencies[load] if throughput is None else {**latencies[load], HEADLINE: throughput}
+        changes = (Change(n, x, y, intervals.get(n)) for n, x, y in both if x is not None and y is not None)
+        points[load] = tuple(changes)
+    warnings = (
+        *_differences(a, b, sweep),
+        *_unmatched(loads_a, loads_b, sweep),
+        *_validity("A", a),
+        *_validity("B", b),
+    )
+    return Comparison(str(path_a), str(path_b), warnings, points.pop("", ()), tuple(notes), points)
 
 
 def _loads(result: Result) -> dict[str, tuple[str, Result]]:
-    """Each load of a result by its description: its label among the requests, and its metrics."""
+    """Return each load of a result by its description: its label among the requests, and its metrics."""
     listed = result.get("points")
     points = [point for point in listed if isinstance(point, dict)] if isinstance(listed, list) else []
     loads = {str(p.get("load")): (str(p.get("label") or ""), p["metrics"]) for p in points if "metrics" in p}
     return loads if len(loads) > 1 else {_load_of(result): ("", result)}
 
 
-def _changes(a: Result, b: Result, intervals: Mapping[str, Interval]) -> tuple[Change, ...]:
-    changes = []
-    for name in SHOWN:
-        of_a, of_b = number(a.get(name)), number(b.get(name))
-        if of_a is not None and of_b is not None:
-            changes.append(Change(name, of_a, of_b, intervals.get(name)))
-    return tuple(changes)
-
-
-def _latencies_of(tables: Sequence[RequestTable | None], *labels: str) -> dict[str, Interval]:
-    """Intervals of latencies, over the requests of the load points of these labels (none given, or empty: all)."""
+def _latency_intervals(tables: Sequence[RequestTable | None], labels: Sequence[str]) -> dict[str, Interval]:
+    """Return the intervals of latencies over the requests of the load points of these labels; empty: all."""
     of_loads = []
-    for table, label in zip(tables, labels or ("", ""), strict=True):
+    for table, label in zip(tables, labels, strict=True):
         if table is None:
             return {}
         chosen = table.columns["point"].astype(str) == label if label else slice(None)
@@ -279,8 +274,8 @@ def _latencies_of(tables: Sequence[RequestTable | None], *labels: str) -> dict[s
     return latency_intervals(of_loads[0], of_loads[1])
 
 
-def _requests(path: Path, result: Mapping[str, Any], notes: list[str]) -> RequestTable | None:
-    """The requests of a result, from the file that it names; else None, and a note on a file that is not right."""
+def _requests(path: Path, result: Result, notes: list[str]) -> RequestTable | None:
+    """Read the requests of a result from the file that it names; None, and a note, where that is not right."""
     name = result.get("requests_file")
     if not isinstance(name, str) or not Path(name).name:
         return None
@@ -308,75 +303,62 @@ def _load_of(result: Result) -> str:
 
 
 def _repeats(result: Result) -> list[float]:
-    """Total token throughput of each repeat; one where the result names none."""
+    """Return the total token throughput of each repeat; one where the result names none."""
     rows = result.get("repeats")
     listed = rows if isinstance(rows, list) else []
-    values = [number(row.get("total_token_throughput")) for row in listed if isinstance(row, dict)]
-    return [value for value in values if value is not None] or [float(result["total_token_throughput"])]
+    values = [number(row.get(HEADLINE)) for row in listed if isinstance(row, dict)]
+    return [value for value in values if value is not None] or [float(result[HEADLINE])]
 
 
-def _evidence(a: Result, b: Result) -> list[str]:
-    of_a, of_b = (str(result.get("evidence") or "not stated") for result in (a, b))  # vLLM's files do not say
-    if of_a == of_b:
-        stands_in = of_a not in (Evidence.MEASURED, "not stated")
-        return [f"{of_a.upper()}: both come from an engine that stands in for a real one"] if stands_in else []
-    if "not stated" in (of_a, of_b):
-        return [f"evidence of A: {of_a}; evidence of B: {of_b}"]
-    return [f"EVIDENCE DIFFERS: A is {of_a.upper()}, B is {of_b.upper()}; the change is not one of any real node"]
-
-
-def _differences(a: Result, b: Result) -> list[str]:
-    pairs: list[tuple[str, object, object]] = [("model", a.get("model_id"), b.get("model_id"))]
-    pairs.append(("workload", a.get("workload"), b.get("workload")))
-    pairs += [("load", _load_of(a), _load_of(b))] if not _sweep(a, b) else []
-    pairs.append(("endpoint", _endpoint(a), _endpoint(b)))
-    if _load_of(a) == _load_of(b) and "per second" in _load_of(a):
-        pairs.append(("burstiness", a.get("burstiness"), b.get("burstiness")))
-    pairs += [("number of prompts per repeat", _prompts(a), _prompts(b))] if not _sweep(a, b) else []
-    pairs.append(("source of lengths", a.get("lengths_source"), b.get("lengths_source")))
-    reasons = [f"another {what}: {x} in A, {y} in B" for what, x, y in pairs if None not in (x, y) and x != y]
+def _differences(a: Result, b: Result, sweep: bool) -> list[str]:
+    """Name what was measured otherwise in B than in A."""
+    reasons = []
+    of_a, of_b = (str(result.get("evidence") or _NOT_STATED) for result in (a, b))  # vLLM's files do not say
+    if of_a != of_b and _NOT_STATED in (of_a, of_b):
+        reasons.append(f"evidence of A: {of_a}; evidence of B: {of_b}")
+    elif of_a != of_b:
+        told = f"A is {of_a.upper()}, B is {of_b.upper()}"
+        reasons.append(f"EVIDENCE DIFFERS: {told}; the change is not one of any real node")
+    elif of_a not in (Evidence.MEASURED, _NOT_STATED):
+        reasons.append(f"{of_a.upper()}: both come from an engine that stands in for a real one")
+    facts_a, facts_b = _facts(a, sweep), _facts(b, sweep)
+    both = ((name, fact, facts_b.get(name)) for name, fact in facts_a.items())
+    reasons += [f"another {name}: {x} in A, {y} in B" for name, x, y in both if None not in (x, y) and x != y]
     for name, result in (("A", a), ("B", b)):
         missing = [key for key in _OURS if result.get(key) is None]
         if missing:
             reasons.append(f"{name} does not state its {', '.join(missing)}; whether they are the same is not known")
-    return [*reasons, *_unmatched(_loads(a), _loads(b))] if _sweep(a, b) else reasons
-
-
-def _sweep(a: Result, b: Result) -> bool:
-    return max(len(_loads(a)), len(_loads(b))) > 1
-
-
-def _unmatched(a: Collection[str], b: Collection[str]) -> list[str]:
-    pairs = (("A", [load for load in a if load not in b]), ("B", [load for load in b if load not in a]))
-    return [f"only {name} has the load {', '.join(loads)}: not compared" for name, loads in pairs if loads]
-
-
-def _endpoint(result: Result) -> str | None:
-    named = result.get("endpoint") or result.get("backend")
-    return None if named is None else "chat completions" if "chat" in str(named) else "completions"
-
-
-def _prompts(result: Result) -> str | None:
-    count = number(result.get("num_prompts"))
-    return None if count is None else f"{count / len(_repeats(result)):g}"
-
-
-def _lengths(a: Result, b: Result) -> list[str]:
-    reasons = []
-    for words, key in (("input", "total_input_tokens"), ("output", "total_output_tokens")):
-        means = [(number(r.get(key)) or 0.0) / max(float(r["completed"]), 1.0) for r in (a, b)]
+    for name, key in (("input", "total_input_tokens"), ("output", "total_output_tokens")):
+        means = [(number(result.get(key)) or 0.0) / max(float(result["completed"]), 1.0) for result in (a, b)]
         if abs(means[0] - means[1]) > _LENGTHS_DIFFER * max(means):
-            reasons.append(f"other lengths: {means[0]:.1f} {words} tokens per request in A, {means[1]:.1f} in B")
+            reasons.append(f"other lengths: {means[0]:.1f} {name} tokens per request in A, {means[1]:.1f} in B")
     return reasons
+
+
+def _facts(result: Result, sweep: bool) -> dict[str, object]:
+    """Return what two results must have in common to be compared, by its name; None where it is not stated."""
+    named, count = result.get("endpoint") or result.get("backend"), number(result.get("num_prompts"))
+    facts: dict[str, object] = {"model": result.get("model_id"), "workload": result.get("workload")}
+    if not sweep:
+        facts["load"] = _load_of(result)
+        facts["number of prompts per repeat"] = None if count is None else f"{count / len(_repeats(result)):g}"
+    if named is not None:
+        facts["endpoint"] = "chat completions" if "chat" in str(named) else "completions"
+    if "per second" in _load_of(result):
+        facts["burstiness"] = result.get("burstiness")
+    return {**facts, "source of lengths": result.get("lengths_source")}
+
+
+def _unmatched(a: Collection[str], b: Collection[str], sweep: bool) -> list[str]:
+    pairs = (("A", [load for load in a if load not in b]), ("B", [load for load in b if load not in a]))
+    return [f"only {name} has the load {', '.join(loads)}: not compared" for name, loads in pairs if sweep and loads]
 
 
 def _validity(name: str, result: Result) -> list[str]:
-    reasons = []
     failed = number(result.get("failed"))
-    if failed:
-        reasons.append(f"{name}: {failed:g} requests failed")
-    if result.get("client_bound"):
-        reasons.append(f"{name}: the client did not keep up, so its numbers are not the server's")
-    if result.get("stopped"):
-        reasons.append(f"{name}: stopped before its end")
-    return reasons
+    reasons = {
+        f"{failed or 0:g} requests failed": failed,
+        "the client did not keep up, so its numbers are not the server's": result.get("client_bound"),
+        "stopped before its end": result.get("stopped"),
+    }
+    return [f"{name}: {reason}" for reason, holds in reasons.items() if holds]
