@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from autotune.errors import BadInput
 from autotune.loadgen import load_workload, measure
-from autotune.loadgen.client.conversations import AnswerStream
+from autotune.loadgen.client.stream import AnswerStream
 from autotune.loadgen.prefix_cache import expected_hit_rate
 from autotune.loadgen.requests import prompt_segments
 from autotune.loadgen.results import LoadOptions, Measurement

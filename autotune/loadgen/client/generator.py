@@ -19,10 +19,17 @@ import numpy as np
 import uvloop
 
 from autotune.errors import BadInput
-from autotune.loadgen.client.conversations import AnswerStream, Conversation
-from autotune.loadgen.client.messages import ClientHealth, LoopMonitor, Progress, RequestLog, RequestTimeouts, Schedule
+from autotune.loadgen.client.messages import (
+    ClientHealth,
+    Conversation,
+    LoopMonitor,
+    Progress,
+    RequestLog,
+    RequestTimeouts,
+    Schedule,
+)
 from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, malformed
-from autotune.loadgen.client.stream import Connection, EventStream, Exchange
+from autotune.loadgen.client.stream import AnswerStream, Connection, EventStream, Exchange
 from autotune.loadgen.client.target import Target
 
 _AT_ONCE = 64
@@ -293,13 +300,13 @@ class Generator:
         failed: RequestOutcome | None = None
         before_ns = perf_counter_ns()
         try:
-            for number, place in enumerate(conversation.places):
+            for number, (_, place, _) in enumerate(conversation.turns):
                 if failed is not None:
                     self._begun(place).fail(failed)
                     self._failed += 1
                     self._finished += 1
                     continue
-                data, think_s = conversation.request(number), conversation.think_s(number)
+                data, think_s = conversation.request(number)
                 if think_s > 0:
                     self._delays_s[place] = await _until(before_ns + int(think_s * 1e9))
                 answer = AnswerStream()

@@ -13,14 +13,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from autotune.arrays import Floats, Ints
-from autotune.loadgen.client.conversations import Conversation, conversations
 from autotune.loadgen.client.outcomes import RequestOutcome
 from autotune.loadgen.client.stream import Exchange
 from autotune.loadgen.client.target import Target
@@ -262,6 +261,38 @@ class RequestTimeouts:
     stall_s: float = 600.0
 
 
+@dataclass(slots=True)
+class Conversation:
+    """One session on its way: a turn's body is known when the answer before it is there, as the history holds that.
+
+    Attributes:
+        turns: of each its number in the load, its place in the schedule of the worker that sends it, and what the
+            user says, made before the clock starts.
+        messages: what was said so far.
+    """
+
+    target: Target
+    prompts: Prompts
+    requests: Requests
+    turns: list[tuple[int, int, str]] = field(default_factory=list)
+    messages: list[dict[str, str]] = field(default_factory=list)
+
+    def request(self, number: int) -> tuple[bytes, float]:
+        """Return the whole HTTP request of a turn, with all that was said, and the seconds that pass before it."""
+        turns, (request, _, text) = self.requests.turns, self.turns[number]
+        assert turns is not None
+        system, tools = turns.systems[turns.system[request]] if turns.system[request] >= 0 else ("", ())
+        if number == 0 and system:
+            self.messages.append({"role": "system", "content": system})
+        self.messages.append({"role": "user", "content": text})
+        body = self.prompts.history_body(self.messages, tools, int(self.requests.output_tokens[request]))
+        return self.target.request(self.prompts.endpoint, body), float(turns.think_s[request])
+
+    def answered(self, text: str) -> None:
+        """Take the answer of the last turn into the history."""
+        self.messages.append({"role": "assistant", "content": text})
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """Requests and when they are sent: everything that can be made before the clock starts.
@@ -311,22 +342,34 @@ class WorkerTask:
 
     def schedule(self) -> Schedule:
         """Make the request bodies of this task; workers make theirs side by side."""
-        requests, prompts, target = self.requests, self.prompts, self.target
-        chosen = requests.dealt(self.worker, self.workers)
-        sessions, bodies = list[Conversation](), list[bytes]()
-        if requests.turns is None:
-            bodies = prompts.bodies(requests, self.key, slice(self.worker, None, self.workers))
-        else:
-            sessions = conversations(target, prompts, requests, self.key, chosen.tolist())
+        prompts, own = self.prompts, self.requests.part(self.worker, self.workers)
+        bodies = list[bytes]()
+        if own.turns is None:
+            bodies = prompts.bodies(self.requests, self.key, slice(self.worker, None, self.workers))
         return Schedule(
-            requests=[target.request(prompts.endpoint, body) for body in bodies],
-            send_s=requests.send_s[chosen],
-            output_tokens=requests.output_tokens[chosen],
-            concurrency=requests.concurrency // self.workers + (self.worker < requests.concurrency % self.workers),
+            requests=[self.target.request(prompts.endpoint, body) for body in bodies],
+            send_s=own.send_s,
+            output_tokens=own.output_tokens,
+            concurrency=own.concurrency,
             streaming=prompts.streaming,
-            conversations=sessions,
-            ramp_s=requests.ramp_s,
+            conversations=self._conversations(),
+            ramp_s=own.ramp_s,
         )
+
+    def _conversations(self) -> list[Conversation]:
+        begun: list[Conversation] = []
+        turns = self.requests.turns
+        if turns is None:
+            return begun
+        for place, request in enumerate(self.requests.dealt(self.worker, self.workers).tolist()):
+            if turns.after[request] < 0:
+                begun.append(Conversation(self.target, self.prompts, self.requests))
+            content = self.requests.contents[request]
+            if content is None:
+                content = self.prompts.random_text(int(turns.own_tokens[request]), request, self.key)
+            assert isinstance(content, str)
+            begun[-1].turns.append((request, place, content))
+        return begun
 
 
 @dataclass(frozen=True, slots=True)

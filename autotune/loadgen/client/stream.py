@@ -250,6 +250,36 @@ def _is_utf8(event: bytes) -> bool:
     return True
 
 
+class AnswerStream(EventStream):
+    """An answer whose text is wanted: its bytes are kept, and read when it has ended."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._body = bytearray()
+
+    def feed(self, body: bytes, now_ns: int) -> None:
+        """Parse the next piece of the body, and keep it."""
+        self._body += body
+        super().feed(body, now_ns)
+
+    def text(self) -> str:
+        """Return the answer's text; reasoning before it is not sent again."""
+        events = bytes(self._body).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n")
+        return "".join(map(_said, events))
+
+
+def _said(event: bytes) -> str:
+    data = b"\n".join(line[5:] for line in event.split(b"\n") if line.startswith(b"data:"))
+    with suppress(ValueError):
+        chunk: Any = parsed(data)
+        choices = chunk.get("choices") if isinstance(chunk, dict) else None
+        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+        delta = choice.get("delta")
+        text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
+        return text if isinstance(text, str) else ""
+    return ""
+
+
 _MAX_WHOLE = 32 * 2**20
 """Bytes of an answer that is no stream; a longer one is ``malformed``."""
 
