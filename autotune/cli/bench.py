@@ -12,7 +12,7 @@ from autotune.accuracy.check import Check, CheckEvidence, check_of, read_evidenc
 from autotune.cli.shared import MESSAGES, answer, say
 from autotune.errors import BadInput, LoadFailed, NothingFeasible
 from autotune.loadgen.bench import printing, results
-from autotune.loadgen.bench.options import BenchOptions
+from autotune.loadgen.bench.options import Bench
 from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
 from autotune.loadgen.client.messages import Progress
 from autotune.loadgen.client.target import Target
@@ -28,7 +28,7 @@ from autotune.study.home import write_atomically
 from autotune.trial import Accuracy, Evidence
 
 
-def bench(options: BenchOptions, as_json: bool) -> None:
+def bench(options: Bench, as_json: bool) -> None:
     """Measure a server that runs already: measure, write, print, judge.
 
     Raises:
@@ -66,9 +66,7 @@ def bench(options: BenchOptions, as_json: bool) -> None:
         raise LoadFailed(problem)
 
 
-def _measured(
-    options: BenchOptions, workload: Workload, seeds: list[int], load_options: LoadOptions
-) -> list[Measurement]:
+def _measured(options: Bench, workload: Workload, seeds: list[int], load_options: LoadOptions) -> list[Measurement]:
     runs: list[Measurement] = []
     with printing.LiveLine(MESSAGES) as live:
         for number, seed in enumerate(seeds, start=1):
@@ -85,7 +83,7 @@ def _measured(
     return runs
 
 
-def _search(options: BenchOptions, workload: Workload, load_options: LoadOptions) -> FoundCapacity:
+def _search(options: Bench, workload: Workload, load_options: LoadOptions) -> FoundCapacity:
     """Search for the server's capacity, and print a line for each load."""
     assert options.find_load is not None
 
@@ -102,7 +100,7 @@ def _search(options: BenchOptions, workload: Workload, load_options: LoadOptions
 
 
 def _conclude(
-    options: BenchOptions,
+    options: Bench,
     workload: Workload,
     evidence: Evidence,
     came: FoundCapacity,
@@ -121,7 +119,7 @@ def _conclude(
         raise NothingFeasible("; ".join(came.found.sentences()))
 
 
-def _check_answers(options: BenchOptions, as_json: bool) -> None:
+def _check_answers(options: Bench, as_json: bool) -> None:
     """Ask, write, print, and judge where earlier answers are given.
 
     Raises:

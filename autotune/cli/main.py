@@ -14,7 +14,7 @@ from autotune import __version__, redact
 from autotune.cli import shared
 from autotune.cli.shared import EXAMPLES, GroupedCommand, refusal
 from autotune.errors import AutotuneError, BadInput
-from autotune.study.options import RunOptions, SimulateOptions, VerifyOptions
+from autotune.study.options import BenchOptions, RunOptions, SimulateOptions, VerifyOptions
 
 _MULTILINE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -54,7 +54,6 @@ def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
 @cli.command()
 @click.argument("study")
 @shared.options_of(VerifyOptions)
-@shared.options_of(RunOptions, "engine_bins", "images")
 @shared.common(home_is_used=True)
 def verify(home: Path, as_json: bool, **options: Any) -> None:
     """Measure what a simulated study predicted: baseline, recommended and next best command, on real servers."""
@@ -65,7 +64,6 @@ def verify(home: Path, as_json: bool, **options: Any) -> None:
 
 @cli.command(context_settings=_MULTILINE)
 @shared.engine_command
-@shared.options_of(RunOptions, "calibration", "gpu_hour_price", "seed")
 @shared.options_of(SimulateOptions)
 @click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
 @shared.common(home_is_used=True)
@@ -78,15 +76,7 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 
 @cli.command()
 @click.option("--url", required=True, help="The server, e.g. http://127.0.0.1:8000.")
-@click.option("--model", default="", help="The name under which the server serves it. Default: the one it serves.")
-@click.option(
-    "--workload", default="sharegpt", show_default=True, help="A name, random:IN:OUT[:N], sharegpt:FILE[:N] …"
-)
-@shared.options_of(RunOptions, "speedup")
-@click.option("--concurrency", type=int, multiple=True, help="Closed loop: so many in flight; repeated, a sweep.")
-@click.option("--request-rate", type=float, help="Open loop: so many requests per second, Poisson arrivals.")
-@click.option("--burstiness", type=float, default=1.0, help="Of a request rate: 1 is Poisson, inf evenly spaced.")
-@click.option("--prompts", type=click.Choice(["ids", "text"]), help="Random prompts as token ids or as text.")
+@shared.options_of(BenchOptions)
 @click.option(
     "--seed",
     type=click.IntRange(0, 2**62),
@@ -94,30 +84,13 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
     show_default="drawn, and printed",
     help="Of the prompts: an earlier one repeats them.",
 )
-@click.option("--repeats", type=int, default=1, show_default=True, help="Measure so often, each under the next seed.")
-@click.option("--workers", type=int, help="Processes that send the load; default: as many as it needs.")
-@click.option("--slo", multiple=True, help="Limit for goodput, e.g. 'p99_ttft_ms<=2000'; repeat for several.")
-@shared.options_of(RunOptions, "goodput", "gpu_hour_price", "find_load", "accuracy")
-@click.option("--gpus", type=int, help="GPUs of the server: adds figures per GPU, and in money with a price.")
-@click.option("--keep-cache", is_flag=True, help="Do not empty the server's prefix cache before each load.")
-@click.option("--same-prompts", is_flag=True, help="Every repeat sends the same prompts.")
-@click.option("--endpoint", type=click.Choice(["/v1/completions", "/v1/chat/completions"]), default="/v1/completions")
-@click.option("--tokenizer", type=click.Path(path_type=Path), help="tokenizer.json, or its folder, for text.")
-@click.option("--api-key-env", help="Environment variable that holds the API key.")
-@click.option("--save-result", type=click.Path(path_type=Path), help="Write JSON, and a row per request beside it.")
-@click.option(
-    "--reference",
-    multiple=True,
-    type=click.Path(path_type=Path),
-    help="With --accuracy: earlier answers (its --save-result) to compare with; repeated, more of the same server's.",
-)
 @shared.common(home_is_used=False)
 def bench(as_json: bool, **options: Any) -> None:
     """Load a running server over HTTP and measure it."""
     from autotune.cli.bench import bench as measure
-    from autotune.loadgen.bench.options import BenchOptions
+    from autotune.loadgen.bench.options import Bench
 
-    measure(BenchOptions(**options), as_json)
+    measure(Bench(**options), as_json)
 
 
 @cli.command()

@@ -144,13 +144,13 @@ def _announce(spec: StudySpec, options: RunOptions | VerifyOptions | None) -> No
 
 
 def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
-    from autotune.outputs.report.words import conclusion, money, predictions, price, remaining
+    from autotune.outputs.report.words import conclusion, money, predictions, promises, remaining
     from autotune.outputs.tracking import view_address
     from autotune.study.tracking_uri import ui_command
 
     chosen, folder = recommendation.recommended, home.study_folder(recommendation.study)
     lines = [""] if chosen is None else ["", chosen.command, ""]
-    lines += [*price(recommendation), *(f"\n{other.command}\n" for other in recommendation.alternatives)]
+    lines += [*promises(recommendation), *(f"\n{other.command}\n" for other in recommendation.alternatives)]
     lines += [*predictions(recommendation), conclusion(recommendation)]
     lines += [*filter(None, [remaining(recommendation)]), *money(recommendation), ""]
     if chosen is not None:

@@ -1,4 +1,4 @@
-"""The options of ``autotune run``, ``verify`` and ``simulate`` as they were typed.
+"""The options of ``autotune run``, ``verify``, ``simulate`` and ``bench`` as they were typed.
 
 A field is an option of the command line: name, type and default are the field's, flag, help and group stand in
 `option`. `autotune.cli.shared.options_of` makes click's options of them, so that a new option is one line here.
@@ -132,6 +132,12 @@ class RunOptions:
         return name in self.given or getattr(self, name) not in (own.default, ())
 
 
+def same(name: str) -> Any:
+    """Declare a field that is an option of ``autotune run``, too."""
+    one = next(one for one in fields(RunOptions) if one.name == name)
+    return field(default=one.default, metadata=one.metadata)
+
+
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
     """The options of ``autotune verify`` as they were typed, beside those of ``run``.
@@ -147,8 +153,8 @@ class VerifyOptions:
     )
     top: int = option("--top", "Commands beside the baseline.", default=3, least=1)
     launches: int | None = option("--launches", "Ceiling for launches; default: each command once, and 12.", least=1)
-    engine_bins: Sequence[str] = ()
-    images: Sequence[str] = ()
+    engine_bins: Sequence[str] = same("engine_bins")
+    images: Sequence[str] = same("images")
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,10 +169,50 @@ class SimulateOptions:
     workload: str = option("--workload", "", default="sharegpt")
     concurrency: int | None = option("--concurrency", "Offer the workload's prompts in a closed loop of this many.")
     replicas: int = option("--replicas", "So many such servers share the load.", default=1, least=1)
-    gpu_hour_price: float | None = None
-    seed: int = 0
-    calibration: Path | None = None
+    gpu_hour_price: float | None = same("gpu_hour_price")
+    seed: int = same("seed")
+    calibration: Path | None = same("calibration")
     versus: str | None = option(
         "--versus", "Another engine command line, in quotes: the gain over it, with its interval."
     )
     versus_version: str | None = option("--versus-version", "Its engine's version; default: the newest known.")
+
+
+@dataclass(frozen=True, slots=True)
+class BenchOptions:
+    """The options of ``autotune bench`` as they were typed.
+
+    Attributes:
+        seed: of the prompts; drawn where none was typed.
+    """
+
+    # fmt: off
+    url: str
+    seed: int
+    model: str = option("--model", "The name under which the server serves it. Default: the one it serves.", default="")
+    workload: str = option("--workload", "A name, random:IN:OUT[:N], sharegpt:FILE[:N] …", default="sharegpt")
+    speedup: float | None = same("speedup")
+    concurrency: Sequence[int] = option("--concurrency", "Closed loop: so many in flight; repeated, a sweep.", default=())
+    request_rate: float | None = option("--request-rate", "Open loop: so many requests per second, Poisson arrivals.")
+    burstiness: float = option("--burstiness", "Of a request rate: 1 is Poisson, inf evenly spaced.", default=1.0)
+    prompts: Literal["ids", "text"] | None = option("--prompts", "Random prompts as token ids or as text.")
+    repeats: int = option("--repeats", "Measure so often, each under the next seed.", default=1)
+    workers: int | None = option("--workers", "Processes that send the load; default: as many as it needs.")
+    slo: Sequence[str] = option("--slo", "Limit for goodput, e.g. 'p99_ttft_ms<=2000'; repeat for several.", default=())
+    goodput: Sequence[str] = same("goodput")
+    gpu_hour_price: float | None = same("gpu_hour_price")
+    find_load: Literal["concurrency", "rate"] | None = same("find_load")
+    accuracy: str | None = same("accuracy")
+    gpus: int | None = option("--gpus", "GPUs of the server: adds figures per GPU, and in money with a price.")
+    keep_cache: bool = option("--keep-cache", "Do not empty the server's prefix cache before each load.", default=False)
+    same_prompts: bool = option("--same-prompts", "Every repeat sends the same prompts.", default=False)
+    endpoint: Literal["/v1/completions", "/v1/chat/completions"] = option("--endpoint", "", default="/v1/completions")
+    tokenizer: Path | None = option("--tokenizer", "tokenizer.json, or its folder, for text.")
+    api_key_env: str | None = option("--api-key-env", "Environment variable that holds the API key.")
+    save_result: Path | None = option("--save-result", "Write JSON, and a row per request beside it.")
+    reference: Sequence[Path] = option(
+        "--reference",
+        "With --accuracy: earlier answers (its --save-result) to compare with; repeated, more of the same server's.",
+        default=(),
+    )
+    # fmt: on

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from search_landscapes import Throughput, evaluate, make_spec, opened, play
 
-from autotune.outputs.report.words import price
+from autotune.outputs.report.words import promises
 from autotune.recommend import recommend
 from autotune.search.decide.verdict import judge
 from autotune.search.history import Entry, History
@@ -83,7 +83,7 @@ def test_a_faster_command_that_was_launched_and_breaks_a_promise_is_an_alternati
     assert other.config == {"dp": 4, "context": 16384, "cache": True}
     assert [row.kind for row in other.gives_up] == ["shorter-context"]
     assert other.price_percent < -50, "the recommended command is slower"
-    told = price(outcome)
+    told = promises(outcome)
     assert [line.partition(" for speed")[0] for line in told if "for speed" in line] == ["It gives up nothing"]
     assert any("shorter-context" in line for line in told)
     assert Recommendation.from_json(outcome.to_json()) == outcome

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
+from typing import Any
 
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.search import check as check_load_search
@@ -16,56 +15,16 @@ from autotune.loadgen.server_client import tokenizer_for
 from autotune.loadgen.workloads import Workload, load_workload, with_speedup
 from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.metrics.formulas import Slo, goodput_limits, parse_goodput
-from autotune.metrics.table import check_metric, check_price
+from autotune.metrics.table import check_metric, check_price, with_derived
 from autotune.space.library import Library
+from autotune.study.options import BenchOptions
+from autotune.trial import Metrics
 
 
-@dataclass(frozen=True, slots=True)
-class BenchOptions:
-    """The options as typed.
+class Bench(BenchOptions):
+    """The options of a bench, and what they come to."""
 
-    Attributes:
-        model: its name at the server; empty: the one that the server serves.
-        speedup: how many times as fast as it was recorded a trace is replayed.
-        concurrency: requests in flight; several make a sweep, none leaves the workload as it is.
-        repeats: how often the workload is measured, under the seeds ``seed``, ``seed + 1`` …
-        prompts: ``ids`` or ``text``; None leaves it to the endpoint.
-        workers: processes that send the load; None = as many as it needs.
-        slo: limits as texts, for ``request_goodput`` where there is no `goodput`.
-        goodput: what a request keeps to count in ``request_goodput``.
-        gpus: of the server; None: not known.
-        gpu_hour_price: of one of them.
-        find_load: what is raised as far as the limits are kept; None = the workload's own load.
-        keep_cache: the server's prefix cache is not emptied before a load.
-        same_prompts: every repeat has the first one's seed.
-        accuracy: answers are checked instead of a load sent: ``builtin``, a file of tasks, or a command.
-        reference: files of earlier answers that these are compared with, the first one; more tell what is ordinary.
-    """
-
-    url: str
-    model: str
-    workload: str
-    speedup: float | None
-    concurrency: tuple[int, ...]
-    request_rate: float | None
-    burstiness: float
-    prompts: str | None
-    seed: int
-    repeats: int
-    endpoint: str
-    tokenizer: Path | None
-    api_key_env: str | None
-    workers: int | None
-    slo: tuple[str, ...]
-    goodput: tuple[str, ...]
-    gpus: int | None
-    gpu_hour_price: float | None
-    find_load: Literal["concurrency", "rate"] | None
-    keep_cache: bool
-    same_prompts: bool
-    save_result: Path | None
-    accuracy: str | None = None
-    reference: tuple[Path, ...] = ()
+    __slots__ = ()
 
     @property
     def seeds(self) -> list[int]:
@@ -81,6 +40,10 @@ class BenchOptions:
         if key == "":
             raise BadInput(f"--api-key-env {self.api_key_env}: this environment variable is not set")
         return Target.parse(self.url, key)
+
+    def derived(self, metrics: Mapping[str, Any]) -> Metrics:
+        """Add what follows from the metrics of one load, and from the server's GPUs and their price."""
+        return with_derived(metrics, self.gpus, self.gpu_hour_price)
 
     def load_workload(self) -> Workload:
         """The workload by its name, sent as these options say."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.errors import BadInput, MalformedFile
-from autotune.loadgen.bench.options import BenchOptions
+from autotune.loadgen.bench.options import Bench
 from autotune.loadgen.measuring import FoundCapacity
 from autotune.loadgen.prefix_cache import CacheReport
 from autotune.loadgen.request_file import requests_path, write_requests
@@ -22,7 +22,6 @@ from autotune.loadgen.results import Measurement, to_json, worst_client
 from autotune.loadgen.tokenizers import Tokenizer
 from autotune.loadgen.workloads import Workload
 from autotune.metrics.formulas import parse_goodput
-from autotune.metrics.table import with_derived
 from autotune.study.home import write_atomically
 from autotune.trial import Evidence
 
@@ -36,7 +35,7 @@ _FORM = "not a result; a file is expected that `autotune bench --save-result` or
 
 
 def result(
-    options: BenchOptions,
+    options: Bench,
     workload: Workload,
     evidence: Evidence,
     runs: Sequence[Measurement],
@@ -48,9 +47,9 @@ def result(
         runs: at least one, each under a seed of its own.
     """
     backend = "openai-chat" if "chat" in options.endpoint else "openai"
-    whole = with_derived(to_json(runs), options.gpus, options.gpu_hour_price)
+    whole = options.derived(to_json(runs))
     for point in whole["points"]:
-        point["metrics"] = with_derived(point["metrics"], options.gpus, options.gpu_hour_price)
+        point["metrics"] = options.derived(point["metrics"])
     arrivals = [point.arrival for point in workload.points]
     ways = list(dict.fromkeys(arrival.describe() for arrival in arrivals))
     cache = CacheReport.joined([load.cache for run in runs for load in run.points]).to_json()
@@ -100,7 +99,7 @@ def result(
 
 
 def searched(
-    options: BenchOptions, workload: Workload, evidence: Evidence, came: FoundCapacity, tokenizer: Tokenizer | None
+    options: Bench, workload: Workload, evidence: Evidence, came: FoundCapacity, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
     """The result of a load search, ready for JSON: of the load that is the capacity, with the curve of all loads.
 
@@ -116,7 +115,7 @@ def searched(
     whole = result(options, workload, evidence, shown, tokenizer)
     return {
         **whole,
-        **with_derived(came.metrics, options.gpus, options.gpu_hour_price),
+        **options.derived(came.metrics),
         "steady_total_token_throughput": whole["steady_total_token_throughput"],
         "num_prompts": came.metrics["completed"] + came.metrics["failed"],
         "find_load": options.find_load,

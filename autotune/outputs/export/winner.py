@@ -100,7 +100,7 @@ def heading(winner: Winner) -> list[str]:
         f"evidence: {worth}",
         f"{objective.metric} on {objective.workload}: {objective.value:.2f}",
         f"gain over the baseline: {gain(recommendation)}",
-        *words.price(recommendation),
+        *words.promises(recommendation),
         *(f"{other.label}: {redact.text(other.command)}" for other in recommendation.alternatives),
     ]
 

@@ -57,7 +57,7 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
         if choice.stand_in:
             what = "The table does not tell a command; what it says of the row, in the form of one"
         parts += [f"{what} ({text.plain(choice.engine)} {choice.engine_version}):", _command(choice)]
-    parts += [text.plain(line) for line in words.price(outcome)] + [_command(one) for one in outcome.alternatives]
+    parts += [text.plain(line) for line in words.promises(outcome)] + [_command(one) for one in outcome.alternatives]
     parts += filter(None, [text.plain(words.conclusion(outcome)), text.plain(words.remaining(outcome))])
     parts.append(text.plain(" ".join(words.money(outcome))))
     failures = (row.result.failure for row in study.launches if row.trial.role is Role.BASELINE)

@@ -72,7 +72,7 @@ def _layout(spec: StudySpec, one: Configuration) -> str:
     )
 
 
-def price(outcome: Recommendation) -> list[str]:
+def promises(outcome: Recommendation) -> list[str]:
     """Describe the longest request and give-ups of the recommended command, and its alternatives: a sentence each."""
     choice = outcome.recommended
     if choice is None:
