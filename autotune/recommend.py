@@ -315,7 +315,9 @@ def study_cost(
     it saves g hours of these, so that n GPU-hours are paid back after n / gpus / g hours at full load, whatever a GPU
     costs. The gain is that of a ``better`` verdict; of an objective that is no rate, that of total token throughput.
     """
-    gpu_hours = sum(_gpus(launch, spec.gpus) * timeline.seconds(launch) for launch in launches) / 3600
+    # A launch for which no GPUs were reserved had all of the study's.
+    gpus = (min(spec.gpus, len(launch.result.gpu_ids)) or spec.gpus for launch in launches)
+    gpu_hours = sum(n * timeline.seconds(launch) for n, launch in zip(gpus, launches, strict=True)) / 3600
     if not gpu_hours:
         return None
     gain = _gain(spec, gain_percent, workloads) if verdict is Verdict.BETTER else 0.0
@@ -327,11 +329,6 @@ def study_cost(
         cost=None if price is None else gpu_hours * price,
         paid_back_after_hours=gpu_hours / spec.gpus / gain if gain > 0 else None,
     )
-
-
-def _gpus(launch: Launch, gpus: int) -> int:
-    """Count the GPUs that a launch had; all of the study's where none were reserved for it."""
-    return min(gpus, len(launch.result.gpu_ids)) or gpus
 
 
 def _gain(spec: StudySpec, gain_percent: float | None, workloads: Mapping[str, WorkloadComparison]) -> float:

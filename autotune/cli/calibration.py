@@ -6,7 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -20,22 +20,10 @@ from autotune.simulator.fit.reading import MeasuredPoint, Reading, points_of, re
 from autotune.simulator.fit.report import error_lines, errors, ranking_lines, rankings, table
 from autotune.simulator.node.calibration import packaged_calibration, read_calibration
 from autotune.study.home import Home, write_atomically
+from autotune.study.options import CalibrateOptions
 from autotune.study.user_library import calibration_of_home
 
 _HEADING = "# Written by `autotune calibrate`; another calibration writes it anew.\n"
-
-
-@dataclass(frozen=True, slots=True)
-class CalibrateOptions:
-    """The options of ``autotune calibrate`` as they were typed."""
-
-    files: Sequence[Path] = ()
-    studies: Sequence[str] = ()
-    start: str = "shipped"
-    output: Path | None = None
-    cross_validate: bool = False
-    allow_unmeasured: bool = False
-    compare: bool = False
 
 
 def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:

@@ -14,7 +14,7 @@ from autotune import __version__, redact
 from autotune.cli import shared
 from autotune.cli.shared import EXAMPLES, GroupedCommand, refusal
 from autotune.errors import AutotuneError, BadInput
-from autotune.study.options import BenchOptions, RunOptions, SimulateOptions, VerifyOptions
+from autotune.study.options import BenchOptions, CalibrateOptions, RunOptions, SimulateOptions, VerifyOptions
 
 _MULTILINE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -137,23 +137,13 @@ def emulate(home: Path, as_json: bool, **options: Any) -> None:
 
 
 @cli.command()
-@click.option("--data", "files", multiple=True, type=click.Path(path_type=Path), help="Measurements; repeatable.")
-@click.option("--study", "studies", multiple=True, help="A study of yours that measured; repeatable.")
-@click.option(
-    "--from", "start", type=click.Choice(["shipped", "physics"]), default="shipped", show_default=True, help="Start."
-)
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: coefficients.yaml in --home."
-)
-@click.option("--cross-validate", is_flag=True, help="Also fit with whole engines, GPUs, workloads … left out.")
-@click.option("--allow-unmeasured", is_flag=True, help="Take studies that were simulated, emulated or replayed.")
-@click.option("--compare", is_flag=True, help="Fit and write nothing: how far off are the figures as they are?")
+@shared.options_of(CalibrateOptions)
 @shared.common(home_is_used=True)
 def calibrate(home: Path, as_json: bool, **options: Any) -> None:
     """Fit the simulator's figures to measurements, and write them."""
     from autotune.cli import calibration
 
-    calibration.calibrate(calibration.CalibrateOptions(**options), home, as_json)
+    calibration.calibrate(CalibrateOptions(**options), home, as_json)
 
 
 @cli.command()

@@ -73,7 +73,7 @@ def _click_option(one: Field[Any], hint: Any) -> Callable[[Callable[..., Any]], 
     shown = not many and inner is not bool and one.default not in (None, "")
     more = {"is_flag": True} if inner is bool else {"type": kind, "multiple": many, "show_default": shown}
     default = None if many else one.default
-    return click.option(asked.flag, one.name, default=default, help=asked.help or None, **more)
+    return click.option(*asked.flag.split(), one.name, default=default, help=asked.help or None, **more)
 
 
 hardware = click.option(

@@ -8,7 +8,7 @@ import threading
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from autotune.backends import backend_of
 from autotune.cli.shared import MESSAGES, answer, say
@@ -19,9 +19,6 @@ from autotune.study.options import RunOptions, VerifyOptions
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec, is_local, verified_name
 from autotune.study.user_library import calibration_of_home, library_of
-
-if TYPE_CHECKING:
-    from autotune.outputs.progress import Progress
 
 
 def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
@@ -81,14 +78,9 @@ def resume(study: str, home: Path, as_json: bool, launches: int | None = None) -
 
 
 def _tune(spec: StudySpec, home: Home, as_json: bool) -> Recommendation:
-    from autotune.run import run as run_study
-
-    with _progress(spec, as_json) as progress:
-        return run_study(spec, home, progress)
-
-
-def _progress(spec: StudySpec, as_json: bool) -> Progress:
+    """Run a study with its progress on the terminal, which can be interrupted and suspended."""
     from autotune.outputs.progress import Progress
+    from autotune.run import run as run_study
 
     # FORCE_COLOR makes no terminal of a pipe.
     progress = Progress(spec, MESSAGES, live=sys.stderr.isatty() and not as_json)
@@ -105,7 +97,8 @@ def _progress(spec: StudySpec, as_json: bool) -> Progress:
     sys.unraisablehook = interrupt_again
     # By Ctrl-Z: what the shell prints meanwhile is not ours to draw over.
     signal.signal(signal.SIGTSTP, suspend)
-    return progress
+    with progress:
+        return run_study(spec, home, progress)
 
 
 def interrupt_again(ignored: sys.UnraisableHookArgs) -> None:

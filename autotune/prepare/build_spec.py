@@ -41,7 +41,7 @@ from autotune.study.user_library import library_for
 from autotune.trial import Scalar
 
 _DEFAULT = "sharegpt"
-_AS_TYPED = ("baseline", "hours", "launches", "sampler", "seed", "sources")
+_AS_TYPED = ("baseline", "hours", "launches", "min_context", "sampler", "seed", "sources")
 """The options that a study takes over as they were typed."""
 
 
@@ -56,14 +56,14 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     if named is not None and named.recorded:
         _accuracy(options.accuracy, named)
     if named is not None and (spec := named.whole_spec(options, library)) is not None:
-        _check_budget(spec)
+        _check_figures(spec, spec.model)
         return spec.model_copy(update={"study": _study_name(options, spec.model, spec.hardware)})
     if not options.model or not options.hardware:
         raise BadInput(f"{'--hw' if options.model else '--model'} is missing: only a bundle tells it")
     hardware = node(options.hardware, library)
     model = _model(options, library)
     options = replace(options, workloads=with_speedup(options.workloads, options.speedup))
-    _check_budget(options)
+    _check_figures(options, model)
     backend = named or backend_named(_on_auto(options, library, hardware))
     backend.check(options, hardware)
     spec = StudySpec(
@@ -75,7 +75,6 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         gpus=check_gpus(options.gpus, hardware),
         engines=(),
         workloads=tuple(dict.fromkeys(options.workloads)),
-        min_context=_min_context(options, model),
         allow=tuple(dict.fromkeys(options.allow)),
         executor=check_executor(options.executor),
         fetch=check_fetch(options.fetch, backend, options.executor),
@@ -113,16 +112,18 @@ def _served(spec: StudySpec, options: RunOptions, backend: Backend, library: Lib
     engines = _engines(options, library)
     options, recipe, files, told = with_recipe(options, about, [card.engine for card in engines], backend, library)
     calibration, fitted = _calibration(options, backend)
-    versions = _versions(options, library)
-    cards = [*engines, *_baseline_s(options.baseline, library)] if backend.contained else engines
+    asked = (engine_and_version(text, library) for text in options.engines)
+    versions = {name: version for name, version in asked if version is not None}
+    baselines = _baseline(options.baseline, library)
+    cards = [*engines, *baselines] if backend.contained else engines
     images = backend.images(options.images, cards, versions, about.hardware, library)
-    asked = (_baseline(options.baseline), _engine_args(options.engine_args, library))
+    typed = (options.baseline, _engine_args(options.engine_args, library))
     binaries = named_binaries(options.engine_bins, library)
     unused = [name for name in asked_images(options.images, library) if name not in images]
     unused_notes = (f"--image {n} is not used: {n} is neither searched nor the baseline's" for n in unused)
     versions |= {name: version for name, (version, _) in images.items()}
     pins, taken = _pins(options.pins, [engine(card.engine, library) for card in engines], library)
-    chosen = choose([card.engine for card in engines], asked, binaries, backend.elsewhere, library, notify, versions)
+    chosen = choose([card.engine for card in engines], typed, binaries, backend.elsewhere, library, notify, versions)
     return spec.model_copy(
         update={
             "engines": tuple(EngineChoice(name=card.engine, version=chosen.versions[card.engine]) for card in engines),
@@ -175,13 +176,6 @@ def _model(options: RunOptions, library: Library) -> ModelCard:
     return model.model_copy(update={"id": path, "aliases": [*model.aliases, model.id]})
 
 
-def _min_context(options: RunOptions, model: ModelCard) -> int | None:
-    floor, limit = options.min_context, model.architecture.context_limit
-    if floor is not None and floor > limit:
-        raise BadInput(f"--min-context {floor}: {model.id} takes at most {limit} tokens")
-    return floor
-
-
 def _accuracy(text: str | None, backend: Backend) -> dict[str, str | None]:
     """The check of answers, a file by its absolute path; raises `BadInput` for one that cannot be made here."""
     if text is None:
@@ -194,7 +188,11 @@ def _accuracy(text: str | None, backend: Backend) -> dict[str, str | None]:
     return {"accuracy": str(Path(text).expanduser().absolute()) if sha256 else text, "accuracy_sha256": sha256}
 
 
-def _check_budget(options: RunOptions | StudySpec) -> None:
+def _check_figures(options: RunOptions | StudySpec, model: ModelCard) -> None:
+    """Raise `BadInput` for a figure that is out of its range."""
+    floor, limit = options.min_context, model.architecture.context_limit
+    if floor is not None and floor > limit:
+        raise BadInput(f"--min-context {floor}: {model.id} takes at most {limit} tokens")
     if options.launches < 1:
         raise BadInput(f"--launches {options.launches}: a budget of at least 1 launch is needed (default 30)")
     if options.hours is not None and not (options.hours > 0 and math.isfinite(3600 * options.hours)):
@@ -219,24 +217,17 @@ def _on_auto(options: RunOptions, library: Library, hardware: HardwareCard) -> s
     return "process" if startable else "simulator"
 
 
-def _baseline_s(text: str | None, library: Library) -> list[EngineCard]:
-    """The card of the baseline's engine; raises `BadInput`."""
-    try:
-        return [] if text is None else [recognise(split_command(text).argv, library).card]
-    except BadInput as error:
-        raise BadInput(f"--baseline: {error}") from error
-
-
-def _baseline(text: str | None) -> str | None:
-    """Return the baseline as it was typed; raises `BadInput` when it holds a secret."""
+def _baseline(text: str | None, library: Library) -> list[EngineCard]:
+    """Find the card of the baseline's engine; raises `BadInput` for an unknown one, and where a secret is typed."""
     if text is None:
-        return None
+        return []
     try:
         command = split_command(text)
+        card = recognise(command.argv, library).card
     except BadInput as error:
         raise BadInput(f"--baseline: {error}") from error
     refuse_secrets(command.argv, command.env, "--baseline")
-    return text
+    return [card]
 
 
 def _engines(options: RunOptions, library: Library) -> list[EngineCard]:
@@ -245,12 +236,6 @@ def _engines(options: RunOptions, library: Library) -> list[EngineCard]:
         return sorted(searched, key=lambda card: (not card.default_baseline, card.engine))
     names = dict.fromkeys(engine_and_version(text, library)[0] for text in options.engines)
     return [library.engine(name) for name in names]
-
-
-def _versions(options: RunOptions, library: Library) -> dict[str, str]:
-    """The versions that were asked for (``--engine vllm==0.32.0``), by engine."""
-    asked = [engine_and_version(text, library) for text in options.engines]
-    return {name: version for name, version in asked if version is not None}
 
 
 def _split_setting(text: str, option: str, form: str) -> tuple[str, str]:

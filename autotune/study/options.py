@@ -1,4 +1,4 @@
-"""The options of ``autotune run``, ``verify``, ``simulate`` and ``bench`` as they were typed.
+"""The options of ``autotune run``, ``verify``, ``simulate``, ``bench`` and ``calibrate`` as they were typed.
 
 A field is an option of the command line: name, type and default are the field's, flag, help and group stand in
 `option`. `autotune.cli.shared.options_of` makes click's options of them, so that a new option is one line here.
@@ -216,3 +216,22 @@ class BenchOptions:
         default=(),
     )
     # fmt: on
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrateOptions:
+    """The options of ``autotune calibrate`` as they were typed."""
+
+    files: Sequence[Path] = option("--data", "Measurements; repeatable.", default=())
+    studies: Sequence[str] = option("--study", "A study of yours that measured; repeatable.", default=())
+    start: Literal["shipped", "physics"] = option("--from", "Start.", default="shipped")
+    output: Path | None = option("-o --output", "Default: coefficients.yaml in --home.")
+    cross_validate: bool = option(
+        "--cross-validate", "Also fit with whole engines, GPUs, workloads … left out.", default=False
+    )
+    allow_unmeasured: bool = option(
+        "--allow-unmeasured", "Take studies that were simulated, emulated or replayed.", default=False
+    )
+    compare: bool = option(
+        "--compare", "Fit and write nothing: how far off are the figures as they are?", default=False
+    )
