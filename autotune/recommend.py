@@ -52,7 +52,7 @@ def recommend(
     stop_reason: str = "",
     explanation: Explanation | None = None,
 ) -> Recommendation:
-    """What to serve with, and how sure that is; the rules stand at the top of this file.
+    """Recommend a command, and say how sure that is; the rules stand at the top of this file.
 
     Args:
         launches: in any order; of configurations that are candidates (``KeyError`` otherwise).

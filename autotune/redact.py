@@ -71,7 +71,7 @@ _REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*\}?")
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a variable or option of this name holds a secret, e.g. ``HF_TOKEN`` or ``--api-key``."""
+    """True if a variable or option of this name holds a secret, e.g. ``HF_TOKEN`` or ``--api-key``."""
     words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
     if not words:
         return False
@@ -158,7 +158,7 @@ def document(value: Any, secrets: Collection[str] = ()) -> Any:
 
 
 def _hidden(name: str, value: Any) -> bool:
-    """Whether a value of a document stands under a secret's name."""
+    """True if a value of a document stands under a secret's name."""
     if isinstance(value, str):
         return bool(value) and _is_secret(name, value)
     return isinstance(value, list | tuple) and bool(value) and is_secret_name(name)

@@ -400,6 +400,11 @@ class TrialResult(Evidenced):
     odds_of_starting: float | None = None
 
     @property
+    def answers_checked(self) -> bool:
+        """True if the check of its answers came to something, also where they were not compared."""
+        return self.accuracy is not None
+
+    @property
     def answers_right(self) -> bool | None:
         """True if its answers are as good as the baseline's; None where they were not compared."""
         return None if self.accuracy is None else self.accuracy.passed

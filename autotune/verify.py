@@ -110,7 +110,7 @@ def _check_predicts(home: Home, spec: StudySpec, done: Recommendation | None) ->
 
 
 def _backend(options: VerifyOptions, spec: StudySpec) -> Backend:
-    """Where the commands are launched; by default from this machine, where it has the hardware and their engine."""
+    """Return the backend of the commands; by default this machine, where it has the hardware and their engine."""
     if options.on is None:
         here = spec.hardware.name == LOCAL or has(spec.hardware.name, spec.gpus)
         if not here:

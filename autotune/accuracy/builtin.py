@@ -126,7 +126,7 @@ def _long() -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """Where two answers to a context first differ.
+    """The first difference of two answers to a context.
 
     Attributes:
         severity: by how much the reference holds the other's token for less likely, nats, at least; None: not known.
@@ -176,7 +176,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether a server's answers pass.
+    """The judgement of a server's answers.
 
     Attributes:
         null: the agreement of the baseline with itself.

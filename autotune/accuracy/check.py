@@ -188,7 +188,6 @@ class Builtin:
     sha256 = None
 
     def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
-        """See `Check`."""
         logprobs = gives_logprobs(target, model)
         answers: dict[str, Any] = {}
         for alone in (True, False):
@@ -203,13 +202,12 @@ class Builtin:
         return {"kind": self.kind, "logprobs": logprobs, "answers": answers}
 
     def alone(self, evidence: CheckEvidence) -> Accuracy:
-        """See `Check`: what others are compared with has no score."""
+        # What others are compared with has no score.
         return Accuracy(self.kind, None, note="" if evidence["logprobs"] else NO_LOGPROBS, seconds=evidence["seconds"])
 
     def judge(
         self, baselines: Sequence[CheckEvidence], mine: CheckEvidence, again: CheckEvidence | None = None
     ) -> Accuracy:
-        """See `Check`."""
         groups = {context.name: context.group for context in contexts()}
         reference, ours = _answers(baselines[0]), _answers(mine)
         alike = [(reference, _answers(other)) for other in baselines[1:]]
@@ -272,7 +270,6 @@ class TaskFile:
         return cls(items, hashlib.sha256(path.read_bytes()).hexdigest())
 
     def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
-        """See `Check`."""
         bodies = [task.body for task in self.tasks]
         came = ask(target, model, bodies, AT_ONCE, answered=partial(answered, len(bodies)))
         if not any(came):
@@ -282,7 +279,6 @@ class TaskFile:
         return {"kind": self.kind, "sha256": self.sha256, "marks": marks, "texts": texts}
 
     def alone(self, evidence: CheckEvidence) -> Accuracy:
-        """See `Check`."""
         score, ci95 = tasks.score(evidence["marks"])
         return Accuracy(self.kind, score, ci95, seconds=evidence["seconds"])
 
@@ -340,7 +336,6 @@ class ScoreCommand:
         return {"kind": self.kind, "score": score, "error": error}
 
     def alone(self, evidence: CheckEvidence) -> Accuracy:
-        """See `Check`."""
         score, error = evidence["score"], evidence["error"]
         ci95 = None if error is None else (score - 1.96 * error, score + 1.96 * error)
         return Accuracy(self.kind, score, ci95, seconds=evidence["seconds"])

@@ -58,7 +58,7 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
 
 
 def _output(asked: CalibrateOptions, home: Path) -> Path:
-    """Where the figures go; checked before minutes are spent on them."""
+    """Return the file for the figures, checked before minutes are spent on them."""
     path = asked.output or Home(home).calibration
     if asked.output is not None and not path.parent.is_dir():
         raise BadInput(f"-o {path}: there is no folder {path.parent}")
@@ -77,7 +77,7 @@ def _write(path: Path, text: str) -> None:
 
 
 def _told(reading: Reading, points: Sequence[MeasuredPoint]) -> list[str]:
-    """What was read, in words."""
+    """Sum up what was read, in words."""
     rows = reading.rows
     lines = [f"{len(rows)} rows, {sum(row.failure is not None for row in rows)} of them failures: {len(points)} points"]
     for what, counts in _counts(points).items():

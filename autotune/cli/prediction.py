@@ -93,7 +93,7 @@ def memory_line(predicted: Mapping[str, Any]) -> str:
 
 
 def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
-    """What matters first: whether it runs, its headline figures, the gain, the memory; then every other figure."""
+    """List what matters first: whether it runs, its headline figures, the gain, the memory; then every other figure."""
     failure = predicted["failure"]
     yield f"simulated: {predicted['engine']} {predicted['engine_version']} under {predicted['workload']}"
     if failure is not None:

@@ -64,7 +64,7 @@ def space_show(options: RunOptions, as_json: bool) -> None:
 
 
 def _reason(space: EngineSpace, rule: str) -> str:
-    """Why a rule removes combinations."""
+    """Explain why a rule removes combinations."""
     if rule == PROMISES:
         return "these turn prefix caching off; `autotune run --allow no-prefix-caching` tries them"
     if rule == MEMORY:

@@ -206,7 +206,7 @@ def _row(home: Home, name: str) -> dict[str, Any]:
 
 
 def _has_gain(done: Recommendation) -> bool:
-    """Whether a study compared something with its baseline: the baseline gains nothing over itself."""
+    """True if a study compared something with its baseline: the baseline gains nothing over itself."""
     if done.verdict not in (Verdict.BETTER, Verdict.INDISTINGUISHABLE) or done.gain_percent is None:
         return False
     same = done.recommended and done.baseline and done.recommended.fingerprint == done.baseline.fingerprint

@@ -21,7 +21,7 @@ def _empty() -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecords:
-    """What the client saw, one element per request; times in seconds on one clock.
+    """The requests that a client sent, one element for each; times in seconds on one clock.
 
     Attributes:
         sent_s: when the request was sent, shape (n,).

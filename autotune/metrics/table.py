@@ -234,10 +234,10 @@ def counts(row: Mapping[str, Any]) -> bool:
     return not row.get(INVALID) and not row.get("client_bound")
 
 
-def check_price(price: float | None, option: str = "--gpu-hour-price") -> float | None:
+def check_price(price: float | None) -> float | None:
     """Return a price; raise `BadInput` unless it is a number above 0."""
     if price is not None and not (price > 0 and math.isfinite(price)):
-        raise BadInput(f"{option} {price:g}: the price of one GPU for an hour is a number above 0, e.g. 3.20")
+        raise BadInput(f"--gpu-hour-price {price:g}: the price of one GPU for an hour is a number above 0, e.g. 3.20")
     return price
 
 

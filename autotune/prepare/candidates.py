@@ -63,7 +63,7 @@ class Prepared:
 
     @property
     def backend(self) -> Backend:
-        """Where the study's trials run."""
+        """The backend on which the study's trials run."""
         return backend_of(self.spec)
 
     def command_of(self, candidate: Candidate) -> Command:
@@ -131,7 +131,7 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
 
 
 def _by_reason(excluded: Sequence[Exclusion]) -> str:
-    """Why engines are not searched, each reason once."""
+    """List the reasons why engines are not searched, each once."""
     engines = {e.reason: ", ".join(o.engine for o in excluded if o.reason == e.reason) for e in excluded}
     return "; ".join(f"{names}: {reason}" for reason, names in engines.items())
 
@@ -425,7 +425,7 @@ def check_layouts(spec: StudySpec, cards: Sequence[EngineCard]) -> None:
 
 
 def unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
-    """Why an engine cannot take a pin; None where it takes all of those that it has."""
+    """Explain why an engine cannot take a pin; None where it takes all of those that it has."""
     for name, value in pins.items():
         knob = card.knobs.get(name)
         if knob is not None and value != AUTO and (reason := knob.refuses(value)):
@@ -480,7 +480,7 @@ def _overridden(space: EngineSpace, parsed: ParsedCommand) -> Iterator[NoEffect]
 
 
 def _why(space: EngineSpace, configuration: Configuration, name: str, value: Scalar) -> str:
-    """Why a knob's value has no effect on a configuration."""
+    """Explain why a knob's value has no effect on a configuration."""
     effects = effective(space.card, configuration.with_knobs(**{name: value}), space.context).effects
     reason = next((effect.reason for effect in effects if name in effect.set), None)
     return reason or f"it has no effect unless `{space.card.knobs[name].active}`"

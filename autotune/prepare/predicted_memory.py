@@ -90,7 +90,7 @@ def _may_start(plan: MemoryPlan, simulated: bool) -> bool:
 
 
 def _may_hold(space: EngineSpace, one: Configuration, plan: MemoryPlan) -> bool:
-    """Whether the engine's own share of a GPU may hold the weights: planned, less `HOPELESS`; evenly split at least."""
+    """True if the engine's own share of a GPU may hold the weights: planned, less `HOPELESS`; evenly split at least."""
     context, knob = space.context, space.card.knobs.get("memory_fraction")
     share = 1.0
     for reading in knob.becomes if knob is not None else ():
@@ -104,7 +104,7 @@ def _may_hold(space: EngineSpace, one: Configuration, plan: MemoryPlan) -> bool:
 def promises_kept(
     candidates: Sequence[Candidate], spaces: Mapping[str, EngineSpace], plans: MemoryPlans
 ) -> tuple[dict[int, tuple[GivenUp, ...]], Promised]:
-    """What candidates give up, by position, and the longest request that is promised: that of the first of them."""
+    """List what candidates give up, by position, and the longest request that is promised: that of the first of them."""
     configurations, first = [one.configuration for one in candidates], candidates[0].configuration
     marks = {name: promises_of(one.card, one.context, first.knobs, one.chosen) for name, one in spaces.items()}
 

@@ -33,7 +33,7 @@ def check_weights(prepared: Prepared) -> None:
 
 
 def missing_weights(prepared: Prepared) -> str:
-    """What the weights lack on this machine and how they are fetched; empty where that is nothing, or not certain."""
+    """Say what the weights lack on this machine and how they are fetched; empty for nothing, and where not certain."""
     one = _missing(prepared)
     return "" if one is None else one.told()
 

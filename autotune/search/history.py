@@ -351,7 +351,7 @@ def _entry_of(
         node=launch.result.node or launch.trial.node,
         longest=launch.result.longest_request_tokens,
         unfit=_is_unfit(spec, launch),
-        answered=launch.result.accuracy is not None,
+        answered=launch.result.answers_checked,
         right=launch.result.answers_right,
     )
 

@@ -84,7 +84,7 @@ class Home:
         return self.studies / check_study_name(study)
 
     def resume_command(self, study: str) -> str:
-        """What a person types to go on with a study, in any folder and shell; messages give it a line of its own."""
+        """Write the command that goes on with a study, in any folder and shell; messages give it a line of its own."""
         return shlex.join(["autotune", "resume", study, "--home", os.path.abspath(self.path)])
 
     def names(self) -> list[str]:

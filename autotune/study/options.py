@@ -20,7 +20,7 @@ GROUPS = (SERVE, IMPROVE, BESIDES, SPACE, BUDGET, PLACE, STUDY)
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """How a field is typed on the command line.
+    """An option of the command line, of which a field is made.
 
     Attributes:
         least, most: bounds of a whole number.

@@ -24,12 +24,12 @@ def alone(share: str) -> str:
 
 
 def is_alone(place: str) -> bool:
-    """Whether launches of a place have the node to themselves although they use a share of it."""
+    """True if launches of a place have the node to themselves although they use a share of it."""
     return place.startswith(_SHARE) and place.endswith(_ALONE)
 
 
 def is_beside(place: str) -> bool:
-    """Whether launches of a place may share the node with others."""
+    """True if launches of a place may share the node with others."""
     return place.startswith(_SHARE) and not is_alone(place)
 
 
@@ -39,5 +39,5 @@ def node_of_place(place: str) -> str:
 
 
 def at_once(places: Collection[str]) -> int:
-    """How many launches run at a time on some places, all of which are free: at least one."""
+    """Count the launches that run at a time on some places, all of which are free: at least one."""
     return max(1, len({place for place in places if not is_alone(place)}))

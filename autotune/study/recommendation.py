@@ -27,7 +27,7 @@ Side = Literal["baseline", "recommended"]
 
 
 class Verdict(StrEnum):
-    """What can be said of the recommended configuration against the baseline."""
+    """The verdict on the recommended configuration against the baseline."""
 
     BETTER = "better"
     INDISTINGUISHABLE = "indistinguishable"
@@ -105,7 +105,7 @@ class LadderPoint(_Value):
 
 
 class Crossing(_Value):
-    """Where one configuration becomes faster than the other.
+    """The load at which one configuration becomes faster than the other.
 
     Attributes:
         concurrency: interpolated on its logarithm.
@@ -135,7 +135,7 @@ class LadderComparison(_Value):
 
 
 class StudyCost(_Value):
-    """What the study itself cost, with money where there is a price.
+    """The cost of the study itself, with money where there is a price.
 
     Attributes:
         node_hours: hours in which a launch ran on a node, over all nodes; side by side on one node they count once.
@@ -193,12 +193,12 @@ class Choice(_Value):
 
     @property
     def external(self) -> bool:
-        """Whether somebody else runs the server, so that its command line is not known."""
+        """True if somebody else runs the server, so that its command line is not known."""
         return self.argv[0].startswith("external:")
 
     @property
     def stand_in(self) -> bool:
-        """Whether the command is none, but says in its form what a replayed row says."""
+        """True if the command is none, but says in its form what a replayed row says."""
         return self.argv[0].startswith(STAND_IN)
 
 
@@ -281,7 +281,7 @@ COIN_TOSS = 0.6
 
 
 class Contribution(_Value):
-    """What one setting (or the smallest group that can go, joined by ``+``) adds to the recommended command.
+    """The gain of one setting (or the smallest group that can go, joined by ``+``) of the recommended command.
 
     That command against the same one with the setting put back to what the engine does by itself.
 
@@ -305,7 +305,7 @@ class Contribution(_Value):
 
     @property
     def coin_toss(self) -> bool:
-        """Whether the command might as well do without it, but for want of launches; not asked of an engine."""
+        """True if the command might as well do without it, but for want of launches; not asked of an engine."""
         return (
             self.knob != "engine" and self.needed_to is None and (1.0 if self.odds is None else self.odds) < COIN_TOSS
         )
@@ -338,7 +338,7 @@ class Regret(_Value):
 
 
 class LearnedFigure(_Value):
-    """What the launches taught about the node's physics; None as engine: of all engines alike."""
+    """A figure of the node's physics that the launches taught; None as engine: of all engines alike."""
 
     model_config = ConfigDict(populate_by_name=True, defer_build=True)
 
@@ -350,7 +350,7 @@ class LearnedFigure(_Value):
 
 
 class Explanation(_Value):
-    """Why the recommended configuration is as fast as it is, and what else may be said of the candidates."""
+    """Reasons for the speed of the recommended configuration, and what else may be said of the candidates."""
 
     contributions: list[Contribution] = []
     inert: list[NoEffect] = []
@@ -359,7 +359,7 @@ class Explanation(_Value):
 
 
 class Resolution(_Value):
-    """What an engine made of a knob otherwise than it was asked for, over all launches.
+    """A knob that an engine set otherwise than it was asked for, over all launches.
 
     Attributes:
         note: one sentence, with inline code as in Markdown.
@@ -386,7 +386,7 @@ class BrokenLimit(_Value):
 
 
 class NearestMiss(BrokenLimit):
-    """Where nothing kept every SLO: the configuration that came nearest, and the SLO that it breaks most.
+    """The configuration that came nearest where nothing kept every SLO, and the SLO that it breaks most.
 
     Attributes:
         load: at which it was broken, where several were tried.
@@ -496,7 +496,7 @@ class Recommendation(_Value, Evidenced):
 
     @property
     def holds_on_a_node(self) -> bool | None:
-        """Whether the interval on a real node keeps the verdict's sign; None where no gain was predicted."""
+        """True if the interval on a real node keeps the verdict's sign; None where no gain was predicted."""
         ends = self.gain_interval90_on_a_node
         return ends[0] > 0 if ends and self.verdict is Verdict.BETTER else None
 

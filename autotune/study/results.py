@@ -254,7 +254,7 @@ class Lock:
 
 
 def is_held(folder: Path) -> bool:
-    """Whether a tuner works on a study now, on this machine or another that shares its folder."""
+    """True if a tuner works on a study now, on this machine or another that shares its folder."""
     try:
         file = (folder / "lock").open()
     except OSError:

@@ -175,7 +175,7 @@ class StudySpec(_Value):
 
     @property
     def request_limits(self) -> tuple[Slo, ...]:
-        """What a request keeps to count in ``request_goodput``."""
+        """The limits that a request keeps to count in ``request_goodput``."""
         return goodput_limits(self.goodput) or self.slos
 
     @property
@@ -245,7 +245,7 @@ def check_executor(name: str) -> str:
 
 
 def is_local(executor: str) -> bool:
-    """Whether launches are made by this machine alone."""
+    """True if launches are made by this machine alone."""
     return executor.partition(":")[0] == "local"
 
 

@@ -29,12 +29,12 @@ def database_uri(home: Path) -> str:
 
 
 def tracking_uri(home: Path) -> str:
-    """Where the runs of this home's studies go now; it may hold a password."""
+    """Return the address to which the runs of this home's studies go now; it may hold a password."""
     return os.environ.get(VARIABLE, "").strip() or database_uri(home)
 
 
 def is_server(uri: str) -> bool:
-    """Whether a server stands between us and the database; it has a place of its own for files."""
+    """True if a server stands between us and the database; it has a place of its own for files."""
     return _SERVER.match(uri) is not None
 
 
@@ -47,7 +47,7 @@ def database_file(uri: str) -> Path | None:
 
 
 def credentials(uri: str) -> str:
-    """What stands before the ``@`` of an address; empty where nothing does."""
+    """Return the part before the ``@`` of an address; empty where there is none."""
     found = _CREDENTIALS.match(uri)
     return found[2] if found else ""
 
@@ -61,13 +61,13 @@ def shown(uri: str) -> str:
 
 
 def place(home: Path) -> str:
-    """Where the runs go, as people may see it; a path of a relative home folder is relative."""
+    """Name the place of the runs as people may see it; a path of a relative home folder is relative."""
     uri = tracking_uri(home)
     return str(home / DATABASE) if uri == database_uri(home) else shown(uri)
 
 
 def ui_command(home: Path) -> str:
-    """What a person types to look at the runs, on loopback; of a server, the address to open."""
+    """Write the command that shows the runs, on loopback; of a server, the address to open."""
     uri = tracking_uri(home)
     if is_server(uri):
         return shown(uri)

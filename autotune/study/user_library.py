@@ -18,7 +18,7 @@ def library_of(spec: StudySpec) -> Library:
 
 
 def calibration_of_home(given: Path | None, home: Path) -> Path | None:
-    """Where the coefficients are: the file that was given, else what `autotune calibrate` left in the home folder."""
+    """Find the coefficients: the file that was given, else what `autotune calibrate` left in the home folder."""
     left = Home(home).calibration
     return given or (left if left.is_file() else None)
 

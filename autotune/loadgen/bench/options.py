@@ -41,6 +41,11 @@ class Bench(BenchOptions):
             raise BadInput(f"--api-key-env {self.api_key_env}: this environment variable is not set")
         return Target.parse(self.url, key)
 
+    @property
+    def server(self) -> dict[str, float | None]:
+        """What a result says of the server: its GPUs, and their price."""
+        return {"gpus": self.gpus, "gpu_hour_price": self.gpu_hour_price}
+
     def derived(self, metrics: Mapping[str, Any]) -> Metrics:
         """Add what follows from the metrics of one load, and from the server's GPUs and their price."""
         return with_derived(metrics, self.gpus, self.gpu_hour_price)

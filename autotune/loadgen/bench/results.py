@@ -92,8 +92,7 @@ def result(
         # As in vLLM's: no goodput where no limit was asked for.
         "request_goodput": whole["request_goodput"] if options.slo or options.goodput else None,
         "goodput": parse_goodput(options.goodput) or None,
-        "gpus": options.gpus,
-        "gpu_hour_price": options.gpu_hour_price,
+        **options.server,
         "requests_file": None,
     }
 
