@@ -258,15 +258,14 @@ def front(sheet: Sheet) -> list[FrontPoint]:
     points = np.array([(firsts[p], mean(seconds[p])) for p in seconds]).reshape(-1, 2)
     kept = [p for p, beaten in zip(seconds, dominated(points), strict=True) if not beaten]
     spread = Spread.pooled(seconds.values())
-    return [
-        FrontPoint(
-            **sheet.choice(p).model_dump(),
-            second=sheet.goal(spec.goals[-1], spec.workloads[0], seconds[p], spread),
-            evidence=sheet.measured(p)[-1].result.evidence,
-            evidence_of=sheet.measured(p)[-1].result.evidence_of,
-        )
-        for p in sorted(kept, key=lambda p: -firsts[p])
-    ]
+    second = {p: sheet.goal(spec.goals[-1], spec.workloads[0], seconds[p], spread) for p in kept}
+    return [_point(sheet, p, second=second[p]) for p in sorted(kept, key=lambda p: -firsts[p])]
+
+
+def _point(sheet: Sheet, position: int, **more: object) -> FrontPoint:
+    latest = sheet.measured(position)[-1].result
+    told = {"evidence": latest.evidence, "evidence_of": latest.evidence_of}
+    return FrontPoint.model_validate({**sheet.choice(position).model_dump(), **told, **more})
 
 
 def _on_ladder(sheet: Sheet) -> list[FrontPoint]:
@@ -287,15 +286,7 @@ def _on_ladder(sheet: Sheet) -> list[FrontPoint]:
                 sheet.goal(metric, spec.workloads[0], [both[goal] for both in scores], spreads[goal])
                 for goal, metric in enumerate(spec.goals)
             ]
-            points.append(
-                FrontPoint(
-                    **{**sheet.choice(position).model_dump(), "objective": goals[0]},
-                    second=goals[1],
-                    concurrency=load,
-                    evidence=sheet.measured(position)[-1].result.evidence,
-                    evidence_of=sheet.measured(position)[-1].result.evidence_of,
-                )
-            )
+            points.append(_point(sheet, position, objective=goals[0], second=goals[1], concurrency=load))
     return points
 
 

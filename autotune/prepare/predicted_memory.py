@@ -104,7 +104,7 @@ def _may_hold(space: EngineSpace, one: Configuration, plan: MemoryPlan) -> bool:
 def promises_kept(
     candidates: Sequence[Candidate], spaces: Mapping[str, EngineSpace], plans: MemoryPlans
 ) -> tuple[dict[int, tuple[GivenUp, ...]], Promised]:
-    """List what candidates give up, by position, and the longest request that is promised: that of the first of them."""
+    """List what candidates give up, by position, and find the longest request that is promised, the first one's."""
     configurations, first = [one.configuration for one in candidates], candidates[0].configuration
     marks = {name: promises_of(one.card, one.context, first.knobs, one.chosen) for name, one in spaces.items()}
 
