@@ -14,13 +14,13 @@ from autotune.engines.translate import translate_typed
 from autotune.errors import BadInput, NothingFeasible, RefusedCommand
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.machine.node import check_gpus, node
-from autotune.metrics.table import COSTS, check_price
+from autotune.metrics.table import COSTS, check_price, with_derived
 from autotune.prepare.hub import know_model
 from autotune.simulator.node.calibration import calibration_in
 from autotune.simulator.node.memory import MEMORY_KEYS
 from autotune.simulator.prediction_intervals import against
 from autotune.simulator.resolve_command import ResolvedCommand, model_of, prediction, resolve_command
-from autotune.space.context import Context
+from autotune.space.context import Context, gpus_of
 from autotune.space.library import Library
 from autotune.study.options import SimulateOptions
 from autotune.study.user_library import calibration_of_home, library_for
@@ -37,7 +37,8 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
             raise BadInput(f"--concurrency {asked.concurrency}: at least 1 request must be under way")
         load = load.with_concurrency(asked.concurrency)
     resolved = _resolve(asked.engine_command, asked.engine_version, asked, library, load)
-    predicted = prediction(resolved, load, asked.seed, check_price(asked.gpu_hour_price))
+    price, gpus = check_price(asked.gpu_hour_price), gpus_of(resolved.effective.configuration, resolved.context.gpus)
+    predicted = with_derived(prediction(resolved, load, asked.seed), gpus, price)
     if asked.versus is not None:
         other = _resolve([asked.versus], asked.versus_version, asked, library, load)
         theirs = prediction(other, load, asked.seed)

@@ -117,9 +117,7 @@ def knobs_read(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> frozense
     return outcome.knobs_read | conditional_knobs(speed_card(resolved.card.engine), resolved.context.version)
 
 
-def prediction(
-    resolved: ResolvedCommand, workload: Workload, seed: int, gpu_hour_price: float | None = None
-) -> dict[str, Any]:
+def prediction(resolved: ResolvedCommand, workload: Workload, seed: int) -> dict[str, Any]:
     """The flat object of ``autotune simulate``: metrics, memory, ``failure``, ``interval90`` and the knobs.
 
     ``unseen`` names what was never measured, and as ``knob NAME`` what the simulator does not read: set otherwise than
@@ -135,7 +133,7 @@ def prediction(
     unread = [] if read is None else [f"knob {name}" for name in resolved.changed_knobs() if name not in read]
     configuration = resolved.effective.configuration
     return {
-        **with_derived(outcome.metrics, gpus_of(configuration, resolved.context.gpus), gpu_hour_price),
+        **with_derived(outcome.metrics, gpus_of(configuration, resolved.context.gpus)),
         **dict.fromkeys(MEMORY_KEYS),  # null where a rule failed before there was a plan
         **(outcome.memory.to_json() if outcome.memory else {}),
         "failure": {"kind": failed.kind.value, "message": failed.message, "log": failed.log_excerpt}
