@@ -24,9 +24,10 @@ from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 
 import yaml
 from packaging.version import InvalidVersion, Version
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import ValidationError
 
 from autotune.errors import BadInput, MalformedFile
+from autotune.space.entry import Entry
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.space.promises import GivenUp
@@ -51,11 +52,7 @@ _BROKEN = (BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, Inde
 """What `zipfile` and `json` raise for content that is no archive of ours."""
 
 
-class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
-
-
-class KnownCandidate(_Value):
+class KnownCandidate(Entry):
     """A candidate that was launched, is an engine's default, or is what an engine made of another one."""
 
     engine: str
@@ -65,12 +62,8 @@ class KnownCandidate(_Value):
     gives_up: tuple[GivenUp, ...] = ()
 
 
-class KnownCandidates(_Value):
-    """The content of ``candidates.json``; fields as of `CandidateSet`.
-
-    Attributes:
-        excluded: the engines that were not searched.
-    """
+class KnownCandidates(Entry):
+    """The content of ``candidates.json``; fields as of `CandidateSet`, and the engines that were not searched."""
 
     items: tuple[KnownCandidate, ...]
     baseline: int
@@ -78,7 +71,7 @@ class KnownCandidates(_Value):
     excluded: tuple[Exclusion, ...] = ()
 
     def as_set(self, library: Library) -> CandidateSet:
-        """The candidates of a replayed study."""
+        """Return the candidates of a replayed study."""
         items = [Candidate(Configuration(one.engine, one.config), one.engine_version) for one in self.items]
         return CandidateSet(
             items,
@@ -92,12 +85,7 @@ class KnownCandidates(_Value):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A study that was bundled.
-
-    Attributes:
-        launches: by number.
-        recommendation: what it ended with; None where it had not ended.
-    """
+    """A study that was bundled: its launches by number; no recommendation where it had not ended."""
 
     path: Path
     spec: StudySpec
@@ -107,18 +95,18 @@ class Bundle:
 
     @property
     def bound(self) -> bool:
-        """Whether its launches ran on several nodes, so that their names say something."""
+        """Return whether its launches ran on several nodes, so that their names say something."""
         return any(launch.trial.node for launch in self.launches)
 
     def launches_for(self, spec: StudySpec) -> tuple[Launch, ...]:
-        """The launches that a replay's budget has room for; its hours only where they are not the bundle's own."""
+        """Return the launches that a replay's budget has room for; hours count where they are not the bundle's own."""
         ends_s = accumulate(sum(launch.result.times_s.values()) for launch in self.launches)
         limit_s = float("inf") if spec.hours in (None, self.spec.hours) else 3600 * (spec.hours or 0.0)
         fitting = sum(end_s <= limit_s for end_s in ends_s)
         return self.launches[: min(spec.launches, fitting)]
 
     def agreement(self, outcome: Recommendation) -> str:
-        """A sentence that says whether a replay ended as the study did."""
+        """Say in a sentence whether a replay ended as the study did."""
         if self.recommendation is None:
             return f"study {self.spec.study} had not ended when it was bundled"
         now, then = (one.recommended for one in (outcome, self.recommendation))
@@ -129,11 +117,7 @@ class Bundle:
 
 
 def read_bundle(path: Path, content: bytes) -> Bundle:
-    """Read a bundle from its bytes; raises `MalformedFile`.
-
-    Args:
-        path: for messages.
-    """
+    """Read a bundle from its bytes; raises `MalformedFile` naming the path."""
     manifest, members = unpack(path, content)
     made_by = f"autotune {manifest.get('autotune')}"
     try:
@@ -195,13 +179,7 @@ def check_measured(bundle: Bundle, spec: StudySpec) -> None:
 
 
 def pack(about: Mapping[str, Any], members: Mapping[str, bytes]) -> bytes:
-    """Write an archive.
-
-    Args:
-        about: further keys of the manifest.
-
-    Raises `BadInput` where they are more than `unpack` takes.
-    """
+    """Write an archive, with further keys of the manifest; raises `BadInput` for more than `unpack` takes."""
     if len(members) >= _MOST_MEMBERS or sum(map(len, members.values())) > _MOST_BYTES - 2**20:
         raise BadInput(f"a bundle of more than {_MOST_BYTES:,} bytes could not be read again; leave out the prompts")
     listed = {name: {"bytes": len(members[name]), "sha256": _sha256(members[name])} for name in sorted(members)}
@@ -218,13 +196,10 @@ def pack(about: Mapping[str, Any], members: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(path: Path, content: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """The manifest and the members of an archive, all checked.
+    """Return the manifest and the members of an archive, all checked.
 
-    Args:
-        path: for messages.
-
-    Raises:
-        MalformedFile: it is cut short, damaged, tampered with, larger than any of ours, or of a newer version.
+    Raises `MalformedFile`, naming the path, for one that is cut short, damaged, tampered with, larger than any of
+    ours, or of a newer version.
     """
     try:
         with ZipFile(BytesIO(content)) as archive:

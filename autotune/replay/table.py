@@ -108,12 +108,12 @@ class Table:
     of_study: bool = False
 
     def key(self, configuration: Configuration) -> Hashable:
-        """The key of a configuration in `repeats`; cheaper than a fingerprint."""
+        """Return the key of a configuration in `repeats`; cheaper than a fingerprint."""
         return (configuration.engine, *map(configuration.knobs.get, self.columns))
 
     @cached_property
     def repeats(self) -> dict[Hashable, list[Row]]:
-        """The rows of each configuration, in the order of the file."""
+        """Group the rows by configuration, in the order of the file."""
         rows: dict[Hashable, list[Row]] = {}
         for row in self.rows:
             rows.setdefault(self.key(row.configuration), []).append(row)
@@ -121,28 +121,28 @@ class Table:
 
     @cached_property
     def configurations(self) -> list[Configuration]:
-        """Each configuration once, in the order of the file."""
+        """List each configuration once, in the order of the file."""
         return [rows[0].configuration for rows in self.repeats.values()]
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """The engines, in the order in which the file names them."""
+        """List the engines, in the order in which the file names them."""
         return tuple(dict.fromkeys(row.configuration.engine for row in self.rows))
 
     def version_of(self, engine: str) -> str:
-        """The version of an engine; `UNKNOWN` where the file names none, or several."""
+        """Return the version of an engine; `UNKNOWN` where the file names none, or several."""
         versions = {row.engine_version for row in self.rows if row.configuration.engine == engine}
         return versions.pop() if len(versions) == 1 else UNKNOWN
 
     def key_of_workload(self, workload: str, objective: bool) -> str | None:
-        """The key of a workload in the rows' metrics; None where the file has no metric of it."""
+        """Return the key of a workload in the rows' metrics; None where the file has no metric of it."""
         if workload and workload in self.metrics:
             return workload
         return PLAIN if objective and PLAIN in self.metrics else None
 
 
 def value_at(configuration: Configuration, column: str) -> Scalar:
-    """A configuration's value in a column."""
+    """Return a configuration's value in a column."""
     return configuration.engine if column == ENGINE else configuration.knobs.get(column)
 
 
@@ -155,7 +155,7 @@ def engine_name(text: str, library: Library) -> str:
 
 
 def is_metric(name: str) -> bool:
-    """Whether a column of this name holds a metric: ours, or one of a named workload, ``WORKLOAD:METRIC``."""
+    """Return whether a column holds a metric: ours, or one of a named workload, ``WORKLOAD:METRIC``."""
     return name.rpartition(":")[2] in METRICS.keys() | FLAGS
 
 
@@ -178,7 +178,7 @@ def parse_value(text: str) -> Scalar:
 
 
 def as_integer(value: float) -> int | float:
-    """A whole number as an integer, where nothing is lost by that."""
+    """Return a whole number as an integer, where nothing is lost by that."""
     return int(value) if value.is_integer() and abs(value) < _EXACT else value
 
 
@@ -195,7 +195,7 @@ def parse_metric(text: str) -> int | float | None:
 
 
 def comparable(values: Iterable[Scalar]) -> bool:
-    """Whether the values do not mix booleans and numbers: Python, and so every look-up, takes True for 1."""
+    """Return False where booleans are mixed with numbers: Python, and so every look-up, takes True for 1."""
     kinds = {type(value) for value in values}
     return bool not in kinds or not kinds & {int, float}
 
@@ -208,7 +208,7 @@ def cell_text(value: Scalar) -> str:
 
 
 def same_value(one: Scalar, other: Scalar) -> bool:
-    """Whether two values are equal, where True is not 1."""
+    """Return whether two values are equal, where True is not 1."""
     return one == other and isinstance(one, bool) is isinstance(other, bool)
 
 
@@ -233,8 +233,18 @@ class Reader:
         if text.lower() in _RAN:
             raise self.refuse(f"failure is {text!r}; leave the cell empty where the launch ran", line)
         if (engine, text) not in self._failures:
-            self._failures[engine, text] = _parse_failure(text, self._patterns.get(engine, LogPatterns(())))
+            self._failures[engine, text] = self._parse_failure(engine, text)
         return self._failures[engine, text]
+
+    def _parse_failure(self, engine: str, text: str) -> Failure:
+        head, _, message = text.partition(":")
+        kind = _KINDS.get(re.sub(r"[\s-]+", "_", head.strip().lower()))
+        if kind is not None:
+            return Failure(kind, message.strip() or f"The table says {kind.value}, and nothing else.")
+        if (failure := failure_in(text, self._patterns.get(engine, LogPatterns(())))) is not None:
+            return failure
+        common = next((kind for pattern, kind in _COMMON if pattern.search(text)), FailureKind.CRASHED)
+        return Failure(common, text, text[:_EXCERPT_CHARACTERS])
 
     @cached_property
     def _patterns(self) -> dict[str, LogPatterns]:
@@ -259,7 +269,7 @@ class Reader:
                 )
 
     def usable(self, rows: Sequence[Row]) -> tuple[list[Row], tuple[str, ...]]:
-        """The rows that ran or failed by their configuration, and a note on the others."""
+        """Keep the rows that ran or failed by their configuration; with a note on the others."""
         kept = [row for row in rows if row.failure is None or row.failure.blames_the_configuration]
         if not kept:
             raise self.refuse("no row says anything of a configuration: there is no launch that ran, or failed by it")
@@ -411,7 +421,13 @@ def read_rows(reader: Reader, text: str) -> Table:
 
 def _row(reader: Reader, line: int, launch: Launch) -> Row:
     trial, result = launch.trial, launch.result
-    knobs = {name: _value(reader, name, value, line) for name, value in trial.configuration.knobs.items()}
+    knobs: dict[str, Scalar] = {}
+    for name, value in trial.configuration.knobs.items():
+        if isinstance(value, float) and not math.isfinite(value):
+            raise reader.refuse(f"{name} is {value}, which is no value of a knob", line)
+        if not (value is None or isinstance(value, bool | int | float | str)):
+            raise reader.refuse(f"{name} is {value!r}, not a plain value", line)
+        knobs[name] = as_integer(value) if isinstance(value, float) else value
     metrics: dict[str, Metrics] = {}
     for workload, measured in result.metrics.items() if result.failure is None else ():
         metrics[workload] = {name: value for name, value in measured.items() if value is not None}
@@ -432,44 +448,15 @@ def _row(reader: Reader, line: int, launch: Launch) -> Row:
     )
 
 
-def _value(reader: Reader, name: str, value: object, line: int) -> Scalar:
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            raise reader.refuse(f"{name} is {value}, which is no value of a knob", line)
-        return as_integer(value)
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    raise reader.refuse(f"{name} is {value!r}, not a plain value", line)
-
-
-def _parse_failure(text: str, patterns: LogPatterns) -> Failure:
-    """Parse a failure: a kind, with or without a message behind a colon, or words of a log.
-
-    Args:
-        patterns: of the row's engine; empty where it is not known.
-    """
-    head, _, message = text.partition(":")
-    kind = _KINDS.get(re.sub(r"[\s-]+", "_", head.strip().lower()))
-    if kind is not None:
-        return Failure(kind, message.strip() or f"The table says {kind.value}, and nothing else.")
-    if (failure := failure_in(text, patterns)) is not None:
-        return failure
-    common = next((kind for pattern, kind in _COMMON if pattern.search(text)), FailureKind.CRASHED)
-    return Failure(common, text, text[:_EXCERPT_CHARACTERS])
-
-
 def digest(path: Path) -> str:
-    """The SHA-256 of a file's content; raises `BadInput` when it cannot be read."""
+    """Return the SHA-256 of a file's content; raises `BadInput` when it cannot be read."""
     return hashlib.sha256(content_of(path)).hexdigest()
 
 
 def read_table(path: Path, library: Library) -> Table:
-    """The table in a file: a study's ``results.jsonl`` by its ending or first sign, that of a bundle, else a CSV.
+    """Read the table in a file: a study's ``results.jsonl`` by its ending or first sign, a bundle's, else a CSV.
 
     Raises `BadInput` where the file cannot be read, `MalformedFile`, with the line, where it is no table.
-
-    Args:
-        library: the engine cards, for names and failure patterns.
     """
     content = content_of(path)
     if content.startswith(BEGINNING):
@@ -498,7 +485,7 @@ def check_unchanged(path: Path, content: str, sha256: str | None) -> None:
 
 
 def content_of(path: Path) -> bytes:
-    """A replayed file's content; raises `BadInput` when it cannot be read."""
+    """Read a replayed file; raises `BadInput` when it cannot be read."""
     if path.is_dir():
         raise BadInput(f"--on {REPLAY}{path}: that is a folder; name a CSV, or a study's results.jsonl")
     try:

@@ -82,11 +82,11 @@ class Architecture(Entry):
 
     @property
     def attended_limit(self) -> int:
-        """Tokens that an attention layer looks at where it does not look at all of them; 0 = every layer does."""
+        """Return the tokens that an attention layer looks at where they are not all; 0 = every layer sees all."""
         return self.indexer.top_k if self.indexer else self.sliding_window
 
     def multiplied_in(self, weight_bytes: float) -> MatrixType:
-        """The type in which matrices of so many bytes per weight are multiplied."""
+        """Return the type in which matrices of so many bytes per weight are multiplied."""
         if weight_bytes >= 2.0:
             return "bf16"
         kind = self.matrices_in or ("fp8" if weight_bytes <= 1.0 else "bf16")

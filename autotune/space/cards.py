@@ -49,13 +49,13 @@ class ModelCard(Entry):
 
     @property
     def weights_gb(self) -> float:
-        """All weights of the checkpoint, 10^9 bytes, as one GPU would hold them."""
+        """Return all weights of the checkpoint, 10^9 bytes, as one GPU would hold them."""
         return weight_bytes_per_gpu(self.architecture, 1, 1, 1, self.architecture.mtp_layers > 0) / 1e9
 
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """A figure of the architecture, as the engines' expressions name it (``model.experts``)."""
+            """Return a figure of the architecture, as the engines' expressions name it (``model.experts``)."""
             return getattr(self.architecture, name) if name in _FIGURES else super().__getattr__(name)
 
 
@@ -93,12 +93,12 @@ class HardwareCard(Entry):
         return self
 
     def reached_flops(self, kind: MatrixType) -> float:
-        """FLOP/s of one GPU that large matrix products in a type reach."""
+        """Return the FLOP/s of one GPU that large matrix products in a type reach."""
         given = self.achieved_flops
         native = kind == "bf16" or self.tflops(kind) > self.bf16_tflops
         share = given.get(kind if native else "bf16", given["bf16"]) if isinstance(given, dict) else given
         return self.tflops(kind) * 1e12 * share
 
     def tflops(self, kind: MatrixType) -> float:
-        """The dense peak of one GPU for matrices that are multiplied in a type."""
+        """Return the dense peak of one GPU for matrices that are multiplied in a type."""
         return {"bf16": self.bf16_tflops, "fp8": self.fp8_tflops, "fp4": self.fp4_tflops or self.bf16_tflops}[kind]

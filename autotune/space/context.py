@@ -38,7 +38,7 @@ class Context:
     lacking: tuple[str, ...] = ()
 
     def scope(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
-        """The names that an expression sees: the knobs and ``model, hardware, gpus, workload``."""
+        """Return the names that an expression sees: the knobs and ``model, hardware, gpus, workload``."""
         return {
             **knobs,
             "model": self.model,
@@ -49,7 +49,7 @@ class Context:
 
 
 def default_of(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
-    """The knob's default; of several cases the first that holds. None when no case holds."""
+    """Return the knob's default; of several cases the first that holds. None when no case holds."""
     if not isinstance(knob.default, list):
         return knob.default
     for case in knob.default:

@@ -69,7 +69,7 @@ def _holds(bound: Specifier, version: Version) -> bool:
 
 
 def release_of(version: Version) -> Version:
-    """The release that a release candidate or development build leads to; another version itself."""
+    """Return the release that a release candidate or development build leads to; another version itself."""
     if not version.is_prerelease:
         return version
     # A post release of a candidate still leads to the release itself.

@@ -31,19 +31,17 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class CandidateSet:
-    """What a study chooses from, in a fixed order.
+    """The candidates of a study, in a fixed order.
 
     Attributes:
-        items: the candidates; no two have the same fingerprint.
-        baseline: position of the baseline.
-        defaults: positions of the engines' defaults on all GPUs.
-        starts: positions of configurations that somebody found good.
+        items: no two have the same fingerprint.
+        baseline, defaults, starts: positions of the baseline, the engines' defaults on all GPUs, known good starts.
         recipes: position to the name of the vendor's recipe that it is.
         monotone_memory: knobs of which a larger value never needs less GPU memory.
-        given_up: position to what a candidate gives up for speed, of those that give up anything.
+        given_up: position to the promises that a candidate breaks for speed.
         promised: the longest request that is to be served.
         as_they_are: they are rows of a table: none is a shorter form of another one.
-        without: a configuration's settings, each with what the engine makes of the command without it. What the engine
+        without: maps a configuration's settings to what the engine makes of the command without each. What the engine
             decides by itself is no setting. None: not known, then a setting goes back to its value in the default.
     """
 
@@ -74,7 +72,7 @@ class CandidateSet:
         return self._positions[fingerprint]
 
     def giving_up(self, allowed: frozenset[str]) -> list[int]:
-        """Positions of candidates that give up a kind outside ``allowed``; cached, as each suggestion asks."""
+        """Return the positions of candidates that give up a kind outside ``allowed``; cached for all suggestions."""
         if allowed not in self._giving_up:
             rows = self.given_up.items()
             self._giving_up[allowed] = [i for i, given in rows if any(one.kind not in allowed for one in given)]
@@ -83,15 +81,13 @@ class CandidateSet:
 
 @dataclass(slots=True)
 class Enumeration:
-    """What remains of an engine's space.
+    """The distinct effective configurations of an engine, in a fixed order.
 
     Attributes:
-        configurations: distinct effective configurations, in a fixed order.
         combinations: size of the raw product, knobs without effect at their default only.
         removed: rule name to the combinations that it removed first.
-        last: rule name to the combinations that it removed where the walk came deepest. Where nothing remains, these
-            were the last ones: everything else had been forbidden by fewer knobs.
-        equivalents: combinations that turned out to be another one under the engine's own effects.
+        last: the same where the walk came deepest: where nothing remains, the last ones to go.
+        equivalents: combinations that are another one under the engine's own effects.
     """
 
     configurations: list[Configuration] = field(default_factory=list)
@@ -102,21 +98,14 @@ class Enumeration:
 
 
 def enumerate_engine(card: EngineCard, context: Context, pins: Mapping[str, Scalar] | None = None) -> Enumeration:
-    """Walk the product of the knobs' values depth first, cutting a branch as soon as a rule forbids it.
-
-    Args:
-        pins: knob to the one value that it may have.
-    """
+    """Walk the product of the knobs' values depth first, cutting a branch as soon as a rule forbids it."""
     walk = _Walk(card, context, pins or {})
     walk.descend(0, settled=True)
     return walk.result
 
 
 def why_empty(card: EngineCard, space: Enumeration, pins: Mapping[str, Scalar]) -> str:
-    """Name the rule that removed the last combinations of an empty space, with the pins that it is about.
-
-    The end of a sentence that says that nothing remains.
-    """
+    """End a sentence on an empty space: the rule that removed the last combinations, with the pins it is about."""
     last = max(space.last, key=lambda name: space.last[name], default=None)
     if last is None:
         return ": a knob has no value here"
@@ -149,33 +138,27 @@ class _Walk:
         )
 
     def _at_last(self, items: Iterable[tuple[Item, Collection[str]]]) -> list[list[Item]]:
-        """Per position, the items of whose knobs the last one is set there."""
+        """List per position the items of whose knobs the last one is set there."""
         found: list[list[Item]] = [[] for _ in self.order]
         for item, used in items:
             found[max((i for i, name in enumerate(self.order) if name in used), default=0)].append(item)
         return found
 
     def _fixed_values(self, name: str) -> tuple[Scalar, ...] | None:
-        """A knob's values where they depend on the context alone; None when they depend on other knobs."""
+        """Return a knob's values where they depend on the context alone; None when they depend on other knobs."""
         if name in self.pins:
             return (self.pins[name],)
         knob = self.card.knobs[name]
-        cases = [entry for entry in knob.search if isinstance(entry, Values)]
-        if isinstance(knob.default, list) and len(cases) == len(knob.search):
+        conditions = [entry.when for entry in knob.search if isinstance(entry, Values)]
+        if isinstance(knob.default, list) and len(conditions) == len(knob.search):
             # Where no case holds, the default is tried.
-            conditions = [*(case.when for case in cases), *(case.when for case in knob.default)]
-        else:
-            conditions = [case.when for case in cases]
+            conditions += [case.when for case in knob.default]
         if any(names(text) & set(self.order) for text in conditions):
             return None
         return search_values(knob, self.context.scope({}), self.context.version)
 
     def descend(self, position: int, settled: bool) -> None:
-        """Go through the values of the knobs from a position on.
-
-        Args:
-            settled: the engine changes nothing of what is set.
-        """
+        """Go through the values of the knobs from a position on; ``settled``: the engine changes none of those set."""
         if position == len(self.order):
             self._leaf(settled)
             return
@@ -232,6 +215,6 @@ class _Walk:
 
 
 def _told_by(name: str, knob: Knob) -> set[str]:
-    """The names that tell whether a knob has no effect and is not at its default."""
+    """Return the names that tell whether a knob has no effect and is not at its default."""
     cases = knob.default if isinstance(knob.default, list) else []
     return {name}.union(names(knob.active), *(names(case.when) for case in cases))

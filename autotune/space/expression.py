@@ -68,7 +68,7 @@ _GLOBALS = {"__builtins__": {}, **_FUNCTIONS, "+": _add, "*": _multiply, "%": _r
 
 
 class _Bound(ast.NodeTransformer):
-    """Replace the operators that can make something large by functions."""
+    """Replaces the operators that can make something large by functions."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
@@ -146,12 +146,12 @@ def check(text: str) -> str:
 
 
 def names(text: str) -> frozenset[str]:
-    """The free names of an expression."""
+    """Return the free names of an expression."""
     return _compiled(text)[1]
 
 
 def evaluate(text: str, scope: Mapping[str, Any]) -> Any:
-    """The expression's value in a scope; raises `Unbounded`, and ``NameError`` or ``TypeError`` as Python does."""
+    """Evaluate an expression; raises `Unbounded`, and ``NameError`` or ``TypeError`` as Python does."""
     try:
         return eval(_compiled(text)[0], _GLOBALS, scope)
     except Unbounded as error:
@@ -166,12 +166,12 @@ def check_template(text: str) -> str:
 
 
 def template_names(text: str) -> frozenset[str]:
-    """The free names of a template's holes."""
+    """Return the free names of a template's holes."""
     return frozenset(name for hole in _HOLE.findall(text) for name in names(hole))
 
 
 def fill(template: str, scope: Mapping[str, Any]) -> str:
-    """A template with its holes filled in; raises as `evaluate` does."""
+    """Fill in the holes of a template; raises as `evaluate` does."""
     length = 0
 
     def filled(match: re.Match[str]) -> str:
@@ -186,7 +186,7 @@ def fill(template: str, scope: Mapping[str, Any]) -> str:
 
 
 def fill_value(template: Any, scope: Mapping[str, Any]) -> Any:
-    """Like `fill`, but a template that is one single hole keeps its value's type."""
+    """Fill in a template as `fill` does, but one that is a single hole keeps its value's type."""
     if not isinstance(template, str):
         return template
     whole = _HOLE.fullmatch(template)

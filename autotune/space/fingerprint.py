@@ -52,22 +52,19 @@ class Normaliser:
                     changed = changed or scope[name] != value
                     scope[name] = value
             for effect in self.effects:
-                if evaluate(effect.when, scope) and self._set(effect, scope):
+                if not evaluate(effect.when, scope):
+                    continue
+                settings = {name: fill_value(value, scope) for name, value in effect.set.items()}
+                if any(scope.get(name) != value for name, value in settings.items()):
                     applied[effect.name] = effect
                     changed = True
+                scope.update(settings)
             if not changed:
                 break
         return list(applied.values())
 
-    @staticmethod
-    def _set(effect: Effect, scope: dict[str, Any]) -> bool:
-        changes = {name: fill_value(value, scope) for name, value in effect.set.items()}
-        changed = any(scope.get(name) != value for name, value in changes.items())
-        scope.update(changes)
-        return changed
-
     def broken(self, scope: dict[str, Any]) -> list[Rule]:
-        """The rules that a scope breaks, in the file's order."""
+        """List the rules that a scope breaks, in the file's order."""
         return [rule for rule in self.rules if evaluate(rule.forbid, scope)]
 
 

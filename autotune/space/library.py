@@ -69,10 +69,24 @@ def _files(path: Path) -> Iterator[Path]:
     yield from files
 
 
+def _check_cases(path: Path, card: EngineCard) -> None:
+    """Raise `MalformedFile` for a default or a search value that depends on a knob behind it."""
+    right = "a case may name the knobs that stand before it"
+    before = _FIXED_NAMES
+    for name, knob in card.knobs.items():
+        for key, entries in (("default", knob.default), ("search", knob.search)):
+            for i, entry in enumerate(entries if isinstance(entries, list) else []):
+                if isinstance(entry, Case | Values):
+                    _check_names(path, ("knobs", name, key, i, "when"), entry.when, before, right)
+                if isinstance(entry, Case) and isinstance(entry.value, str):
+                    for used in template_names(entry.value):
+                        _check_names(path, ("knobs", name, key, i, "value"), used, before, right)
+        before |= {name}
+
+
 def _check_engine(path: Path, card: EngineCard) -> None:
-    for location, text, before in _case_conditions(card):
-        right = "a case may name the knobs that stand before it"
-        _check_names(path, location, text, _FIXED_NAMES | before, right)
+    """Raise `MalformedFile` for a name that an engine card's expressions cannot know."""
+    _check_cases(path, card)
     known = _FIXED_NAMES | set(card.knobs)
     right = "known: the knobs and model, hardware, gpus, workload"
     for location, part in _parts(card.model_dump()):
@@ -93,22 +107,8 @@ def _check_names(path: Path, location: _Location, text: str, known: frozenset[st
         raise MalformedFile(path, f"unknown name {unknown[0]!r} in {text!r}; {right}", line_of(path, location))
 
 
-def _case_conditions(card: EngineCard) -> Iterator[tuple[_Location, str, frozenset[str]]]:
-    """Conditions of defaults and search values, with the knobs that they may name: those that stand before."""
-    before: frozenset[str] = frozenset()
-    for name, knob in card.knobs.items():
-        for key, entries in (("default", knob.default), ("search", knob.search)):
-            for i, entry in enumerate(entries if isinstance(entries, list) else []):
-                if isinstance(entry, Case | Values):
-                    yield ("knobs", name, key, i, "when"), entry.when, before
-                if isinstance(entry, Case) and isinstance(entry.value, str):
-                    for used in template_names(entry.value):
-                        yield ("knobs", name, key, i, "value"), used, before
-        before |= {name}
-
-
 def _parts(document: Any, location: _Location = ()) -> Iterator[tuple[_Location, Any]]:
-    """Every entry of a document, at any depth, with where it stands."""
+    """Yield every entry of a document, at any depth, with its location."""
     entries = document.items() if isinstance(document, Mapping) else ()
     for key, part in enumerate(document) if isinstance(document, list) else entries:
         yield (*location, key), part
@@ -117,21 +117,19 @@ def _parts(document: Any, location: _Location = ()) -> Iterator[tuple[_Location,
 
 Document = TypeVar("Document", bound=BaseModel)
 
-_GROUP = "autotune.engines"
-"""Of the entry points under which packages register engines."""
 LOCAL = "local"
 """The hardware's name that stands for the machine itself; `autotune.machine.node` makes a card of it."""
 
 
 def spaces_root() -> Path:
-    """The packaged ``search_spaces`` folder: inside an installed wheel, beside the package in a checkout."""
+    """Return the packaged ``search_spaces`` folder: inside an installed wheel, beside the package in a checkout."""
     package = Path(__file__).resolve().parent.parent
     inside, beside = package / "search_spaces", package.parent / "search_spaces"
     return inside if inside.is_dir() else beside
 
 
 def canonical(engine: str) -> str:
-    """An engine's name as its card has it, from a name or an alias in any case."""
+    """Return an engine's name as its card has it, of a name or an alias in any case."""
     return {"trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm"}.get(engine.lower(), engine.lower())
 
 
@@ -147,9 +145,9 @@ def documents(root: Path, kind: str) -> list[tuple[str, Path]]:
 
 
 def packaged(kind: str, name: str) -> Path:
-    """The path of a packaged document, whether it exists or not.
+    """Return the path of a packaged document; beside the card of an engine from another package.
 
-    Of an engine from another package it lies beside that one's card: ``llama_server.simulator.yaml``.
+    There it is called, e.g., ``llama_server.simulator.yaml``. No file need be there.
     """
     if kind not in _ENGINE_FILES:
         return spaces_root() / kind / f"{name}.yaml"
@@ -199,7 +197,7 @@ def load(path: Path, schema: type[Document]) -> Document:
 
 
 def line_of(path: Path, location: Sequence[str | int]) -> int | None:
-    """The 1-based line at which a value of a YAML file stands, or the nearest parent's."""
+    """Return the 1-based line at which a value of a YAML file stands, or the nearest parent's."""
     node = yaml.compose(path.read_text(encoding="utf-8"), Loader=LOADER)
     if node is None:
         return None
@@ -253,7 +251,7 @@ _MAKERS = re.compile(r"nvidia|geforce|amd|instinct|[\s_-]+")
 
 
 def _spelled(hardware: str) -> str:
-    """A GPU's name without its maker and without what separates words, e.g. ``rtx4090``."""
+    """Spell a GPU's name without its maker and without separators of words, e.g. ``rtx4090``."""
     return _MAKERS.sub("", hardware.lower())
 
 
@@ -277,10 +275,9 @@ class Library:
         self._files = {path: kind_of(path) for path in files}
 
     def paths(self, kind: str) -> Iterator[Path]:
-        """The files of a kind, see `KINDS`; an overlay's hide the packaged ones of the same name.
+        """Yield the files of a kind, see `KINDS`; an overlay's hide the packaged ones of the same name.
 
-        Installed packages' engines come after the packaged ones. A single file of the user's own comes last, so that
-        it replaces what has the same name or id.
+        The user's single files come last, so that they replace documents of the same name or id.
         """
         seen: set[str] = set()
         found = [document for root in self.roots for document in documents(root, kind)]
@@ -297,28 +294,28 @@ class Library:
 
     @cached_property
     def models(self) -> dict[str, ModelCard]:
-        """The models' cards, by Hugging Face id."""
+        """Return the models' cards, by Hugging Face id."""
         return {card.id: card for card in (_cached(path, ModelCard) for path in self.paths("models"))}
 
     @cached_property
     def hardware(self) -> dict[str, HardwareCard]:
-        """The cards, by name."""
+        """Return the nodes' cards, by name."""
         return {card.name: card for card in (_cached(path, HardwareCard) for path in self.paths("hardware"))}
 
     @cached_property
     def engines(self) -> dict[str, EngineCard]:
-        """The cards, by name."""
+        """Return the engines' cards, by name."""
         return {card.engine: card for card in (_cached(path, EngineCard) for path in self.paths("engines"))}
 
     @cached_property
     def monotone_memory(self) -> frozenset[str]:
-        """The knobs, of any engine, of which a larger value never needs less GPU memory."""
+        """Return the knobs, of any engine, of which a larger value never needs less GPU memory."""
         cards = self.engines.values()
         return frozenset(name for card in cards for name, knob in card.knobs.items() if knob.monotone_memory)
 
     @cached_property
     def narrowed(self) -> dict[str, NarrowedEngine]:
-        """The narrowings of space files, by engine; empty when there is none."""
+        """Return the narrowings of space files, by engine."""
         narrowed: dict[str, NarrowedEngine] = {}
         for path in self.paths("narrowings"):
             for name, part in load(path, Narrowing).narrow.items():
@@ -384,7 +381,7 @@ class Library:
 
 
 def shared_failures() -> list[LogPattern]:
-    """The log patterns that every engine shares; an engine's own stand before them."""
+    """Return the log patterns that every engine shares; an engine's own stand before them."""
     shared: SharedFailures = _cached(spaces_root() / "failures.yaml", SharedFailures)
     return shared.failures
 
@@ -396,13 +393,13 @@ def _cached(path: Path, schema: type[Document]) -> Document:
 
 @lru_cache(maxsize=1)
 def engine_points() -> dict[str, EntryPoint]:
-    """The registered engines by name, in lower case as engines are asked for; nothing is imported for it."""
-    return {point.name.lower(): point for point in entry_points(group=_GROUP)}
+    """Return the registered engines by name, in lower case as engines are asked for, without importing them."""
+    return {point.name.lower(): point for point in entry_points(group="autotune.engines")}
 
 
 @lru_cache(maxsize=1)
 def engine_cards() -> tuple[Path, ...]:
-    """The cards beside registered modules, named as the entry point is; autotune's own are in ``search_spaces``."""
+    """Find the cards beside registered modules, named as the entry point; our own are in ``search_spaces``."""
     found: list[Path] = []
     for _, point in sorted(engine_points().items()):
         folder = _folder(point.module)
@@ -412,7 +409,7 @@ def engine_cards() -> tuple[Path, ...]:
 
 
 def _folder(module: str) -> Path | None:
-    """The folder of a module; None when it cannot be found.
+    """Find the folder of a module; None when it cannot be found.
 
     Only its outermost package is asked for, as the import system imports the parents of any other.
     """

@@ -1,13 +1,14 @@
-"""What a configuration gives up for speed: marked values of its knobs (`Knob.gives_up`), and shorter requests."""
+"""Promises that a configuration breaks for speed: marked values of its knobs (`Knob.gives_up`), shorter requests."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
 from autotune.space.context import Context, default_of
+from autotune.space.entry import Entry
 from autotune.space.expression import Namespace, evaluate, fill, names, template_names
 from autotune.space.schema import EngineCard, GiveUpKind, Knob
 from autotune.trial import Configuration, Scalar
@@ -20,7 +21,7 @@ LONGEST = "longest_request_tokens"
 BY_LENGTH = ("context_length", LONGEST)
 
 
-class GivenUp(BaseModel):
+class GivenUp(Entry):
     """A promise that a value of a knob breaks.
 
     Attributes:
@@ -30,7 +31,7 @@ class GivenUp(BaseModel):
         kind: as ``--allow`` takes it.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, defer_build=True)
+    model_config = ConfigDict(populate_by_name=True)
 
     knob: str
     from_: Scalar = Field(alias="from")
@@ -46,12 +47,12 @@ def promises_of(
     pinned: Collection[str] = (),
     kinds: Collection[str] | None = None,
 ) -> Callable[[Configuration], tuple[GivenUp, ...]]:
-    """The function that tells what a configuration of an engine gives up.
+    """Make the function that lists the promises which a configuration of an engine breaks.
 
     Args:
         baseline: its knobs.
         pinned: knobs whose value the user chose: nothing is given up for speed there.
-        kinds: what is asked about; None: everything.
+        kinds: of promises that are asked about; None: all.
     """
     asked = {n: k for n, k in card.knobs.items() if any(kinds is None or one.kind in kinds for one in k.gives_up)}
     marked = {name: knob for name, knob in asked.items() if name not in pinned}
@@ -86,7 +87,7 @@ def promises_of(
 
 
 def admitted(configuration: Configuration, context: Context) -> int:
-    """Tokens of the longest request that a configuration's options admit, whatever its memory holds."""
+    """Return the tokens of the longest request that a configuration's options admit, whatever its memory holds."""
     given = configuration.knobs.get("context_length")
     return given if isinstance(given, int) else context.model.architecture.context_limit
 
@@ -104,10 +105,10 @@ class Promised:
     most: int = 0
 
     def broken_by(self, configuration: Configuration, longest: int, baseline: int = 0) -> tuple[GivenUp, ...]:
-        """Return the promise that a configuration breaks which serves so long requests, one of `BY_LENGTH`.
+        """Return the promise, one of `BY_LENGTH`, that a configuration breaks by the longest request that it serves.
 
         Args:
-            baseline: what the baseline's server was found to serve.
+            baseline: tokens that the baseline's server was found to serve.
         """
         promised = min(baseline or self.tokens, self.most or baseline or self.tokens)
         if longest >= promised:
@@ -127,7 +128,7 @@ def given_up_by(
     """Return the promises that configurations break, by position; the baseline breaks none.
 
     Args:
-        marks: by engine, `promises_of`; of another engine's nothing is known.
+        marks: by engine, `promises_of`.
     """
     found = dict[int, tuple[GivenUp, ...]]()
     for position, one in enumerate(configurations):
@@ -138,7 +139,7 @@ def given_up_by(
 
 
 def _names(knob: Knob) -> set[str]:
-    """Names in the expressions of a knob's ``gives_up``, and in the conditions of the default that they refer to."""
+    """Return the names in a knob's ``gives_up``, and in the conditions of the default that it refers to."""
     texts = [text for mark in knob.gives_up for text in (mark.when, mark.keeps)]
     texts += [case.when for case in knob.default] if isinstance(knob.default, list) else []
     used = {name for text in texts for name in names(text)}

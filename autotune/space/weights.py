@@ -1,4 +1,4 @@
-"""How many weights a model has, and how many of them one GPU holds and reads.
+"""The weights of a model, and those that one GPU holds and reads.
 
 Counts follow from ``config.json`` (DeepSeek-V3 technical report, arXiv:2412.19437, section 2.1 and table of
 hyper-parameters; sparse attention and its indexer: DeepSeek-V3.2 report). Norms, biases and routers, under 0.5 % of any
@@ -37,7 +37,7 @@ class LayerWeights:
 
 
 def layer_weights(a: Architecture) -> LayerWeights:
-    """Elements per layer of a decoder with latent or grouped-query attention."""
+    """Count the elements per layer of a decoder with latent or grouped-query attention."""
     h = a.hidden_size
     if a.kv_lora_rank:
         up = a.kv_lora_rank * a.heads * (a.qk_nope_head_dim + a.v_head_dim)
@@ -72,12 +72,12 @@ def layer_weights(a: Architecture) -> LayerWeights:
 
 
 def expert_layers(a: Architecture) -> int:
-    """Layers with experts: none in a dense model."""
+    """Count the layers with experts: none in a dense model."""
     return a.layers - a.dense_layers if a.experts else 0
 
 
 def indexer_layers(a: Architecture) -> int:
-    """Layers with an indexer of their own; the others take over the choice of the one before."""
+    """Count the layers with an indexer of their own; the others take over the choice of the one before."""
     return 0 if a.indexer is None else a.layers if a.indexer.layers is None else a.indexer.layers
 
 
@@ -94,10 +94,9 @@ class Matrices:
 
 
 def rank_layers(a: Architecture, tensor_parallel: int) -> tuple[Matrices, Matrices]:
-    """Attention and feed-forward parts of all layers, routed experts left out: what a rank holds and multiplies by."""
+    """Return a rank's attention and feed-forward parts of all layers, routed experts left out."""
     w = layer_weights(a)
-    attention = w.attention_sharded / tensor_parallel + w.attention_replicated
-    attention += w.attention_kv / min(tensor_parallel, a.kv_heads)
+    attention = _attention(a, w, tensor_parallel)
     feed_forward = (w.dense * (a.layers - expert_layers(a)) + w.shared * expert_layers(a)) / tensor_parallel
     return (
         Matrices(attention * a.layers, a.attention_weight_bytes or a.weight_bytes),
@@ -105,26 +104,32 @@ def rank_layers(a: Architecture, tensor_parallel: int) -> tuple[Matrices, Matric
     )
 
 
+def _attention(a: Architecture, w: LayerWeights, tensor_parallel: int) -> float:
+    """Count the elements of one layer's attention on a rank."""
+    attention = w.attention_sharded / tensor_parallel + w.attention_replicated
+    return attention + w.attention_kv / min(tensor_parallel, a.kv_heads)
+
+
 def vocabulary_elements(a: Architecture) -> int:
-    """Elements of the embedding and, where it is another matrix, the output head."""
+    """Count the elements of the embedding and, where it is another matrix, the output head."""
     return (1 if a.tied_embeddings else 2) * a.vocab_size * a.hidden_size
 
 
 def total_parameters(a: Architecture) -> float:
-    """Parameters of the model without multi-token prediction, as model cards count them."""
+    """Count the parameters of the model without multi-token prediction, as model cards do."""
     experts = a.experts * layer_weights(a).expert * expert_layers(a)
     return sum(part.elements for part in rank_layers(a, 1)) + experts + vocabulary_elements(a)
 
 
 def active_parameters(a: Architecture) -> float:
-    """Parameters that one token is multiplied by: its experts and the output head, not the embedding's other rows."""
+    """Count the parameters that one token is multiplied by: its experts and the output head, not the embedding."""
     experts = a.experts_per_token * layer_weights(a).expert * expert_layers(a)
     return sum(part.elements for part in rank_layers(a, 1)) + experts + a.vocab_size * a.hidden_size
 
 
 @lru_cache  # tens of thousands of candidates have a few dozen layouts
 def weight_bytes_per_gpu(a: Architecture, tensor_parallel: int, stage_gpus: int, pipeline: int, mtp: bool) -> float:
-    """Bytes of weights on one GPU: experts spread over the stage, the rest over the attention replica.
+    """Return the bytes of weights on one GPU: experts spread over the stage, the rest over the attention replica.
 
     Embedding and output head are bf16 and cut by the vocabulary.
     """
@@ -135,17 +140,14 @@ def weight_bytes_per_gpu(a: Architecture, tensor_parallel: int, stage_gpus: int,
         return (layers + vocabulary) / pipeline
     # One more layer (with experts), and the projection of two hidden states to one.
     w = layer_weights(a)
-    attention = w.attention_sharded / tensor_parallel + w.attention_replicated
-    attention += w.attention_kv / min(tensor_parallel, a.kv_heads)
-    feed_forward = (
-        w.shared / tensor_parallel + a.experts * w.expert / stage_gpus if a.experts else w.dense / tensor_parallel
-    )
-    elements = attention + feed_forward + 2 * a.hidden_size**2
+    feed_forward = (w.shared if a.experts else w.dense) / tensor_parallel
+    feed_forward += a.experts * w.expert / stage_gpus
+    elements = _attention(a, w, tensor_parallel) + feed_forward + 2 * a.hidden_size**2
     return (layers + vocabulary) / pipeline + elements * (a.mtp_weight_bytes or a.weight_bytes)
 
 
 def kv_bytes_per_token_layer(a: Architecture, kv_type: str, tensor_parallel: int, length: int = 0) -> float:
-    """KV cache of one token in one layer on one rank, the mean over the layers.
+    """Return the bytes of KV cache of one token in one layer on one rank, the mean over the layers.
 
     Latent attention keeps kv-lora + rope values, the same on every tensor-parallel rank; ``fp8_ds_mla`` keeps
     the 512 latent values in fp8 with scales and the rope part in bf16 (656 bytes, vLLM and FlashMLA). Grouped-query
@@ -156,11 +158,9 @@ def kv_bytes_per_token_layer(a: Architecture, kv_type: str, tensor_parallel: int
             window; 0 = every layer keeps all tokens.
     """
     if a.kv_lora_rank:
-        width = a.kv_lora_rank + a.qk_rope_head_dim
+        size = (a.kv_lora_rank + a.qk_rope_head_dim) * (1.0 if kv_type == "fp8" else BF16)
         if kv_type == "fp8_ds_mla":
             size = a.kv_lora_rank * (1 + 4 / 128) + a.qk_rope_head_dim * BF16
-        else:
-            size = width * (1.0 if kv_type == "fp8" else BF16)
     else:
         size = 2 * a.kv_heads * a.head_dim * (1.0 if kv_type == "fp8" else BF16) / min(tensor_parallel, a.kv_heads)
     if length > a.sliding_window > 0:
@@ -170,10 +170,10 @@ def kv_bytes_per_token_layer(a: Architecture, kv_type: str, tensor_parallel: int
 
 
 def indexer_bytes_per_token_layer(a: Architecture) -> float:
-    """The indexer's keys of one token, the mean over the layers; 0 without one."""
+    """Return the bytes of the indexer's keys of one token, the mean over the layers; 0 without one."""
     return a.indexer.bytes_per_token_layer * indexer_layers(a) / a.layers if a.indexer else 0.0
 
 
 def linear_state_bytes(a: Architecture) -> float:
-    """States of one sequence in all layers with linear attention, in float32 (``mamba_ssm_dtype`` of Qwen3.5)."""
+    """Return the bytes of a sequence's states in all layers with linear attention, in float32 (Qwen3.5's type)."""
     return 4.0 * a.linear_layers * a.linear_value_heads * a.linear_head_dim**2
