@@ -1,8 +1,8 @@
-"""The figures of a recommendation: configurations before and after, on every workload and over a ladder, nodes.
+"""The figures of a recommendation: configurations before and after, their curves, the nodes.
 
 All but the nodes are of the launches that count: those of the finals where a configuration has any.
 
-Over a ladder of concurrencies the gain at each is a ratio of geometric means over launches. A launch is faster or
+Over numbers of requests in flight the gain at each is a ratio of geometric means over launches. A launch is faster or
 slower as a whole, at all its loads, so the noise is that from launch to launch; where the finals are too few to show
 it, 3 % are taken. One configuration is faster where the gain's 95 % interval by that noise excludes zero. Between
 concurrencies the gain and the ends of its interval are interpolated on the logarithm of the concurrency.
@@ -11,7 +11,7 @@ concurrencies the gain and the ends of its interval are interpolated on the loga
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
@@ -35,8 +35,8 @@ from autotune.study.recommendation import (
     BrokenLimit,
     Choice,
     Crossing,
-    LadderComparison,
-    LadderPoint,
+    CurvePoint,
+    Curves,
     MatrixCell,
     MatrixRow,
     NearestMiss,
@@ -71,8 +71,8 @@ class Difference:
 
 def compare(
     spec: StudySpec, spread: Spread, baseline: Sequence[Launch], recommended: Sequence[Launch]
-) -> LadderComparison | None:
-    """The curves of the objective; of total token throughput where the loads of a ladder have no such metric.
+) -> Curves | None:
+    """The curves of the objective; of total token throughput where the loads of the curve have no such metric.
 
     Args:
         spread: of the objective from launch to launch.
@@ -83,17 +83,23 @@ def compare(
     theirs, mine = curves if any(curves) else [_scores(spec, metric, rows) for rows in (baseline, recommended)]
     if not theirs and not mine:
         return None
-    differences = [
-        Difference(c, mean(mine[c]) - mean(theirs[c]), half_width(spread, (len(mine[c]), len(theirs[c]))))
-        for c in sorted(mine.keys() & theirs.keys())
-    ]
-    by_load = {one.concurrency: one for one in differences}
-    return LadderComparison(
+    points, differences = [], []
+    for load in sorted(mine.keys() | theirs.keys()):
+        values = [objective.value_of(metric, mean(s[load])) if load in s else None for s in (theirs, mine)]
+        point = CurvePoint(concurrency=load, baseline=values[0], recommended=values[1])
+        if load in mine and load in theirs:
+            half = half_width(spread, (len(mine[load]), len(theirs[load])))
+            one = Difference(load, mean(mine[load]) - mean(theirs[load]), half)
+            ends = (percent(one.log - half), percent(one.log + half))
+            point = point.model_copy(update={"gain_percent": percent(one.log), "ci95": ends, "faster": one.faster})
+            differences.append(one)
+        points.append(point)
+    return Curves(
         metric=metric,
         workload=spec.workloads[0],
         noise_percent=percent(_noise(spread)),
-        launches=(_most(theirs), _most(mine)),
-        points=[_point(metric, c, theirs, mine, by_load.get(c)) for c in sorted(mine.keys() | theirs.keys())],
+        launches=(max(map(len, theirs.values()), default=0), max(map(len, mine.values()), default=0)),
+        points=points,
         crossings=crossings(differences),
     )
 
@@ -107,31 +113,6 @@ def _scores(spec: StudySpec, metric: str, launches: Sequence[Launch]) -> dict[in
             if score is not None:
                 scores.setdefault(concurrency, []).append(score)
     return scores
-
-
-def _most(scores: Mapping[int, Sequence[float]]) -> int:
-    return max(map(len, scores.values()), default=0)
-
-
-def _point(
-    metric: str,
-    concurrency: int,
-    theirs: Mapping[int, Sequence[float]],
-    mine: Mapping[int, Sequence[float]],
-    difference: Difference | None,
-) -> LadderPoint:
-    values = [objective.value_of(metric, mean(s[concurrency])) if concurrency in s else None for s in (theirs, mine)]
-    if difference is None:
-        return LadderPoint(concurrency=concurrency, baseline=values[0], recommended=values[1])
-    low, high = difference.log - difference.half, difference.log + difference.half
-    return LadderPoint(
-        concurrency=concurrency,
-        baseline=values[0],
-        recommended=values[1],
-        gain_percent=percent(difference.log),
-        ci95=(percent(low), percent(high)),
-        faster=difference.faster,
-    )
 
 
 def half_width(spread: Spread, counts: Sequence[int]) -> float:
@@ -411,8 +392,8 @@ class Sheet:
         if workload in objective.weights(self.spec) and scores:
             means[self.spec.objective] = objective.from_score(self.spec, mean(scores))
         seconds = self.seconds(position)
-        over_ladder = self.spec.front_over_rungs
-        if workload == self.spec.workloads[0] and seconds and not over_ladder:
+        over_rungs = self.spec.front_over_rungs
+        if workload == self.spec.workloads[0] and seconds and not over_rungs:
             means[self.spec.goals[-1]] = objective.value_of(self.spec.goals[-1], mean(seconds))
         return means
 
@@ -502,7 +483,7 @@ class Sheet:
         entries = entries or [entry for entry in self.history.at(position) if entry.too_slow and entry.violations]
         return [self._launches[entry.number] for entry in entries]
 
-    def ladder(self) -> LadderComparison | None:
+    def curves(self) -> Curves | None:
         """The curves of baseline and recommended configuration; None where none was measured."""
         winner, base = self._judgement.winner, self._base
         launches = [

@@ -110,7 +110,7 @@ def recommend(
         resolutions=equivalents.differences(launches, joined),
         nodes=nodes,
         nearest_miss=sheet.nearest_miss() if winner is None else None,
-        ladder=sheet.ladder() if spec.ladder else None,
+        curves=sheet.curves() if spec.rungs_of(Role.FINAL) else None,
         study_cost=study_cost(spec, launches, judgement.verdict, percent(gain.log) if gain else None, workloads),
         duration_s=sum(entry.seconds for entry in history),
     )
@@ -249,7 +249,7 @@ def front(sheet: Sheet) -> list[FrontPoint]:
     """
     spec = sheet.spec
     if spec.front_over_rungs:
-        return _on_ladder(sheet)
+        return _of_loads(sheet)
     if len(spec.goals) == 1:
         return []
     feasible = [p for p in sheet.history.by_position if sheet.history.feasible(p, Role.FINAL)]
@@ -268,7 +268,7 @@ def _point(sheet: Sheet, position: int, **more: object) -> FrontPoint:
     return FrontPoint.model_validate({**sheet.choice(position).model_dump(), **told, **more})
 
 
-def _on_ladder(sheet: Sheet) -> list[FrontPoint]:
+def _of_loads(sheet: Sheet) -> list[FrontPoint]:
     """For each engine the loads of its configurations that no other such load of it beats."""
     spec, groups = sheet.spec, dict[str, list[tuple[int, int | None, list[tuple[float, float]]]]]()
     for position in (p for p in sheet.history.by_position if sheet.history.feasible(p, Role.FINAL)):

@@ -123,7 +123,7 @@ def test_two_curves_cross_between_loads_and_are_put_in_words() -> None:
     for row in story()[4:8]:
         rows.append(with_curve(row, usual if row.trial.configuration.engine == "vllm" else slow_start))
     told = recommend(spec(ladder=(1, 4, 16, 64)), CANDIDATES, rows, (), "done")
-    ladder = told.ladder
+    ladder = told.curves
     assert ladder is not None
     assert ladder.launches == (3, 2)
     assert [point.faster for point in ladder.points] == ["baseline", "baseline", "recommended", "recommended"]
@@ -145,8 +145,8 @@ def test_a_load_that_was_not_measured_as_it_should_be_does_not_count_and_is_told
     row.result.metrics["chat"]["curve"][1]["client_bound"] = True
     assert objective.curve(row, "chat").keys() == {64}
     told = recommend(spec(ladder=(4, 16, 64)), CANDIDATES, [row], (), "done")
-    assert told.ladder is not None
-    assert [point.concurrency for point in told.ladder.points] == [64]
+    assert told.curves is not None
+    assert [point.concurrency for point in told.curves.points] == [64]
     page = render(StudyRecord(spec(ladder=(4, 16, 64)), [row], told, Path("/home/studies/s")), "md")
     assert "launch 0 at 4 in flight does not count: the client did not keep up with the server: too slow" in page
     assert "launch 0 at 16 in flight does not count" in page

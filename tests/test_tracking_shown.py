@@ -17,20 +17,20 @@ from autotune.metrics.formulas import Slo
 from autotune.metrics.records import LATENCIES, STATISTICS
 from autotune.outputs.tracking import Tracker
 from autotune.outputs.tracking.content import curve_points, experiment_name, launch_metrics
-from autotune.study.recommendation import LadderComparison, LadderPoint
+from autotune.study.recommendation import CurvePoint, Curves
 from autotune.study.tracking_uri import database_uri
 from autotune.trial import Role
 from tests import report_studies, small_study
 from tests.test_tracking import client_of, runs_of
 
-LADDER = LadderComparison(
+LADDER = Curves(
     metric="total_token_throughput",
     workload="sharegpt",
     noise_percent=3.0,
     launches=(1, 1),
     points=[
-        LadderPoint(concurrency=4, baseline=500.0, recommended=400.0),
-        LadderPoint(concurrency=64, baseline=None, recommended=5000.0),
+        CurvePoint(concurrency=4, baseline=500.0, recommended=400.0),
+        CurvePoint(concurrency=64, baseline=None, recommended=5000.0),
     ],
     crossings=[],
 )
@@ -52,8 +52,8 @@ def test_progress_and_curves_are_stepped_metrics(tracker: Tracker) -> None:
     assert [one.step for one in client.get_metric_history(parent.info.run_id, "best_so_far")] == [0, 1]
     tracker.record(launches[3])
     tracker.sync(launches)
-    tracker.finish(small_study.recommendation(ladder=LADDER), tracker.home)
-    tracker.finish(small_study.recommendation(ladder=LADDER), tracker.home)
+    tracker.finish(small_study.recommendation(curves=LADDER), tracker.home)
+    tracker.finish(small_study.recommendation(curves=LADDER), tracker.home)
 
     def curve(run: Any, name: str) -> list[tuple[int, float]]:
         return sorted((one.step, one.value) for one in client.get_metric_history(run.info.run_id, name))

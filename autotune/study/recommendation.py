@@ -87,7 +87,7 @@ class NodeShare(_Value):
     certain: bool
 
 
-class LadderPoint(_Value):
+class CurvePoint(_Value):
     """Baseline and recommended configuration with so many requests in flight.
 
     Attributes:
@@ -118,8 +118,8 @@ class Crossing(_Value):
     above: Side
 
 
-class LadderComparison(_Value):
-    """The curves of baseline and recommended configuration over a ladder of concurrencies.
+class Curves(_Value):
+    """The curves of baseline and recommended configuration over numbers of requests in flight.
 
     Attributes:
         noise_percent: the standard deviation from launch to launch that decides who is faster.
@@ -130,7 +130,7 @@ class LadderComparison(_Value):
     workload: str
     noise_percent: float
     launches: tuple[int, int]
-    points: list[LadderPoint]
+    points: list[CurvePoint]
     crossings: list[Crossing]
 
 
@@ -266,8 +266,8 @@ class FrontPoint(Choice, Evidenced):
 
     Attributes:
         second: the second goal.
-        concurrency: where the front is over a ladder, at which both were measured; None: the workload as it is. No
-            point of the same engine beats it.
+        concurrency: at which both were measured, where the front is over the loads of the ladder: no point of the same
+            engine beats it; None: the workload as it is.
     """
 
     second: Objective
@@ -455,7 +455,7 @@ class Recommendation(_Value, Evidenced):
     """
 
     # A key that another version wrote is no reason to refuse a study or a bundle.
-    model_config = ConfigDict(extra="ignore")
+    model_config = ConfigDict(extra="ignore", populate_by_name=True)
 
     study: str
     model: str
@@ -490,7 +490,7 @@ class Recommendation(_Value, Evidenced):
     resolutions: list[Resolution] = []
     nodes: list[NodeShare] = []
     nearest_miss: NearestMiss | None = None
-    ladder: LadderComparison | None = None
+    curves: Curves | None = Field(default=None, validation_alias="ladder", serialization_alias="ladder")
     study_cost: StudyCost | None = None
     duration_s: float
 

@@ -239,14 +239,14 @@ def _block(command: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
 def front(study: StudyRecord) -> list[str]:
     """Tabulate the configurations, or loads, that no other one beats in one goal without losing in the other.
 
-    Loads of a ladder are compared within their engine. A command is given once, below the table.
+    Several loads are compared within their engine. A command is given once, below the table.
     """
     points, outcome, loads = study.recommendation.front, study.recommendation, study.spec.front_over_rungs
     if not points:
         return []
     which = "Every measured configuration that keeps the SLOs and that no other one beats"
     if loads:
-        which = "Each engine's points of the ladder (–: the workload as it is) that no other one beats"
+        which = "Each engine's loads (–: the workload as it is) that no other one beats"
     note = (
         f"{which} in one goal without losing in the other. Means over the launches that count, with 95 % intervals "
         "where there are several. The recommendation goes by the objective alone."
@@ -283,32 +283,32 @@ _BESIDE = ("output_tokens_per_s_per_user", "mean_ttft_ms", "cost_per_million_tok
 
 
 def curves(study: StudyRecord) -> list[str]:
-    """Tabulate both curves over the ladder, where they cross, and the loads that do not count."""
-    outcome, ladder = study.recommendation, study.recommendation.ladder
-    if ladder is None:
+    """Tabulate both curves over requests in flight, where they cross, and the loads that do not count."""
+    outcome, pair = study.recommendation, study.recommendation.curves
+    if pair is None:
         return []
-    workload = outcome.workloads.get(ladder.workload)
+    workload = outcome.workloads.get(pair.workload)
     both = (workload.baseline, workload.recommended) if workload else ()
     rows = [{r["concurrency"]: r for r in (side or {}).get(CURVE, ()) if "concurrency" in r} for side in both]
-    beside = [name for name in _BESIDE if name != ladder.metric and any(name in m for r in rows for m in r.values())]
+    beside = [name for name in _BESIDE if name != pair.metric and any(name in m for r in rows for m in r.values())]
     headings = ["In flight", "Baseline", "Recommended", "Gain", "95 % interval"]
     headings += [f"{text.title(name)}: baseline, recommended" for name in beside]
     body = []
-    for point in ladder.points:
+    for point in pair.points:
         values = (text.number(point.baseline), text.number(point.recommended))
         gain = (text.percent(point.gain_percent), text.percents(point.ci95))
         more = [", ".join(text.number(side.get(point.concurrency, {}).get(name)) for side in rows) for name in beside]
         body.append((str(point.concurrency), *values, *gain, *more))
-    theirs, mine = ladder.launches
+    theirs, mine = pair.launches
     parts = [
-        f"{text.title(ladder.metric)} on {text.code(ladder.workload)} with so many requests in flight, on the servers "
+        f"{text.title(pair.metric)} on {text.code(pair.workload)} with so many requests in flight, on the servers "
         f"of the finals: {text.count(theirs, 'launch', 'launches')} of the baseline, {mine} of the recommended "
-        f"command. A gain counts where it exceeds the noise from launch to launch ({ladder.noise_percent:.1f} %).",
+        f"command. A gain counts where it exceeds the noise from launch to launch ({pair.noise_percent:.1f} %).",
         text.table(headings, body, "r" * len(headings)),
     ]
     if said := words.crossing(outcome):
         parts.append(f"**{said}**")
-    if outcome.baseline and outcome.recommended and any(point.faster == "baseline" for point in ladder.points):
+    if outcome.baseline and outcome.recommended and any(point.faster == "baseline" for point in pair.points):
         parts += ["The baseline's command:", _command(outcome.baseline)]
     lines = [
         f"- launch {launch.trial.number} at {row.get('concurrency')} in flight does not count: "

@@ -319,15 +319,15 @@ def _few_good(outcome: Recommendation) -> str:
 
 def crossing(outcome: Recommendation) -> str:
     """Name the faster command by concurrency, in one or two sentences; empty where there are no two curves."""
-    ladder = outcome.ladder
-    both = [p for p in ladder.points if p.gain_percent is not None] if ladder else []
-    if ladder is None or not both:
+    curves = outcome.curves
+    both = [p for p in curves.points if p.gain_percent is not None] if curves else []
+    if curves is None or not both:
         return ""
     open_ = [p.concurrency for p in both if p.faster is None]
     if len(open_) == len(both):
         return f"At {_numbers(open_)} in flight the two cannot be told apart, as they differ no more than launches do."
-    if ladder.crossings:
-        said = [f"{_crossing(one)}." for one in ladder.crossings]
+    if curves.crossings:
+        said = [f"{_crossing(one)}." for one in curves.crossings]
     else:
         sides = {side: [p.concurrency for p in both if p.faster == side] for side in WHO}
         said = [f"{_who(side)} is faster at {_numbers(at)} in flight." for side, at in sides.items() if at]

@@ -199,12 +199,12 @@ def outcome_metrics(spec: StudySpec, outcome: Recommendation) -> dict[str, float
     return metrics
 
 
-def ladder_points(outcome: Recommendation, at_ms: int) -> list[Point]:
-    """The curves of the recommended command and of the baseline over the ladder; the step is the concurrency."""
-    if outcome.ladder is None:
+def both_curves(outcome: Recommendation, at_ms: int) -> list[Point]:
+    """Return the curves of the recommended command and of the baseline; the step is the concurrency."""
+    if outcome.curves is None:
         return []
-    name, points = f"{outcome.ladder.workload}.curve.{outcome.ladder.metric}", list[Point]()
-    for row in outcome.ladder.points:
+    name, points = f"{outcome.curves.workload}.curve.{outcome.curves.metric}", list[Point]()
+    for row in outcome.curves.points:
         sides = {name: row.recommended, f"baseline.{name}": row.baseline}
         points += [Point(side, value, row.concurrency, at_ms) for side, value in _numbers(sides).items()]
     return points

@@ -198,7 +198,7 @@ class StudyRuns:
         figures = content.outcome_metrics(self._spec, recommendation).items()
         # Only what differs, so that finishing twice leaves one point.
         changed = {name: value for name, value in figures if logged.get(content.metric_name(name)) != value}
-        points = _stepped(content.ladder_points(recommendation, start_ms))
+        points = _stepped(content.both_curves(recommendation, start_ms))
         self._log_batch(run_id, _metrics(changed, int(time.time() * 1000)) + points, {})
         self._tag(self._parent, {**content.outcome_tags(recommendation), "nodes": ", ".join(nodes)})
         self._tag_decisive(recommendation)
