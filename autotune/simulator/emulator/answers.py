@@ -71,7 +71,7 @@ class AnswerSettings:
         return cls(**given)
 
     def of_launch(self, scope: Mapping[str, Any]) -> AnswerSettings:
-        """The settings of one launch: without damage where its condition does not hold, and with a seed."""
+        """Return the settings of one launch: without damage where its condition does not hold, and with a seed."""
         wrong = self.wrong if not self.when or evaluate(self.when, scope) else 0.0
         seed = int.from_bytes(os.urandom(6), "big") if self.seed is None else self.seed
         return replace(self, wrong=wrong, seed=seed)
@@ -97,11 +97,7 @@ class GreedyToken:
 
 
 class GreedyAnswer:
-    """The answer to one prompt, token by token.
-
-    Args:
-        settings: of the launch.
-    """
+    """The answer to one prompt, token by token."""
 
     def __init__(self, settings: AnswerSettings, prompt: list[int]) -> None:
         self._settings, self._context = settings, len(prompt)
@@ -109,11 +105,7 @@ class GreedyAnswer:
         self._state = blake2b(repr(prompt).encode(), digest_size=16).digest()
 
     def next(self, others: int) -> GreedyToken:
-        """Generate a token.
-
-        Args:
-            others: requests under way beside this one.
-        """
+        """Generate a token while so many other requests are under way."""
         settings, state = self._settings, self._state
         first, step = state[0] % len(WORDS), 1 + state[1] % (len(WORDS) - 1)
         ranks = (first, (first + step) % len(WORDS), (first + 1 + step % (len(WORDS) - 2)) % len(WORDS))
@@ -128,7 +120,8 @@ class GreedyAnswer:
         total = math.log(sum(map(math.exp, scores)) * (1 + 0.02))
         likely = sorted(zip(scores, ranks, strict=True), reverse=True)
         words = [WORDS[rank] for _, rank in likely]
-        if self._is_wrong(here[24:32], others):
+        damaged = self._context > settings.after and (others or not settings.under_load)
+        if damaged and _uniform(here[24:28]) < settings.wrong:
             # Half of them are the second-likeliest word, as damage that is small changes the order of few.
             others_of_it = [word for word in WORDS if word != words[0]]
             wrong = words[1] if here[30] % 2 else others_of_it[here[31] % len(others_of_it)]
@@ -137,18 +130,12 @@ class GreedyAnswer:
         self._context += 1
         return GreedyToken(words[0], {w: round(s - total, 6) for w, (s, _) in zip(words, likely, strict=False)})
 
-    def _is_wrong(self, chance: bytes, others: int) -> bool:
-        settings = self._settings
-        if self._context <= settings.after or (settings.under_load and not others):
-            return False
-        return _uniform(chance[:4]) < settings.wrong
-
 
 def _uniform(four: bytes) -> float:
-    """Above 0, at most 1."""
+    """Return a number above 0, at most 1."""
     return (int.from_bytes(four, "big") + 1) / 2**32
 
 
 def _normal(eight: bytes) -> float:
-    """Box and Muller's."""
+    """Apply Box and Muller's transform."""
     return math.sqrt(-2 * math.log(_uniform(eight[:4]))) * math.cos(2 * math.pi * _uniform(eight[4:]))

@@ -28,8 +28,6 @@ class Rewording(Entry):
 
 
 class Refusal(Entry):
-    """What a command line that the engine's parser refuses ends with."""
-
     exit_code: int
     usage: list[str] = []
     rewordings: list[Rewording] = Field(description="the first whose pattern matches counts")
@@ -153,17 +151,16 @@ def emulation_card(engine: str) -> EmulationCard:
 
 
 def of_version(entries: Iterable[_Versioned], version: str) -> _Versioned | None:
-    """The first whose versions hold."""
     return next((entry for entry in entries if in_range(version, entry.versions)), None)
 
 
 def filled(template: str, facts: Mapping[str, object]) -> str:
-    """A template with its holes filled; a name that is no fact stays as it is (log lines may hold braces)."""
+    """Fill a template's holes; a name that is no fact stays as it is (log lines may hold braces)."""
     return _HOLE.sub(lambda match: str(facts.get(match[1], match[0])), template)
 
 
 def filled_tree(tree: Any, scope: Mapping[str, Any]) -> Any:
-    """A document whose texts are templates, filled; one that is a single hole keeps its value's type."""
+    """Fill the templates of a document; one that is a single hole keeps its value's type."""
     if isinstance(tree, dict):
         return {name: filled_tree(value, scope) for name, value in tree.items()}
     return fill_value(tree, scope)

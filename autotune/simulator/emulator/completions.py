@@ -45,7 +45,6 @@ _STREAM_FAULTS = ("close-mid-stream", "reset-mid-stream", "stall-mid-stream", "c
 
 
 def words(start: int, count: int) -> str:
-    """The texts of so many tokens, the first of them the `start`-th of the answer."""
     return "".join(WORDS[(start + i) % len(WORDS)] for i in range(count))
 
 
@@ -92,11 +91,7 @@ class Completion:
         self._fault = ""
 
     def start(self, fault: str = "") -> None:
-        """Hand the prompts to the engine.
-
-        Args:
-            fault: what goes wrong with a stream after a few tokens, by its name in `process.FAULTS`; empty: nothing.
-        """
+        """Hand the prompts to the engine; a stream's `fault` (of `process.FAULTS`) comes after a few tokens."""
         self._fault = fault
         self._exchange.on_abandoned = self._abandon
         if self._asked.stream:
@@ -116,7 +111,6 @@ class Completion:
         self._cached_tokens += tokens
 
     def _tokens(self, index: int, count: int, last: bool) -> None:
-        """Take the tokens of a prompt that came in one step."""
         reached = self._generated[index]
         self._generated[index] = reached + count
         if self._greedy:
@@ -132,23 +126,21 @@ class Completion:
         if self._fault == "cut-utf8":
             # The first byte of a character of two, without the other.
             data = data.replace(b'" ', b'"\xc3', 1)
-        self._exchange.write(data if self._slots else data + self._end())
         if not self._slots:
+            usage = self._event(usage=self._usage()) if self._asked.include_usage else b""
+            self._exchange.write(data + usage + _DONE)
             self._exchange.finished()
-        elif self._fault and self._generated[index] >= _TOKENS_BEFORE_FAULT:
-            self._go_wrong()
-
-    def _go_wrong(self) -> None:
-        """Write nothing more of a stream, which is closed, reset or left as it is."""
-        if self._fault == "stall-mid-stream":
-            self._abandon()
-        elif self._fault != "cut-utf8":
-            self._exchange.break_off(reset=self._fault == "reset-mid-stream")
-
-    # What is written
+            return
+        self._exchange.write(data)
+        if self._generated[index] >= _TOKENS_BEFORE_FAULT:
+            # Nothing more is written of a stream that is left as it is, closed or reset.
+            if self._fault == "stall-mid-stream":
+                self._abandon()
+            elif self._fault in ("close-mid-stream", "reset-mid-stream"):
+                self._exchange.break_off(reset=self._fault == "reset-mid-stream")
 
     def _events(self, index: int, reached: int, count: int, last: bool) -> bytes:
-        """The HTTP chunks of a prompt's tokens, the first of them the `reached`-th of the answer."""
+        """Return the HTTP chunks of a prompt's tokens, the first of them the `reached`-th of the answer."""
         if count == 1 and not last and reached and not self._greedy:
             before, _, after = self._frames[index]
             return before + _QUOTED[reached % len(WORDS)] + after
@@ -160,12 +152,11 @@ class Completion:
         return role + self._event(self._choice(index, content, reason))
 
     def _words(self, index: int, start: int, count: int) -> str:
-        """The texts of so many tokens of an answer."""
         spoken = self._spoken[index][start : start + count] if self._greedy else None
         return words(start, count) if spoken is None else "".join(token.word for token in spoken)
 
     def _told(self, index: int, start: int, count: int) -> dict[str, Any]:
-        """The log-probabilities of so many tokens, where they are asked for; in chats they have another form."""
+        """Return the log-probabilities of so many tokens, where asked for; in chats they have another form."""
         if not self._logprobs:
             return {}
         spoken = self._spoken[index][start : start + count]
@@ -189,10 +180,6 @@ class Completion:
         document = {**self._head, "choices": choices, **self._dialect.chunk, **more}
         return _http_chunk(b"data: " + json.dumps(document, separators=(",", ":")).encode() + b"\n\n")
 
-    def _end(self) -> bytes:
-        """Return the end of a stream: the usage, where it was asked for, and the end mark."""
-        return self._event(usage=self._usage()) + _DONE if self._asked.include_usage else _DONE
-
     def _usage(self) -> dict[str, Any]:
         read, written = sum(map(len, self._asked.prompts)), sum(self._generated)
         counts = {"prompt_tokens": read, "total_tokens": read + written, "completion_tokens": written}
@@ -201,7 +188,6 @@ class Completion:
         return {**counts, "prompt_tokens_details": {"cached_tokens": self._cached_tokens}}
 
     def _whole(self) -> bytes:
-        """The body of an answer that is not streamed."""
         choices = []
         for index, (count, reason) in enumerate(zip(self._generated, self._asked.finish_reasons, strict=True)):
             text = self._words(index, 0, count)
@@ -225,12 +211,12 @@ class EngineApi:
         report = of_version(api.cached_tokens, launch.parsed.version)
         silent = report is not None and report.option is not None and not launch.parsed.args.get(report.option)
         self._cached_tokens = None if silent else report
-        self._keys = _keys(launch)
+        self._keys, pool = _keys(launch), {"max_total_num_tokens": engine.capacity}
         handlers: dict[str, tuple[str, Callable[[HttpExchange], None]]] = {
             "health": ("GET", lambda exchange: exchange.respond(200)),
             "models": ("GET", self._models),
             "version": ("GET", lambda exchange: _json(exchange, {"version": launch.parsed.version})),
-            "arguments": ("GET", self._arguments),
+            "arguments": ("GET", lambda exchange: _json(exchange, resolved_arguments(launch) | pool)),
             "metrics": ("GET", self._metrics),
             "reset": ("POST", self._reset),
             "completions": ("POST", lambda exchange: self._complete(exchange, chat=False)),
@@ -239,7 +225,6 @@ class EngineApi:
         self._routes = {path: handlers[name] for path, name in api.routes.items() if self._offers(name)}
 
     def __call__(self, exchange: HttpExchange) -> None:
-        """Answer a request."""
         method, handler = self._routes.get(exchange.path, ("", None))
         period_s = self._faults.get("unavailable-bursts", 0.0)
         if period_s and (perf_counter() - self._began_s) % period_s > 0.75 * period_s:
@@ -264,15 +249,10 @@ class EngineApi:
         variable = {"reset": api.reset_variable, "arguments": api.arguments_variable}.get(name)
         return variable is None or self._launch.parsed.env.get(variable, "0") not in ("", "0")
 
-    # What the routes answer
-
     def _models(self, exchange: HttpExchange) -> None:
         base = {"object": "model", "created": int(time()), "owned_by": self._card.api.owner}
         more = {"root": self._launch.parsed.model, "parent": None, "max_model_len": self._limits.context}
         _json(exchange, {"object": "list", "data": [{"id": name, **base, **more} for name in self._launch.models]})
-
-    def _arguments(self, exchange: HttpExchange) -> None:
-        _json(exchange, {**resolved_arguments(self._launch), "max_total_num_tokens": self._engine.capacity})
 
     def _metrics(self, exchange: HttpExchange) -> None:
         figures, ranks = self._engine.figures(), self._engine.rank_figures()
@@ -334,7 +314,7 @@ def resolved_arguments(launch: EmulatedLaunch) -> dict[str, Any]:
 
 
 def _keys(launch: EmulatedLaunch) -> frozenset[str]:
-    """The ``Authorization`` headers that are accepted; empty = any. The option hides the variable."""
+    """Return the ``Authorization`` headers that are accepted; empty = any. The option hides the variable."""
     option = launch.parsed.args.get("api_key")
     keys = option if isinstance(option, list) else [option]
     variable = launch.resolved.card.serving.api_key_variable

@@ -39,7 +39,7 @@ class LiveSequences(Sequences):
         self._free = list(range(_ROOM))
 
     def place(self, read: int, write: int) -> int:
-        """A slot for a request of so many prompt tokens and so many to generate."""
+        """Return a slot for a request of so many prompt tokens and so many to generate."""
         if not self._free:
             n = len(self)
             for name in ("read", "prompt", "output", "context", "written", "replica", "sent", "drafts", "is_text"):
@@ -53,17 +53,13 @@ class LiveSequences(Sequences):
         return slot
 
     def free(self, slot: int) -> None:
-        """The slot's request has ended."""
         self._free.append(slot)
 
 
 def block_hashes(tokens: Sequence[int], block_tokens: int, before: int = 0) -> tuple[int, ...]:
-    """One hash per full block, each covering all tokens up to its end.
+    """Return one hash per full block, each covering all tokens up to its end, `before` those of earlier blocks.
 
     So two prompts share a block exactly when they begin alike up to its end (vLLM: v1/core/kv_cache_utils.py).
-
-    Args:
-        before: the hash of the block before the first of these tokens.
     """
     hashes: list[int] = []
     for end in range(block_tokens, len(tokens) + 1, block_tokens):
@@ -134,7 +130,7 @@ class LiveEngine:
         was_text: bool = True,
         predictable: bool = False,
     ) -> int:
-        """Queue a request; returns the number by which it can be abandoned.
+        """Queue a request; return the number by which it can be abandoned.
 
         Args:
             prompt: token ids; with the answer they must fit the context and the pool.
@@ -157,16 +153,14 @@ class LiveEngine:
 
     @property
     def longest(self) -> int:
-        """Tokens of the longest request, prompt and answer, that a replica's pool holds: whole blocks."""
+        """Return the tokens of the longest request, prompt and answer, that a replica's pool holds."""
         return self.capacity // self.server.block_tokens * self.server.block_tokens
 
     @property
     def under_way(self) -> int:
-        """Requests that have not ended."""
         return len(self._sinks)
 
     def abandon(self, slot: int) -> None:
-        """Nobody waits for a request any more; it leaves at the end of the step."""
         if slot in self._sinks and slot not in self._ended:
             self._abandoned.add(slot)
 
@@ -178,7 +172,6 @@ class LiveEngine:
         return not self._sinks
 
     def figures(self) -> dict[str, float]:
-        """Return the figures of the metrics page; token counts and shares of one."""
         scheduler = self._scheduler
         waiting = sum(len(replica.waiting) for replica in scheduler.replicas)
         idle = sum(cache.idle_tokens for cache in self._caches)
@@ -222,8 +215,6 @@ class LiveEngine:
             "verified_rate": (gain / (1 + each) * now).tolist(),
             "verified_tokens": ((1.0 + each) * now).tolist(),
         }
-
-    # The loop
 
     def _now_s(self) -> float:
         return (self._clock() - self._origin_s) * self._speed

@@ -49,23 +49,21 @@ class HttpExchange:
     on_abandoned: Callable[[], None] | None = None
 
     def respond(self, status: int, body: bytes = b"", content_type: str = "application/json") -> None:
-        """Answer in one piece."""
         kind = f"content-type: {content_type}\r\n" if body else ""
         head = self._head(status, f"{kind}content-length: {len(body)}\r\n")
         self._connection.write(head + body)
         self.finished()
 
     def begin_stream(self) -> None:
-        """Answer with server-sent events; what is written next must be HTTP chunks."""
+        """Answer with server-sent events; each later write must be HTTP chunks."""
         more = "content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n"
         self._connection.write(self._head(200, more))
 
     def write(self, data: bytes) -> None:
-        """Write HTTP chunks; one system call."""
         self._connection.write(data)
 
     def finished(self) -> None:
-        """The answer has been written."""
+        """End the answer, which has been written."""
         self.on_abandoned = None
         self._connection.answered(self._keep_alive)
 
@@ -86,7 +84,7 @@ Application = Callable[[HttpExchange], None]
 
 
 class HttpConnection(asyncio.Protocol):
-    """One connection; requests that come in a row are answered in their order."""
+    """Answer the requests of one connection in their order."""
 
     def __init__(self, application: Application, open_connections: set[HttpConnection]) -> None:
         self._application, self._open = application, open_connections
@@ -166,12 +164,10 @@ class HttpConnection(asyncio.Protocol):
             self._application(self._current)
 
     def write(self, data: bytes) -> None:
-        """Write if the client is still there."""
         if self._transport is not None:
             self._transport.write(data)
 
     def answered(self, keep_alive: bool) -> None:
-        """The current answer has ended: take the next request."""
         self._current = None
         if not keep_alive:
             self.close()
@@ -186,7 +182,6 @@ class HttpConnection(asyncio.Protocol):
             self._transport.abort()
 
     def close(self) -> None:
-        """Close after what has been written."""
         if self._transport is not None:
             self._transport.close()
 
@@ -204,12 +199,7 @@ _GENERATE = 0
 
 
 class RequestRefused(Exception):
-    """A request that is answered with an error.
-
-    Attributes:
-        status: of HTTP.
-        kind: the error's type as the engines name it.
-    """
+    """A request that is answered with an error, its `kind` as the engines name it."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
@@ -223,10 +213,10 @@ class CompletionRequest:
     Attributes:
         prompts: token ids of each.
         output_tokens: how many to generate for each.
+        finish_reasons: why each ends: ``length``, or ``stop`` where the answer ends by itself.
         were_text: whether a tokeniser had to make the prompts.
         greedy: whether the answers are those of a model, see `answers`; else words of no meaning.
         logprobs: likeliest tokens that are told with each; 0: none.
-        finish_reasons: why each ends: ``length``, or ``stop`` where the answer ends by itself.
     """
 
     chat: bool
@@ -242,10 +232,9 @@ class CompletionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What a server accepts.
+    """Limits that a server sets.
 
     Attributes:
-        dialect: whether a model's name is checked, and the templates of the refusals.
         models: names under which it serves.
         context: prompt + answer, tokens.
         pool: the same, by the KV cache of a replica.
@@ -261,7 +250,12 @@ class Limits:
 
 def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionRequest:
     """Read and check a request; raises `RequestRefused`."""
-    document = _document(body)
+    try:
+        document = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise RequestRefused(400, "BadRequestError", f"the body is not JSON: {error}") from error
+    if not isinstance(document, dict):
+        raise RequestRefused(400, "BadRequestError", "the body is not a JSON object")
     if limits.dialect.checks_model and document.get("model", limits.models[0]) not in limits.models:
         message = limits.dialect.unknown_model.replace("{name}", str(document["model"]))
         raise RequestRefused(404, "NotFoundError", message)
@@ -295,16 +289,6 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionReques
     )
 
 
-def _document(body: bytes) -> dict[str, Any]:
-    try:
-        document = json.loads(body)
-    except (ValueError, RecursionError) as error:
-        raise RequestRefused(400, "BadRequestError", f"the body is not JSON: {error}") from error
-    if not isinstance(document, dict):
-        raise RequestRefused(400, "BadRequestError", "the body is not a JSON object")
-    return document
-
-
 def _count(document: dict[str, Any], name: str) -> int | None:
     value = document.get(name)
     if value is None:
@@ -315,14 +299,13 @@ def _count(document: dict[str, Any], name: str) -> int | None:
 
 
 def _logprobs(document: dict[str, Any], chat: bool) -> int:
-    """Return the number of likeliest tokens asked for: a number for completions, a switch and a number for chats."""
     if chat and not document.get("logprobs"):
         return 0
     return _count(document, "top_logprobs" if chat else "logprobs") or 0
 
 
 def _answer(prompt: list[int], wanted: int | None, least: int, natural: bool, limits: Limits) -> tuple[int, str]:
-    """Tokens to generate and the reason of the end; raises `RequestRefused` when they do not fit."""
+    """Return tokens to generate and the reason of the end; raises `RequestRefused` when they do not fit."""
     room = min(limits.context, limits.pool) - len(prompt)
     beyond_step = limits.step is not None and len(prompt) > limits.step
     if room < 1 or (wanted or 0) > room or beyond_step:
@@ -340,7 +323,7 @@ def _answer(prompt: list[int], wanted: int | None, least: int, natural: bool, li
 
 
 def is_predictable(tokens: Sequence[int]) -> bool:
-    """Return whether a prompt goes on as people write, so that a draft model often guesses right: it repeats itself.
+    """Return whether a prompt repeats itself as people do, so that a draft model often guesses right.
 
     Of prose and of code every tenth token and more follows the same token as the last time; of random words every
     fortieth at most, of random ids none.
@@ -354,12 +337,10 @@ def is_predictable(tokens: Sequence[int]) -> bool:
 
 
 def text_tokens(text: str) -> list[int]:
-    """Stand-in token ids of a text."""
     return [crc32(piece.encode("utf-8", "surrogatepass")) for piece in _PIECE.findall(text)] or [0]
 
 
 def _prompts(prompt: Any) -> list[list[int]]:
-    """A text, a list of texts, token ids, or a list of lists of token ids."""
     if isinstance(prompt, str):
         return [text_tokens(prompt)]
     if isinstance(prompt, list) and prompt:

@@ -28,7 +28,7 @@ from autotune.trial import Command, Failure, FailureKind
 
 @dataclass(frozen=True)
 class Emulation:
-    """What was asked of ``autotune emulate``, with names looked up.
+    """The question of ``autotune emulate``, with names looked up.
 
     Attributes:
         host, port: where to listen; None: as the engine's command line says.
@@ -90,19 +90,17 @@ class EmulatedLaunch:
 
     @property
     def fails_late(self) -> bool:
-        """True if it fails only once the weights are there: for memory, or by what no rule knows."""
+        """Return whether it fails only once the weights are there: for memory, or by what no rule knows."""
         return self.failure is not None and self.failure.kind in (FailureKind.OUT_OF_MEMORY, FailureKind.CRASHED)
 
     @property
     def startup_s(self) -> float:
-        """Seconds of the wall clock until it serves."""
         if self.asked.startup_s is not None:
             return self.asked.startup_s
         return startup_s(self.server, self.memory) / self.asked.speed
 
     @property
     def models(self) -> tuple[str, ...]:
-        """The names under which it serves."""
         named = self.parsed.args.get("served_model_name")
         if not named:
             return (self.parsed.model,)
@@ -110,7 +108,6 @@ class EmulatedLaunch:
 
     @property
     def host(self) -> str:
-        """Loopback unless something else was asked for."""
         typed = self.parsed.args["host"] if "host" in self.parsed.given else None
         host = self.asked.host or typed or "127.0.0.1"
         return "127.0.0.1" if host == "localhost" else str(host)
@@ -121,7 +118,7 @@ class EmulatedLaunch:
 
     @cached_property
     def scope(self) -> dict[str, Any]:
-        """The names of the card's expressions: effective knobs, model, hardware, what was parsed, and the server's."""
+        """Return the card's names: effective knobs, model, hardware, what was parsed, the server's."""
         figures = {"context": self.server.context_length, "memory_fraction": self.server.memory_fraction}
         return {
             **self.resolved.context.scope(self.resolved.effective.configuration.knobs),
@@ -132,22 +129,15 @@ class EmulatedLaunch:
 
     @cached_property
     def answers(self) -> AnswerSettings:
-        """Return the source of greedy answers on this launch; raises `BadInput`."""
         return AnswerSettings.read(self.asked.answers).of_launch(self.scope)
 
     @property
     def block_tokens(self) -> int:
-        """Tokens per block of the prefix cache."""
         return int(evaluate(self.card.block_tokens, self.scope))
 
 
 def prepare_launch(asked: Emulation, library: Library) -> EmulatedLaunch:
-    """Parse and understand the command line.
-
-    Raises:
-        Died: the engine's own parser refuses it.
-        BadInput: for what only we do not know (the model).
-    """
+    """Parse and understand the command line; raises `Died` where the engine refuses it, `BadInput` where only we do."""
     words = command_of(asked.engine_command)
     # A launcher may set the engine's variables in our environment instead of in front of the command.
     command = Command(words.argv, {**os.environ, **words.env})

@@ -22,7 +22,6 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
-from itertools import chain
 from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -97,8 +96,17 @@ def read_faults(option: str | None) -> dict[str, float]:
     """
     text = option if option is not None else os.environ.get(VARIABLE, "")
     values: dict[str, float] = {}
-    parts = [part.strip() for part in text.split(",")]
-    for part in filter(None, chain.from_iterable(_expanded(part) for part in parts)):
+    parts: list[str] = []
+    for part in text.split(","):
+        if part.strip().startswith("@"):
+            with suppress(FileNotFoundError):
+                path = Path(part.strip()[1:])
+                faults = path.read_text(encoding="utf-8").split(",")
+                path.unlink()
+                parts += faults
+        else:
+            parts.append(part)
+    for part in filter(None, map(str.strip, parts)):
         name, colon, value = part.partition(":")
         if name not in FAULTS:
             raise UnknownName("fault", name, FAULTS)
@@ -107,19 +115,6 @@ def read_faults(option: str | None) -> dict[str, float]:
         except ValueError as error:
             raise BadInput(f"--fault {part}: {value!r} is not a number; the default is {FAULTS[name]:g}") from error
     return values
-
-
-def _expanded(part: str) -> list[str]:
-    """The faults that one part of a list stands for: itself, or those of ``@FILE``, which is removed."""
-    if not part.startswith("@"):
-        return [part]
-    path = Path(part[1:])
-    try:
-        faults = path.read_text(encoding="utf-8").split(",")
-        path.unlink()
-    except FileNotFoundError:
-        return []
-    return [fault.strip() for fault in faults]
 
 
 def leak(megabytes: float) -> SharedMemory:
@@ -148,11 +143,7 @@ def flood(megabytes: float) -> None:
 
 
 class Log:
-    """Writes the engine's log, with ``{time}`` and ``{date}`` of the moment.
-
-    Args:
-        to_stderr: keep stdout free; else the log goes where the engine's goes.
-    """
+    """Write the engine's log, with ``{time}`` and ``{date}`` of the moment, to stderr if stdout must stay free."""
 
     def __init__(self, launch: EmulatedLaunch, port: int, to_stderr: bool) -> None:
         given = {name: launch.parsed.args[name] for name in sorted(launch.parsed.given) if name in launch.parsed.args}
@@ -175,14 +166,12 @@ class Log:
         self._stream: TextIO = sys.stderr if to_stderr or launch.card.stream == "stderr" else sys.stdout
 
     def lines(self, templates: Iterable[str], **more: object) -> None:
-        """Write lines."""
         now = self._now(more)
         text = "".join(f"{filled(template, now)}\n" for template in templates)
         if text:
             print(text, end="", file=self._stream, flush=True)
 
     def progress(self, template: str, **more: object) -> None:
-        """Write one state of a progress bar: it overwrites the one before on a terminal."""
         print("\r" + filled(template, self._now(more)), end="", file=sys.stderr, flush=True)
 
     def crash(self, message: str) -> Died:
@@ -263,7 +252,7 @@ async def slow_beside_others(engine: LiveEngine, share: float) -> None:
 
 
 def emulate(asked: Emulation, library: Library, as_json: bool = False) -> int:
-    """Start the server and serve until SIGTERM or SIGINT; returns the exit code that the engine would end with.
+    """Start the server and serve until a signal; return the exit code that the engine would end with.
 
     Args:
         as_json: print one object with the URL when it serves.

@@ -110,11 +110,10 @@ class FitTarget:
 
     @property
     def groups(self) -> dict[str, str]:
-        """The groups of factors that it tells about."""
         return groups_of(speed_card(self.setup.engine), self.setup.version, self.setup.hardware)
 
     def predicted(self, figures: Mapping[str, float]) -> dict[str, float]:
-        """The metrics of a simulated run with these figures; empty when it fails."""
+        """Return the metrics of a simulated run with these figures; empty when it fails."""
         setup = self.setup
         scope = {"model": setup.model, "hardware": setup.hardware, "gpus": setup.gpus}
         coefficients = adjusted(speed_card(setup.engine), figures, setup.version, setup.knobs, scope)
@@ -122,7 +121,7 @@ class FitTarget:
         return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
 
     def slopes(self, calibration: Calibration, factors: Sequence[Factor], predicted: Mapping[str, float]) -> Floats:
-        """Derivatives of the residuals by the logarithms of factors, shape (metrics, factors)."""
+        """Return the derivatives of the residuals by the logarithms of factors, shape (metrics, factors)."""
         moved = {which: np.append(_STEP * unit, 0.0) for which, unit in zip(factors, np.eye(len(factors)), strict=True)}
         setup = self.setup
         node = SteadyNode(setup.model, setup.hardware, setup.gpus, self.workload, calibration, moved)
@@ -139,7 +138,7 @@ class FitTarget:
         return slopes
 
     def residuals(self, predicted: Mapping[str, float]) -> list[float]:
-        """One per metric of `UNCERTAIN`; 0 for one that was not measured."""
+        """Return one per metric of `UNCERTAIN`; 0 for one that was not measured."""
         residuals = []
         for name, uncertain in UNCERTAIN.items():
             measured = self.metrics.get(name, 0.0)
@@ -178,7 +177,6 @@ class Predictor:
             worker.kill()
 
     def __call__(self, targets: Sequence[FitTarget], calibration: Calibration) -> list[dict[str, float]]:
-        """The metrics of each target by a calibration."""
         tasks: list[Task] = [(one, composed(packaged_physics(), calibration, one.groups)) for one in targets]
         missing = {_key(task): task for task in tasks if _key(task) not in self._known}
         if missing:
@@ -186,7 +184,7 @@ class Predictor:
         return [self._known[_key(task)] for task in tasks]
 
     def _simulated(self, tasks: Sequence[Task]) -> list[dict[str, float]]:
-        """Results of tasks in their order; whoever has done a few gets the next few."""
+        """Simulate tasks and keep their order; whoever has done a few gets the next few."""
         if not self._pipes:
             self._start()
         before, self._runs = self._runs, self._runs + len(tasks)
@@ -238,11 +236,7 @@ def _work(pipe: Connection, parent: int) -> None:
 
 
 class Problem:
-    """Fit the factors of some targets.
-
-    Args:
-        start: where the factors begin and what they are drawn to.
-    """
+    """Fit the factors of some targets, which are drawn to those of `start`."""
 
     def __init__(self, targets: Sequence[FitTarget], start: Calibration, predict: Predictor) -> None:
         self.targets, self.start, self.predict = targets, start, predict
@@ -255,31 +249,30 @@ class Problem:
         self._known: dict[bytes, tuple[Floats, Floats]] = {}
 
     def logs(self, calibration: Calibration) -> Floats:
-        """The logarithms of a calibration's factors, shape (factors,)."""
         return np.array([math.log(calibration.factor(which)) for which in self.factors])
 
     def calibration(self, x: Floats) -> Calibration:
-        """The start with these factors in it."""
+        """Return the start with these factors in it."""
         factors = {level: {g: dict(f) for g, f in groups.items()} for level, groups in self.start.factors.items()}
         for which, log in zip(self.factors, x.tolist(), strict=True):
             factors.setdefault(which.level, {}).setdefault(which.group, {})[which.figure] = math.exp(log)
         return self.start.model_copy(update={"factors": factors})
 
     def residuals(self, x: Floats) -> Floats:
-        """Shape (targets * metrics + factors,)."""
+        """Return the residuals, shape (targets * metrics + factors,)."""
         metrics = self.predict(self.targets, self.calibration(x))
         data = [r for target, its in zip(self.targets, metrics, strict=True) for r in target.residuals(its)]
         return np.concatenate([np.array(data), (x - self._centre) / self._spread])
 
     def at(self, x: Floats) -> tuple[Floats, Floats]:
-        """Residuals and Jacobian, kept for who asks for the same place again."""
+        """Return residuals and Jacobian, kept for who asks for the same place again."""
         key = x.tobytes()
         if key not in self._known:
             self._known = {key: (self.residuals(x), self.jacobian(x))}
         return self._known[key]
 
     def jacobian(self, x: Floats) -> Floats:
-        """Differences of the fast prediction, all factors of a target at once; shape (residuals, factors).
+        """Take differences of the fast prediction, all factors of a target at once; shape (residuals, factors).
 
         The full simulation's own would take a run for each factor and target, and have the jumps of its schedules.
         """
@@ -315,9 +308,7 @@ def _free(which: Factor, start: Calibration) -> bool:
 
 
 def fit(problem: Problem, guess: Calibration) -> Floats:
-    """The logarithms of the factors that explain the targets best while they stay near the start.
-
-    It is a maximum a posteriori estimate.
+    """Return the logarithms of the factors that explain the targets best near the start: maximum a posteriori.
 
     Args:
         guess: where to begin looking; it saves time and does not change what is looked for.
@@ -334,14 +325,10 @@ def fit(problem: Problem, guess: Calibration) -> Floats:
 
 
 def without(whole: Problem, x: Floats, out: Sequence[int]) -> Calibration:
-    """The calibration of a fit without some targets.
+    """Return the calibration of a fit without the targets at the positions `out`.
 
-    It begins at the whole fit's solution, where its Jacobian is known, and takes one Gauss-Newton step with it. Factors
-    that only the left-out targets tell about are back at their start.
-
-    Args:
-        x: the whole fit's solution.
-        out: positions of the targets that are left out.
+    It begins at the whole fit's solution `x`, where its Jacobian is known, and takes one Gauss-Newton step with it.
+    Factors that only the left-out targets tell about are back at their start.
     """
     kept = np.ones(len(whole.targets), dtype=bool)
     kept[list(out)] = False
@@ -371,7 +358,7 @@ class Missed:
 def errors_of(
     points: Sequence[Missed], covered: Iterable[Covered], before: PredictionErrors | None = None
 ) -> PredictionErrors:
-    """The errors to state for predictions from now on.
+    """Return the errors to state for predictions from now on.
 
     Args:
         before: of the calibration that the fit began with. It still answers for what it had measured, so nothing gets
@@ -401,7 +388,6 @@ def errors_of(
 
 
 def _stated(points: Sequence[Missed], metric: str, shared: float, before: ErrorSpread | None) -> ErrorSpread:
-    """State the errors of a metric that points support."""
     total = _scale([_foreseen(p, metric) for p in points if metric in p.errors])
     group, row = round(total * math.sqrt(shared), 3), round(total * math.sqrt(1.0 - shared), 3)
     if before is not None:
@@ -415,7 +401,7 @@ def _stated(points: Sequence[Missed], metric: str, shared: float, before: ErrorS
 
 
 def _foreseen(point: Missed, metric: str) -> float:
-    """The error of a prediction, where one was made: of throughput, by the fit that had not seen the workload.
+    """Return the error of a prediction: of throughput, where one was made, by the fit that had not seen the workload.
 
     A fit's own errors are too small, the more so the fewer points an engine has.
     """
@@ -441,7 +427,7 @@ def _shared(points: Sequence[Missed]) -> float:
 
 
 def _unseen(points: Sequence[Missed]) -> dict[str, float]:
-    """Return the variance of an unseen group: by how much its left-out errors are wider than the fit's own."""
+    """Return by how much an unseen group's left-out errors are wider than the fit's own, by kind."""
     added = {}
     for kind in _NEW:
         seen = [p for p in points if HEADLINE in p.errors and kind in p.unseen]
@@ -454,14 +440,14 @@ def _unseen(points: Sequence[Missed]) -> dict[str, float]:
 
 
 def _scale(errors: Sequence[float]) -> float:
-    """The standard deviation whose 90 % interval holds nine of ten errors."""
+    """Return the standard deviation whose 90 % interval holds nine of ten errors."""
     if not errors:
         return 0.5
     return max(_LEAST, float(np.quantile(np.abs(errors), 0.9)) / Z90)
 
 
 def _predicted_scale(errors: Sequence[float]) -> float:
-    """The same for errors of predictions, so that the next one lies within it with odds of 9 to 1."""
+    """Return the same for errors of predictions, so that the next one lies within it with odds of 9 to 1."""
     ordered = sorted(abs(e) for e in errors)
     rank = min(len(ordered), math.ceil(0.9 * (len(ordered) + 1)))
     return max(_LEAST, ordered[rank - 1] / Z90)
@@ -469,13 +455,13 @@ def _predicted_scale(errors: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What the simulated node says of one point, under the workload that was measured.
+    """A prediction of one point, under the workload that was measured.
 
     Attributes:
         metrics: under the names of `autotune.metrics.formulas`, with figures fitted to all points; empty where it is
             predicted not to run.
         low, high: ends of the 90 % interval of the total token throughput, tokens per second.
-        failure: why it is predicted not to run; None where it does.
+        failure: why it is predicted not to run.
         left_out: kind of group to the total token throughput with figures fitted to all points but those of this
             point's group; 0 where it is predicted not to run.
     """
@@ -488,22 +474,19 @@ class Predicted:
 
     @property
     def throughput(self) -> float:
-        """Total token throughput, tokens per second; 0 where it is predicted not to run."""
+        """Return the total token throughput, tokens per second; 0 where it is predicted not to run."""
         return self.metrics.get(HEADLINE, 0.0)
 
 
 def fitted_calibration(
     points: Sequence[MeasuredPoint], *, start: str, cross_validate: bool, progress: Notify
 ) -> tuple[Calibration, list[Predicted]]:
-    """Fit the factors to points, at least one of which ran; those that did not start are predicted, not fitted.
+    """Fit the factors to points, at least one of which ran, and predict all of them, in their order.
 
     Args:
         start: where the fit begins and what it is drawn to: ``shipped`` or ``physics``.
         cross_validate: leave out groups, to find how far off predictions of the unmeasured are; else the start's
             figures of that are kept.
-
-    Returns:
-        A calibration, and what it says of the points, in their order.
     """
     places = [place for place, point in enumerate(points) if point.failure is None]
     ran = [points[place] for place in places]
@@ -528,7 +511,6 @@ def fitted_calibration(
 
 
 def target_of(point: MeasuredPoint) -> FitTarget:
-    """A point with its weight in a fit."""
     # A mean of equivalent rows is surer than a single run; less so where they differ by more than runs should. The
     # variance of two values that lie a range r apart is r² / 2.
     noise = UNCERTAIN[HEADLINE] ** 2
@@ -539,7 +521,7 @@ def target_of(point: MeasuredPoint) -> FitTarget:
 def _cross_validated(
     points: Sequence[MeasuredPoint], problem: Problem, x: Floats, progress: Notify
 ) -> list[dict[str, float]]:
-    """Per point: kind of group -> total token throughput by a fit that has not seen its group, as in `Predicted`."""
+    """Return per point kind of group -> total token throughput by a fit that has not seen its group."""
     unseen: list[dict[str, float]] = [{} for _ in points]
     fits: dict[tuple[int, ...], list[dict[str, float]]] = {}  # groups of two kinds may have the same members
     for kind, named in groups(points).items():
@@ -573,14 +555,13 @@ def _covered(points: Sequence[MeasuredPoint]) -> list[Covered]:
 
 def predicted_by(points: Sequence[MeasuredPoint], calibration: Calibration) -> list[Predicted]:
     """Predict points by a calibration: metrics and interval, or a failure."""
-    return [_predicted(point, calibration) for point in points]
-
-
-def _predicted(point: MeasuredPoint, calibration: Calibration) -> Predicted:
-    outcome = replace(point.resolved, calibration=calibration).simulate(point.workload, 0)
-    if outcome.failure is not None:
-        return Predicted({}, 0.0, 0.0, outcome.failure.message)
-    metrics = {name: float(value) for name, value in outcome.metrics.items() if isinstance(value, int | float)}
-    subject = subject_of(point.resolved.setup, point.workload, point.metrics)
-    low, high = interval90(metrics[HEADLINE], sigma(calibration.errors, subject))
-    return Predicted(metrics, low, high)
+    predictions = []
+    for point in points:
+        outcome = replace(point.resolved, calibration=calibration).simulate(point.workload, 0)
+        if outcome.failure is not None:
+            predictions.append(Predicted({}, 0.0, 0.0, outcome.failure.message))
+            continue
+        metrics = {name: float(value) for name, value in outcome.metrics.items() if isinstance(value, int | float)}
+        subject = subject_of(point.resolved.setup, point.workload, point.metrics)
+        predictions.append(Predicted(metrics, *interval90(metrics[HEADLINE], sigma(calibration.errors, subject))))
+    return predictions

@@ -16,7 +16,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -84,7 +84,7 @@ class MeasuredRow:
 
     @cached_property
     def cold_start_s(self) -> float:
-        """Seconds at the beginning in which the server answered nobody; 0 where it was not cold, or is not known.
+        """Return the first seconds in which the server answered nobody; 0 where it was warm, or is not known.
 
         The first load after a start compiles and tunes kernels for the shapes that it brings. The simulated server is
         warm; a fit that sees a cold one would learn a slow engine.
@@ -107,7 +107,7 @@ class MeasuredRow:
 
     @property
     def warm(self) -> Mapping[str, float]:
-        """The metrics less the silent seconds: what the simulated server, which is warm, is compared with.
+        """Return the metrics less the silent seconds, as the simulated server is warm.
 
         Rates over the whole run grow, times from the sending of a request shrink; what happens between tokens stays.
         """
@@ -127,7 +127,7 @@ class MeasuredRow:
 
     @cached_property
     def deductions(self) -> Mapping[str, float]:
-        """Factors by which its weight is reduced, by reason."""
+        """Return the factors by which its weight is reduced, by reason."""
         factors: dict[str, float] = {}
         if silent := self.cold_start_s:
             # Against a run of a warm server, by the variances of both.
@@ -145,7 +145,7 @@ class MeasuredRow:
 
     @property
     def weight(self) -> float:
-        """Weight of its squared error; 1 = a run like any other."""
+        """Return the weight of its squared error; 1 = a run like any other."""
         return math.prod(self.deductions.values())
 
 
@@ -159,12 +159,11 @@ class LeftOut:
 
 
 def model_name(model: ModelCard) -> str:
-    """The last part of a model's id."""
     return model.id.rstrip("/").rsplit("/", 1)[-1]
 
 
 def shape(workload: Workload) -> str:
-    """The class of a workload: its lengths and how it arrives, without the figures of the arrival.
+    """Name the class of a workload: its lengths and how it arrives, without the figures of the arrival.
 
     Points of one curve, 4 at a time to 128, are one class: a fit that knows one of them knows the others.
     """
@@ -188,9 +187,8 @@ class MeasuredPoint:
     """One effective configuration under one load, measured once or more.
 
     Attributes:
-        members: its rows.
-        metrics: geometric means over the members that have a metric, each less its own silent seconds; empty when it
-            did not start.
+        members: its rows; they differ in nothing that counts.
+        metrics: geometric means over the members, each less its own silent seconds; empty when it did not start.
         spread: ln of the highest total token throughput over the lowest; 0 for a single row.
         weight: of its squared error: the mean of the members'.
     """
@@ -202,12 +200,10 @@ class MeasuredPoint:
 
     @property
     def label(self) -> str:
-        """The members' labels: ``16+27``."""
         return "+".join(row.label for row in self.members)
 
     @property
     def resolved(self) -> ResolvedCommand:
-        """The first member as the measured version understands it; the others' differ in nothing that counts."""
         return self.members[0].resolved
 
     @property
@@ -216,7 +212,6 @@ class MeasuredPoint:
 
     @property
     def failure(self) -> str | None:
-        """The measured failure's text; None for a point that ran."""
         return self.members[0].failure
 
     @property
@@ -225,12 +220,11 @@ class MeasuredPoint:
 
     @property
     def era(self) -> str:
-        """The engine with the first two numbers of its version: ``vllm 0.11``."""
+        """Return the engine with the first two numbers of its version: ``vllm 0.11``."""
         return f"{self.engine} {'.'.join(map(str, Version(self.resolved.context.version).release[:2]))}"
 
     @property
     def gpu(self) -> str:
-        """The name of the node's hardware."""
         return self.resolved.context.hardware.name
 
     @property
@@ -239,12 +233,12 @@ class MeasuredPoint:
 
     @property
     def measured(self) -> float:
-        """Total token throughput, tokens per second, as measured: with the seconds in which nobody was answered."""
+        """Return the total token throughput, tokens per second, with the seconds in which nobody was answered."""
         return _geometric_mean([row.metrics[HEADLINE] for row in self.members])
 
 
 def points_of(rows: Sequence[MeasuredRow]) -> list[MeasuredPoint]:
-    """Rows with equivalent ones merged, in the order of the first of each."""
+    """Merge equivalent rows, in the order of the first of each."""
     equivalents: dict[tuple[str, ...], list[MeasuredRow]] = {}
     for row in rows:
         context = row.resolved.context
@@ -285,29 +279,26 @@ _KINDS = {"engine", "version", "gpu", "model"}
 def groups(points: Sequence[MeasuredPoint]) -> dict[str, dict[str, tuple[int, ...]]]:
     """Group the points that a cross-validation leaves out together: kind -> name -> places in the list, ascending.
 
-    Kinds are ``engine``, ``gpu``, ``workload``, ``curve`` (all loads of one shape), ``model`` (a family) and
-    ``version``; one of which the points know only one group is left out. Points that did not start are in a group too.
+    A kind of which the points know only one group is left out. Points that did not start are in a group too.
     """
-    kinds: dict[str, Callable[[MeasuredPoint], str]] = {
-        "engine": lambda point: point.engine,
-        "gpu": lambda point: point.gpu,
-        "workload": lambda point: point.workload.name,
-        "curve": lambda point: shape(point.workload),
+    kinds = {
+        "engine": [point.engine for point in points],
+        "gpu": [point.gpu for point in points],
+        "workload": [point.workload.name for point in points],
+        "curve": [shape(point.workload) for point in points],  # all loads of one shape
         # What an interval counts as one model: checkpoints and sizes of one family are built alike.
-        "model": lambda point: point.model.family,
-        "version": lambda point: point.era,
+        "model": [point.model.family for point in points],
+        "version": [point.era for point in points],
     }
     named: dict[str, dict[str, tuple[int, ...]]] = {}
-    for kind, name_of in kinds.items():
-        names = [name_of(point) for point in points]
+    for kind, names in kinds.items():
         if len(set(names)) > 1:
-            places = {name: tuple(i for i, other in enumerate(names) if other == name) for name in dict.fromkeys(names)}
-            named[kind] = places
+            named[kind] = {name: tuple(i for i, n in enumerate(names) if n == name) for name in dict.fromkeys(names)}
     return named
 
 
 def alone(points: Sequence[MeasuredPoint]) -> list[set[str]]:
-    """Per point the kinds of group whose leaving out leaves no engine, version, GPU or model of it unmeasured beside.
+    """Return per point the kinds whose leaving out leaves no engine, version, GPU or model of it unmeasured beside.
 
     The rows of an early DeepSeek-R1 are all that there is of some versions: what a fit without that model gets wrong of
     them says little of models.
@@ -342,12 +333,7 @@ _ENOUGH = 0.95
 
 
 def table_rows(path: Path, library: Library) -> Iterator[MeasuredRow | LeftOut]:
-    """The rows of a table.
-
-    Raises:
-        BadInput: it cannot be read.
-        MalformedFile: it is no such table, or has a figure that cannot be right.
-    """
+    """Read the rows of a table; raises `BadInput` or, with the row, `MalformedFile`."""
     try:
         text = path.read_text(encoding="utf-8-sig")
     except OSError as error:
@@ -398,11 +384,7 @@ def _csv_lines(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _table_row(source: str, line: int, cells: Mapping[str, Any], library: Library) -> MeasuredRow | LeftOut:
-    """Read a row's cells that hold something; left out where its engine, model, node or command is not understood.
-
-    Raises:
-        BadInput: a column that is unknown or missing, or a figure that cannot be right.
-    """
+    """Read a row's cells; raises `BadInput` for an unknown or missing column, or a figure that cannot be right."""
     for name in cells:
         if name not in METRICS and name not in _COLUMNS:
             raise UnknownName("column", name, (*_COLUMNS, *METRICS))
@@ -424,15 +406,14 @@ def _table_row(source: str, line: int, cells: Mapping[str, Any], library: Librar
         hardware, gpus = _node(str(cells["hardware"]), counts["gpus"], library)
         engine, version = as_measured(recognise(command.argv, library), str(cells["engine_version"]))
         model = library.model(str(cells["model"]) if "model" in cells else engine.parse(command, version).model)
-        context = Context(model, hardware, gpus, version, workload.longest_request)
-        resolved = resolve_for(engine, command, context)
+        resolved = resolve_for(engine, command, Context(model, hardware, gpus, version, workload.longest_request))
     except BadInput as error:
         return LeftOut(label, source, str(error))
     return MeasuredRow(label, source, resolved, workload, metrics, failure)
 
 
 def _node(text: str, gpus: int | None, library: Library) -> tuple[HardwareCard, int]:
-    """The card of a node, and how many of its GPUs were used: as given, as the name says, else all."""
+    """Return the card of a node, and how many of its GPUs were used: as given, as the name says, else all."""
     match = _NODE.fullmatch(text.strip())
     hardware = library.node(match[2].strip() if match else text.strip())
     used = gpus or (int(match[1]) if match else hardware.gpus)
@@ -444,7 +425,7 @@ def _node(text: str, gpus: int | None, library: Library) -> tuple[HardwareCard, 
 def _workload(
     cells: Mapping[str, Any], counts: Mapping[str, int | None], rate: float | None, library: Library
 ) -> Workload:
-    """The workload that was asked for: one that has a name, where it is the same, else one of its own."""
+    """Return the workload that was asked for: one that has a name, where it is the same, else one of its own."""
     arrival = arrival_of(counts["max_concurrency"], rate)
     if "workload" in cells:
         workload = load_workload(str(cells["workload"]), library)
@@ -463,12 +444,9 @@ def _workload(
 
 
 def _completed(workload: Workload, metrics: Mapping[str, float]) -> Workload:
-    """The load of the requests that came back.
+    """Return the load of the requests that came back; raises `BadInput` where too many did not.
 
     Where up to one request in twenty did not (a client out of file descriptors), the others were no load.
-
-    Raises:
-        BadInput: too many did not come back.
     """
     sent = sum(point.prompts for point in workload.points)
     completed = int(metrics.get("completed", sent))
@@ -480,11 +458,7 @@ def _completed(workload: Workload, metrics: Mapping[str, float]) -> Workload:
 
 
 def _number(name: str, value: Any) -> float | None:
-    """A figure; None where there is none.
-
-    Raises:
-        BadInput: text, NaN, infinity or a negative number.
-    """
+    """Read a figure, None where there is none; raises `BadInput` for text, NaN, infinity or a negative number."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     try:
@@ -497,7 +471,6 @@ def _number(name: str, value: Any) -> float | None:
 
 
 def _whole(name: str, value: Any) -> int | None:
-    """A whole number above 0; None where there is none."""
     figure = _number(name, value)
     if figure is not None and (figure != int(figure) or figure < 1):
         raise BadInput(f"{name} is {value!r}; a whole number above 0 is needed")
@@ -505,7 +478,7 @@ def _whole(name: str, value: Any) -> int | None:
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, float]:
-    """The metrics of a row that ran; a gap between tokens of 0 ms is one that nobody measured, and left out.
+    """Read the metrics of a row that ran; a gap between tokens of 0 ms is one that nobody measured, and left out.
 
     Raises:
         BadInput: a metric that is missing, no number, or in another unit than its name says.
@@ -547,27 +520,19 @@ def _check_units(metrics: Mapping[str, float], duration: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What files and studies gave."""
+    """Rows that files and studies gave, and those that were left out."""
 
     rows: tuple[MeasuredRow, ...]
     left_out: tuple[LeftOut, ...]
 
 
 def read_file(path: Path) -> Reading:
-    """The rows of a table.
-
-    Raises:
-        BadInput: it cannot be read, is no such table, or has a figure that cannot be right (with file and row).
-    """
+    """Read a table; raises `BadInput` (with file and row) where it cannot be read or cannot be right."""
     return _sorted(table_rows(path, Library()))
 
 
 def read(files: Sequence[Path], studies: Sequence[str], home: Home, *, allow_unmeasured: bool = False) -> Reading:
-    """The rows of files and studies together; each file and study counts once.
-
-    Raises:
-        BadInput: nothing was named, something cannot be read, or no row can be used.
-    """
+    """Read files and studies together, each once; raises `BadInput` where none was named, or no row can be used."""
     if not files and not studies:
         raise BadInput("nothing to learn from: name measurements with --data FILE, or a study with --study NAME")
     library = Library()
@@ -578,33 +543,26 @@ def read(files: Sequence[Path], studies: Sequence[str], home: Home, *, allow_unm
         rows += study_rows(home, name, allow_unmeasured)
     reading = _sorted(rows)
     if not any(row.failure is None for row in reading.rows):
-        first = reading.left_out[0] if reading.left_out else None
-        why = (
-            f"; the first of {len(reading.left_out)} that were left out, {first.label}: {first.reason}" if first else ""
-        )
+        out = [f"{one.label}: {one.reason}" for one in reading.left_out]
+        why = f"; the first of {len(out)} that were left out, {out[0]}" if out else ""
         raise BadInput(f"no row with measured metrics can be used{why}")
     return reading
 
 
 def _sorted(rows: Iterable[MeasuredRow | LeftOut]) -> Reading:
     rows = list(rows)
-    return Reading(
-        tuple(row for row in rows if isinstance(row, MeasuredRow)),
-        tuple(row for row in rows if isinstance(row, LeftOut)),
-    )
+    kept = tuple(row for row in rows if isinstance(row, MeasuredRow))
+    return Reading(kept, tuple(row for row in rows if isinstance(row, LeftOut)))
 
 
 def study_rows(home: Home, study: str, allow_unmeasured: bool = False) -> Iterator[MeasuredRow | LeftOut]:
-    """The launches of a study: a row per workload of a complete one, a row of a failed one.
+    """Read the launches of a study: a row per workload of a complete one, a row of a failed one.
 
     Left out: measurements that did not count (state ``invalid``), failures that were not the configuration's, loads
     whose client did not keep up, and servers of somebody else, whose command is not known.
 
-    Args:
-        allow_unmeasured: take simulated, emulated and replayed launches as well.
-
     Raises:
-        BadInput: there is no such study, it has no launch, or its numbers were not measured.
+        BadInput: there is no such study, it has no launch, or (but for `allow_unmeasured`) was not measured.
     """
     spec = home.spec(study)
     path = home.study_folder(study) / RESULTS
@@ -624,25 +582,31 @@ def study_rows(home: Home, study: str, allow_unmeasured: bool = False) -> Iterat
 
 
 def _rows_of_launch(launch: Launch, spec: StudySpec, library: Library, path: Path) -> Iterator[MeasuredRow | LeftOut]:
-    stem = f"{spec.study}/{launch.trial.number:04d}"
+    stem, command, failed = f"{spec.study}/{launch.trial.number:04d}", launch.trial.command, launch.result.failure
     reason = _unusable(launch)
     if reason:
         yield LeftOut(stem, spec.study, reason)
         return
-    result, first = launch.result, launch.trial.workloads[0]
-    if result.failure is not None:
-        yield _launch_row(launch, spec, library, first, {}, stem)
-        return
-    for name, metrics in result.metrics.items():
+    first, failure = launch.trial.workloads[0], None if failed is None else f"{failed.kind.value}: {failed.message}"
+    for name, metrics in launch.result.metrics.items() if failed is None else [(first, {})]:
         label = stem if name == first else f"{stem} {name}"
         if metrics.get("client_bound"):
             yield LeftOut(label, spec.study, "its client did not keep up")
-        else:
-            try:
-                given = checked({metric: value for metric, value in metrics.items() if metric in METRICS})
-            except BadInput as error:
-                raise MalformedFile(path, f"launch {launch.trial.number}, {name}: {error}") from error
-            yield _launch_row(launch, spec, library, name, given, label)
+            continue
+        try:
+            known = {metric: value for metric, value in metrics.items() if metric in METRICS}
+            given = checked(known) if failed is None else {}
+        except BadInput as error:
+            raise MalformedFile(path, f"launch {launch.trial.number}, {name}: {error}") from error
+        try:
+            workload = load_workload(name, library)
+            engine, version = as_measured(recognise(command.argv, library), launch.trial.engine_version)
+            context = Context(spec.model, spec.hardware, spec.gpus, version, workload.longest_request)
+            resolved = resolve_for(engine, command, context)
+        except BadInput as error:
+            yield LeftOut(label, spec.study, str(error))
+            continue
+        yield MeasuredRow(label, spec.study, resolved, workload, given, failure, launch.result.evidence)
 
 
 def _unusable(launch: Launch) -> str:
@@ -653,18 +617,3 @@ def _unusable(launch: Launch) -> str:
         return f"its failure was not the configuration's ({result.failure.kind.value})"
     external = launch.trial.command.argv[:1] and launch.trial.command.argv[0].startswith("external:")
     return "somebody else's server, whose command is not known" if external else ""
-
-
-def _launch_row(
-    launch: Launch, spec: StudySpec, library: Library, workload_name: str, metrics: Mapping[str, float], label: str
-) -> MeasuredRow | LeftOut:
-    command, failed = launch.trial.command, launch.result.failure
-    failure = None if failed is None else f"{failed.kind.value}: {failed.message}"
-    try:
-        workload = load_workload(workload_name, library)
-        engine, version = as_measured(recognise(command.argv, library), launch.trial.engine_version)
-        context = Context(spec.model, spec.hardware, spec.gpus, version, workload.longest_request)
-        resolved = resolve_for(engine, command, context)
-    except BadInput as error:
-        return LeftOut(label, spec.study, str(error))
-    return MeasuredRow(label, spec.study, resolved, workload, metrics, failure, launch.result.evidence)

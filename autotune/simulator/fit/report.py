@@ -19,7 +19,7 @@ _TIMES = {"TTFT": "mean_ttft_ms", "TPOT": "mean_tpot_ms"}
 
 
 def table(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> str:
-    """A Markdown table with a line per point.
+    """Write a Markdown table with a line per point.
 
     *measured* is as measured, *warm* less the seconds in which a cold server answered nobody (empty where there were
     none); *ratio* and the ratios of times are predicted over warm. *spread* is that of equivalent rows: highest over
@@ -91,7 +91,7 @@ def layout(resolved: ResolvedCommand) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ErrorSummary:
-    """How far predictions are off, over points that ran; errors are shares of the measured value, None of no point.
+    """Errors over points that ran, as shares of the measured value; None of no point.
 
     Attributes:
         throughput: median |predicted / measured - 1| of the total token throughput; a point that is predicted not to
@@ -113,7 +113,6 @@ class ErrorSummary:
 
 
 def errors(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> ErrorSummary:
-    """Measure how far the predictions of points are off."""
     both = list(zip(points, predictions, strict=True))
     ran = [(point, predicted) for point, predicted in both if point.failure is None]
     failed = [predicted for point, predicted in both if point.failure is not None]
@@ -170,11 +169,7 @@ Pair = tuple[MeasuredPoint, Predicted]
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Points under one load, of one engine or of all.
-
-    Attributes:
-        spearman: rank correlation of measured and predicted total token throughput; None for fewer than 4 points.
-    """
+    """Points under one load, of one engine or of all; the rank correlation is None for fewer than 4 points."""
 
     name: str
     points: int
@@ -183,8 +178,6 @@ class Ranking:
 
 @dataclass(frozen=True, slots=True)
 class BestEngine:
-    """The engine of the best point of a model under a load, as measured and as predicted."""
-
     name: str
     measured: str
     predicted: str
@@ -196,14 +189,12 @@ class BestEngine:
 
 @dataclass(frozen=True, slots=True)
 class Rankings:
-    """Everything that can be said of order."""
-
     rankings: tuple[Ranking, ...]
     best_engine: tuple[BestEngine, ...]
 
 
 def rankings(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> Rankings:
-    """Orders at one load (model, node, workload); equivalent rows are one point, and what did not start has no rank."""
+    """Compare orders at one load (model, node, workload); what did not start has no rank."""
     at_one_load: dict[tuple[Hashable, ...], list[Pair]] = {}
     for point, predicted in zip(points, predictions, strict=True):
         if point.failure is None and point.weight >= _LEAST_WEIGHT:
@@ -221,7 +212,14 @@ def rankings(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) 
     subsets = [*((f"all engines, {name}", pairs) for name, pairs in of_several), *of_one]
     return Rankings(
         rankings=tuple(_ranking(name, pairs) for name, pairs in subsets if len(pairs) >= _LEAST),
-        best_engine=tuple(_best(name, pairs) for name, pairs in of_several),
+        best_engine=tuple(
+            BestEngine(
+                name,
+                measured=max(pairs, key=lambda pair: pair[0].metrics[HEADLINE])[0].engine,
+                predicted=max(pairs, key=lambda pair: pair[1].throughput)[0].engine,
+            )
+            for name, pairs in of_several
+        ),
     )
 
 
@@ -235,12 +233,6 @@ def _ranking(name: str, pairs: Sequence[Pair]) -> Ranking:
     if len(set(measured)) == 1 or len(set(predicted)) == 1:
         return Ranking(name, len(pairs), None)
     return Ranking(name, len(pairs), float(spearmanr(measured, predicted).statistic))
-
-
-def _best(name: str, pairs: Sequence[Pair]) -> BestEngine:
-    measured = max(pairs, key=lambda pair: pair[0].metrics[HEADLINE])[0]
-    predicted = max(pairs, key=lambda pair: pair[1].throughput)[0]
-    return BestEngine(name, measured.engine, predicted.engine)
 
 
 def ranking_lines(order: Rankings) -> list[str]:
