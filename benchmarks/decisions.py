@@ -147,7 +147,6 @@ class OneChallenger(CandidateSampler):
     """Suggests the candidate beside the baseline, once."""
 
     def suggest(self, history: History) -> Suggestion | None:
-        self.position = 1
         return None if history.spent(1) else Suggestion(1, None)
 
 
@@ -163,7 +162,7 @@ def play(index: int, seed: int) -> Played:
     with one_thread():
         while isinstance(step := plan.next(history), Step):
             number = len(history)
-            position = sampler.position if step.position is None else step.position
+            position = step.position
             score = truth[position] + scenario.drift * number / scenario.launches
             entry = Entry(
                 number, step.role, position, float(score + scenario.noise * rng.standard_normal()), violations={}

@@ -53,7 +53,7 @@ def play(index: int, seed: int) -> Outcome:
                 node = step.node if step.node in free else free[0]
                 free.remove(node)
                 running.append((now + math.exp(0.2 * rng.standard_normal()), len(history), node))
-                position = sampler.position if step.position is None else step.position
+                position = step.position
                 entry = Entry(len(history), step.role, position, pending=True, node=step.node)
                 history = replace(history, entries=(*history.entries, entry))
             if not running:

@@ -13,9 +13,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
-import optuna
 from landscape import Landscape, command_of
-from optuna.trial import TrialState
 
 from autotune.recommend import recommend
 from autotune.search.gp.kernels import ENGINE, Encoding, Kernels
@@ -72,23 +70,13 @@ def sampled(name: str) -> Loop:
     """One of the product's samplers without a plan: the baseline, then what it samples; no finals, no repeats."""
 
     def loop(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
-        optuna.logging.set_verbosity(optuna.logging.ERROR)
-        candidates, encoding = landscape.candidates, Encoding(landscape.candidates)
-        sampler = CandidateSampler(Kernels(encoding, landscape.priors), name, seed)
-        study = optuna.create_study(direction="maximize", sampler=sampler)
-        study.enqueue_trial(encoding.params(candidates.baseline))
+        candidates = landscape.candidates
+        sampler = CandidateSampler(Kernels(Encoding(candidates), landscape.priors), name, seed)
         history = History(landscape.spec, candidates, ())
         for number in range(min(max(budgets), len(candidates))):
-            sampler.suggest(history)
-            trial = study.ask()
-            params = trial.relative_params if number else encoding.params(candidates.baseline)
-            for knob in params:
-                trial.suggest_categorical(knob, encoding.values[knob])
-            position = sampler.position if number else candidates.baseline
+            suggestion = sampler.suggest(history) if number else None
+            position = suggestion.position if suggestion else candidates.baseline
             value = landscape.measure(position, 0, seed)
-            if value is None:
-                trial.set_constraint("starts", 1.0)
-            study.tell(trial, value, TrialState.PRUNED if value is None else TrialState.COMPLETE)
             score = None if value is None else math.log(value)
             entry = Entry(number, Role.SEARCH, position, score, violations={}, broke=value is None)
             history = replace(history, entries=(*history.entries, entry))

@@ -20,15 +20,13 @@ from optuna.storages.journal import BaseJournalBackend
 from optuna.trial import TrialState, create_trial
 
 from autotune.search import objective
+from autotune.search.gp.kernels import Encoding
 from autotune.search.plan import Step
-from autotune.search.sampler import CandidateSampler
+from autotune.search.sampler import STARTS
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.home import write_atomically
 from autotune.study.spec import StudySpec
 from autotune.trial import Command, Launch, Role, Trial
-
-STARTS = "starts"
-"""Constraint of every trial that failed to run: violated, so that samplers learn from it."""
 
 
 @dataclass
@@ -88,7 +86,7 @@ class Journal:
     Args:
         path: the journal.
         command_of: how a candidate's server is started.
-        sampler: asked where the candidate of a trial is not fixed.
+        encoding: of the candidates.
     """
 
     def __init__(
@@ -97,16 +95,15 @@ class Journal:
         spec: StudySpec,
         candidates: CandidateSet,
         command_of: Callable[[Candidate], Command],
-        sampler: CandidateSampler,
+        encoding: Encoding,
     ) -> None:
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self._spec, self._candidates, self._command_of, self._sampler = spec, candidates, command_of, sampler
-        self._encoding, self._backend = sampler.encoding, _Backend(path)
+        self._spec, self._candidates, self._command_of = spec, candidates, command_of
+        self._encoding, self._backend = encoding, _Backend(path)
         storage = JournalStorage(self._backend)
         self._study = optuna.create_study(
             study_name=spec.study,
             storage=storage,
-            sampler=sampler,
             direction="maximize" if objective.maximises(spec.objective) else "minimize",
         )
         # What optuna-dashboard calls the objective; its own function for that comes with the package alone.
@@ -139,35 +136,22 @@ class Journal:
         self._backend.save()
 
     def ask(self, step: Step) -> Trial:
-        """Begin the trial of a step; from here on an interrupted one is launched again.
-
-        The next number is its; a step without a position gets the sampler's choice.
-        """
-        if step.position is not None:
-            self._study.enqueue_trial(self._encoding.params(step.position))
-        asked = self._study.ask()
-        role, position = step.role, step.position
-        if position is None:
-            # Optuna asks its sampler when the parameters are read first.
-            position = self._sampler.position if asked.relative_params else None
-            assert position is not None, "the plan asks for a sampled candidate only where one is left"
-            if position in self._candidates.defaults:
-                role = Role.DEFAULT
-            elif position in self._candidates.starts:
-                role = Role.START
-        for name in self._encoding.params(position):
-            asked.suggest_categorical(name, self._encoding.values[name])
-        candidate = self._candidates.items[position]
+        """Begin the trial of a step under the next number; from here on an interrupted one is launched again."""
+        params = self._encoding.params(step.position)
+        # All its values are fixed: Optuna samples nothing.
+        self._study.enqueue_trial(params)
+        asked = self._study.ask({name: CategoricalDistribution(self._encoding.values[name]) for name in params})
+        candidate = self._candidates.items[step.position]
         trial = Trial(
             number=asked.number,
-            role=role,
+            role=step.role,
             configuration=candidate.configuration,
             engine_version=candidate.engine_version,
             command=self._command_of(candidate),
-            workloads=objective.workloads_of(self._spec, role),
+            workloads=objective.workloads_of(self._spec, step.role),
             launch_index=self._begun[candidate.fingerprint],
             node=step.node,
-            rungs=self._spec.rungs_of(role),
+            rungs=self._spec.rungs_of(step.role),
         )
         self._begun[candidate.fingerprint] += 1
         for name, value in _attributes(trial).items():

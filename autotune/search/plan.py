@@ -57,12 +57,12 @@ class Step:
 
     Attributes:
         role: why it is made.
-        position: of its candidate; None: the sampler's choice.
+        position: of its candidate.
         node: on which it must run; empty: on any.
     """
 
     role: Role
-    position: int | None
+    position: int
     node: str = ""
 
 
@@ -142,7 +142,7 @@ class Plan:
             node = finals.next_node(history, places) if contested else None
             if node is not None:
                 return Step(Role.CONTROL, history.candidates.baseline, node)
-            step = self._chosen(history, self._sampler.suggest(history), contested)
+            step = self._searched(history, contested)
         return step or self._after_search(history, budget, places)
 
     def _recipe(self, history: History, budget: int) -> Step | None:
@@ -161,16 +161,19 @@ class Plan:
         means = model_of(self._kernels, history.adjusted()).mean(np.array(recipes, dtype=np.int64))
         return Step(Role.START, recipes[int(means.argmax())])
 
-    def _chosen(self, history: History, suggestion: Suggestion | None, contested: bool) -> Step | None:
-        """A leader again, or what the sampler suggests; None where neither is worth a launch."""
+    def _searched(self, history: History, contested: bool) -> Step | None:
+        """Choose a leader again, or what the sampler suggests; None where neither is worth a launch."""
+        suggestion, candidates = self._sampler.suggest(history), history.candidates
         # Who expects nothing cannot weigh a launch of a leader against one of a new candidate.
-        repeat = self._repeat(history.adjusted(), suggestion) if suggestion or history.exhausted else None
-        if repeat is not None:
-            return Step(Role.SEARCH, repeat)
-        if history.exhausted:
+        if suggestion is None or self._sampler.expects:
+            repeat = self._repeat(history.adjusted(), suggestion)
+            if repeat is not None:
+                return Step(Role.SEARCH, repeat)
+        if suggestion is None or (contested and suggestion.little and len(history) >= LEAST_SEARCH):
             return None
-        little = contested and suggestion is not None and suggestion.little and len(history) >= LEAST_SEARCH
-        return None if little else Step(Role.SEARCH, None)
+        position = suggestion.position
+        start = Role.START if position in candidates.starts else Role.SEARCH
+        return Step(Role.DEFAULT if position in candidates.defaults else start, position)
 
     def _after_search(self, history: History, budget: int, places: Sequence[str]) -> Decision:
         """A check of a shorter command, or the first launch of the finals."""

@@ -1,21 +1,24 @@
-"""`CandidateSampler`: the sampler of a study, of valid candidates alone, none twice."""
+"""`CandidateSampler`: suggests valid candidates alone, none twice, by our Gaussian process or by Optuna's samplers."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import optuna
 from optuna.distributions import BaseDistribution, CategoricalDistribution
 from optuna.samplers import BaseSampler, GPSampler, NSGAIISampler, RandomSampler, TPESampler
-from optuna.trial import FrozenTrial, create_trial
+from optuna.trial import FrozenTrial, TrialState, create_trial
 
 from autotune.errors import BadInput
 from autotune.search.acquisition import Suggestion, suggest
 from autotune.search.front import suggest_front
 from autotune.search.gp.kernels import Kernels
-from autotune.search.history import History
+from autotune.search.history import Entry, History
+from autotune.trial import Scalar
+
+STARTS = "starts"
+"""Constraint of every trial that failed to run: violated, so that Optuna's samplers learn from it."""
 
 _OPTUNA: Mapping[str, Callable[[int], BaseSampler]] = {
     "tpe": lambda seed: TPESampler(seed=seed),
@@ -25,97 +28,56 @@ _OPTUNA: Mapping[str, Callable[[int], BaseSampler]] = {
 }
 
 
-class CandidateSampler(BaseSampler):
-    """Samples enumerated candidates: by our Gaussian process, or the ones nearest to what a sampler of Optuna's asks.
-
-    The Gaussian process learns from the launches themselves (`suggest`), which tell more than the value that Optuna
-    keeps of each; what Optuna asks for next is the candidate of the latest suggestion. Parameters that are no knobs of
-    the candidates are drawn at random.
+class CandidateSampler:
+    """Suggests enumerated candidates: by our Gaussian process, or the ones nearest to what a sampler of Optuna's asks.
 
     Args:
         kernels: the candidates, and the priors on them.
         name: one of `autotune.search.SAMPLERS`.
-        seed: with a trial's number it fixes every choice.
+        seed: with the number of launches it fixes every choice of Optuna's samplers.
 
     Attributes:
-        encoding: of the candidates.
-        position: of the candidate that was suggested or sampled last; None where there was none.
+        expects: it tells what a launch may add, as Optuna's samplers do not.
     """
 
     def __init__(self, kernels: Kernels, name: str = "gp", seed: int = 0) -> None:
-        self.encoding = kernels.encoding
         self._kernels, self._name, self._seed = kernels, name, seed
-        self._independent = RandomSampler(seed=seed)
-        self._free = np.ones(len(kernels.encoding), dtype=np.bool_)
-        self.position: int | None = None
+        self.expects = name == "gp"
 
     def suggest(self, history: History) -> Suggestion | None:
-        """Compute what is to be launched after a history: a function of its launches and the study's seed alone.
-
-        Returns:
-            None where nothing is left to try, or where a sampler of Optuna's chooses, which expects nothing.
-        """
-        self._free[:] = True
-        self._free[list(history.done_with)] = False
-        criterion = suggest if len(history.spec.goals) == 1 else suggest_front
-        chosen = None
-        if self._name == "gp" and not history.exhausted:
-            chosen = criterion(self._kernels, history.adjusted(), len(history))
-        self.position = chosen.position if chosen else None
-        return chosen
-
-    def reseed_rng(self) -> None:
-        """Reseed what draws parameters that are no knobs, as parallel workers need it."""
-        self._independent.reseed_rng()
-
-    def infer_relative_search_space(
-        self,
-        study: optuna.Study,  # noqa: ARG002
-        trial: FrozenTrial,  # noqa: ARG002
-    ) -> dict[str, BaseDistribution]:
-        """Return all knobs, each with the values that candidates have."""
-        values = self._kernels.encoding.values
-        return {name: CategoricalDistribution(choices) for name, choices in values.items()}
-
-    def sample_relative(
-        self, study: optuna.Study, trial: FrozenTrial, search_space: dict[str, BaseDistribution]
-    ) -> dict[str, Any]:
-        """Sample the knobs of a candidate that was not tried, without those that it leaves unset.
-
-        Raises:
-            ValueError: the study has several objectives.
-        """
-        self._raise_error_if_multi_objective(study)
-        if search_space.keys() - self._kernels.encoding.values.keys():
-            return {n: self.sample_independent(study, trial, n, one) for n, one in search_space.items()}
-        if self._name != "gp":
-            self.position = self._kernels.encoding.nearest(self._proposal(study, trial), self._free)
-        return {} if self.position is None else self._kernels.encoding.params(self.position)
-
-    def sample_independent(
-        self, study: optuna.Study, trial: FrozenTrial, param_name: str, param_distribution: BaseDistribution
-    ) -> Any:
-        """Draw a random value, of a parameter that is no knob of the candidates."""
-        self._raise_error_if_multi_objective(study)
-        return self._independent.sample_independent(study, trial, param_name, param_distribution)
-
-    def _proposal(self, study: optuna.Study, trial: FrozenTrial) -> Mapping[str, Any]:
-        """What a sampler of Optuna's would try next: usually no candidate.
-
-        It samples a space that is the same for every trial, so that a knob that is left unset has the value None.
-        """
-        encoding = self._kernels.encoding
+        """Compute what is to be launched after a history, a function of it alone; None where nothing is left to try."""
+        if history.exhausted:
+            return None
+        if self.expects:
+            criterion = suggest if len(history.spec.goals) == 1 else suggest_front
+            return criterion(self._kernels, history.adjusted(), len(history))
+        encoding, free = self._kernels.encoding, np.ones(len(self._kernels.encoding), dtype=np.bool_)
+        free[list(history.done_with)] = False
+        # A space that is the same for every trial, so that a knob that is left unset has the value None.
         space: dict[str, BaseDistribution] = {n: CategoricalDistribution(encoding.choices[n]) for n in encoding.names}
-        seed = int(np.random.default_rng([self._seed, trial.number]).integers(2**31))
-        flat = optuna.create_study(direction=study.direction, sampler=_OPTUNA[self._name](seed))
-        for one in study.get_trials(deepcopy=False)[: trial.number]:
-            if one.params:
-                params = {name: one.params.get(name) for name in space}
-                seen = create_trial(
-                    state=one.state, value=one.value, constraints=one.constraints, params=params, distributions=space
-                )
-                flat.add_trial(seen)
-        return flat.ask(space).params
+        seed = int(np.random.default_rng([self._seed, len(history)]).integers(2**31))
+        study = optuna.create_study(direction="maximize", sampler=_OPTUNA[self._name](seed))
+        for entry in history:
+            params = {name: encoding.params(entry.position).get(name) for name in space}
+            study.add_trial(_trial(entry, [str(slo) for slo in history.spec.slos], params, space))
+        return Suggestion(encoding.nearest(study.ask(space).params, free), None)
+
+
+def _trial(
+    entry: Entry, slos: Sequence[str], params: Mapping[str, Scalar], space: Mapping[str, BaseDistribution]
+) -> FrozenTrial:
+    """Tell a launch as Optuna's samplers learn most from it: one that failed to run is pruned, with a constraint."""
+    state, value, constraints = TrialState.FAIL, entry.score, dict[str, float]()
+    if entry.pending:
+        state = TrialState.RUNNING
+    elif entry.broke:
+        state, constraints = TrialState.PRUNED, {STARTS: 1.0}
+    elif entry.measured:
+        state = TrialState.COMPLETE
+        constraints = {slo: beyond for slo, beyond in (entry.violations or {}).items() if slo in slos}
+    return create_trial(
+        state=state, value=value, constraints=constraints, params=dict(params), distributions=dict(space)
+    )
 
 
 def check_installed(name: str) -> None:

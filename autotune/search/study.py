@@ -84,7 +84,7 @@ class Study:
             self._results = Results(folder / RESULTS)
             self._check_rows()
             path = folder / "optuna.journal"
-            self._journal = Journal(path, spec, candidates, command_of, sampler)
+            self._journal = Journal(path, spec, candidates, command_of, self._kernels.encoding)
             self._take_up(interrupted(path, candidates))
         except BaseException:
             self._lock.release()
@@ -111,14 +111,20 @@ class Study:
             # Those that can begin first, on their own nodes before others take these.
             trial = min(self._interrupted, key=lambda t: (t.node not in nodes, bool(t.node), t.node in busy))
             self._interrupted.remove(trial)
-            return self._hand_out(trial if trial.node in (*nodes, *busy) else replace(trial, node=""))
-        with one_thread():
-            decision = self._plan.next(self._history(self.launches, self._pending.values()), nodes)
-            if isinstance(decision, Step):
-                return self._hand_out(self._journal.ask(decision))
-        if isinstance(decision, Stop):
-            self.stop_reason, self.phase = decision.reason, "done"
-        return None
+            trial = trial if trial.node in (*nodes, *busy) else replace(trial, node="")
+        else:
+            with one_thread():
+                decision = self._plan.next(self._history(self.launches, self._pending.values()), nodes)
+            if isinstance(decision, Stop):
+                self.stop_reason, self.phase = decision.reason, "done"
+            if not isinstance(decision, Step):
+                return None
+            trial = self._journal.ask(decision)
+        baseline = self._candidates.items[self._candidates.baseline].fingerprint
+        trial = replace(trial, wants_answers=wants_answers(self._spec, trial, baseline, self.launches))
+        self._pending[trial.number] = trial
+        self.phase = _PHASES[trial.role]
+        return trial
 
     def tell(self, launch: Launch) -> None:
         """Keep a finished launch: it is on disk when this returns, in `results.jsonl` first.
@@ -166,13 +172,6 @@ class Study:
     def close(self) -> None:
         """Release the study's lock; the study can be opened again."""
         self._lock.release()
-
-    def _hand_out(self, trial: Trial) -> Trial:
-        baseline = self._candidates.items[self._candidates.baseline].fingerprint
-        trial = replace(trial, wants_answers=wants_answers(self._spec, trial, baseline, self.launches))
-        self._pending[trial.number] = trial
-        self.phase = _PHASES[trial.role]
-        return trial
 
     def _history(self, launches: Iterable[Launch], pending: Iterable[Trial] = ()) -> History:
         return History.of(self._spec, self._candidates, launches, pending)

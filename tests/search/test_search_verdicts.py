@@ -54,7 +54,7 @@ def duel(gain: float, sd: float, seed: int, launches: int = 22, slowdown: float 
     plan = Plan(KERNELS, OneChallenger(KERNELS))
     history = History(make_spec(launches=launches), PAIR, ())
     while isinstance(step := plan.next(history), Step):
-        position = 1 if step.position is None else step.position
+        position = step.position
         score = gain * (position == 1) + sd * rng.standard_normal() - slowdown * len(history)
         entry = Entry(len(history), step.role, position, score, violations={})
         history = History(history.spec, PAIR, (*history.entries, entry))
