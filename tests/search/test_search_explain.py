@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -18,7 +17,7 @@ from search_landscapes import Throughput, evaluate, grid, make_spec, opened, pla
 from autotune.metrics.formulas import Slo
 from autotune.recommend import recommend
 from autotune.search.decide.sequential_test import Spread
-from autotune.search.explain.explanation import contributions, most_telling, no_effect_by_data
+from autotune.search.explain.explanation import contributions, most_telling
 from autotune.search.gp.kernels import Encoding, Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import Entry, History
@@ -229,18 +228,3 @@ def test_a_knob_that_the_engine_ignores_is_told_by_its_own_word() -> None:
     assert row.reason.startswith("the engine ran with `auto` (launch")
     assert row.effect_percent is None
     assert "kv_cache_dtype" not in {c.knob for c in result.contributions}
-
-
-def test_a_knob_that_made_no_difference_is_told_with_its_interval_and_one_that_did_is_not() -> None:
-    rng = np.random.default_rng(0)
-    knobs = list(itertools.product((0, 1), repeat=4))
-    items = tuple(Candidate(Configuration("b", dict(zip("wxyz", row, strict=True))), "1") for row in knobs)
-    true = [0.3 * row[0] + 0.1 * row[1] for row in knobs]
-    scores = [(p, true[p] + 0.01 * rng.standard_normal()) for p in (*range(16), *range(16))]
-    history, model = known(scores, CandidateSet(items, 0, (0,)))
-    found = {row.knob: row for row in no_effect_by_data(history, model, 15, {"z"})}
-    assert found.keys() == {"y"}
-    row = found["y"]
-    assert row.launches == 32
-    assert row.ci95 is not None
-    assert -3.1 < row.ci95[0] < 0 < row.ci95[1] < 3.1

@@ -1,7 +1,6 @@
 """Explain a study: the contribution of each knob, knobs without effect, the regret, and what was learned of the node.
 
-All of it comes from one posterior after all launches. A knob did nothing where the engine says so, or where its effect,
-averaged over some of the launched configurations, lies within `LAUNCH_NOISE` of zero with 95 %.
+All of it comes from one posterior after all launches. A knob did nothing where a rule or the engine itself says so.
 
 A setting of the recommended command is put back to what the engine does by itself, all others stay; where it cannot go
 alone, with the smallest group of settings that makes a candidate (`simplify.ablations`). The engine cannot be put back
@@ -34,8 +33,6 @@ from autotune.trial import Launch, Scalar, Trial
 
 KnownNoEffects = Callable[[Trial], Sequence[NoEffect]]
 
-BASES = 3
-"""Launched configurations over which a knob's effect is averaged, the winner first."""
 LIKELY = 0.5
 """Least odds of starting and keeping the limits of a command that is launched to show what a setting adds."""
 _NAMED = 8
@@ -54,9 +51,7 @@ def explain(
     inert = [*no_effect_by_rule(history, launches, winner, no_effect_of), *no_effect_by_engine(history, launches)]
     if winner is None:
         return Explanation(inert=inert)
-    inert += no_effect_by_data(history, model, winner, {row.knob for row in inert})
-    rows = contributions(history, model, winner, judgement.spread)
-    return Explanation(contributions=rows, inert=inert)
+    return Explanation(contributions=contributions(history, model, winner, judgement.spread), inert=inert)
 
 
 def no_effect_by_rule(
@@ -93,75 +88,6 @@ def no_effect_by_engine(history: History, launches: Sequence[Launch]) -> list[No
             launches=count,
         )
     return list(rows.values())
-
-
-def no_effect_by_data(history: History, model: Posterior, winner: int, but: set[str]) -> list[NoEffect]:
-    """The knobs of the winner's engine that were launched at several values, and made no difference.
-
-    Args:
-        but: knobs to leave out.
-    """
-    items = history.candidates.items
-    engine = items[winner].configuration.engine
-    measured = np.array([p for p in history.by_position if history.scores(p)], dtype=np.int64)
-    means = dict(zip(measured.tolist(), model.mean(measured).tolist(), strict=True))
-    ran = [p for p in history.by_position if p in means and items[p].configuration.engine == engine]
-    names = {name for p in ran for name in items[p].configuration.knobs} - but
-    values = {n: dict.fromkeys(items[p].configuration.knobs.get(n) for p in [winner, *ran]) for n in sorted(names)}
-    several = {n: list(found) for n, found in values.items() if len(found) > 1}
-    bases = [winner, *sorted((p for p in ran if p != winner), key=lambda p: -means[p])][:BASES]
-    rows = []
-    for name, found in several.items():
-        effect = _effect(history, model, bases, name, found)
-        if effect is not None:
-            rows.append(
-                NoEffect(
-                    knob=name,
-                    values=found,
-                    reason=f"its effect is below {percent(LAUNCH_NOISE):.0f} % with 95 %",
-                    effect_percent=percent(effect[0]),
-                    ci95=percents(effect[0], Z * effect[1]),
-                    launches=sum(len(history.scores(p)) for p in ran),
-                )
-            )
-    return rows
-
-
-def _effect(
-    history: History, model: Posterior, bases: list[int], name: str, values: list[Scalar]
-) -> tuple[float, float] | None:
-    """A knob's largest effect against the winner's value, mean and deviation, if no value's matters; else None."""
-    usual, others = values[0], values[1:]
-    effects = []
-    for other in others:
-        pairs = [pair for base in bases if (pair := _pair(history, base, name, usual, other)) is not None]
-        if not pairs:
-            return None
-        effects.append(_mean_difference(model, pairs))
-    mean, sd = max(effects, key=lambda effect: abs(effect[0]) + Z * effect[1])
-    return (mean, sd) if abs(mean) + Z * sd <= LAUNCH_NOISE else None
-
-
-def _pair(history: History, base: int, name: str, usual: Scalar, other: Scalar) -> tuple[int, int] | None:
-    """A launched configuration with the one value of a knob and with the other, where both are candidates."""
-    candidates = history.candidates
-    configuration = candidates.items[base].configuration
-    names = [configuration.with_knobs(**{name: value}).fingerprint for value in (usual, other)]
-    if any(fingerprint not in candidates for fingerprint in names):
-        return None
-    one, two = (history.canonical(candidates.position(fingerprint)) for fingerprint in names)
-    return one, two
-
-
-def _mean_difference(model: Posterior, pairs: list[tuple[int, int]]) -> tuple[float, float]:
-    """The second against the first, averaged over pairs: mean and standard deviation."""
-    rows = sorted({position for pair in pairs for position in pair})
-    weights = np.zeros(len(rows))
-    for one, two in pairs:
-        weights[rows.index(two)] += 1 / len(pairs)
-        weights[rows.index(one)] -= 1 / len(pairs)
-    mean, covariance = model.joint(np.array(rows, dtype=np.int64))
-    return float(weights @ mean), math.sqrt(max(0.0, float(weights @ covariance @ weights)))
 
 
 ENGINE = "engine"
