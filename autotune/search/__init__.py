@@ -1,4 +1,4 @@
-"""What to launch next, and when to stop: `study.Study`.
+"""Decide what to launch next, and when to stop: `study.Study` hides the sampler, the finals and Optuna's journal.
 
 This package is the only importer of Optuna, which takes a second: only `study`, `plan`, `sampler` and `optuna_journal`
 import it.

@@ -40,7 +40,7 @@ _LEADERS = 12
 
 
 def model_of(kernels: Kernels, history: History) -> Posterior:
-    """The posterior of the score after a history; running launches count as if they came out as expected."""
+    """Return the posterior of the score after a history; running launches count as if they came out as expected."""
     return _posterior(kernels, history.measured, tuple(history.running), history.spec.seed)
 
 
@@ -48,14 +48,14 @@ def model_of(kernels: Kernels, history: History) -> Posterior:
 def _posterior(
     kernels: Kernels, measured: tuple[tuple[int, float], ...], running: tuple[int, ...], seed: int
 ) -> Posterior:
-    """The latest few are kept, as decisions share them."""
+    """Return the latest few are kept, as decisions share them."""
     if running:
         return _posterior(kernels, measured, (), seed).condition_on_pending(np.array(running, dtype=np.int64))
     return Posterior(kernels, [p for p, _ in measured], [s for _, s in measured], seed=seed)
 
 
 def _scaled(slo: Slo, history: History) -> list[tuple[int, float]]:
-    """Position and violation of launches: the logarithm of metric over limit where it exists, else over their size."""
+    """Scale violations by position: the logarithm of metric over limit where it exists, else over their size."""
     points = [(e.position, e.violations[str(slo)]) for e in history if e.violations and str(slo) in e.violations]
     if slo.limit > 0:
         sign = 1.0 if slo.sense == "<=" else -1.0
@@ -81,12 +81,12 @@ class Suggestion:
 
     @property
     def little(self) -> bool:
-        """Whether no launch is worth it: neither in the mean nor by plausible luck."""
+        """Tell whether no launch is worth it: neither in the mean nor by plausible luck."""
         return self.improvement is not None and self.improvement < GAIN and self.odds < PLAUSIBLE
 
 
 def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | None:
-    """The most promising candidate, or None when every candidate is spent.
+    """Return the most promising candidate, or None when every candidate is spent.
 
     Args:
         history: its scores less the offsets of their nodes.
@@ -118,7 +118,7 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
 
 
 def _apart(kernels: Kernels, history: History, rows: Ints) -> Floats:
-    """How new the values of candidates are, shape ``(rows,)``: the share of knobs whose value was launched least often.
+    """Return the share of each candidate's knobs whose value was launched least often, shape ``(rows,)``.
 
     Engines and layouts are knobs like the others here: each launch differs from all earlier ones in as many as it can.
     """
@@ -160,14 +160,14 @@ def shortlist(kernels: Kernels, posterior: Posterior, history: History, seed: Se
 
 
 def neighbours(kernels: Kernels, rows: Ints) -> Ints:
-    """The candidates that differ from some of these in one knob."""
+    """Return the candidates that differ from some of these in one knob."""
     codes = kernels.codes.astype(np.uint32)  # half as much to be read
     found = [np.flatnonzero((codes != codes[:, row, None]).sum(axis=0, dtype=np.uint16) == 1) for row in rows]
     return np.unique(np.concatenate(found)) if found else rows
 
 
 def p_runs(kernels: Kernels, history: History, rows: Ints) -> Floats:
-    """The probability that candidates start, by their priors and the launches; shape ``(rows,)``."""
+    """Return the probability that candidates start, by their priors and the launches; shape ``(rows,)``."""
     ran, broken = [p for p, _ in history.measured], [e.position for e in history if e.broke]
     out_of_memory = {e.position for e in history if e.out_of_memory}
     learned = p_starts(kernels.encoding, ran, broken, rows, out_of_memory, kernels.p_starts)
@@ -175,7 +175,7 @@ def p_runs(kernels: Kernels, history: History, rows: Ints) -> Floats:
 
 
 def p_feasible(kernels: Kernels, history: History, rows: Ints) -> Floats:
-    """The probability that candidates start and keep every SLO; shape ``(rows,)``."""
+    """Return the probability that candidates start and keep every SLO; shape ``(rows,)``."""
     return p_runs(kernels, history, rows) * p_keeps_slos(kernels, history, rows)
 
 
@@ -194,7 +194,7 @@ def expected_improvement(predicted: Sequence[tuple[float, Floats, Floats]], incu
 
 
 def p_keeps_slos(kernels: Kernels, history: History, rows: Ints) -> Floats:
-    """The probability that candidates keep every SLO, each modelled on its own metric; shape ``(rows,)``."""
+    """Return the probability that candidates keep every SLO, each modelled on its own metric; shape ``(rows,)``."""
     chance = np.ones(len(rows))
     for slo in history.spec.slos:
         if not (points := _scaled(slo, history)):

@@ -1,4 +1,4 @@
-"""How many launches a study may have, and how many of them are kept for the finals."""
+"""Count the launches that a study may have, and those that are kept for the finals."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ BASELINE_SHARE = 4
 
 
 def most_nodes(launches: int) -> int:
-    """The nodes that a budget is worth: each is launched on with the baseline first, at most a quarter in all.
+    """Return the nodes that a budget is worth: each is launched on with the baseline first, at most a quarter in all.
 
     40 launches are enough for ten nodes, 8 for two. One node is always used.
     """
@@ -33,7 +33,7 @@ def most_nodes(launches: int) -> int:
 
 
 def usable_nodes(nodes: Sequence[str], launches: int, known: Sequence[str] = ()) -> tuple[str, ...]:
-    """Those of some nodes on which a study should run, in their order: at most `most_nodes` with those it knows.
+    """Return those of some nodes on which a study should run, in their order: at most `most_nodes` with those it knows.
 
     Args:
         nodes: names of the nodes that there are.

@@ -46,7 +46,7 @@ def p_starts(
     out_of_memory: Collection[int] = (),
     foreseen: Floats | None = None,
 ) -> Floats:
-    """The probability that candidates start, shape ``(rows,)``.
+    """Return the probability that candidates start, shape ``(rows,)``.
 
     Args:
         ran: positions of the launches that ran.
@@ -71,7 +71,7 @@ def p_starts(
 def believed(
     encoding: Encoding, odds: Floats, doubts: Ints, ran: Sequence[int], broken: Sequence[int], rows: Ints
 ) -> Floats:
-    """The odds of starting by the priors, as far as the launches bear them out, shape ``(rows,)``.
+    """Return the odds of starting by the priors, as far as the launches bear them out, shape ``(rows,)``.
 
     Args:
         odds: shape ``(candidates,)``: as the priors tell them.
@@ -94,7 +94,7 @@ def believed(
 
 
 def _needs_as_much(encoding: Encoding, position: int, rows: Ints, more: bool = True) -> Bools:
-    """Which candidates differ from one only in having as much or more of what takes memory; or as much or less."""
+    """Tell which candidates differ from one only in having no less of what takes memory; or no more."""
     alike = np.ones(len(rows), dtype=np.bool_)
     for k in encoding.varying:
         name, codes, own = encoding.names[k], encoding.codes[rows, k], encoding.codes[position, k]
@@ -105,7 +105,7 @@ def _needs_as_much(encoding: Encoding, position: int, rows: Ints, more: bool = T
 
 
 def _traits(encoding: Encoding, position: int, rows: Ints) -> Floats:
-    """Which traits of one candidate each candidate has, 0 or 1, shape ``(rows, traits)``.
+    """Return which traits of one candidate each candidate has, 0 or 1, shape ``(rows, traits)``.
 
     A trait that every candidate has explains nothing and is left out.
     """
@@ -123,7 +123,7 @@ def _traits(encoding: Encoding, position: int, rows: Ints) -> Floats:
 
 
 def _shares_cause(has: Floats, candidates: int, failures: int, otherwise: float) -> Floats:
-    """The odds that each candidate has what made one launch fail, given the table of that launch's traits.
+    """Return the odds that each candidate has what made one launch fail, given the table of that launch's traits.
 
     The table's rows are the candidates, then so many launches that failed, then those that ran. The causes that a
     candidate shares are the pairs of its traits (k, l); k = l is the single trait. With m its row of the table, sums

@@ -94,14 +94,14 @@ def _worths(one: Posterior, two: Posterior, measured: Ints, rows: Ints) -> tuple
 
 
 def dominated(points: Floats) -> Bools:
-    """Which points another one beats in one coordinate and is not behind in the other, shape ``(points,)``."""
+    """Return which points another one beats in one coordinate and is not behind in the other, shape ``(points,)``."""
     no_better = np.all(points[:, None, :] <= points[None, :, :], axis=2)
     worse = np.any(points[:, None, :] < points[None, :, :], axis=2)
     return np.asarray(np.any(no_better & worse, axis=1), dtype=np.bool_)
 
 
 def non_dominated(points: Floats) -> Floats:
-    """The front of some points, by rising first and falling second coordinate, shape ``(points, 2)``."""
+    """Return the front of some points, by rising first and falling second coordinate, shape ``(points, 2)``."""
     return np.unique(points[~dominated(points)], axis=0)
 
 
@@ -112,7 +112,7 @@ def reference_point(front: Floats) -> Floats:
 
 
 def expected_growth(one: Mixture, two: Mixture, front: Floats, reference: Floats) -> Floats:
-    """By how much a candidate's two scores are expected to enlarge the area of a front, shape ``(candidates,)``.
+    """Return by how much a candidate's two scores are expected to enlarge the area of a front, shape ``(candidates,)``.
 
     Args:
         one, two: what is believed of the candidates' scores; more is better.
@@ -132,7 +132,7 @@ def _steps(front: Floats, reference: Floats) -> Iterator[tuple[float, float, flo
 
 
 def _above(posterior: Mixture, threshold: float) -> Floats:
-    """The expected improvement over a threshold (Jones et al. 1998)."""
+    """Return the expected improvement over a threshold (Jones et al. 1998)."""
     if threshold == np.inf:
         return np.zeros(1)
     return expected_improvement(posterior, threshold)

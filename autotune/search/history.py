@@ -1,4 +1,4 @@
-"""What has happened in a study so far, as decisions see it."""
+"""Keep what has happened in a study so far, as decisions see it."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Entry:
         return not (self.pending or self.broke or self.measured or self.too_slow)
 
     def without_result(self) -> Entry:
-        """The launch as one that says nothing, as others that ran beside it had a part in its result."""
+        """Return the launch as one that says nothing, as others that ran beside it had a part in its result."""
         return Entry(self.number, self.role, self.position, seconds=self.seconds, began_s=self.began_s, node=self.node)
 
 
@@ -138,7 +138,7 @@ class History:
         return [e for e in self.entries if e.role in roles]
 
     def before_finals(self) -> History:
-        """The history as it was when the finals began; all of it while they have not.
+        """Return the history as it was when the finals began; all of it while they have not.
 
         The baseline's launches that several nodes make while they wait for the end of the search belong to the finals.
         """
@@ -148,13 +148,13 @@ class History:
         return self.upto(first)
 
     def upto(self, count: int) -> History:
-        """The first launches alone."""
+        """Return the first launches alone."""
         # What later launches taught about equivalents holds for them too, or finals could be asked for without end.
         return replace(self, entries=self.entries[:count])
 
     @property
     def spread(self) -> Spread:
-        """The standard deviation of one launch, from configurations that were repeated, in the finals or before.
+        """Return the standard deviation of one launch, from configurations that were repeated, in the finals or before.
 
         A finalist was chosen for its launches in the search, so these differ from its fresh ones by more than noise.
         The baseline was not, and has one group.
@@ -173,7 +173,7 @@ class History:
 
     @cached_property
     def several(self) -> bool:
-        """Whether launches on more than one node were measured."""
+        """Tell whether launches on more than one node were measured."""
         return len({e.node for e in self.entries if e.measured and e.node}) > 1
 
     @cached_property
@@ -189,11 +189,11 @@ class History:
 
     @property
     def off_nodes(self) -> frozenset[str]:
-        """The nodes that are slower or faster than the rest beyond noise."""
+        """Return the nodes that are slower or faster than the rest beyond noise."""
         return frozenset(node for node, found in self.node_offsets.items() if found.off)
 
     def adjusted(self) -> History:
-        """The history with each score less the offset of its node; itself where there is one node."""
+        """Return the history with each score less the offset of its node; itself where there is one node."""
         if self.adjusted_by is not None or not self.several:
             return self
         offsets = {node: found.offset for node, found in self.node_offsets.items()}
@@ -208,11 +208,11 @@ class History:
         return found
 
     def canonical(self, position: int) -> int:
-        """The candidate for which the launches of a candidate count: itself, or its equivalent."""
+        """Return the candidate for which the launches of a candidate count: itself, or its equivalent."""
         return self.canonical_of.get(position, position)
 
     def at(self, position: int) -> list[Entry]:
-        """The launches that count for a candidate, equivalents included."""
+        """Return the launches that count for a candidate, equivalents included."""
         return self.by_position.get(self.canonical(position), [])
 
     @property
@@ -220,7 +220,7 @@ class History:
         return [e for e in self.entries if e.pending]
 
     def spent(self, position: int) -> bool:
-        """Whether the search is done with a candidate: measured, failed, running, given up, or an equivalent."""
+        """Tell whether the search is done with a candidate: measured, failed, running, given up, or an equivalent."""
         if position in self.canonical_of:
             return True
         entries = self.at(position)
@@ -233,21 +233,21 @@ class History:
 
     @property
     def running(self) -> list[int]:
-        """The candidates that run now, one for each launch."""
+        """Return the candidates that run now, one for each launch."""
         return [e.position for e in self.pending]
 
     @cached_property
     def done_with(self) -> frozenset[int]:
-        """The candidates with which the search is done, or that it may not launch."""
+        """Return the candidates with which the search is done, or that it may not launch."""
         return self.barred | {p for p in {*self.by_position, *self.canonical_of} if self.spent(p)}
 
     @property
     def exhausted(self) -> bool:
-        """Whether the search is done with every candidate."""
+        """Tell whether the search is done with every candidate."""
         return len(self.done_with) == len(self.candidates)
 
     def scores(self, position: int, *roles: Role) -> list[float]:
-        """The scores of a candidate's launches, of these roles only when any are given."""
+        """Return the scores of a candidate's launches, of these roles only when any are given."""
         return [score for _, score in self.node_scores(position, *roles)]
 
     def node_scores(self, position: int, *roles: Role) -> list[NodeScore]:
@@ -256,7 +256,7 @@ class History:
         return [(e.node, e.score) for e in entries if e.score is not None and (not roles or e.role in roles)]
 
     def evidence(self, position: int, *roles: Role) -> list[Entry]:
-        """The measured launches of a candidate of these roles, else of any; not those of nodes that were off.
+        """Return the measured launches of a candidate of these roles, else of any; not those of nodes that were off.
 
         Those count where there are no others.
         """
@@ -265,20 +265,20 @@ class History:
         return self.on_normal_nodes(chosen) or chosen
 
     def on_normal_nodes(self, entries: Iterable[Entry]) -> list[Entry]:
-        """The launches on nodes that are like the others."""
+        """Return the launches on nodes that are like the others."""
         return [e for e in entries if e.node not in self.off_nodes]
 
     def broke(self, position: int) -> bool:
         return any(e.broke for e in self.at(position))
 
     def crashed_once(self, position: int) -> bool:
-        """Whether all that is known of a candidate is one launch whose failure need not come again."""
+        """Tell whether all that is known of a candidate is one launch whose failure need not come again."""
         entries = self.at(position)
         known = [e for e in entries if not e.says_nothing]
         return len(known) == 1 and known[0].may_pass and len(entries) <= MAX_UNINFORMATIVE
 
     def keeps_slos(self, position: int, *roles: Role) -> bool:
-        """Whether a candidate keeps every SLO in the mean over its launches (of these roles, where it has any).
+        """Tell whether a candidate keeps every SLO in the mean over its launches (of these roles, where it has any).
 
         Those on nodes that were off do not count where there are others.
         """
@@ -292,7 +292,7 @@ class History:
 
     @cached_property
     def told_given_up(self) -> Mapping[int, tuple[GivenUp, ...]]:
-        """What launched candidates give up where their servers hold other requests than was predicted."""
+        """Return what launched candidates give up where their servers hold other requests than was predicted."""
         longest = {e.position: e.longest for e in self.entries if e.longest is not None}
         one, found = self.candidates, dict[int, tuple[GivenUp, ...]]()
         baseline = longest.pop(one.baseline, 0)
@@ -303,14 +303,14 @@ class History:
         return found
 
     def broken(self, position: int) -> frozenset[str]:
-        """The kinds of promises that a candidate breaks without being allowed to; none of the baseline's own."""
+        """Return the kinds of promises that a candidate breaks without being allowed to; none of the baseline's own."""
         if position == self.candidates.baseline:
             return frozenset()
         return frozenset(one.kind for one in self.given_up(position)) - frozenset(self.spec.allow)
 
     @cached_property
     def barred(self) -> frozenset[int]:
-        """The candidates that break a promise: they are neither searched nor recommended.
+        """Return the candidates that break a promise: they are neither searched nor recommended.
 
         Where `NONE_KEEPS` candidates that keep every promise failed, and none ran, the others are searched too, but for
         promises that no workload can speak for (`UNASKED`).
@@ -325,14 +325,14 @@ class History:
         return frozenset(p for p in found if self.broken(p) & UNASKED)
 
     def given_up(self, position: int) -> tuple[GivenUp, ...]:
-        """What a candidate gives up for speed, as launched, else as predicted."""
+        """Return what a candidate gives up for speed, as launched, else as predicted."""
         return self.told_given_up.get(position, self.candidates.given_up.get(position, ()))
 
 
 def _entry_of(
     spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Mapping[int, int], began_s: float = 0.0
 ) -> Entry:
-    """What a finished launch says; ``joined`` is position to that of its equivalent."""
+    """Return what a finished launch says; ``joined`` is position to that of its equivalent."""
     position, failure = candidates.position(launch.trial.configuration.fingerprint), launch.result.failure
     return Entry(
         number=launch.trial.number,
@@ -378,7 +378,7 @@ def _without_crashes(entries: Sequence[Entry], baseline: int) -> list[Entry]:
 
 
 def _is_real(launch: Launch) -> bool:
-    """Whether a server was launched, now or when it was recorded: what is computed fails again in the same way."""
+    """Tell whether a server was launched, now or when it was recorded: what is computed fails again in the same way."""
     return launch.result.evidence is not Evidence.SIMULATED
 
 
@@ -389,7 +389,7 @@ def _cause(failure: Failure) -> str:
 
 
 def _mean_violation(entries: Sequence[Entry], slo: str) -> float:
-    """By how much launches are beyond a limit in the mean; infinite where its metric is missing."""
+    """Return by how much launches are beyond a limit in the mean; infinite where its metric is missing."""
     values = [e.violations[slo] for e in entries if e.violations and slo in e.violations]
     # An SLO whose metric is missing is not kept: nothing shows that it is.
     return sum(values) / len(values) if values else float("inf")

@@ -1,4 +1,4 @@
-"""Whether the nodes that run a study are alike, and how launches on several of them are compared.
+"""Tell whether the nodes that run a study are alike, and compare launches on several of them.
 
 The baseline is launched on each node. A node whose mean is far from the median of all is off by that much: the search
 takes the scores of its launches less this offset. Once a second launch there says the same, nothing more runs there.
@@ -55,7 +55,7 @@ class ControlRun(Protocol):
 
 
 def one_at_a_time(control: Sequence[ControlRun]) -> str:
-    """Why launches may not run side by side; empty where they may, where that is not decided, or where none is alone.
+    """Say why launches may not run side by side; empty where they may, or where that is not decided.
 
     Args:
         control: the baseline's first launches on every place.
@@ -76,14 +76,14 @@ def one_at_a_time(control: Sequence[ControlRun]) -> str:
 
 
 def _ran_beside(run: ControlRun, others: Iterable[ControlRun]) -> bool:
-    """Whether another one of these launches ran for most of a launch."""
+    """Tell whether another one of these launches ran for most of a launch."""
     ends = run.began_s + run.seconds
     both_s = [min(ends, one.began_s + one.seconds) - max(run.began_s, one.began_s) for one in others if one is not run]
     return max(both_s, default=0.0) >= _BESIDE * run.seconds
 
 
 def open_places(control: Sequence[ControlRun], decided: str, places: Sequence[str]) -> Sequence[str]:
-    """Those of an executor's free places on which to launch next, in the order of the control; none: wait.
+    """Return those of an executor's free places on which to launch next, in the order of the control; none: wait.
 
     Args:
         decided: what `one_at_a_time` says.
@@ -124,17 +124,17 @@ class NodeOffset:
 
     @property
     def off(self) -> bool:
-        """Whether the node is said to be slower or faster than the others."""
+        """Tell whether the node is said to be slower or faster than the others."""
         return self.offset != 0 and self.launches >= LEAST_LAUNCHES
 
     @property
     def doubtful(self) -> bool:
-        """Whether another launch of the baseline there would settle it."""
+        """Tell whether another launch of the baseline there would settle it."""
         return self.offset != 0 and self.launches < LEAST_LAUNCHES
 
 
 def node_offsets(baseline: Mapping[str, Sequence[float]]) -> dict[str, NodeOffset]:
-    """The offset of each node from the median node; of two nodes from the faster one.
+    """Return the offset of each node from the median node; of two nodes from the faster one.
 
     The spread of a launch is the largest of what is usual, what repeats on one node show, and what the nodes'
     median absolute deviation shows.
@@ -158,7 +158,7 @@ def node_offsets(baseline: Mapping[str, Sequence[float]]) -> dict[str, NodeOffse
 
 
 def contrast(mine: Sequence[NodeScore], theirs: Sequence[NodeScore]) -> tuple[float, float]:
-    """The difference of two configurations' means by launches on the same nodes, and its information.
+    """Return the difference of two configurations' means by launches on the same nodes, and its information.
 
     The difference has the variance of one launch over the information, ``1 / (1/n + 1/m)`` summed over the nodes; 0
     where no node ran both, then the difference is that of all launches. On one node these are the plain figures.
@@ -176,7 +176,7 @@ def contrast(mine: Sequence[NodeScore], theirs: Sequence[NodeScore]) -> tuple[fl
 
 
 def planned(mine: Sequence[str], theirs: Sequence[str], more: int, off: Collection[str] = ()) -> float:
-    """The information of `contrast` after so many more launches, in pairs on the nodes that have had fewest.
+    """Return the information of `contrast` after so many more launches, in pairs on the nodes that have had fewest.
 
     Args:
         off: nodes where nothing more runs, unless there are no others.
@@ -191,7 +191,7 @@ def planned(mine: Sequence[str], theirs: Sequence[str], more: int, off: Collecti
 
 
 def additive_spread(launches: Sequence[tuple[Hashable, str, float]]) -> Spread:
-    """The spread of a launch where configurations and nodes each add a part of their own.
+    """Return the spread of a launch where configurations and nodes each add a part of their own.
 
     Args:
         launches: of each its configuration, node and score.

@@ -1,4 +1,4 @@
-"""What one launch says of the objective, of the second goal and of the SLOs.
+"""Read from one launch the objective, the second goal and the SLOs.
 
 The objective is a metric of one workload, or the weighted geometric mean of it over several: with values v and
 weights w its score is ``sum(w ln v) / sum(w)``. A gain in it is the weighted geometric mean of the gains, so that no
@@ -18,7 +18,7 @@ from autotune.trial import Launch, Metrics, Role, State
 
 
 def maximises(metric: str) -> bool:
-    """Whether more of a metric is better; raises `UnknownName` for a metric that does not exist."""
+    """Tell whether more of a metric is better; raises `UnknownName` for a metric that does not exist."""
     return METRICS[check_metric(metric)].maximise
 
 
@@ -31,13 +31,13 @@ def weights(spec: StudySpec) -> dict[str, float]:
 
 
 def on_workloads(spec: StudySpec) -> str:
-    """The objective's workload, or its workloads with their weights as ``--weights`` takes them."""
+    """Return the objective's workload, or its workloads with their weights as ``--weights`` takes them."""
     names = list(weights(spec))
     return names[0] if len(names) == 1 else ",".join(f"{name}={spec.weights[name]:g}" for name in names)
 
 
 def workloads_of(spec: StudySpec, role: Role) -> tuple[str, ...]:
-    """What a launch measures: in the search what decides, else everything. SLOs and the front are of the first."""
+    """Return the workloads that a launch measures: in the search what decides, else all."""
     if role in (Role.BASELINE, Role.FINAL):
         return spec.workloads
     needed = {*weights(spec), *(spec.workloads[:1] if spec.slos or spec.pareto else ())}
@@ -45,7 +45,7 @@ def workloads_of(spec: StudySpec, role: Role) -> tuple[str, ...]:
 
 
 def value(launch: Launch, metric: str, workload: str) -> float | None:
-    """A metric of a finished launch; None where no whole load gave a finite number of at least 0."""
+    """Return a metric of a finished launch; None where no whole load gave a finite number of at least 0."""
     if launch.result.state is not State.COMPLETE:
         return None
     number = launch.result.metrics.get(workload, {}).get(metric)
@@ -55,7 +55,7 @@ def value(launch: Launch, metric: str, workload: str) -> float | None:
 
 
 def score(spec: StudySpec, launch: Launch, workload: str | None = None) -> float | None:
-    """The natural logarithm of the objective, turned so that more is better; None where there is none.
+    """Return the natural logarithm of the objective, turned so that more is better; None where there is none.
 
     Logarithms, because effects and noise are factors, and because a gain in percent is a difference of scores.
 
@@ -73,13 +73,13 @@ def score(spec: StudySpec, launch: Launch, workload: str | None = None) -> float
 
 
 def second(spec: StudySpec, launch: Launch) -> float | None:
-    """The score of the second goal, in the shape of `score`; None where there is none."""
+    """Return the score of the second goal, in the shape of `score`; None where there is none."""
     number = second_value(spec, launch)
     return None if number is None or spec.pareto is None else score_of(spec.pareto, number)
 
 
 def second_value(spec: StudySpec, launch: Launch) -> float | None:
-    """The second goal's metric; None where it was not measured.
+    """Return the second goal's metric; None where it was not measured.
 
     Over several loads it is that of the lightest load, where a user is served fastest: the other end of the front.
     """
@@ -108,25 +108,25 @@ def _score(launch: Launch, metric: str, workload: str) -> float | None:
 
 
 def score_of(metric: str, number: float) -> float | None:
-    """The logarithm of a figure, turned so that more is better; None of what has none."""
+    """Return the logarithm of a figure, turned so that more is better; None of what has none."""
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
         return None
     return math.log(number) if maximises(metric) else -math.log(number)
 
 
 def from_score(spec: StudySpec, score_: float, metric: str | None = None) -> float:
-    """The value of a score, of the objective or of another metric."""
+    """Return the value of a score, of the objective or of another metric."""
     return value_of(metric or spec.objective, score_)
 
 
 def value_of(metric: str, score_: float) -> float:
-    """The inverse of `score_of`."""
+    """Return the inverse of `score_of`."""
     # Twelve digits: what was measured once comes back as it was.
     return float(f"{math.exp(score_ if maximises(metric) else -score_):.12g}")
 
 
 def achieved(spec: StudySpec, launch: Launch) -> float | None:
-    """The objective's value in a launch; None where it has no score."""
+    """Return the objective's value in a launch; None where it has no score."""
     shares = weights(spec)
     if len(shares) > 1:
         mean = score(spec, launch)
@@ -170,18 +170,18 @@ def violations(spec: StudySpec, launch: Launch) -> dict[str, float]:
 
 
 def too_slow(spec: StudySpec, launch: Launch) -> bool:
-    """Whether a launch was measured and has no capacity: the lightest load breaks an SLO."""
+    """Tell whether a launch was measured and has no capacity: the lightest load breaks an SLO."""
     measured = launch.result.state is State.COMPLETE and bool(spec.load_key)
     return measured and without_capacity(launch.result.metrics.get(spec.workloads[0], {}))
 
 
 def lightest_load(spec: StudySpec, launch: Launch) -> float | None:
-    """The lightest load of a load search; None where there was none."""
+    """Return the lightest load of a load search; None where there was none."""
     curve = launch.result.metrics.get(spec.workloads[0], {}).get(CURVE) if spec.load_key else None
     return float(curve[0][spec.load_key]) if curve else None
 
 
 def broke(launch: Launch) -> bool:
-    """Whether the configuration itself failed (a port in use or a lost node is not its fault)."""
+    """Tell whether the configuration itself failed (a port in use or a lost node is not its fault)."""
     failure = launch.result.failure
     return launch.result.state is State.FAILED and (failure is None or failure.blames_the_configuration)

@@ -185,7 +185,7 @@ def _outcome(spec: StudySpec, launch: Launch) -> tuple[TrialState, float | None,
 
 
 def _second(spec: StudySpec, launch: Launch) -> Mapping[str, float]:
-    """The second goal's metric: Optuna's pruning and constraints want one objective, so it is an attribute."""
+    """Return the second goal's metric: Optuna's pruning and constraints want one objective, so it is an attribute."""
     number = objective.second_value(spec, launch)
     return {} if number is None else {spec.goals[-1]: number}
 

@@ -1,4 +1,4 @@
-"""What to launch next: a pure function of what has been launched.
+"""Decide what to launch next: a pure function of what has been launched.
 
 The order is baseline, a vendor's recipe, search, checks of shorter commands, finals, then the winner without settings
 that are in doubt, and with other single knobs put back. Baseline and recipe alone have a fixed place. The search
@@ -108,7 +108,7 @@ class Plan:
         self._kernels, self._sampler = kernels, sampler
 
     def next(self, history: History, nodes: Sequence[str] = ()) -> Decision:
-        """The next launch, given the finished and the running ones.
+        """Return the next launch, given the finished and the running ones.
 
         Args:
             nodes: those that may run it; empty: one place without a name.
@@ -146,7 +146,7 @@ class Plan:
         return step or self._after_search(history, budget, places)
 
     def _recipe(self, history: History, budget: int) -> Step | None:
-        """The vendors' recipe that is expected to be the fastest, where none was launched and the search has room.
+        """Return the vendors' recipe that is expected to be the fastest, where the search has room for one.
 
         Of each engine the first that is not the baseline, as `--baseline recipe` takes the first.
         """
@@ -176,7 +176,7 @@ class Plan:
         return Step(Role.DEFAULT if position in candidates.defaults else start, position)
 
     def _after_search(self, history: History, budget: int, places: Sequence[str]) -> Decision:
-        """A check of a shorter command, or the first launch of the finals."""
+        """Return a check of a shorter command, or the first launch of the finals."""
         # The baseline's launches say nothing of which configuration is the finalist.
         waits_for = [e for e in history.pending if not (places and e.role in BASELINE_ROLES)]
         check = None if waits_for and not places else self._check(history, budget)
@@ -185,7 +185,7 @@ class Plan:
         return check or self._finals(history, places)
 
     def _repeat(self, history: History, suggestion: Suggestion | None) -> int | None:
-        """The leader whose next launch is worth the stated gain, and no less than that of a new candidate."""
+        """Return the leader whose next launch is worth the stated gain, and no less than that of a new candidate."""
         position, expected = (suggestion.position, suggestion.improvement) if suggestion else (None, None)
         spread = history.spread.sd
         # A launch moves what is known of one that was launched by less than the spread of a launch.
@@ -195,7 +195,7 @@ class Plan:
         return leader if worth >= max(GAIN, new if expected is None else expected) else None
 
     def _check(self, history: History, budget: int) -> Step | None:
-        """A shorter command than the leader's, as long as the finals keep their share."""
+        """Return a shorter command than the leader's, as long as the finals keep their share."""
         if len(history) >= before_finals(budget, LEAST_FINALS):
             return None
         scores = history.adjusted()
@@ -224,7 +224,7 @@ class Plan:
         return step or (Wait() if history.pending else Stop(self._ending(history)))
 
     def _finalist(self, history: History, searched: History) -> int | None:
-        """The best of the search, by launches before the finals alone; one that fell gives way to the next."""
+        """Return the best of the search, by launches before the finals alone; one that fell gives way to the next."""
         scores = searched.adjusted()
         model = model_of(self._kernels, scores)
         leaders = sorted(ranked(model, scores), key=lambda p: finals.suspected(history, p))
@@ -237,7 +237,7 @@ class Plan:
         return None
 
     def _shorter_first(self, scores: History, model: Posterior, leader: int, spare: bool) -> Sequence[int]:
-        """A leader and its shorter commands, the one to put to the test first: without any coin toss.
+        """Return a leader and its shorter commands, the one to put to the test first: without any coin toss.
 
         Where there is none to lose, that is a shorter one that is expected to be as good, if there are launches for it.
 
@@ -258,7 +258,7 @@ class Plan:
         return plain, short, leader
 
     def _open(self, history: History, finalist: int) -> bool:
-        """Whether the finals have not decided about a finalist."""
+        """Tell whether the finals have not decided about a finalist."""
         base = history.candidates.baseline
         if not history.scores(base):
             return len(finals.finals_of(history, finalist)) < WITHOUT_BASELINE
@@ -274,7 +274,7 @@ class Plan:
         return None if found is None else Step(Role.FINAL, *found)
 
     def _next_without(self, history: History, left: int, places: Sequence[str]) -> Decision | None:
-        """The winner without a setting that is not shown to add anything, on the node that ran it most."""
+        """Return the winner without a setting that is not shown to add anything, on the node that ran it most."""
         scores = history.adjusted()
         judgement = judge(scores)
         if judgement.winner is None or judgement.verdict not in (Verdict.BETTER, Verdict.UNOPPOSED):
@@ -287,7 +287,7 @@ class Plan:
         return Wait() if history.pending else Step(Role.FINAL, position, max(places, key=ran.count, default=""))
 
     def _next_ablation(self, history: History) -> Step | None:
-        """The winner with a knob put back, the most telling first; only where the winner's gain is real."""
+        """Return the winner with a knob put back, the most telling first; only where the winner's gain is real."""
         judgement = judge(history)
         if judgement.winner is None or judgement.verdict not in (Verdict.BETTER, Verdict.UNOPPOSED):
             return None
@@ -318,7 +318,7 @@ class Plan:
 
 
 def _cause_of_all(history: History) -> str | None:
-    """The one cause for which every launch failed, of every engine; None where there is hope."""
+    """Return the one cause for which every launch failed, of every engine; None where there is hope."""
     done = [e for e in history if not e.pending]
     items = history.candidates.items
     untried = {item.configuration.engine for item in items} - {items[e.position].configuration.engine for e in done}
@@ -331,7 +331,7 @@ def _cause_of_all(history: History) -> str | None:
 
 
 def _places(history: History, nodes: Sequence[str]) -> Sequence[str]:
-    """Those of the nodes on which to launch: not those that are off, unless no other is left and nothing runs."""
+    """Return the nodes on which to launch: not those that are off, unless no other is left and nothing runs."""
     control = [e for e in history.of_role(Role.BASELINE) if e.position == history.candidates.baseline]
     nodes = open_places(control, history.one_at_a_time, nodes)
     off, launches = history.off_nodes, history.spec.launches
@@ -342,7 +342,7 @@ def _places(history: History, nodes: Sequence[str]) -> Sequence[str]:
 
 
 def _baseline(history: History, places: Sequence[str]) -> Step | None:
-    """The baseline where it is to be launched first: once on every node, and again where it crashed."""
+    """Return the baseline where it is to be launched first: once on every node, and again where it crashed."""
     base = history.candidates.baseline
     again = history.crashed_once(base)
     if not places:
@@ -355,14 +355,14 @@ def _baseline(history: History, places: Sequence[str]) -> Step | None:
 
 
 def _unmeasured_prediction(history: History) -> Step | None:
-    """The first command of predictions to be measured that was not launched yet."""
+    """Return the first command of predictions to be measured that was not launched yet."""
     untried = (p for p in range(len(history.candidates)) if history.spec.verifies and not history.at(p))
     position = next(untried, None)
     return None if position is None else Step(Role.SEARCH, position)
 
 
 def _meanwhile(history: History, places: Sequence[str]) -> Decision:
-    """What to do while the last launches of the search run: the baseline's half of a pair of the finals, on a node."""
+    """Launch the baseline's half of a pair of the finals, on a node, while the last launches of the search run."""
     base = history.candidates.baseline
     node = finals.next_control_node(history, places) if challengers(history) and history.feasible(base) else None
     return Wait() if node is None else Step(Role.CONTROL, base, node)

@@ -48,7 +48,7 @@ def times(slo: Slo, value: float) -> float:
 
 
 def _beyond(slo: Slo, launch: Entry) -> float:
-    """The logarithm of `times`; minus infinity where the launch does not tell the metric."""
+    """Return the logarithm of `times`; minus infinity where the launch does not tell the metric."""
     violation = (launch.violations or {}).get(str(slo))
     if violation is None:
         return -math.inf

@@ -22,13 +22,13 @@ _CHANCES = np.exp(-0.5 * _POINTS**2) / np.exp(-0.5 * _POINTS**2).sum()
 
 
 def challengers(history: History) -> list[int]:
-    """The configurations other than the baseline that ran, kept the limits and may be recommended."""
+    """Return the configurations other than the baseline that ran, kept the limits and may be recommended."""
     others = (p for p in history.by_position if p != history.candidates.baseline)
     return [p for p in others if history.feasible(p) and p not in history.barred]
 
 
 def ranked(model: Posterior, history: History) -> list[int]:
-    """The challengers, the best by the model's mean first."""
+    """Return the challengers, the best by the model's mean first."""
     positions = challengers(history)
     if not positions:
         return []
@@ -52,7 +52,7 @@ def gradients(means: Floats, covariance: Floats, noise: float) -> Floats:
 def next_repeat(
     model: Posterior, history: History, noise: float, candidate: int | None = None
 ) -> tuple[int, float, float]:
-    """The leader to launch again, what that is worth, and what a launch of a new candidate is worth by this model.
+    """Return the leader to launch again, what that is worth, and what a launch of a new candidate is worth.
 
     The baseline is something to choose, but its turn comes in the finals.
 

@@ -92,7 +92,7 @@ class Study:
 
     @property
     def launches(self) -> Sequence[Launch]:
-        """The finished launches, by number."""
+        """Return the finished launches, by number."""
         rows = counted(self._results.launches, self._spec.finals_from)
         return sorted(rows, key=lambda launch: launch.trial.number)
 
@@ -159,14 +159,14 @@ class Study:
 
     @property
     def off_nodes(self) -> Mapping[str, str]:
-        """The nodes that are slower or faster than the others beyond noise, with the reason to retire them."""
+        """Return the nodes that are slower or faster than the others beyond noise, with the reason to retire them."""
         history = self._history(self.launches)
         offsets = {node: percent(history.node_offsets[node].offset) for node in history.off_nodes}
         return {node: f"the baseline is {offset:+.0f} % off there, beyond noise" for node, offset in offsets.items()}
 
     @property
     def one_at_a_time(self) -> str:
-        """Why launches may not share the node; empty where they may, where that is not decided, or where none do."""
+        """The reason why launches may not share the node; empty where they may, or where that is not decided."""
         return self._history(self.launches, self._pending.values()).one_at_a_time
 
     def close(self) -> None:

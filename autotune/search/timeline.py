@@ -1,4 +1,4 @@
-"""When launches ran, on one clock, and the time that a study has used by it."""
+"""Place launches on one clock, and add up the time that a study has used by it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def start_times(launches: Iterable[Launch], several: bool = True) -> Mapping[int
 
 
 def _told_s(launch: Launch) -> float:
-    """When it began by the clock of its node; 0 where that tells nothing."""
+    """Return when it began by the clock of its node; 0 where that tells nothing."""
     result = launch.result
     if result.evidence in _VIRTUAL or not result.started_at:
         return 0.0
@@ -42,12 +42,12 @@ def _told_s(launch: Launch) -> float:
 
 
 def seconds(launch: Launch) -> float:
-    """How long a launch took, all its phases."""
+    """Return how long a launch took, all its phases."""
     return sum(launch.result.times_s.values())
 
 
 def node_s(launches: Sequence[Launch]) -> float:
-    """The time in which at least one launch ran on a node, added up over the nodes."""
+    """Return the time in which at least one launch ran on a node, added up over the nodes."""
     # Where no trial was bound to a node, rows may still name one: a host's, which says nothing here.
     several = any(launch.trial.node for launch in launches)
     begins = start_times(launches, several)
@@ -59,7 +59,7 @@ def node_s(launches: Sequence[Launch]) -> float:
 
 
 def covered_s(intervals: Sequence[tuple[float, float]]) -> float:
-    """The time in which at least one of some intervals (begin, end) ran; gaps do not count."""
+    """Return the time in which at least one of some intervals (begin, end) ran; gaps do not count."""
     total, reached = 0.0, float("-inf")
     for begin, end in sorted(intervals):
         total += max(0.0, end - max(begin, reached))

@@ -1,1 +1,1 @@
-"""What is decided from the launches: finals, the sequential test, the verdict, the shortest command."""
+"""Decide from the launches alone: finals, verdict, shortest command. Hides the statistics of the sequential test."""

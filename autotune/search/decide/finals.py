@@ -42,7 +42,7 @@ _SUSPECT = 0.5
 
 
 def next_node(history: History, places: Sequence[str]) -> str | None:
-    """The node of the next control run; None while none is due.
+    """Return the node of the next control run; None while none is due.
 
     Args:
         places: the nodes that may run it; empty: one place without a name, which is ``""``.
@@ -92,7 +92,7 @@ LEAST_DEGREES = 5
 
 
 def finalist(history: History) -> int | None:
-    """The configuration that the finals put to the test: the first of them that did not fall; None before any.
+    """Return the configuration that the finals put to the test: the first of them that did not fall; None before any.
 
     Those after it show what the winner's settings add.
     """
@@ -114,7 +114,7 @@ def eliminated(history: History, position: int) -> bool:
 
 
 def looks(history: History, position: int) -> list[Look]:
-    """What was known of a finalist against the baseline after each pair of launches, and after the very last launch.
+    """Return what was known of a finalist against the baseline after each pair of launches and after the last.
 
     Not while repeats are few, unless that is all there will be. And only as far as no launch runs: with several nodes
     they end in any order.
@@ -163,23 +163,23 @@ def _look(history: History, position: int, left: int) -> Look:
 
 
 def _compared(history: History, position: int) -> tuple[list[NodeScore], list[NodeScore]]:
-    """The launches that count, of a finalist and of the baseline."""
+    """Return the launches that count, of a finalist and of the baseline."""
     return history.node_scores(position, Role.FINAL), history.node_scores(history.candidates.baseline, *BASELINE_ROLES)
 
 
 def _comparable(history: History, position: int) -> bool:
-    """Whether there is a difference to look at, and more than one launch of the baseline."""
+    """Tell whether there is a difference to look at, and more than one launch of the baseline."""
     mine, theirs = _compared(history, position)
     return bool({node for node, _ in mine} & {node for node, _ in theirs}) and len(theirs) >= 2
 
 
 def finals_of(history: History, position: int) -> Sequence[Entry]:
-    """The launches of a configuration in the finals that said something or still may."""
+    """Return the launches of a configuration in the finals that said something or still may."""
     return [e for e in history.at(position) if e.role is Role.FINAL and not e.says_nothing]
 
 
 def next_of_pair(history: History, position: int, left: int) -> int | None:
-    """The finalist or the baseline, whose turn it is; None while a whole pair runs.
+    """Return the finalist or the baseline, whose turn it is; None while a whole pair runs.
 
     Finalist, baseline, baseline, finalist …, so that a node that drifts favours neither; the baseline first where its
     answers are wanted. A last launch without its partner is the finalist's, which has fewer.
@@ -197,7 +197,7 @@ def next_of_pair(history: History, position: int, left: int) -> int | None:
 
 
 def _baseline_leads(history: History) -> bool:
-    """Whether the first launch of the finals is the baseline's: a finalist's answers are compared with its own."""
+    """Tell whether the first launch of the finals is the baseline's: a finalist's answers are compared with its own."""
     begun = history.of_role(Role.FINAL)
     return begun[0].position == history.candidates.baseline if begun else lacks_baseline(history)
 
@@ -234,7 +234,7 @@ def next_on_nodes(history: History, position: int, left: int, places: Sequence[s
 
 
 def next_control_node(history: History, places: Sequence[str]) -> str | None:
-    """A node on which the baseline may be launched for the finals to come, while others end the search; or None."""
+    """Return a node on which the baseline may be launched for the finals, while others end the search; or None."""
     start, base = len(history.before_finals()), history.at(history.candidates.baseline)
     taken = {e.node for e in history.entries[start:] if e.role is Role.CONTROL} | {e.node for e in history.pending}
     often = {node for node in places if sum(e.node == node for e in base) >= MOST_OF_BASELINE}
@@ -261,7 +261,7 @@ def baselines_wanted(spec: StudySpec) -> int:
 
 
 def wants_answers(spec: StudySpec, trial: Trial, baseline: str, launches: Sequence[Launch]) -> bool:
-    """Whether a launch is asked for answers.
+    """Tell whether a launch is asked for answers.
 
     Args:
         baseline: its fingerprint.
@@ -277,13 +277,13 @@ def wants_answers(spec: StudySpec, trial: Trial, baseline: str, launches: Sequen
 
 
 def lacks_baseline(history: History) -> bool:
-    """Whether the baseline's answers are too few to compare a finalist's with."""
+    """Tell whether the baseline's answers are too few to compare a finalist's with."""
     asked = [e for e in history.at(history.candidates.baseline) if e.answered or e.pending]
     return len(asked) < baselines_wanted(history.spec)
 
 
 def suspected(history: History, position: int) -> bool:
-    """Whether a candidate more likely than not shares what made a finalist answer worse."""
+    """Tell whether a candidate more likely than not shares what made a finalist answer worse."""
     right = {history.candidates.baseline, *(e.position for e in history if e.right)}
     cleared = {setting for other in right for setting in _settings(history, other)}
     mine, odds = _settings(history, position), 1.0

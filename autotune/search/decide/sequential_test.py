@@ -86,17 +86,17 @@ class Spread:
 
 
 def mean(values: Sequence[float]) -> float:
-    """The mean; raises ``ZeroDivisionError`` on none."""
+    """Return the mean; raises ``ZeroDivisionError`` on none."""
     return math.fsum(values) / len(values)
 
 
 def percent(log_ratio: float) -> float:
-    """A difference of logarithms as a gain in percent."""
+    """Return a difference of logarithms as a gain in percent."""
     return round(100 * math.expm1(log_ratio), 10)
 
 
 def percents(middle: float, half: float) -> tuple[float, float]:
-    """An interval of differences of logarithms as gains in percent."""
+    """Return an interval of differences of logarithms as gains in percent."""
     return percent(middle - half), percent(middle + half)
 
 
@@ -131,7 +131,7 @@ class Look:
 
     @property
     def t(self) -> float:
-        """The difference over its standard error."""
+        """Return the difference over its standard error."""
         return self.difference * math.sqrt(self.information) / self.sd
 
 
@@ -144,7 +144,7 @@ class Outcome(Enum):
 
 
 def outcome(looks: Sequence[Look]) -> tuple[Outcome, int]:
-    """How the test stands, and after how many of the looks it came to that; what came later does not count."""
+    """Return how the test stands, and after how many of the looks it came to that; what came later does not count."""
     uppers = bounds(tuple(x.fraction for x in looks), tuple(x.information for x in looks))
     for count, (look, upper) in enumerate(zip(looks, uppers, strict=True), start=1):
         if look.sd == 0:
@@ -159,7 +159,7 @@ def outcome(looks: Sequence[Look]) -> tuple[Outcome, int]:
 
 @lru_cache(maxsize=4096)
 def bounds(fractions: tuple[float, ...], informations: tuple[float, ...]) -> tuple[float, ...]:
-    """The z at each look from which on a configuration is better.
+    """Return the z at each look from which on a configuration is better.
 
     They hold however the futility rule is used: it is ignored here, which can only lower the error.
     """
@@ -175,7 +175,7 @@ def bounds(fractions: tuple[float, ...], informations: tuple[float, ...]) -> tup
 
 @lru_cache(maxsize=64)
 def estimate(looks: tuple[Look, ...]) -> tuple[float, tuple[float, float]]:
-    """The median-unbiased estimate of the difference, and its 95 % interval; of the looks until the test ended."""
+    """Return the median-unbiased estimate and its 95 % interval, by the looks until the test ended."""
     ended, count = outcome(looks)
     last = looks[count - 1]
     if last.sd == 0:
@@ -189,13 +189,13 @@ def estimate(looks: tuple[Look, ...]) -> tuple[float, tuple[float, float]]:
 
 
 def _futile(fraction: float) -> float:
-    """The z at or below which the last look is passed with probability `HOPELESS`, if all truths are as likely."""
+    """Return the z up to which the last look is passed with probability `HOPELESS`, if all truths are as likely."""
     last = float(ndtri(1 - ERROR_RATE))
     return float(last * math.sqrt(fraction) + float(ndtri(HOPELESS)) * math.sqrt(1 - fraction))
 
 
 def _solved(looks: Sequence[Look], ended: Outcome, chance: float) -> float:
-    """The true difference under which an outcome at least as good has this chance."""
+    """Return the true difference under which an outcome at least as good has this chance."""
     last = looks[-1]
     uppers = bounds(tuple(x.fraction for x in looks), tuple(x.information for x in looks))
 
@@ -212,7 +212,7 @@ def _solved(looks: Sequence[Look], ended: Outcome, chance: float) -> float:
 
 
 def _at_least(looks: Sequence[Look], uppers: Sequence[float], ended: Outcome, truth: float) -> float:
-    """The probability of an outcome at least as good as the one seen, were this the true difference."""
+    """Return the probability of an outcome at least as good as the one seen, were this the true difference."""
     last, path, above, below = looks[-1], _Path(), 0.0, 0.0
     for look, upper in zip(looks[:-1], uppers, strict=False):
         shift = truth * math.sqrt(look.information) / last.sd
@@ -228,13 +228,13 @@ def _at_least(looks: Sequence[Look], uppers: Sequence[float], ended: Outcome, tr
 
 
 def _shifted(z: float, shift: float, degrees: float) -> float:
-    """A bound on z for t as one for t less a shift."""
+    """Return a bound on z for t as one for t less a shift."""
     t = float(stdtrit(degrees, float(ndtr(-abs(z)))))
     return _z_of_t(math.copysign(t, z) - shift, degrees)
 
 
 def _z_of_t(t: float, degrees: float) -> float:
-    """The normal deviate with the significance of Student's t, exact in both tails."""
+    """Return the normal deviate with the significance of Student's t, exact in both tails."""
     z = float(ndtri(max(float(stdtr(degrees, -abs(t))), 1e-300)))
     return math.copysign(z, t)
 
@@ -248,7 +248,7 @@ class _Path:
     information: float = 0.0
 
     def above(self, z: float, information: float) -> float:
-        """The probability of still running and then being at ``z`` or higher."""
+        """Return the probability of still running and then being at ``z`` or higher."""
         keep, sd = self._step(information)
         return float(self.mass @ ndtr((keep * self.z - z) / sd))
 
@@ -258,13 +258,13 @@ class _Path:
         return float(self.mass @ ndtr((z - keep * self.z) / sd))
 
     def reaching(self, chance: float, information: float) -> float:
-        """The z that is reached with this probability."""
+        """Return the z that is reached with this probability."""
         if self.above(_REACH, information) >= chance:
             return _REACH
         return float(brentq(lambda z: self.above(z, information) - chance, -_REACH, _REACH, xtol=1e-9))
 
     def onward(self, low: float, high: float, information: float) -> _Path:
-        """Those that then lie between two bounds, and go on."""
+        """Return those that then lie between two bounds, and go on."""
         keep, sd = self._step(information)
         low, high = max(low, -_REACH), min(high, _REACH)
         if low >= high:

@@ -1,4 +1,4 @@
-"""Which settings of a command have not earned their place in it, and which launch is next on the way without.
+"""Find the settings of a command that have not earned their place in it, and the next launch on the way without.
 
 A setting whose effect is not shown, odds below `SHOWN` that it adds more than `LEAST_EFFECT`, goes back to the engine's
 default: one at a time, each shorter command measured before the next setting goes, for what a launch shows may bring a
@@ -47,7 +47,7 @@ FRESH = 2
 
 
 def shortened(history: History, model: Posterior, leader: int) -> tuple[int, int | None]:
-    """The leader's command as far as it was shortened and measured, and what to launch next, if anything.
+    """Return the leader's command as far as it was shortened and measured, and what to launch next, if anything.
 
     That is a shorter command, or one of the two again where it is in doubt whether the shorter one is as good.
 
@@ -70,7 +70,7 @@ def shortened(history: History, model: Posterior, leader: int) -> tuple[int, int
 
 
 def plain(history: History, model: Posterior, command: int, likely: Callable[[int], bool]) -> int:
-    """A command without its settings whose odds are below `COIN_TOSS`, measured or not.
+    """Return a command without its settings whose odds are below `COIN_TOSS`, measured or not.
 
     They go back one after another, the least likely to add anything first, as the odds of the others change with each.
 
@@ -87,14 +87,14 @@ def plain(history: History, model: Posterior, command: int, likely: Callable[[in
 
 
 def _more_telling(model: Posterior, one: int, other: int, noise: float) -> int:
-    """Of two candidates the one whose next launch tells more of their difference."""
+    """Return the one of two candidates whose next launch tells more of their difference."""
     _, covariance = model.joint(np.array([one, other], dtype=np.int64))
     moved = np.abs(covariance[:, 0] - covariance[:, 1]) / np.sqrt(np.diag(covariance) + noise**2)
     return one if moved[0] >= moved[1] else other
 
 
 def next_without(history: History, model: Posterior, winner: int) -> int | None:
-    """The winner of the finals without its least telling setting that is not shown to add anything; None: all are.
+    """Return the winner of the finals without its least telling setting that is not shown; None: all are.
 
     What has had its fresh launches is decided, by these (`without_idle`).
     """
@@ -105,7 +105,7 @@ def next_without(history: History, model: Posterior, winner: int) -> int | None:
 
 
 def without_idle(history: History, winner: int) -> int:
-    """The winner of the finals less the settings that fresh launches of both do not show to add anything.
+    """Return the winner of the finals less the settings that fresh launches of both do not show to add anything.
 
     A shorter command stands for it that is better than the baseline by itself, with a 95 % interval, where there is
     any to compare with.
@@ -123,7 +123,7 @@ def without_idle(history: History, winner: int) -> int:
 
 
 def _odds_of_fresh(history: History, longer: int, shorter: int) -> float:
-    """The odds that a longer command is better by `LEAST_EFFECT`, by fresh launches; 1 while these are too few."""
+    """Return the odds that a longer command is better by `LEAST_EFFECT`, by fresh launches; 1 while too few."""
     mine, theirs = (history.node_scores(p, Role.FINAL) for p in (longer, shorter))
     if min(len(mine), len(theirs)) < FRESH:
         return 1.0
@@ -131,7 +131,7 @@ def _odds_of_fresh(history: History, longer: int, shorter: int) -> float:
 
 
 def _beats_baseline(history: History, position: int) -> bool:
-    """Whether fresh launches of a command keep the limits and show it to be better than the baseline, if that ran."""
+    """Tell whether fresh launches of a command keep the limits and show it to beat the baseline, if that ran."""
     baseline = history.node_scores(history.candidates.baseline, *BASELINE_ROLES)
     odds = _odds_above(history, history.node_scores(position, Role.FINAL), baseline, 0.0, 0.0) if baseline else 1.0
     return history.feasible(position, Role.FINAL) and odds >= (1 + CONFIDENCE) / 2
@@ -140,7 +140,7 @@ def _beats_baseline(history: History, position: int) -> bool:
 def _odds_above(
     history: History, mine: Sequence[NodeScore], theirs: Sequence[NodeScore], least: float, unknown: float
 ) -> float:
-    """The odds that one configuration is better than another by so much, Student's t.
+    """Return the odds that one configuration is better than another by so much, Student's t.
 
     Args:
         unknown: what to say where no node ran both.
@@ -153,7 +153,7 @@ def _odds_above(
 
 
 def as_good(model: Posterior, shorter: int, current: int) -> bool:
-    """Whether a shorter command is expected to be at most `MOST_LOSS` worse."""
+    """Tell whether a shorter command is expected to be at most `MOST_LOSS` worse."""
     return float(_losses(model, current, [shorter])[0][0]) <= MOST_LOSS
 
 
@@ -176,7 +176,7 @@ def odds_shown(history: History, model: Posterior, leader: int) -> dict[int, tup
 
 
 def _shorter(history: History, model: Posterior, leader: int) -> int | None:
-    """A command without the least telling of the settings that are not shown to add anything; None: all are."""
+    """Return a command without the least telling of the settings that are not shown to add anything; None: all are."""
     shown = odds_shown(history, model, leader)
     doubtful = sorted((chance, position) for position, (_, chance) in shown.items() if chance < SHOWN)
     if not doubtful:
@@ -194,27 +194,27 @@ def _shorter(history: History, model: Posterior, leader: int) -> int | None:
 
 
 def _may_stand_for(history: History, position: int, leader: int) -> bool:
-    """Whether a shorter command may take a command's place: it runs, and breaks no promise that this one keeps."""
+    """Tell whether a shorter command may take a command's place: it runs, and breaks no promise that this one keeps."""
     own = position not in (leader, history.candidates.baseline) and position not in history.canonical_of
     return own and not history.broke(position) and history.broken(position) <= history.broken(leader)
 
 
 def _losses(model: Posterior, leader: int, positions: Sequence[int]) -> tuple[Floats, Floats]:
-    """What the leader has over each candidate: mean and standard deviation."""
+    """Return what the leader has over each candidate: mean and standard deviation."""
     mean, covariance = model.joint(np.array([leader, *positions], dtype=np.int64))
     variance = covariance[0, 0] + np.diag(covariance)[1:] - 2 * covariance[0, 1:]
     return mean[0] - mean[1:], np.sqrt(np.maximum(variance, 0.0))
 
 
 def own_default(candidates: CandidateSet, position: int) -> int | None:
-    """The default of a candidate's engine, else its `reference`: what settings go back to."""
+    """Return the default of a candidate's engine, else its `reference`: what settings go back to."""
     engine = candidates.items[position].configuration.engine
     own = (p for p in candidates.defaults if candidates.items[p].configuration.engine == engine)
     return next(own, reference(candidates, position))
 
 
 def reference(candidates: CandidateSet, winner: int) -> int | None:
-    """The baseline where it has the winner's engine, else this engine's default; None without either."""
+    """Return the baseline where it has the winner's engine, else this engine's default; None without either."""
     engine = candidates.items[winner].configuration.engine
     named = (candidates.baseline, *candidates.defaults)
     return next((p for p in named if candidates.items[p].configuration.engine == engine), None)
@@ -274,6 +274,6 @@ def ablations(candidates: CandidateSet, winner: int, base: int | None = None) ->
 
 
 def difference(one: Configuration, other: Configuration) -> list[str]:
-    """The knobs in which two configurations differ, in alphabetical order."""
+    """Return the knobs in which two configurations differ, in alphabetical order."""
     names = {*one.knobs, *other.knobs}
     return sorted(name for name in names if one.knobs.get(name) != other.knobs.get(name))

@@ -53,18 +53,18 @@ class Judgement:
 
 
 def evidence(history: History, position: int) -> list[float]:
-    """The scores of a configuration that count: the finals', the baseline's all; where there are none, the search's."""
+    """Return the scores that count: the finals', the baseline's all; where there are none, the search's."""
     return [e.score for e in history.evidence(position, *roles_of(history, position)) if e.score is not None]
 
 
 def roles_of(history: History, position: int) -> tuple[Role, ...]:
-    """The roles of a configuration's fresh launches: the finals', the baseline's all."""
+    """Return the roles of a configuration's fresh launches: the finals', the baseline's all."""
     baseline = history.canonical(position) == history.candidates.baseline
     return BASELINE_ROLES if baseline else (Role.FINAL,)
 
 
 def judge(history: History) -> Judgement:
-    """The verdict on what has been measured so far."""
+    """Return the verdict on what has been measured so far."""
     history = history.adjusted()
     base = history.candidates.baseline
     challenger = finals.finalist(history)
@@ -91,7 +91,7 @@ def judge(history: History) -> Judgement:
 
 
 def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | None]:
-    """The challenger's gain, and how its test ended."""
+    """Return the challenger's gain, and how its test ended."""
     base = history.candidates.baseline
     both = [history.node_scores(p, *roles_of(history, p)) or history.node_scores(p) for p in (challenger, base)]
     if not both[1]:
@@ -106,7 +106,7 @@ def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | N
 
 
 def _over_baseline(history: History, position: int) -> Gain:
-    """The gain of a configuration that was not tested against the baseline, but against one that was."""
+    """Return the gain of a configuration that was not tested against the baseline, but against one that was."""
     both = [history.node_scores(p, *roles_of(history, p)) for p in (position, history.candidates.baseline)]
     gain, half = contrast(*both)[0], history.spread.half_width([len(scores) for scores in both])
     return Gain(gain, None if half is None else (gain - half, gain + half))
@@ -133,20 +133,20 @@ def _verdict(
 
 
 def settings(history: History, position: int) -> int:
-    """How many knobs differ from the engine's default, of the one of its equivalents that has fewest."""
+    """Count the knobs that differ from the engine's default, of the equivalent that has fewest."""
     items, canonical = history.candidates.items, history.canonical(position)
     group = {position, *(p for p, canonical_of in history.canonical_of.items() if canonical_of == canonical)}
     return min(settings_of(history, items[p].configuration) for p in group)
 
 
 def default_of(history: History, engine: str) -> Mapping[str, Scalar]:
-    """The knobs of an engine's default; empty where that is no candidate."""
+    """Return the knobs of an engine's default; empty where that is no candidate."""
     items = history.candidates.items
     named = (items[p].configuration for p in (*history.candidates.defaults, history.candidates.baseline))
     return next((one.knobs for one in named if one.engine == engine), {})
 
 
 def settings_of(history: History, mine: Configuration) -> int:
-    """How many of a configuration's knobs differ from its engine's default; from None where that is no candidate."""
+    """Count the knobs that differ from the engine's default; from None where that is no candidate."""
     default = default_of(history, mine.engine)
     return sum(value != default.get(name) for name, value in mine.knobs.items())

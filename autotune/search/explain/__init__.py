@@ -1,1 +1,1 @@
-"""What the launches say of each knob: attribution, settings without effect, predictions of what was not tried."""
+"""Explain a winner: what each setting adds, what did nothing, what was learned. Hides how commands are compared."""

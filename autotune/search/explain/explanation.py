@@ -57,7 +57,7 @@ def explain(
 def no_effect_by_rule(
     history: History, launches: Sequence[Launch], winner: int | None, no_effect_of: KnownNoEffects
 ) -> list[NoEffect]:
-    """What on the commands of winner and baseline, their equivalents included, is known to do nothing."""
+    """Return what on the commands of winner and baseline, their equivalents included, is known to do nothing."""
     positions = {history.candidates.baseline, *([] if winner is None else [winner])}
     where = {entry.number: entry.position for entry in history}
     rows_of = [row.trial for row in launches if where[row.trial.number] in positions]
@@ -67,7 +67,7 @@ def no_effect_by_rule(
 
 
 def no_effect_by_engine(history: History, launches: Sequence[Launch]) -> list[NoEffect]:
-    """The knobs that did nothing by the engines' own word: set, and the engine ran with another value all the same."""
+    """Return the knobs that did nothing by the engines' own word: it ran with another value than was set."""
     candidates = history.candidates
     joined = equivalents.canonical_of(launches, candidates, candidates.items[candidates.baseline].fingerprint)
     rows: dict[str, NoEffect] = {}
@@ -121,7 +121,7 @@ def ablated(history: History, winner: int) -> dict[int, frozenset[str]]:
 
 
 def contributions(history: History, model: Posterior, winner: int, spread: Spread) -> list[Contribution]:
-    """A row for each of the winner's settings, and for its engine where the baseline has another one.
+    """Return a row for each of the winner's settings, and for its engine where the baseline has another one.
 
     What is needed to start comes first, then the largest gain.
 
@@ -146,7 +146,7 @@ def contributions(history: History, model: Posterior, winner: int, spread: Sprea
 
 
 def most_telling(history: History, model: Posterior, winner: int, spread: float) -> int | None:
-    """The winner without a setting whose fresh launch narrows the rows' intervals most, or None.
+    """Return the winner without a setting whose fresh launch narrows the rows' intervals most, or None.
 
     Only the settings that may matter count: those whose interval reaches beyond `LAUNCH_NOISE`. None when no launch
     would narrow them by anything to speak of.
@@ -202,7 +202,7 @@ def _row(
 
 
 def _difference(history: History, model: Posterior, commands: tuple[int, int], spread: Spread) -> _Difference:
-    """What the first of two commands has over the second."""
+    """Return what the first of two commands has over the second."""
     if history.canonical(commands[0]) == history.canonical(commands[1]):
         return _Difference(0.0, 0.0, 0.0, "the engine runs both alike")
     fresh = [history.node_scores(p, *roles_of(history, p)) for p in commands]
@@ -224,7 +224,7 @@ def _difference(history: History, model: Posterior, commands: tuple[int, int], s
 
 
 def _best_of_engine(history: History, model: Posterior, engine: str, winner: int) -> int | None:
-    """The best that ran of an engine, kept the limits and breaks no promise that the winner keeps.
+    """Return the best that ran of an engine, kept the limits and breaks no promise that the winner keeps.
 
     Where there is none the best that ran, else what failed.
     """
@@ -253,7 +253,7 @@ _UNITS = {"us": "us", "ms": "ms", "share": "of the peak"}
 
 
 def regret(history: History, model: Posterior, kernels: Kernels, winner: int) -> Regret:
-    """By how much anything may still be better than the winner, with the odds that nothing is better by more.
+    """Return by how much anything may still be better than the winner, with the odds that nothing is better by more.
 
     True scores are drawn together for the winner, for what was tried and kept the limits, and for the untried
     candidates that are likeliest to be better; an untried one may fail to start, or break a limit.
@@ -273,7 +273,7 @@ def regret(history: History, model: Posterior, kernels: Kernels, winner: int) ->
 
 
 def learned_figures(model: Posterior, kernels: Kernels) -> list[LearnedFigure]:
-    """The figures that the launches moved, of the source that they bear out, those that moved furthest first."""
+    """Return the figures that the launches moved, of the source that they bear out, those that moved furthest first."""
     which = int(model.belief.argmax())
     figures = kernels.figures[which]
     if not figures:

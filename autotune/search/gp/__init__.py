@@ -1,1 +1,1 @@
-"""The Gaussian process over the candidates: encoding, kernels, hyper-parameters, posterior."""
+"""Model scores over the candidates by a Gaussian process. Hides encoding, kernels and hyper-parameters."""

@@ -56,19 +56,19 @@ class Encoding:
         return len(self.codes)
 
     def params(self, position: int) -> dict[str, Scalar]:
-        """A candidate as Optuna's parameters: the engine and the knobs that it sets."""
+        """Return a candidate as Optuna's parameters: the engine and the knobs that it sets."""
         row = self.codes[position]
         values = {name: self.choices[name][code] for name, code in zip(self.names, row, strict=True)}
         return {name: value for name, value in values.items() if value is not None}
 
     @cached_property
     def values(self) -> Mapping[str, tuple[Scalar, ...]]:
-        """The values that candidates set, of each column that any of them sets."""
+        """Return the values that candidates set, of each column that any of them sets."""
         values = {name: tuple(v for v in choices if v is not None) for name, choices in self.choices.items()}
         return {name: choices for name, choices in values.items() if choices}
 
     def nearest(self, params: Mapping[str, Scalar], allowed: Bools) -> int:
-        """The allowed candidate nearest to parameters that need be no candidate; the first of equals.
+        """Return the allowed candidate nearest to parameters that need be no candidate; the first of equals.
 
         Raises:
             ValueError: no candidate is allowed.
@@ -89,7 +89,7 @@ def _choices(column: Sequence[Scalar]) -> tuple[Scalar, ...]:
 
 
 def is_size(value: Scalar) -> bool:
-    """Whether a value is a number, so that more and less mean something."""
+    """Tell whether a value is a number, so that more and less mean something."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
@@ -242,7 +242,7 @@ class Kernels:
         return distances, effects
 
     def summed_effects(self, variances: Floats, positions: Ints, pull: Floats) -> Floats:
-        """What the knobs' own effects make of launches, for every candidate, shape ``(candidates,)``.
+        """Return what the knobs' own effects make of launches, for every candidate, shape ``(candidates,)``.
 
         Args:
             variances: shape ``(knobs,)``, of each knob's effect.
@@ -265,13 +265,13 @@ def _centred(mean: Floats) -> Floats:
 
 
 def _odds(priors: int) -> Floats:
-    """Of each prior and of none: the first is believed twice as often as the next."""
+    """Return the odds of each prior and of none: the first is believed twice as often as the next."""
     halving = 0.5 ** np.arange(priors)
     return np.append((1 - _NO_PRIOR) * halving / halving.sum(), _NO_PRIOR) if priors else np.ones(1)
 
 
 def _deviations(draws: Floats | None, count: int) -> Floats:
-    """What each draw adds to their mean, shape ``(candidates, draws)``; their products are covariances."""
+    """Return what each draw adds to their mean, shape ``(candidates, draws)``; their products are covariances."""
     if draws is None or len(draws) < 2:
         return np.zeros((count, 0))
     centred = np.array([_centred(one) for one in draws])
@@ -279,7 +279,7 @@ def _deviations(draws: Floats | None, count: int) -> Floats:
 
 
 def _scale(sd: Floats | None, count: int) -> Floats:
-    """The standard deviation that a prior has for each candidate, over its median."""
+    """Return the standard deviation that a prior has for each candidate, over its median."""
     if sd is None or not np.isfinite(sd).any() or (middle := float(np.nanmedian(sd))) <= 0:
         return np.ones(count)
     relative = np.nan_to_num(sd / middle, nan=_MOST_SCALE, posinf=_MOST_SCALE)

@@ -103,7 +103,7 @@ class HyperPrior:
         return 5 + 2 * self.knobs
 
     def hyper(self, z: Floats, alternative: Ints) -> Hyperparameters:
-        """The hyper-parameters of standard normal variables, shape ``(sets, size)``."""
+        """Return the hyper-parameters of standard normal variables, shape ``(sets, size)``."""
         d = self.knobs
         believed = (alternative < len(self.odds) - 1) & (not self.signed)
         scale = np.where(believed, _log_normal(z[:, 0], _BELIEVED_SCALE), _log_normal(z[:, 0], _SCALE))
@@ -192,7 +192,7 @@ def _tempered(
 
 
 def _next_step(level: Floats, most: float) -> float:
-    """By how much the likelihood may count more, so that half of the samples still do."""
+    """Return by how much the likelihood may count more, so that half of the samples still do."""
 
     def effective(step: float) -> float:
         odds = np.exp(step * (level - level.max()))
@@ -304,7 +304,7 @@ class Posterior:
         tables = self._tables(rows, rows)
 
         def log_likelihood(hyper: Hyperparameters) -> Floats:
-            """Of the launches, up to a constant."""
+            """Return the log likelihood of the launches, up to a constant."""
             _, alpha, chol, residual = self._solved(hyper, tables, rows, y)
             logs = np.log(np.diagonal(chol, axis1=1, axis2=2)).sum(axis=1)
             return np.asarray(-0.5 * np.einsum("sn,sn->s", alpha, residual) - logs, dtype=np.float64)
@@ -340,7 +340,7 @@ class Posterior:
         self._offset, self._alpha, self._chol, _ = self._solved(self._hyper, tables, self._positions, self._y)
 
     def condition_on_pending(self, rows: Ints) -> Posterior:
-        """The posterior if launches of these candidates, which run now, came out as predicted.
+        """Return the posterior if launches of these candidates, which run now, came out as predicted.
 
         The hyper-parameters stay: what is not known yet teaches nothing, it only keeps parallel launches apart.
         """
@@ -408,7 +408,7 @@ class Posterior:
         return np.asarray(own + physics + _INTERCEPT_SD**2, dtype=np.float64)
 
     def mean(self, rows: Ints | None = None) -> Floats:
-        """The averaged posterior mean."""
+        """Return the averaged posterior mean."""
         return np.asarray(sum(w * m for w, m, _ in self.predict(rows)), dtype=np.float64)
 
     def ucb(self, rows: Ints) -> Floats:
@@ -451,7 +451,7 @@ class Posterior:
         return found
 
     def figures(self, alternative: int, logs: Floats) -> tuple[Floats, Floats, Floats]:
-        """What the launches say of the figures behind an alternative's draws: shapes ``(figures,)``, logarithms.
+        """Return what the launches say of the figures behind an alternative's draws: shapes ``(figures,)``, logarithms.
 
         Args:
             logs: shape ``(figures, draws)``: what each draw adds to them.
@@ -473,7 +473,7 @@ class Posterior:
 
 
 def _informative(y: Floats) -> Ints:
-    """The launches that hyper-parameters are learned from: all of them while there are few."""
+    """Return the launches that hyper-parameters are learned from: all of them while there are few."""
     everything = np.arange(len(y))
     if len(y) <= _LEARNED_FROM:
         return everything

@@ -19,7 +19,7 @@ __all__ = ["Source", "keep", "priors_of", "sources_of"]
 
 
 def priors_of(prepared: Prepared, sources: Sequence[Source] = ()) -> list[Prior]:
-    """The priors that hold for a study, the best founded first; none of a single candidate.
+    """Return the priors that hold for a study, the best founded first; none of a single candidate.
 
     Args:
         sources: the earlier launches that it learns from, as `sources_of` gives them.

@@ -109,7 +109,7 @@ Setups = Sequence[Candidate | None]
 
 
 def physical(prepared: Prepared) -> list[Prior]:
-    """The calibrated simulator's prior where trials are measured or replayed, and that of physics with nothing fitted.
+    """Return the calibrated simulator's prior where trials are measured, and that of physics with nothing fitted.
 
     Where the evidence is the simulator itself, its own prediction would be the answer: there physics stands alone
     (``docs/decisions/0003``). Nothing is said of a workload that is known by no name, as a replayed table's may be.
@@ -129,7 +129,7 @@ def physical(prepared: Prepared) -> list[Prior]:
 
 
 def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
-    """A candidate with all its engine's knobs; None for a replayed row with columns or values that are no knobs'."""
+    """Return a candidate with all its engine's knobs; None for a replayed row with columns that are no knobs'."""
     spec, configuration = prepared.spec, candidate.configuration
     if not prepared.backend.recorded:
         return candidate
@@ -145,7 +145,7 @@ def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
 
 
 def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setups, loads: Shares) -> Prior | None:
-    """What physics says with these figures, and what it says with others that they might be; None: nothing."""
+    """Return what physics says with these figures, and what it says with others that they might be; None: nothing."""
     spec = prepared.spec
     where = (spec.model, spec.hardware, spec.gpus)
     limits = Limits(
@@ -183,7 +183,7 @@ def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setu
 
 
 def _beyond(spec: StudySpec, predicted: Sequence[SteadyPrediction | None], setups: Setups) -> Floats | None:
-    """The logarithm of how many times its limit each limited metric is, shape ``(SLOs, setups)``; NaN: not known."""
+    """Return ln(metric / limit) of each limited metric, shape ``(SLOs, setups)``; NaN: not known."""
     pairs = list(zip(predicted, setups, strict=True))
     rows = [[times(slo, _value(spec, slo.metric, *pair)) for pair in pairs] for slo in spec.strict.slos]
     return np.log(np.maximum(rows, 1e-9)) if rows else None
@@ -192,7 +192,7 @@ def _beyond(spec: StudySpec, predicted: Sequence[SteadyPrediction | None], setup
 def _drawn(
     spec: StudySpec, predicted: Sequence[Sequence[SteadyPrediction | None]], loads: Shares, mean: Floats
 ) -> Floats:
-    """What is predicted of every setup with each draw of the figures, shape ``(draws, setups)``.
+    """Return what is predicted of every setup with each draw of the figures, shape ``(draws, setups)``.
 
     NaN where nothing is predicted, and of all but the `MOST` best. A latency's quantiles move as its mean, and every
     other metric as the total throughput; how far one setup is above another is the mean's matter, not theirs.
@@ -214,7 +214,7 @@ def _drawn(
 def _means(
     spec: StudySpec, predicted: Sequence[Sequence[SteadyPrediction | None]], setups: Setups, loads: Shares
 ) -> Floats:
-    """The logarithm of the objective, more is better, shape ``(setups,)``; NaN where it is not predicted."""
+    """Return the logarithm of the objective, more is better, shape ``(setups,)``; NaN where it is not predicted."""
     metric = METRICS[spec.objective].predicted_as or spec.objective
     sign = 1.0 if METRICS[metric].maximise else -1.0
     mean = np.zeros(len(predicted[0]))
@@ -225,7 +225,7 @@ def _means(
 
 
 def _value(spec: StudySpec, metric: str, one: SteadyPrediction | None, setup: Candidate | None) -> float:
-    """A predicted metric; NaN where it is not predicted."""
+    """Return a predicted metric; NaN where it is not predicted."""
     if one is None or setup is None:
         return math.nan
     if metric not in DERIVED:
@@ -234,7 +234,7 @@ def _value(spec: StudySpec, metric: str, one: SteadyPrediction | None, setup: Ca
 
 
 def _latency(metric: str) -> str | None:
-    """The latency that a metric is of; None of a rate, a cost per token among them."""
+    """Return the latency that a metric is of; None of a rate, a cost per token among them."""
     return "tpot" if metric == PER_USER else next((name for name in _APPROXIMATION if f"_{name}_" in metric), None)
 
 

@@ -1,4 +1,4 @@
-"""What a study learns from: launches of earlier studies and of files (``--from``), read, and kept with the study.
+"""Read what a study learns from, launches of earlier studies and of files (``--from``), and keep it with the study.
 
 What was learned from is copied into the new study's folder, so that a resumed study holds the same priors after the
 earlier one has grown or gone.
@@ -70,14 +70,14 @@ class Source:
 
     @classmethod
     def from_text(cls, text: str) -> Source:
-        """The inverse of `to_text`; raises ``ValueError`` or ``KeyError``."""
+        """Return the inverse of `to_text`; raises ``ValueError`` or ``KeyError``."""
         head, *rows = (json.loads(line) for line in text.splitlines())
         found = (Lesson(Configuration(row["engine"], row["config"]), row["score"]) for row in rows)
         return cls(head["name"], tuple(found))
 
 
 def sources_of(spec: StudySpec, folder: Path) -> list[Source]:
-    """What a study learns from: its own copies where it has them, else the earlier studies and files.
+    """Return what a study learns from: its own copies where it has them, else the earlier studies and files.
 
     Args:
         folder: the study's; it need not exist.
@@ -98,7 +98,7 @@ def keep(sources: Sequence[Source], folder: Path) -> None:
 
 
 def learned(source: Source, candidates: CandidateSet) -> Prior | None:
-    """What earlier launches say of the candidates; None where they say nothing of any.
+    """Return what earlier launches say of the candidates; None where they say nothing of any.
 
     Knobs that no engine's earlier launches varied have no say. Of an engine without earlier launches nothing is known.
     """
@@ -153,7 +153,7 @@ def _kept(path: Path) -> Source | None:
 
 
 def _read(path: Path, spec: StudySpec) -> Source:
-    """The lessons of a study's folder or a file; raises `BadInput` when none of them measured the objective."""
+    """Return the lessons of a study's folder or a file; raises `BadInput` when none of them measured the objective."""
     if path.suffix.lower() == ".csv":
         table = read_table(path, library_of(spec)).rows
         found = [Lesson(row.configuration, _score(spec, row.metrics) if row.failure is None else None) for row in table]
@@ -169,7 +169,7 @@ def _read(path: Path, spec: StudySpec) -> Source:
 
 
 def _launches(file: Path) -> list[Launch]:
-    """The launches of a ``results.jsonl``; a last line that is torn, as its study runs on, is left out."""
+    """Return the launches of a ``results.jsonl``; a last line that is torn, as its study runs on, is left out."""
     try:
         rows = parse_rows(file, file.read_bytes())
     except OSError as error:
@@ -181,7 +181,7 @@ def _launches(file: Path) -> list[Launch]:
 
 
 def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:
-    """Why no launch is a lesson, in words."""
+    """Say why no launch is a lesson, in words."""
     if not launches:
         return "it has no finished launch yet; let it run, or learn from another study"
     metrics = [measured for launch in launches for measured in launch.result.metrics.values()]
@@ -192,7 +192,7 @@ def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:
 
 
 def _lesson(launch: Launch, spec: StudySpec) -> list[Lesson]:
-    """What a launch says; nothing where the measurement, the machine or the metric failed."""
+    """Return what a launch says; nothing where the measurement, the machine or the metric failed."""
     configuration, result = launch.trial.configuration, launch.result
     if result.state is State.FAILED:
         blamed = result.failure is None or result.failure.blames_the_configuration
