@@ -25,7 +25,7 @@ from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify
 from autotune.prepare.candidates import prepare
 from autotune.replay.bundle import CANDIDATES, RECOMMENDATION, STUDY, KnownCandidate, KnownCandidates, pack
-from autotune.search.decide.simplify import ablations, own_default
+from autotune.search.decide.simplify import ablations
 from autotune.serving.secrets import read_secret
 from autotune.space.library import Library
 from autotune.study.home import Home
@@ -96,7 +96,7 @@ def _candidates(spec: StudySpec, launches: Sequence[Launch], library: Library, n
     launched = {candidates.position(fingerprint) for fingerprint in asked | answers if fingerprint in candidates}
     finalists = {launch.trial.configuration.fingerprint for launch in launches if launch.trial.role is Role.FINAL}
     for position in map(candidates.position, finalists):
-        launched |= set(ablations(candidates, position, own_default(candidates, position)))
+        launched |= set(ablations(candidates, position))
     kept = sorted({candidates.baseline, *candidates.defaults, *launched})
     items = [
         KnownCandidate(

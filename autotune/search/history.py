@@ -1,17 +1,28 @@
-"""Keep what has happened in a study so far, as decisions see it."""
+"""Keep what has happened in a study so far, as decisions see it.
+
+Launches that share a node may slow each other. The first launches of the baseline decide that once: alone on a share,
+then on all shares at once. They are compared as two means with the usual noise of a launch (`LAUNCH_NOISE`, 3 %): where
+those beside others are slower by more than `LIMIT` standard errors of that difference, the study goes on one launch at
+a time. A node without interference is taken for one with it in 5 % of studies, and then nothing is lost but time. A
+slowdown below the limit (6 % on two shares) may stay unseen; it is in all launches alike. Launches beside others on a
+node that slows them count for nothing.
+"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 
+from scipy.special import ndtri
+
 from autotune.search import equivalents, objective, timeline
-from autotune.search.decide.sequential_test import Spread
-from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets, one_at_a_time
+from autotune.search.decide.sequential_test import LAUNCH_NOISE, Spread, mean, percent
+from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets
 from autotune.space.enumeration import CandidateSet
 from autotune.space.promises import BY_LENGTH, UNASKED, GivenUp
-from autotune.study.places import is_beside
+from autotune.study.places import is_alone, is_beside
 from autotune.study.spec import StudySpec
 from autotune.trial import SURE_TO_START, Evidence, Failure, FailureKind, Launch, Role, Trial
 
@@ -24,6 +35,13 @@ NONE_KEEPS = 5
 BASELINE_ROLES = (Role.BASELINE, Role.CONTROL, Role.FINAL)
 """What the baseline is launched for."""
 _MAY_PASS = (FailureKind.CRASHED, FailureKind.TIMEOUT, FailureKind.LOAD_ERRORS)
+
+
+ERROR_RATE = 0.05
+"""False alarms: share of studies without interference that are said to have it, at the usual launch noise."""
+LIMIT = float(-ndtri(ERROR_RATE))
+_BESIDE = 0.5
+"""The share of its time that a launch must have run beside others to tell what they do to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -327,6 +345,34 @@ class History:
     def given_up(self, position: int) -> tuple[GivenUp, ...]:
         """Return what a candidate gives up for speed, as launched, else as predicted."""
         return self.told_given_up.get(position, self.candidates.given_up.get(position, ()))
+
+
+def one_at_a_time(control: Sequence[Entry]) -> str:
+    """Say why launches may not run side by side; empty where they may, or where that is not decided.
+
+    Args:
+        control: the baseline's first launches on every place.
+    """
+    together = [run for run in control if is_beside(run.node)]
+    before = next((run.score for run in control if is_alone(run.node) and run.score is not None), None)
+    if before is None or len(together) < 2 or any(run.pending for run in control):
+        return ""
+    if any(run.broke for run in together):
+        return "the baseline runs alone on its share of the GPUs and fails beside others: one at a time from here on"
+    beside = [run.score for run in together if run.score is not None and _ran_beside(run, together)]
+    if len(beside) < 2:
+        return "what launches side by side do to each other could not be measured: one at a time from here on"
+    slower, error = before - mean(beside), LAUNCH_NOISE * math.sqrt(1 + 1 / len(beside))
+    if slower <= LIMIT * error:
+        return ""
+    return f"launches side by side slow each other by {-percent(-slower):.0f} %: one at a time from here on"
+
+
+def _ran_beside(run: Entry, others: Iterable[Entry]) -> bool:
+    """Tell whether another one of these launches ran for most of a launch."""
+    ends = run.began_s + run.seconds
+    both_s = [min(ends, one.began_s + one.seconds) - max(run.began_s, one.began_s) for one in others if one is not run]
+    return max(both_s, default=0.0) >= _BESIDE * run.seconds
 
 
 def _entry_of(

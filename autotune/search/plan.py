@@ -19,20 +19,19 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from autotune.search.acquisition import GAIN, Suggestion, model_of, p_feasible
+from autotune.search.acquisition import GAIN, model_of, p_feasible
 from autotune.search.budget import LEAST_FINALS, RESERVE, before_finals, capacity, search_ends, usable_nodes
 from autotune.search.decide import finals, simplify
 from autotune.search.decide.sequential_test import Outcome, outcome
 from autotune.search.decide.verdict import judge
-from autotune.search.explain.explanation import LIKELY, ablated, most_telling
+from autotune.search.explain.explanation import LIKELY, most_telling
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
-from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, History
-from autotune.search.nodes import open_places
+from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History
 from autotune.search.reach import OUT_OF_REACH, out_of_reach
 from autotune.search.repeats import challengers, next_repeat, ranked
 from autotune.search.sampler import CandidateSampler
-from autotune.study.places import is_alone
+from autotune.study.places import is_alone, is_beside
 from autotune.study.recommendation import Verdict
 from autotune.trial import Launch, Role
 
@@ -162,13 +161,20 @@ class Plan:
         return Step(Role.START, recipes[int(means.argmax())])
 
     def _searched(self, history: History, contested: bool) -> Step | None:
-        """Choose a leader again, or what the sampler suggests; None where neither is worth a launch."""
+        """Choose a leader again, or what the sampler suggests; None where neither is worth a launch.
+
+        A leader's next launch must be worth the stated gain, and no less than that of a new candidate.
+        """
         suggestion, candidates = self._sampler.suggest(history), history.candidates
         # Who expects nothing cannot weigh a launch of a leader against one of a new candidate.
         if suggestion is None or self._sampler.expects:
-            repeat = self._repeat(history.adjusted(), suggestion)
-            if repeat is not None:
-                return Step(Role.SEARCH, repeat)
+            scores = history.adjusted()
+            new, expected = (suggestion.position, suggestion.improvement) if suggestion else (None, None)
+            # A launch moves what is known of one that was launched by less than the spread of a launch.
+            if len(challengers(scores)) >= 2 and (expected is None or expected < scores.spread.sd):
+                leader, worth, of_new = next_repeat(model_of(self._kernels, scores), scores, scores.spread.sd, new)
+                if worth >= max(GAIN, of_new if expected is None else expected):
+                    return Step(Role.SEARCH, leader)
         if suggestion is None or (contested and suggestion.little and len(history) >= LEAST_SEARCH):
             return None
         position = suggestion.position
@@ -183,16 +189,6 @@ class Plan:
         if check is None and waits_for:
             return _meanwhile(history, places)
         return check or self._finals(history, places)
-
-    def _repeat(self, history: History, suggestion: Suggestion | None) -> int | None:
-        """Return the leader whose next launch is worth the stated gain, and no less than that of a new candidate."""
-        position, expected = (suggestion.position, suggestion.improvement) if suggestion else (None, None)
-        spread = history.spread.sd
-        # A launch moves what is known of one that was launched by less than the spread of a launch.
-        if len(challengers(history)) < 2 or (expected is not None and expected >= spread):
-            return None
-        leader, worth, new = next_repeat(model_of(self._kernels, history), history, spread, position)
-        return leader if worth >= max(GAIN, new if expected is None else expected) else None
 
     def _check(self, history: History, budget: int) -> Step | None:
         """Return a shorter command than the leader's, as long as the finals keep their share."""
@@ -217,11 +213,16 @@ class Plan:
             return Wait() if history.pending else Stop(self._ending(history))
         left = capacity(history) - len(history)
         if self._open(history, finalist):
-            return self._turn(history, finalist, left, places) or Wait()
+            if not history.scores(history.candidates.baseline):
+                return Step(Role.FINAL, finalist)
+            if places:
+                found = finals.next_on_nodes(history, finalist, left, places)
+                return Wait() if found is None else Step(Role.FINAL, *found)
+            position = finals.next_of_pair(history, finalist, left)
+            return Wait() if position is None else Step(Role.FINAL, position)
         if history.pending and not places:
             return Wait()
-        step = self._next_without(history, left, places) or self._next_ablation(history)
-        return step or (Wait() if history.pending else Stop(self._ending(history)))
+        return self._after_win(history, left, places) or (Wait() if history.pending else Stop(self._ending(history)))
 
     def _finalist(self, history: History, searched: History) -> int | None:
         """Return the best of the search, by launches before the finals alone; one that fell gives way to the next."""
@@ -264,39 +265,25 @@ class Plan:
             return len(finals.finals_of(history, finalist)) < WITHOUT_BASELINE
         return not history.broke(base) and outcome(finals.looks(history.adjusted(), finalist))[0] is Outcome.OPEN
 
-    def _turn(self, history: History, finalist: int, left: int, places: Sequence[str]) -> Step | None:
-        if not history.scores(history.candidates.baseline):
-            return Step(Role.FINAL, finalist)
-        if not places:
-            position = finals.next_of_pair(history, finalist, left)
-            return None if position is None else Step(Role.FINAL, position)
-        found = finals.next_on_nodes(history, finalist, left, places)
-        return None if found is None else Step(Role.FINAL, *found)
+    def _after_win(self, history: History, left: int, places: Sequence[str]) -> Decision | None:
+        """Launch the winner without a setting in doubt, on the node that ran it most, else with one knob put back.
 
-    def _next_without(self, history: History, left: int, places: Sequence[str]) -> Decision | None:
-        """Return the winner without a setting that is not shown to add anything, on the node that ran it most."""
+        Only where the winner's gain is real; None where there is nothing to launch.
+        """
         scores = history.adjusted()
         judgement = judge(scores)
-        if judgement.winner is None or judgement.verdict not in (Verdict.BETTER, Verdict.UNOPPOSED):
-            return None
         winner = judgement.winner
-        position = simplify.next_without(scores, model_of(self._kernels, scores), winner)
-        if position is None or left < simplify.FRESH - len(finals.finals_of(history, position)):
+        if winner is None or judgement.verdict not in (Verdict.BETTER, Verdict.UNOPPOSED):
             return None
-        ran = [e.node for e in finals.finals_of(history, winner)]
-        return Wait() if history.pending else Step(Role.FINAL, position, max(places, key=ran.count, default=""))
-
-    def _next_ablation(self, history: History) -> Step | None:
-        """Return the winner with a knob put back, the most telling first; only where the winner's gain is real."""
-        judgement = judge(history)
-        if judgement.winner is None or judgement.verdict not in (Verdict.BETTER, Verdict.UNOPPOSED):
-            return None
-        steps = ablated(history, judgement.winner)
+        model = model_of(self._kernels, scores)
+        position = simplify.next_without(scores, model, winner)
+        if position is not None and left >= simplify.FRESH - len(finals.finals_of(history, position)):
+            ran = [e.node for e in finals.finals_of(history, winner)]
+            return Wait() if history.pending else Step(Role.FINAL, position, max(places, key=ran.count, default=""))
+        steps = simplify.ablations(history.candidates, winner)
         if len([p for p in steps if len(finals.finals_of(history, p)) == 1]) >= ABLATIONS:
             return None
-        scores = history.adjusted()
-        spread = simplify.spread_of(scores)
-        telling = most_telling(scores, model_of(self._kernels, scores), judgement.winner, spread)
+        telling = most_telling(scores, model, winner, simplify.spread_of(scores))
         return None if telling is None else Step(Role.FINAL, telling)
 
     def _ending(self, history: History) -> str:
@@ -333,12 +320,28 @@ def _cause_of_all(history: History) -> str | None:
 def _places(history: History, nodes: Sequence[str]) -> Sequence[str]:
     """Return the nodes on which to launch: not those that are off, unless no other is left and nothing runs."""
     control = [e for e in history.of_role(Role.BASELINE) if e.position == history.candidates.baseline]
-    nodes = open_places(control, history.one_at_a_time, nodes)
+    nodes = _open_places(control, history.one_at_a_time, nodes)
     off, launches = history.off_nodes, history.spec.launches
     known = [e.node for e in history.at(history.candidates.baseline) if e.node and e.node not in off]
     places = usable_nodes([n for n in nodes if n not in off], launches, known)
     # Where the nodes that were known are gone, others must do.
     return places if places or history.pending else usable_nodes(nodes, launches)
+
+
+def _open_places(control: Sequence[Entry], decided: str, places: Sequence[str]) -> Sequence[str]:
+    """Return those of an executor's free places on which to launch next, in the order of the control; none: wait.
+
+    Args:
+        decided: what `one_at_a_time` says.
+        places: where none is alone, they are nodes of their own, and all of them are open.
+    """
+    if not any(map(is_alone, (*places, *(run.node for run in control)))):
+        return places
+    if decided or not any(is_alone(run.node) and run.score is not None for run in control):
+        return [place for place in places if is_alone(place)]
+    shares = [place for place in places if is_beside(place)]
+    new = [place for place in shares if all(run.node != place for run in control)]
+    return new or ([] if any(run.pending for run in control) else shares)
 
 
 def _baseline(history: History, places: Sequence[str]) -> Step | None:

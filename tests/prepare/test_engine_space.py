@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from autotune.search.decide.simplify import ablations, own_default
+from autotune.search.decide.simplify import ablations
 
 from .settings import RUN, prepared
 
@@ -25,7 +25,7 @@ def test_without_a_setting_the_engine_decides_by_itself() -> None:
     assert space.without(alone["max_running_requests"]).keys() == SETTINGS.keys() - {"max_running_requests"}
 
     winner = candidates.position(full.fingerprint)
-    steps = ablations(candidates, winner, own_default(candidates, winner))
+    steps = ablations(candidates, winner)
     # 48 requests of all clients are searched no more: the setting goes with the drafts that ask for it.
     assert alone["max_running_requests"].fingerprint not in candidates
     assert {"speculative_tokens", "max_running_requests"} in steps.values()

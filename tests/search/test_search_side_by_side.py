@@ -15,8 +15,7 @@ from search_landscapes import Throughput, best_of, evaluate, make_spec, opened, 
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.recommend import recommend
-from autotune.search.history import History
-from autotune.search.nodes import ERROR_RATE, one_at_a_time
+from autotune.search.history import ERROR_RATE, History, one_at_a_time
 from autotune.search.study import Study
 from autotune.study.places import at_once, is_alone, is_beside, share_name
 from autotune.study.spec import StudySpec

@@ -114,7 +114,7 @@ def without_idle(history: History, winner: int) -> int:
     if candidates.as_they_are:
         return winner
     while True:
-        steps = ablations(candidates, current, own_default(candidates, current))
+        steps = ablations(candidates, current)
         odds = {p: _odds_of_fresh(history, current, p) for p in steps if _may_stand_for(history, p, current)}
         idle = [p for p, chance in odds.items() if chance < SHOWN and _beats_baseline(history, p)]
         if not idle:
@@ -168,7 +168,7 @@ def odds_shown(history: History, model: Posterior, leader: int) -> dict[int, tup
 
     Without what failed, what the engine resolves to another one, and the baseline: the finals are about that.
     """
-    singles = ablations(history.candidates, leader, own_default(history.candidates, leader))
+    singles = ablations(history.candidates, leader)
     rows = [p for p in singles if _may_stand_for(history, p, leader)]
     means, sds = _losses(model, leader, rows)
     odds = ndtr((means - LEAST_EFFECT) / np.maximum(sds, 1e-9))
@@ -181,7 +181,7 @@ def _shorter(history: History, model: Posterior, leader: int) -> int | None:
     doubtful = sorted((chance, position) for position, (_, chance) in shown.items() if chance < SHOWN)
     if not doubtful:
         return None
-    between = subsets_towards_default(history.candidates, leader, own_default(history.candidates, leader))
+    between = subsets_towards_default(history.candidates, leader)
     by_settings = {back: position for position, back in between.items()}
     gone, together = frozenset[str](), list[int]()
     for _, position in doubtful:
@@ -207,28 +207,14 @@ def _losses(model: Posterior, leader: int, positions: Sequence[int]) -> tuple[Fl
 
 
 def own_default(candidates: CandidateSet, position: int) -> int | None:
-    """Return the default of a candidate's engine, else its `reference`: what settings go back to."""
-    engine = candidates.items[position].configuration.engine
-    own = (p for p in candidates.defaults if candidates.items[p].configuration.engine == engine)
-    return next(own, reference(candidates, position))
-
-
-def reference(candidates: CandidateSet, winner: int) -> int | None:
-    """Return the baseline where it has the winner's engine, else this engine's default; None without either."""
-    engine = candidates.items[winner].configuration.engine
-    named = (candidates.baseline, *candidates.defaults)
+    """Return the default of a candidate's engine, else the baseline of that engine: what settings go back to."""
+    engine, named = candidates.items[position].configuration.engine, (*candidates.defaults, candidates.baseline)
     return next((p for p in named if candidates.items[p].configuration.engine == engine), None)
 
 
-def subsets_towards_default(
-    candidates: CandidateSet, winner: int, base: int | None = None
-) -> dict[int, frozenset[str]]:
-    """Position to what is put back, of every candidate between winner and base; the winner itself is not among them.
-
-    Args:
-        base: by default the winner's `reference`; of the same engine.
-    """
-    base = reference(candidates, winner) if base is None else base
+def subsets_towards_default(candidates: CandidateSet, winner: int) -> dict[int, frozenset[str]]:
+    """Map to what is put back each candidate between winner and `own_default`; the winner is not among them."""
+    base = own_default(candidates, winner)
     if base is None or base == winner:
         return {}
     mine, theirs = candidates.items[winner].configuration, candidates.items[base].configuration
@@ -247,16 +233,13 @@ def subsets_towards_default(
     return between
 
 
-def ablations(candidates: CandidateSet, winner: int, base: int | None = None) -> dict[int, frozenset[str]]:
-    """Position to what is put back, for each setting: the command without it, where the engine decides by itself.
+def ablations(candidates: CandidateSet, winner: int) -> dict[int, frozenset[str]]:
+    """Map to what is put back, for each setting, the command without it, where the engine decides by itself.
 
-    Where that is no candidate, the fewest settings go that make one on the way to base. Settings whose smallest step
-    back is the same candidate share an entry; the largest step is the base itself.
-
-    Args:
-        base: by default the winner's `reference`; of the same engine.
+    Where that is no candidate, the fewest settings go that make one on the way to `own_default`. Settings with the same
+    smallest step back share an entry.
     """
-    between = subsets_towards_default(candidates, winner, base)
+    between = subsets_towards_default(candidates, winner)
     knobs = sorted({name for back in between.values() for name in back})
     mine = candidates.items[winner].configuration
     alone = candidates.without(mine) if candidates.without is not None and knobs else None

@@ -22,7 +22,7 @@ from autotune.arrays import descending
 from autotune.search import equivalents
 from autotune.search.acquisition import p_feasible, shortlist
 from autotune.search.decide.sequential_test import CONFIDENCE, LAUNCH_NOISE, Spread, Z, percent, percents
-from autotune.search.decide.simplify import LEAST_EFFECT, ablations, own_default
+from autotune.search.decide.simplify import LEAST_EFFECT, ablations
 from autotune.search.decide.verdict import Judgement, default_of, roles_of
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
@@ -115,11 +115,6 @@ class _Difference:
     measured_on: str
 
 
-def ablated(history: History, winner: int) -> dict[int, frozenset[str]]:
-    """Position to the settings put back there, for each in which a command differs from its engine's default."""
-    return ablations(history.candidates, winner, own_default(history.candidates, winner))
-
-
 def contributions(history: History, model: Posterior, winner: int, spread: Spread) -> list[Contribution]:
     """Return a row for each of the winner's settings, and for its engine where the baseline has another one.
 
@@ -131,7 +126,7 @@ def contributions(history: History, model: Posterior, winner: int, spread: Sprea
     items, base = history.candidates.items, history.candidates.baseline
     mine = items[winner].configuration
     rows = []
-    for position, names in ablated(history, winner).items():
+    for position, names in ablations(history.candidates, winner).items():
         settings, without = sorted(names), items[position].configuration.knobs
         before, after = [without.get(name) for name in settings], [mine.knobs.get(name) for name in settings]
         rows.append(_row(history, model, (winner, position), spread, ("+".join(settings), before, after)))
@@ -154,7 +149,7 @@ def most_telling(history: History, model: Posterior, winner: int, spread: float)
     Args:
         spread: standard deviation of one launch.
     """
-    rows = [p for p in ablated(history, winner) if not history.broke(p)]
+    rows = [p for p in ablations(history.candidates, winner) if not history.broke(p)]
     if not rows:
         return None
     mean, covariance = model.joint(np.array([winner, *rows], dtype=np.int64))
