@@ -118,10 +118,7 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
 
 
 def _apart(kernels: Kernels, history: History, rows: Ints) -> Floats:
-    """Return the share of each candidate's knobs whose value was launched least often, shape ``(rows,)``.
-
-    Engines and layouts are knobs like the others here: each launch differs from all earlier ones in as many as it can.
-    """
+    """Return the share of each candidate's knobs whose value was launched least often, shape ``(rows,)``."""
     launched = list(history.by_position)
     found = np.zeros(len(rows))
     for codes in kernels.codes:

@@ -31,11 +31,7 @@ from autotune.trial import Command, Launch, Role, Trial
 
 @dataclass
 class _Backend(BaseJournalBackend):
-    """Optuna's journal file (a JSON object per line) of one writer, which needs no lock and waits for no disk.
-
-    Attributes:
-        path: written to from the first `save` on.
-    """
+    """Optuna's journal file of one writer, without locks; `path` is written to from the first `save` on."""
 
     path: Path
     lines: list[str] = field(default_factory=list)

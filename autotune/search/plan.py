@@ -119,11 +119,7 @@ class Plan:
         return decision
 
     def _decide(self, history: History, places: Sequence[str], budget: int, named: bool) -> Decision:
-        """As `next`.
-
-        Args:
-            named: whether places have names.
-        """
+        """Decide as `next`, but for the place of a launch that may run anywhere."""
         if len(history) >= budget:
             return Wait() if history.pending else Stop(self._ending(history))
         if named and not places:

@@ -150,11 +150,7 @@ def looks_at_end(history: History, position: int) -> list[Look]:
 
 
 def _look(history: History, position: int, left: int) -> Look:
-    """One look.
-
-    Args:
-        left: launches that may still be made, all of them for this test.
-    """
+    """Look at the test with so many launches left, all of them for it."""
     mine, theirs = _compared(history, position)
     difference, now = contrast(mine, theirs)
     at_end = planned([node for node, _ in mine], [node for node, _ in theirs], left, history.off_nodes)
@@ -242,11 +238,7 @@ def next_control_node(history: History, places: Sequence[str]) -> str | None:
 
 
 def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int, int]]:
-    """Node to the launches for the finals there that said something or still may: of a finalist, and of the baseline.
-
-    Args:
-        start: the number of launches before the finals.
-    """
+    """Count by node the launches from `start` on that said something or still may: of a finalist, of the baseline."""
     base, counts = history.candidates.baseline, dict[str, tuple[int, int]]()
     for entry in history.entries[start:]:
         if entry.position in (base, position) and not entry.says_nothing:

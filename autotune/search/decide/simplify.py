@@ -140,11 +140,7 @@ def _beats_baseline(history: History, position: int) -> bool:
 def _odds_above(
     history: History, mine: Sequence[NodeScore], theirs: Sequence[NodeScore], least: float, unknown: float
 ) -> float:
-    """Return the odds that one configuration is better than another by so much, Student's t.
-
-    Args:
-        unknown: what to say where no node ran both.
-    """
+    """Return the odds that one is better by at least so much, Student's t; `unknown` where no node ran both."""
     difference, information = contrast(mine, theirs)
     if not information:
         return unknown

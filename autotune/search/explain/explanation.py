@@ -170,12 +170,7 @@ def _row(
     spread: Spread,
     change: tuple[str, list[Scalar], list[Scalar]],
 ) -> Contribution:
-    """One row.
-
-    Args:
-        commands: positions of the winner and of what it is compared with.
-        change: what differs, its values there, and the winner's.
-    """
+    """Compare the winner with another command, of which `change` says what differs, its values and the winner's."""
     name, before, after = change
     cells = {"knob": name, "from_": _one(before), "to": _one(after)}
     other = history.at(commands[1])
@@ -219,10 +214,7 @@ def _difference(history: History, model: Posterior, commands: tuple[int, int], s
 
 
 def _best_of_engine(history: History, model: Posterior, engine: str, winner: int) -> int | None:
-    """Return the best that ran of an engine, kept the limits and breaks no promise that the winner keeps.
-
-    Where there is none the best that ran, else what failed.
-    """
+    """Return an engine's best that kept limits and the winner's promises, else the best that ran, else what failed."""
     items, may = history.candidates.items, history.broken(winner)
     launched = [p for p in history.by_position if items[p].configuration.engine == engine]
     ran = [p for p in launched if history.scores(p) and not history.broke(p)]
