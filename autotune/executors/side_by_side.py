@@ -26,7 +26,7 @@ from autotune.errors import AutotuneError, CannotGoOn
 from autotune.executors import Bug, EvaluationSetup, outcome_of
 from autotune.machine.gpu import Gpu, gpus
 from autotune.notify import Notify, Stage, on_node, silent
-from autotune.serving.preflight import VISIBLE, Node
+from autotune.serving.preflight import VISIBLE, busy
 from autotune.space.context import DEVICES
 from autotune.study.places import alone, is_alone, share_name
 from autotune.study.spec import StudySpec, most_at_once
@@ -64,9 +64,9 @@ def shares_of(
         return []
     idle = []
     for share in whole:
-        busy = [problem for gpu in known if gpu.index in share and (problem := Node().busy(gpu))]
-        if busy:
-            notify(f"{share_name(share)} are not used: {busy[0]}")
+        problems = [problem for gpu in known if gpu.index in share and (problem := busy(gpu))]
+        if problems:
+            notify(f"{share_name(share)} are not used: {problems[0]}")
         else:
             idle.append(share)
     return idle[:most]
@@ -126,13 +126,14 @@ class SideBySideExecutor:
 
     def __init__(self, setup: EvaluationSetup, shares: Sequence[Share]) -> None:
         self._setup = setup
-        self._shares = {share_name(share): share for share in shares}
         self._alone = alone(share_name(shares[0]))
+        self._shares = {self._alone: shares[0], **{share_name(share): share for share in shares}}
+        """By the name of the place."""
         # At once: the control's launches are to begin together.
-        self._workers = {name: _Worker(setup, share) for name, share in self._shares.items()}
+        self._workers = {share: _Worker(setup, share) for share in shares}
         self._running: dict[str, Trial] = {}
         self._waiting: list[Trial] = []
-        self._retired: dict[str, str] = {}
+        self._retired: set[str] = set()
 
     @property
     def nodes(self) -> Sequence[str]:
@@ -144,7 +145,7 @@ class SideBySideExecutor:
 
     @property
     def _used(self) -> list[str]:
-        return [place for place in self._shares if place not in self._retired]
+        return [place for place in self._shares if place != self._alone and place not in self._retired]
 
     def _is_free(self, place: str) -> bool:
         """Tell whether a launch there begins at once: alone where nothing runs, beside others where none is alone."""
@@ -175,11 +176,7 @@ class SideBySideExecutor:
                     self._worker(place).connection.send(trial)
 
     def _worker(self, place: str) -> _Worker:
-        return self._workers[self._share(place)]
-
-    def _share(self, place: str) -> str:
-        """Return the name of the share that a place has."""
-        return next(iter(self._shares)) if is_alone(place) else place
+        return self._workers[self._shares[place]]
 
     def _next_finished(self) -> Launch:
         while True:
@@ -213,21 +210,21 @@ class SideBySideExecutor:
         return None
 
     def _launch(self, place: str, trial: Trial, result: TrialResult) -> Launch:
-        gpu_ids = tuple(map(str, self._shares[self._share(place)]))
+        gpu_ids = tuple(map(str, self._shares[place]))
         return Launch(trial, replace(result, node=place, gpu_ids=gpu_ids))
 
     def _lost(self, place: str) -> Launch:
         """Return a launch whose process was ended from outside; the next one gets a new process."""
-        worker, trial, name = self._worker(place), self._running.pop(place), self._share(place)
+        worker, trial, share = self._worker(place), self._running.pop(place), self._shares[place]
         worker.process.terminate()
         worker.wait()
-        self._workers[name] = _Worker(self._setup, self._shares[name])
+        self._workers[share] = _Worker(self._setup, share)
         message = f"The process that measured on {place} was ended from outside (code {worker.process.returncode})."
         return self._launch(place, trial, self._setup.lost(message))
 
     def retire(self, node: str, why: str) -> bool:
         if node in self._used:
-            self._retired[node] = why
+            self._retired.add(node)
             self._setup.notify(f"{node} are left out: {why}")
         return node != self._alone and bool(self._used)
 

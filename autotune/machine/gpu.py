@@ -83,19 +83,15 @@ def cpu(root: Path = ROOT) -> Cpu:
     """Read this machine's processor from ``/proc/cpuinfo`` (proc(5)): the first one's lines."""
     lines = [line.partition(":") for line in text(root / "proc/cpuinfo").split("\n\n")[0].splitlines()]
     first = {key.strip(): value.strip() for key, _, value in lines}
+    highest_khz = number(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
+    now_mhz = first.get("cpu MHz", "")
+    now_ghz = round(float(now_mhz) / 1e3, 1) if re.fullmatch(r"\d+(?:\.\d+)?", now_mhz) else _GHZ
     return Cpu(
         model=first.get("model name") or platform.machine() or "unknown processor",
         cores=cores(root),
         flags=frozenset((first.get("flags") or first.get("Features") or "").split()),
-        clock_ghz=_clock_ghz(root, first.get("cpu MHz", "")),
+        clock_ghz=highest_khz / 1e6 if highest_khz else now_ghz,
     )
-
-
-def _clock_ghz(root: Path, now_mhz: str) -> float:
-    highest_khz = number(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
-    if highest_khz:
-        return highest_khz / 1e6
-    return round(float(now_mhz) / 1e3, 1) if re.fullmatch(r"\d+(?:\.\d+)?", now_mhz) else _GHZ
 
 
 def memory_bytes(root: Path = ROOT) -> int:

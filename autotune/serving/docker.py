@@ -93,11 +93,9 @@ class ContainerServer(ProcessServer):
         in_log = known_failure(self.log, LogPatterns(docker_card().failures), self.log_offset)
         if in_log is not None:
             return in_log
-        if self._first_pid or not started_at.startswith("0001"):
-            failure = unknown_exit(self.log, code, "The container", self.log_offset)
-            return replace(failure, kind=FailureKind.INFRASTRUCTURE)
-        failure = unknown_exit(self.log, code, "Docker", self.log_offset)
-        message = f"The container did not start. {failure.message}"
+        started = self._first_pid or not started_at.startswith("0001")
+        failure = unknown_exit(self.log, code, "The container" if started else "Docker", self.log_offset)
+        message = failure.message if started else f"The container did not start. {failure.message}"
         return replace(failure, kind=FailureKind.INFRASTRUCTURE, message=message)
 
     def _end(self) -> StopReport:

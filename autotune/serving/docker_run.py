@@ -109,8 +109,10 @@ def in_container(
     """
     docker = docker or docker_card()
     argv = (command.argv[0], *absolute_paths(command.argv[1:], command.files))
-    handed_over = (*docker.devices[hardware.vendor], *networks_of(command, docker))
-    options = [word for option in (*docker.options, *handed_over) for word in option]
+    typed = " ".join(command.typed())
+    networks = [n.options for n in docker.networks if re.search(n.when, typed) and os.path.exists(n.device)]
+    handed_over = [docker.options, docker.devices[hardware.vendor], *networks]
+    options = [word for several in handed_over for option in several for word in option]
     mounts = [f"{volume_name(image, hardware.name, cache_)}:{cache_}" for cache_ in docker.caches]
     mounts.append(f"{models_folder({**os.environ, **command.env})}:{docker.models}")
     mounts += [f"{path}:{path}:ro" for path in mounted_paths(argv)]
@@ -124,13 +126,6 @@ def in_container(
     entry = [] if own_entrypoint(card, hardware, image) else ["--entrypoint="]
     words = [*_each("--volume", mounts), *_each("--env", dict.fromkeys(settings)), *place, *entry, image]
     return replace(command, argv=argv, container=(*DOCKER_RUN, *options, *words))
-
-
-def networks_of(command: Command, docker: DockerCard) -> list[list[str]]:
-    """List the options that hand over the network devices of this machine that a command talks through."""
-    typed = " ".join(command.typed())
-    needed = [n for n in docker.networks if re.search(n.when, typed) and os.path.exists(n.device)]
-    return [option for network in needed for option in network.options]
 
 
 def _each(option: str, values: Iterable[str]) -> list[str]:
@@ -213,27 +208,28 @@ def fetch_images(images: Sequence[str], notify: Notify) -> None:
     """
     check_docker()
     for image in dict.fromkeys(images):
-        if _ask("image", "inspect", "--format", "{{.Id}}", image).returncode != 0:
-            _pull(image, notify)
-
-
-def _pull(image: str, notify: Notify) -> None:
-    notify(f"pulling {image}, which may take many minutes")
-    last = ""
-    argv = [docker_program(), "pull", image]
-    with subprocess.Popen(
-        argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
-    ) as process:
-        assert process.stdout is not None
-        try:
-            for line in process.stdout:
-                last = line.strip() or last
-                notify(f"pulling {image}: {last}")
-        except BaseException:
-            process.terminate()
-            raise
-    if process.returncode != 0:
-        raise BadInput(f"image {image} cannot be pulled ({last}); name another one with --image ENGINE=IMAGE")
+        if _ask("image", "inspect", "--format", "{{.Id}}", image).returncode == 0:
+            continue
+        notify(f"pulling {image}, which may take many minutes")
+        last = ""
+        with subprocess.Popen(
+            [docker_program(), "pull", image],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+        ) as process:
+            assert process.stdout is not None
+            try:
+                for line in process.stdout:
+                    last = line.strip() or last
+                    notify(f"pulling {image}: {last}")
+            except BaseException:
+                process.terminate()
+                raise
+        if process.returncode != 0:
+            raise BadInput(f"image {image} cannot be pulled ({last}); name another one with --image ENGINE=IMAGE")
 
 
 def version_in(image: str, distributions: Sequence[str]) -> str:

@@ -13,6 +13,7 @@ import os
 import random
 import socket
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -79,27 +80,20 @@ def is_free(port: int) -> bool:
 
 def _locks(ports: Iterable[int]) -> tuple[socket.socket, ...] | None:
     """Lock ports that are free; None, with none of them locked, where one is not."""
-    locks: list[socket.socket] = []
-    for port in ports:
-        lock = _lock(port)
-        locks += [lock] if lock else []
-        if lock is None or not is_free(port):
-            for held in locks:
-                held.close()
-            return None
-    return tuple(locks)
-
-
-def _lock(port: int) -> socket.socket | None:
-    lock = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
-    try:
-        lock.bind(f"\0autotune-port-{port}")
-    except OSError as error:
-        lock.close()
-        if error.errno == errno.EADDRINUSE:
-            return None
-        raise
-    return lock
+    with ExitStack() as held:
+        locks = []
+        for port in ports:
+            locks.append(held.enter_context(socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)))
+            try:
+                locks[-1].bind(f"\0autotune-port-{port}")
+            except OSError as error:
+                if error.errno == errno.EADDRINUSE:
+                    return None
+                raise
+            if not is_free(port):
+                return None
+        held.pop_all()
+        return tuple(locks)
 
 
 def foreign_listener(port: int, members: Callable[[], Iterable[int]]) -> bool:
@@ -112,7 +106,7 @@ def foreign_listener(port: int, members: Callable[[], Iterable[int]]) -> bool:
     # Asked for afterwards: a worker that began to listen in between is among them.
     for pid in members():
         try:
-            listening -= set(_sockets(pid))
+            listening -= {target[8:-1] for target in _open_files(pid) if target.startswith("socket:[")}
         except PermissionError:
             return False
         except OSError:
@@ -139,12 +133,8 @@ def _listening(port: int) -> set[str]:
     return inodes
 
 
-def _sockets(pid: int) -> Iterator[str]:
+def _open_files(pid: int) -> Iterator[str]:
     folder = f"/proc/{pid}/fd"
     for name in os.listdir(folder):
-        try:
-            target = os.readlink(f"{folder}/{name}")
-        except FileNotFoundError:
-            continue
-        if target.startswith("socket:["):
-            yield target[8:-1]
+        with suppress(FileNotFoundError):
+            yield os.readlink(f"{folder}/{name}")

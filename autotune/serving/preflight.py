@@ -18,7 +18,8 @@ from autotune.trial import Failure, FailureKind
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """The environment variables that choose among a machine's GPUs; the first that is set counts."""
 _RESETS = {"nvidia": "nvidia-smi --gpu-reset -i {index}", "amd": "rocm-smi --gpureset -d {index}"}
-_GB = 1e9
+IDLE_BYTES = 2 * 10**9
+"""In use at most on an idle GPU: a driver by itself holds some hundred MB, a server's smallest part several GB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +29,6 @@ class Node:
     Attributes:
         gpus: reads the GPUs as they are now.
         count: a server takes so many of them, the first that the environment leaves visible.
-        idle_bytes: in use at most on an idle GPU: a driver holds some hundred MB, a server's smallest part several GB.
         disk_bytes: free at least where a launch leaves its log and its results.
         open_files: a socket for each request among them.
         settle_s: given to a driver to take back the memory of a process that has ended.
@@ -37,7 +37,6 @@ class Node:
 
     gpus: Callable[[], Sequence[Gpu]] = gpus
     count: int = 0
-    idle_bytes: int = 2 * 10**9
     disk_bytes: int = 10**9
     open_files: int = 4096
     settle_s: float = 60.0
@@ -54,9 +53,13 @@ class Node:
                 f"A server may open {hard} files here and needs {self.open_files}, one for each request at least; "
                 f"raise the limit with `ulimit -Hn {self.open_files}`."
             )
-        problems = [lasting] if lasting else [self._disk(study), *map(self.busy, self._used_gpus())]
-        message = " ".join(problem for problem in problems if problem)
-        return Failure(FailureKind.INFRASTRUCTURE, message, lasting=bool(lasting)) if message else None
+        if lasting:
+            return Failure(FailureKind.INFRASTRUCTURE, lasting, lasting=True)
+        problems = [problem for gpu in self._used_gpus() if (problem := busy(gpu))]
+        if (free := disk_free_bytes(study)) < self.disk_bytes:
+            needed = f"{_gb(self.disk_bytes)} are needed for a launch; make room there."
+            problems.insert(0, f"Only {_gb(free)} are free in {study}, {needed}")
+        return Failure(FailureKind.INFRASTRUCTURE, " ".join(problems)) if problems else None
 
     def used(self) -> Mapping[int, int]:
         """Memory in use in bytes by GPU index, where the driver tells it; the argument of `left_behind`."""
@@ -78,7 +81,7 @@ class Node:
 
     def _held(self, before: Mapping[int, int]) -> list[Gpu]:
         now = [gpu for gpu in self._used_gpus() if gpu.index in before]
-        return [gpu for gpu in now if gpu.memory_used_bytes > before[gpu.index] + self.idle_bytes]
+        return [gpu for gpu in now if gpu.memory_used_bytes > before[gpu.index] + IDLE_BYTES]
 
     def _used_gpus(self) -> list[Gpu]:
         present = list(self.gpus())
@@ -90,18 +93,13 @@ class Node:
             present = [gpu for number in numbers for gpu in present if gpu.index == int(number)]
         return present[: self.count]
 
-    def busy(self, gpu: Gpu) -> str:
-        """Say that a GPU is not idle, and who has it; empty where it is idle."""
-        if not gpu.busy_pids and gpu.memory_used_bytes <= self.idle_bytes:
-            return ""
-        used, total = _gb(gpu.memory_used_bytes), _gb(gpu.memory_total_bytes)
-        return f"{_name(gpu)} is not idle: {used} of {total} are in use, {_holders(gpu)}. {_way_out(gpu)}"
 
-    def _disk(self, study: Path) -> str:
-        free = disk_free_bytes(study)
-        if free >= self.disk_bytes:
-            return ""
-        return f"Only {_gb(free)} are free in {study}, {_gb(self.disk_bytes)} are needed for a launch; make room there."
+def busy(gpu: Gpu) -> str:
+    """Say that a GPU is not idle, and who has it; empty where it is idle."""
+    if not gpu.busy_pids and gpu.memory_used_bytes <= IDLE_BYTES:
+        return ""
+    used, total = _gb(gpu.memory_used_bytes), _gb(gpu.memory_total_bytes)
+    return f"{_name(gpu)} is not idle: {used} of {total} are in use, {_holders(gpu)}. {_way_out(gpu)}"
 
 
 def _name(gpu: Gpu) -> str:
@@ -109,7 +107,7 @@ def _name(gpu: Gpu) -> str:
 
 
 def _gb(count: int) -> str:
-    return f"{count / _GB:.1f} GB"
+    return f"{count / 1e9:.1f} GB"
 
 
 def _holders(gpu: Gpu) -> str:

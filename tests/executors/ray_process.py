@@ -53,11 +53,18 @@ def main(path: str) -> None:
     import ray
 
     from autotune.executors.ray.cluster import Cluster
+    from autotune.executors.ray.searcher import Started, create_queue, take_events
     from tests.small_study import spec
 
     cluster = Cluster("", True, spec())
+    queue = create_queue(cluster.driver_node_id)
+    taken = {}
+    for wait_s in (0.0, 1.0):
+        for key in "12":
+            queue.put(Started(key))
+        taken[wait_s] = [[event.key for event in take_events(queue, wait_s)] for _ in range(2)]
     trial = ray.remote(num_cpus=0.001, num_gpus=4)(Trial).remote()
-    print(json.dumps(ray.get(trial.begin.remote(path))))
+    print(json.dumps({**ray.get(trial.begin.remote(path)), "taken": list(taken.values())}))
     cluster.close()
 
 

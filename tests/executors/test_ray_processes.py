@@ -36,6 +36,8 @@ def test_servers_run_as_elsewhere_and_their_watchdog_outlives_the_process_that_r
     assert found["oom"] == int(Path("/proc/self/oom_score_adj").read_text()), "servers are not the first to be ended"
     assert found["oom_after"] == 1000, "Ray's own order of processes stays"
     assert not (tmp_path / ".ray" / "auth_token").exists(), "a token that stays changes later clusters"
+    # Without time to wait too: a result that lies there when its process is lost is not made again.
+    assert found["taken"] == [[["1", "2"], []]] * 2, "all that was put is taken once"
     limit_s = time.monotonic() + 30
     while not saw.exists() and time.monotonic() < limit_s:
         time.sleep(0.05)

@@ -2,30 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import pytest
 from ray.tune.search import Searcher
 
 from autotune.executors.ray.cluster import Node
-from autotune.executors.ray.searcher import Event, ResultQueue, Started, Task, TrialQueueSearcher, pack, unpack
+from autotune.executors.ray.searcher import Task, TrialQueueSearcher, pack, unpack
 from autotune.trial import Command, Configuration, Role, Trial
-
-
-@pytest.mark.parametrize("wait_s", [0.0, 5.0])
-def test_what_was_put_is_got_once_also_by_one_who_cannot_wait(wait_s: float) -> None:
-    """A result that lies there when its process is lost is not made again."""
-
-    async def taken() -> list[list[Event]]:
-        queue = ResultQueue()
-        await queue.put(Started("1"))
-        await queue.put(Started("2"))
-        return [await queue.get(wait_s), await queue.get(0.0)]
-
-    assert asyncio.run(taken()) == [[Started("1"), Started("2")], []]
 
 
 def test_a_folder_arrives_without_what_is_no_file_of_ours(tmp_path: Path) -> None:

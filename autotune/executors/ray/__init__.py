@@ -20,7 +20,7 @@ import ray
 from autotune.errors import AutotuneError, CannotGoOn
 from autotune.executors import Bug, EvaluationSetup
 from autotune.executors.ray.cluster import Cluster, Node, NodePool, head_is_gone
-from autotune.executors.ray.searcher import Ended, Event, Started, Task, TuneThread, create_queue, unpack
+from autotune.executors.ray.searcher import Ended, Event, Started, Task, TuneThread, create_queue, take_events, unpack
 from autotune.notify import Stage, silent
 from autotune.space.context import gpus_of
 from autotune.trial import Launch, Trial, TrialResult
@@ -96,7 +96,7 @@ class RayExecutor:
                 while not self._tune.searcher.errors.empty():
                     self._lost.append(self._tune.searcher.errors.get())
                 try:
-                    events: list[Event] = ray.get(self._queue.get.remote(0.0 if self._lost else POLL_S))
+                    events = take_events(self._queue, 0.0 if self._lost else POLL_S)
                 except ray.exceptions.RayError as error:
                     raise head_is_gone(error) from error
                 # Results first.

@@ -10,7 +10,6 @@ results: it keeps the latest of every trial until the end, and a log of a real s
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import io
 import os
@@ -29,6 +28,7 @@ from typing import Any
 import ray
 from ray import tune
 from ray.tune.search import Searcher
+from ray.util.queue import Empty, Queue
 
 from autotune.executors import EvaluationSetup, Outcome, outcome_of
 from autotune.executors.ray.cluster import Node
@@ -63,34 +63,19 @@ Event = str | Stage | Started | Ended
 """A text is a line to show to a person."""
 
 
-class ResultQueue:
-    """An actor beside the tuner: nodes put events, the tuner gets them."""
-
-    def __init__(self) -> None:
-        self._events: list[Event] = []
-        self._not_empty = asyncio.Event()
-
-    async def put(self, event: Event) -> None:
-        self._events.append(event)
-        self._not_empty.set()
-
-    async def get(self, wait_s: float) -> list[Event]:
-        """Remove and return all events; waits at most so long for one."""
-        # Asked first: with no time to wait, Python 3.11's wait_for gives up before it looks.
-        if not self._not_empty.is_set():
-            try:
-                await asyncio.wait_for(self._not_empty.wait(), wait_s)
-            except TimeoutError:
-                return []
-        events, self._events = self._events, []
-        self._not_empty.clear()
-        return events
+def create_queue(node_id: str) -> Queue:
+    """Create a queue in an actor on the tuner's own node: nodes put events, the tuner takes them; it ends with it."""
+    return Queue(actor_options={"num_cpus": 0, "label_selector": {"ray.io/node-id": node_id}})
 
 
-def create_queue(node_id: str) -> Any:
-    """Create a `ResultQueue` actor on the tuner's own node; it ends with the tuner."""
-    actor = ray.remote(ResultQueue)
-    return actor.options(num_cpus=0, max_concurrency=1000, label_selector={"ray.io/node-id": node_id}).remote()
+def take_events(queue: Queue, wait_s: float) -> list[Event]:
+    """Remove and return all events; waits at most so long for one."""
+    try:
+        # With no time to wait, Python 3.11's wait_for gives up before it looks.
+        first = [queue.get(timeout=wait_s)] if wait_s else []
+    except Empty:
+        return []
+    return [*first, *queue.get_nowait_batch(queue.qsize())]
 
 
 def own_folder(kind: str, name: str = "") -> tempfile.TemporaryDirectory[str]:
@@ -141,11 +126,9 @@ def _harmless(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """One try of a trial on a node.
+    """One try of a trial on a node, with a key of its own.
 
     Attributes:
-        key: of its own, as a trial may be tried again.
-        gpus: those that it needs.
         tries: of the trial, this one included.
         serial: numbers tasks in the order in which they were submitted.
         waiting_since_s: for its GPUs; None once it has them, infinite once that was said.
@@ -218,9 +201,6 @@ class TrialQueueSearcher(Searcher, tune.Stopper):
     def save(self, checkpoint_path: str) -> None:
         """Save nothing: the study is the state."""
 
-    def restore(self, checkpoint_path: str) -> None:
-        """Restore nothing."""
-
     def __getstate__(self) -> dict[str, Any]:
         # Ray Tune pickles its searcher to restore from, which is never done.
         return {}
@@ -261,14 +241,15 @@ class TuneThread:
 
 
 def run_trial(config: dict[str, Any], setup: EvaluationSetup, queue: Any, folder: str) -> dict[str, int]:
-    """Evaluate the trial of ``{"task": Task}``, and put its result and files into a `ResultQueue`.
+    """Evaluate the trial of ``{"task": Task}``, and put its result and files into the tuner's queue.
 
     Relative paths in commands refer to the tuner's working `folder`, where it exists here too.
     """
     task: Task = config["task"]
-    queue.put.remote(Started(task.key))
+    tell = queue.actor.put.remote
+    tell(Started(task.key))
     with environment_of_ray_start(), own_folder(TRIAL_FOLDER, task.node.name) as own:
-        setup = replace(setup, folder=Path(own), notify=lambda text: queue.put.remote(on_node(text, task.node.name)))
+        setup = replace(setup, folder=Path(own), notify=lambda text: tell(on_node(text, task.node.name)))
         (setup.folder / "trials").mkdir()
         with contextlib.chdir(folder if os.path.isdir(folder) else own):
             outcome = outcome_of(lambda trial: setup.evaluator()(trial), task.trial)
@@ -277,7 +258,7 @@ def run_trial(config: dict[str, Any], setup: EvaluationSetup, queue: Any, folder
             outcome = replace(outcome, node=task.node.name, gpu_ids=gpu_ids)
         files = pack(setup.folder / "trials" / f"{task.trial.number:04d}")
         # Waited for: what is in the queue outlives this process.
-        ray.get(queue.put.remote(Ended(task.key, outcome, files)))
+        queue.put(Ended(task.key, outcome, files))
     return {"done": 1}
 
 
