@@ -32,6 +32,7 @@ from autotune.machine.gpu import (
     text,
 )
 from autotune.serving.docker_run import models_folder, server_version
+from autotune.serving.preflight import IDLE_BYTES
 from autotune.space.library import Library
 
 PROCESS, DOCKER = "process", "docker"
@@ -45,8 +46,6 @@ _FABRIC_MANAGER = "nv-fabricmanager"[:15]
 """The service's name as the kernel keeps it (proc(5), comm)."""
 _ACCELERATORS = ("0x0302", "0x1200")
 """PCI classes "3D controller" and "processing accelerator": what GPUs of a server say they are."""
-_IDLE_SHARE = 0.02
-"""Of the memory: what drivers keep of an idle GPU is well below, any engine's weights are above."""
 MEC_RECLAIMS = 177
 """From this version of the compute microcode on, MI300X gives scratch memory back without a crash."""
 _TUNING = "https://rocm.docs.amd.com/en/latest/how-to/system-optimization/mi300x.html"
@@ -225,7 +224,7 @@ def fabric_manager(host: Host) -> Iterator[Finding]:
 def idle(host: Host) -> Iterator[Finding]:
     """Whoever else computes on a GPU, or holds its memory, changes every number measured on it."""
     told = [gpu for gpu in host.gpus if gpu.memory_total_bytes or gpu.busy_pids]
-    busy = [gpu for gpu in told if gpu.busy_pids or gpu.memory_used_bytes > _IDLE_SHARE * gpu.memory_total_bytes]
+    busy = [gpu for gpu in told if gpu.busy_pids or gpu.memory_used_bytes > IDLE_BYTES]
     for gpu in busy:
         held = gpu.memory_used_bytes / gpu.memory_total_bytes if gpu.memory_total_bytes else 0.0
         pids = f", processes {', '.join(map(str, gpu.busy_pids))}" if gpu.busy_pids else ""

@@ -242,12 +242,6 @@ class ProcessServer(Server):
         return Failure(FailureKind.TIMEOUT, f"{message} {last_words}", last)
 
 
-def _temporary_folder(marker: str) -> str:
-    """Name a folder for a server's temporary files; empty where the path of a socket in it is too long (unix(7))."""
-    path = os.path.join(tempfile.gettempdir(), f"autotune-{marker[:12]}")
-    return path if len(path) <= _LONGEST_TMPDIR else ""
-
-
 @dataclass(frozen=True, slots=True)
 class ProcessLauncher:
     """Starts each server in a session of its own, under a watchdog, on a leased loopback port.
@@ -280,8 +274,10 @@ class ProcessLauncher:
         secrets = secret_values(asked, command, environment)
         api_key = api_key_of(command.argv, engine_environment, card.serving)
         lease = lease_port(self.ports, [*card.serving.derived_ports, *card.serving.port_flags.values()])
-        temporary = "" if front or "TMPDIR" in command.env else _temporary_folder(marker)
-        if temporary:
+        temporary = os.path.join(tempfile.gettempdir(), f"autotune-{marker[:12]}")
+        if front or "TMPDIR" in command.env or len(temporary) > _LONGEST_TMPDIR:
+            temporary = ""
+        else:
             environment["TMPDIR"] = temporary
         request = Request(
             argv=[*front, *with_serving(argv, card.serving, LOOPBACK, lease.port)],

@@ -29,7 +29,7 @@ class Trial:
     """Holds a child as a trial holds its watchdog."""
 
     def begin(self, path: str) -> dict[str, Any]:
-        from autotune.executors.ray.searcher import environment_of_ray_start
+        from autotune.executors.ray import environment_of_ray_start
 
         self.child = subprocess.Popen(
             [sys.executable, "-S", "-c", CHILD, path], start_new_session=True, stdout=subprocess.PIPE
@@ -52,8 +52,8 @@ def main(path: str) -> None:
     prepare_environment(own_cluster=True)
     import ray
 
+    from autotune.executors.ray import Started, create_queue, take_events
     from autotune.executors.ray.cluster import Cluster
-    from autotune.executors.ray.searcher import Started, create_queue, take_events
     from tests.small_study import spec
 
     cluster = Cluster("", True, spec())

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from ray.tune.search import Searcher
 
+from autotune.executors.ray import Task, TrialQueueSearcher, pack, unpack
 from autotune.executors.ray.cluster import Node
-from autotune.executors.ray.searcher import Task, TrialQueueSearcher, pack, unpack
 from autotune.trial import Command, Configuration, Role, Trial
 
 

@@ -245,8 +245,11 @@ def wait_for_head(address: str, wait_s: float) -> None:
 
 def head_is_gone(error: BaseException) -> CannotGoOn:
     """Make the error for a head node that is lost in the middle of a study."""
-    lines = str(error).strip().splitlines()
-    return CannotGoOn(f"the Ray cluster does not answer any more ({lines[0] if lines else type(error).__name__})")
+    return CannotGoOn(f"the Ray cluster does not answer any more ({_first_line(error)})")
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def _is_of(info: NodeInfo, hardware: str) -> bool:
@@ -307,10 +310,9 @@ def _quiet() -> Iterator[None]:
 
 
 def _cannot_be_joined(which: str, address: str, error: BaseException) -> BadInput:
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
     return BadInput(
-        f"the Ray cluster {which} cannot be joined: {reason}. Run autotune on one of its machines (after `ray "
-        f"start --address {address}` there), with Ray {ray.__version__} and Python {platform.python_version()}; a "
+        f"the Ray cluster {which} cannot be joined: {_first_line(error)}. Run autotune on one of its machines (after "
+        f"`ray start --address {address}` there), with Ray {ray.__version__} and Python {platform.python_version()}; a "
         "cluster with a token wants RAY_AUTH_MODE=token here and the token of the head's ~/.ray/auth_token"
     )
 
@@ -323,8 +325,8 @@ def _start(spec: StudySpec, **declared: int) -> None:
 
 def _init(**options: Any) -> None:
     before = signal.getsignal(signal.SIGTERM) if threading.current_thread() is threading.main_thread() else None
-    environment = {"env_vars": _WORKERS}
-    ray.init(log_to_driver=False, logging_level=logging.CRITICAL, runtime_env=environment, **options)
+    workers = {"env_vars": _WORKERS}
+    ray.init(log_to_driver=False, logging_level=logging.CRITICAL, runtime_env=workers, **options)
     if before is not None:
         # Ray exits on it without a word; for us it is an interruption like any other.
         signal.signal(signal.SIGTERM, before)
