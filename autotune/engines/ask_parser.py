@@ -40,7 +40,7 @@ def _tell(rows: list[dict[str, Any]]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON; None where it is none, or is left out when it is a default."""
+    """Return a value as JSON; None where it is none, or is left out when it is a default."""
     value = getattr(value, "value", value)  # a member of an enumeration
     if isinstance(value, (list, tuple)):
         items = [_plain(item) for item in value]

@@ -12,9 +12,10 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from packaging.version import InvalidVersion, Version
+from packaging.version import Version
 
 from autotune.errors import BadInput
+from autotune.space.entry import is_version
 from autotune.space.schema import EngineCard
 
 METADATA_S = 60.0
@@ -68,7 +69,7 @@ class Installation:
 
     @property
     def release(self) -> str:
-        """The version that ranges are about: without its local part."""
+        """Return the version that ranges are about: without its local part."""
         return Version(self.version).public
 
 
@@ -191,21 +192,13 @@ def _version(card: EngineCard, program: Sequence[str], python: Path | None) -> s
     line_of_version = re.compile(rf"(?:(?:{any_name}),?\s+)?(?:version:?\s+)?v?(\d\S*)", re.IGNORECASE)
     lines = (output_of([program[0], "--version"], VERSION_S) or "").splitlines()
     matches = (line_of_version.fullmatch(line.strip()) for line in lines)
-    return next((match[1] for match in matches if match and _is_version(match[1])), None)
+    return next((match[1] for match in matches if match and is_version(match[1])), None)
 
 
 def told_version(output: str) -> str | None:
     """Parse the output of `VERSION_SCRIPT`: the version, local part included; None when there is none."""
     answers = (line.removeprefix(_ANSWER) for line in output.splitlines() if line.startswith(_ANSWER))
-    return next((version for version in answers if _is_version(version)), None)
-
-
-def _is_version(text: str) -> bool:
-    try:
-        Version(text)
-    except InvalidVersion:
-        return False
-    return True
+    return next((version for version in answers if is_version(version)), None)
 
 
 def output_of(argv: Sequence[str], timeout_s: float) -> str | None:

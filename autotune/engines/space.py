@@ -15,7 +15,7 @@ from autotune.space.context import Context
 from autotune.space.enumeration import Enumeration
 from autotune.space.expression import Namespace
 from autotune.space.fingerprint import effective
-from autotune.space.schema import Addition, EngineCard
+from autotune.space.schema import Addition, EngineCard, name_of
 from autotune.trial import Command, Configuration, Scalar
 
 CONTRADICTS = "contradicts --engine-arg"
@@ -53,7 +53,7 @@ class PassedThrough:
 
     def _replaces(self, addition: Addition) -> bool:
         flags = [word.partition("=")[0].partition(".")[0] for word in addition.args if word.startswith("--")]
-        names = {("args", _name(flag)) for flag in flags} | {("env", name) for name in addition.env}
+        names = {("args", name_of(flag)) for flag in flags} | {("env", name) for name in addition.env}
         return self.given >= names | {("config", key.partition(".")[0]) for key in addition.config}
 
     def contradicts(self, kind: Engine, configuration: Configuration, context: Context) -> bool:
@@ -101,7 +101,7 @@ def _given(kind: Engine, parsed: ParsedCommand) -> set[tuple[str, str]]:
     """Return the names under which readings find what was given; a config file stands for all its possible keys."""
     options = [option for option in kind.table(parsed.version).options if option.dest in parsed.given]
     given = {("args", name) for option in options for name in option.names} | {("env", name) for name in parsed.env}
-    if any(("args", _name(str(case.value))) in given for case in kind.card.config_flag):
+    if any(("args", name_of(str(case.value))) in given for case in kind.card.config_flag):
         readings = [kind.reading(name, parsed.version) for name in kind.card.knobs]
         given |= {found for text in readings for found in _READ.findall(text) if found[0] == "config"}
     return given
@@ -119,10 +119,6 @@ def _decides(kind: Engine, knob: str, parsed: ParsedCommand, context: Context, g
             readings.append(kind.read(knob, scope, parsed.version))
     value = kind.read(knob, kind.scope(parsed, context), parsed.version)
     return not readings or any(reading != value for reading in readings)
-
-
-def _name(flag: str) -> str:
-    return flag.lstrip("-").replace("-", "_")
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,7 +142,7 @@ class EngineSpace:
         return self.engine.card
 
     def effective(self, settings: Mapping[str, Scalar]) -> Configuration:
-        """The engine's defaults on all GPUs with some settings; pins override both."""
+        """Return the engine's defaults on all GPUs with some settings; pins override both."""
         knobs = self.engine.default_knobs(self.context, {**settings, **self.pins})
         return effective(self.card, Configuration(self.engine.name, knobs), self.context).configuration
 

@@ -32,8 +32,9 @@ class TensorRTLLM(Engine):
         return replace(parsed, config=_without(parsed.config, overridden))
 
     def config(self, values: Mapping[str, Any], command: Command, version: str) -> dict[str, Any]:
-        """The YAML file that ``--config`` or ``--extra_llm_api_options`` names, among the command's own files or on
-        disk. Raises `BadInput` when it cannot be read or has a key that the engine refuses.
+        """Read the YAML file that ``--config`` or ``--extra_llm_api_options`` names, of the command's files or on disk.
+
+        Raises `BadInput` when it cannot be read or has a key that the engine refuses.
         """
         name = values.get("extra_llm_api_options")
         if not name:
@@ -49,7 +50,7 @@ class TensorRTLLM(Engine):
 
 
 def _keys(document: Mapping[str, Any], known: frozenset[str], prefix: str = "") -> Iterator[str]:
-    """Every key, dotted; below a key whose own keys are not known, none."""
+    """Yield every key, dotted; below a key whose own keys are not known, none."""
     for key, value in document.items():
         yield f"{prefix}{key}"
         below = f"{prefix}{key}."
@@ -58,7 +59,7 @@ def _keys(document: Mapping[str, Any], known: frozenset[str], prefix: str = "") 
 
 
 def _without(document: Mapping[str, Any], keys: Set[str], prefix: str = "") -> dict[str, Any]:
-    """A document less some dotted keys."""
+    """Copy a document without some dotted keys."""
     return {
         key: _without(value, keys, f"{prefix}{key}.") if isinstance(value, Mapping) else value
         for key, value in document.items()

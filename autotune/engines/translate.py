@@ -40,7 +40,7 @@ def translate(engine: Engine, command: Command, version: str) -> tuple[Command, 
 
 
 def translate_typed(words: Sequence[str], version: str | None, library: Library, notify: Notify) -> list[str]:
-    """Like `translate`, for a command line of words, settings in front; says where options are another version's.
+    """Translate a command line of words, settings in front; says where options are another version's.
 
     Raises `BadInput` where it is no engine's command line.
     """
@@ -54,7 +54,7 @@ def translate_typed(words: Sequence[str], version: str | None, library: Library,
 
 
 def translate_arguments(engine: Engine, text: str, version: str) -> tuple[str, list[str]]:
-    """Like `translate`, for arguments alone, with ``NAME=value`` settings in front where there are any."""
+    """Translate arguments alone, with ``NAME=value`` settings in front where there are any."""
     env, words = settings_in_front(shlex.split(text))
     translated, notes = translate(engine, Command((*engine.program, *words), env), version)
     words = Command(translated.argv[len(engine.program) :], translated.env).typed()

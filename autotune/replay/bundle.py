@@ -14,7 +14,6 @@ import math
 import re
 import zlib
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from io import BytesIO
 from itertools import accumulate
@@ -23,11 +22,10 @@ from typing import Any
 from zipfile import ZIP_DEFLATED, BadZipFile, ZipFile, ZipInfo
 
 import yaml
-from packaging.version import InvalidVersion, Version
 from pydantic import ValidationError
 
 from autotune.errors import BadInput, MalformedFile
-from autotune.space.entry import Entry
+from autotune.space.entry import Entry, is_version
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.space.promises import GivenUp
@@ -152,14 +150,8 @@ def _check(bundle: Bundle) -> None:
     if not all(launch.trial.workloads for launch in bundle.launches):
         raise MalformedFile(bundle.path, f"a launch of {RESULTS} has no workload")
     versions = {one.engine_version for one in known.items} | {one.trial.engine_version for one in bundle.launches}
-    if odd := [version for version in versions if version not in ("", "unknown") and not _is_version(version)]:
+    if odd := [version for version in versions if version not in ("", "unknown") and not is_version(version)]:
         raise MalformedFile(bundle.path, f"{odd[0]!r:.40} is no version of an engine")
-
-
-def _is_version(text: str) -> bool:
-    with suppress(InvalidVersion):
-        return bool(Version(text).release)
-    return False
 
 
 def check_measured(bundle: Bundle, spec: StudySpec) -> None:

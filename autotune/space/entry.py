@@ -41,11 +41,18 @@ def _check_versions(text: str) -> str:
     return text
 
 
-def _check_version(text: str) -> str:
+def is_version(text: str) -> bool:
+    """Return whether a text is a version (PEP 440)."""
     try:
         Version(text)
-    except InvalidVersion as error:
-        raise ValueError(f"not a version: {text!r}; write e.g. '0.5.6'") from error
+    except InvalidVersion:
+        return False
+    return True
+
+
+def _check_version(text: str) -> str:
+    if not is_version(text):
+        raise ValueError(f"not a version: {text!r}; write e.g. '0.5.6'")
     return text
 
 

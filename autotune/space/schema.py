@@ -140,7 +140,7 @@ class Option(Entry):
 
     flags: list[str] = Field(min_length=1, description="every spelling, as they stand on a command line")
     dest: str = Field(
-        default_factory=lambda option: _name_of(option["flags"][0]), description="where the engine stores the value"
+        default_factory=lambda option: name_of(option["flags"][0]), description="where the engine stores the value"
     )
     action: Literal["store", "store_true", "store_false", "boolean_optional", "append", "retired"] = Field(
         default="store", description="retired: refused with a message"
@@ -156,11 +156,12 @@ class Option(Entry):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The names under which an expression finds the value: the destination and every long spelling."""
-        return (self.dest, *(_name_of(flag) for flag in self.flags if flag.startswith("--")))
+        """Return the names of the value in expressions: the destination and every long spelling."""
+        return (self.dest, *(name_of(flag) for flag in self.flags if flag.startswith("--")))
 
 
-def _name_of(flag: str) -> str:
+def name_of(flag: str) -> str:
+    """Return an option's name in expressions, e.g. ``tp_size`` of ``--tp-size``."""
     return flag.lstrip("-").replace("-", "_")
 
 
@@ -298,12 +299,12 @@ class EngineCard(Entry):
 
     @property
     def forms(self) -> list[tuple[str, ...]]:
-        """The words that its command line may begin with, the usual ones first."""
+        """Return the words that its command line may begin with, the usual ones first."""
         return [tuple(self.program), *map(tuple, self.programs)]
 
     @property
     def newest(self) -> str:
-        """The newest known version."""
+        """Return the newest known version."""
         return self.versions[-1]
 
 
