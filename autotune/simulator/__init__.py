@@ -39,7 +39,6 @@ def predict(
         hardware: a node by name, or a YAML file.
         gpus: of the node; None: all.
         version: the engine's; None: the newest known.
-        library: where models, engines, workloads and the calibration are looked up; None: the packaged ones.
 
     Raises:
         BadInput: an unknown name, or a command line that the engine's parser refuses.

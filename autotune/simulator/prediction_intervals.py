@@ -23,7 +23,6 @@ _LATENCIES = ("median_ttft_ms", "median_tpot_ms")
 
 
 def errors_for(setup: ServerSetup) -> PredictionErrors:
-    """The errors of the calibration that a setup is simulated with."""
     return (setup.calibration or packaged_calibration()).errors
 
 
@@ -51,7 +50,7 @@ def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obj
 
 
 def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, object]) -> dict[str, Any]:
-    """The 90 % intervals of a prediction, and what of it was never measured.
+    """Return the 90 % intervals of a prediction, and what of it was never measured.
 
     ``interval90`` is that of total token throughput; it is None when nothing ran.
     """
@@ -71,7 +70,7 @@ def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obje
 def against(
     mine: tuple[ServerSetup, Mapping[str, Any]], theirs: tuple[ServerSetup, Mapping[str, Any]], workload: Workload
 ) -> dict[str, Any]:
-    """One prediction over another under one load: setups, and what `prediction` says of them.
+    """Compare two predictions under one load: setups, and what `prediction` says of them.
 
     ``gain_percent`` of total token throughput and ``gain_interval90``; both None when one of them does not run. Within
     an engine what the simulator gets wrong of both alike cancels; between engines it does not: the interval is wider.
@@ -92,12 +91,7 @@ def gain_interval90(
     workload: Workload,
     metric: str = HEADLINE,
 ) -> tuple[float, float]:
-    """The 90 % interval of a gain in percent, by the simulator's own error in comparing two configurations.
-
-    Args:
-        ratio: of the two predictions, above 1 is better.
-        mine, theirs: setups, and what is predicted of them.
-    """
+    """Return the 90 % interval of a gain in percent; `ratio` of the two predictions above 1 is better."""
     first, second = (subject_of(setup, workload, predicted) for setup, predicted in (mine, theirs))
     low, high = interval90(ratio, sigma_of_ratio(errors_for(mine[0]), first, second, metric))
     return (low - 1.0) * 100.0, (high - 1.0) * 100.0

@@ -45,13 +45,13 @@ class ResolvedCommand:
         return ServerSetup(self.card.engine, c.version, knobs, c.model, c.hardware, c.gpus, self.calibration)
 
     def simulate(self, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
-        """One load on the simulated node; the failure of a rule comes before the arithmetic."""
+        """Simulate one load; the failure of a rule comes before the arithmetic."""
         if self.failure is not None:
             return SimulatedOutcome(failure=self.failure)
         return simulate(self.setup, workload, seed, slos)
 
     def changed_knobs(self, fixed: Iterable[str] = ()) -> dict[str, Scalar]:
-        """The knobs whose value is not what the engine's version would run by itself.
+        """Return the knobs whose value is not what the engine's version would run by itself.
 
         Args:
             fixed: knobs that are taken as given: defaults that depend on them follow.
@@ -76,7 +76,7 @@ def resolve_command(
 
 
 def resolve_for(kind: Engine, command: Command, context: Context) -> ResolvedCommand:
-    """`resolve_command` for an engine that is recognised already, in a version that it knows."""
+    """Resolve a command line of an engine that is recognised already, in a version that it knows."""
     card = kind.card
     raw = kind.knobs(kind.parse(command, context.version), context)
     refused = _out_of_range(card, raw)
@@ -95,7 +95,7 @@ def resolve_for(kind: Engine, command: Command, context: Context) -> ResolvedCom
 
 
 def _out_of_range(card: EngineCard, configuration: Configuration) -> Failure | None:
-    """A number that no engine takes, though its parser lets it through: it is refused while the server starts."""
+    """Refuse a number that no engine takes, though its parser lets it through: the server's start fails."""
     for name, value in configuration.knobs.items():
         knob = card.knobs[name]
         reason = knob.refuses(value) if knob.choices is None else None
@@ -105,25 +105,22 @@ def _out_of_range(card: EngineCard, configuration: Configuration) -> Failure | N
 
 
 def model_of(command: Command, library: Library, version: str | None = None, model_id: str | None = None) -> ModelCard:
-    """The model that a command line serves."""
     kind = recognise(command.argv, library)
     return library.model(kind.parse(command, kind.version(version)).model, model_id)
 
 
 def knobs_read(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> frozenset[str] | None:
-    """The knobs that the simulator reads of an engine's version; None where nothing was simulated to the end."""
+    """Return the knobs that the simulator reads of a version; None where nothing was simulated to the end."""
     if outcome.failure is not None:
         return None
     return outcome.knobs_read | conditional_knobs(speed_card(resolved.card.engine), resolved.context.version)
 
 
 def prediction(resolved: ResolvedCommand, workload: Workload, seed: int) -> dict[str, Any]:
-    """The flat object of ``autotune simulate``: metrics, memory, ``failure``, ``interval90`` and the knobs.
+    """Return the flat object of ``autotune simulate``: metrics, memory, ``failure``, intervals and the knobs.
 
     ``unseen`` names what was never measured, and as ``knob NAME`` what the simulator does not read: set otherwise than
-    by default, it changes nothing here.
-
-    The intervals should hold a real node's figures with odds of 9 to 1 (`autotune.simulator.prediction_intervals`).
+    by default, it changes nothing here. The intervals should hold a real node's figures with odds of 9 to 1.
     """
     speed_card(resolved.card.engine)  # of an engine without figures nothing is said, not even that it fails
     outcome = resolved.simulate(workload, seed)
