@@ -21,13 +21,18 @@ EXPORTS = "exports"
 def write_artefacts(
     folder: Path, spec: StudySpec, launches: Sequence[Launch], recommendation: Recommendation
 ) -> list[str]:
-    """Write every file of a finished study; repeating it writes the same files again.
+    """Write every file of a finished study, the same ones each time; return why forms of its winner are missing.
 
-    ``serve.sh`` lies beside the report, every other form that the winner has in ``exports/``; others' are removed.
-    Returns a sentence for each reason why forms that fit the winner could not be written.
+    ``serve.sh`` lies beside the report, every other form that the winner has in ``exports/``.
     """
     record = StudyRecord(spec, tuple(launches), recommendation, folder)
-    _write_report(record)
+    files = files_of(record)
+    (folder / PICTURES).mkdir(exist_ok=True)
+    for path in (folder / PICTURES).glob("*.svg"):
+        if f"{PICTURES}/{path.name}" not in files:
+            path.unlink()  # of an earlier writing
+    for name, content in files.items():
+        write_atomically(folder / name, content)
     texts: dict[str, str] = {}
     denied: dict[str, list[str]] = {}
     if recommendation.recommended is not None and not recommendation.recommended.external:
@@ -45,14 +50,3 @@ def write_artefacts(
     text = json.dumps(recommendation.to_json(), indent=2, allow_nan=False)
     write_atomically(folder / "recommendation.json", text + "\n")
     return [f"not exported as {', '.join(names)}: {reason}" for reason, names in denied.items()]
-
-
-def _write_report(record: StudyRecord) -> None:
-    """Write the report and its pictures; pictures of an earlier writing that it no longer shows are removed."""
-    files = files_of(record)
-    (record.folder / PICTURES).mkdir(exist_ok=True)
-    for path in (record.folder / PICTURES).glob("*.svg"):
-        if f"{PICTURES}/{path.name}" not in files:
-            path.unlink()
-    for name, content in files.items():
-        write_atomically(record.folder / name, content)

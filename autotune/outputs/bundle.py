@@ -43,14 +43,9 @@ _SHORTEST_SECRET = 8
 
 
 def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> bytes:
-    """The bytes of a study's bundle, the same ones whenever its files are the same.
+    """Return the bytes of a study's bundle, the same ones whenever its files are the same; `prompts` includes them.
 
-    Args:
-        notify: called before something that takes long.
-        prompts: also what its workloads sent.
-
-    Raises:
-        BadInput: there is no such study, it has no launch, or what it was asked of is gone.
+    Raises `BadInput`: there is no such study, it has no launch, or its candidates are no more.
     """
     spec, launches, folder = home.spec(study), home.launches(study), home.study_folder(study)
     if not launches:
@@ -63,7 +58,9 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
         documents[RECOMMENDATION] = done.to_json()
     question = redact.document(spec.model_dump(mode="json"), secrets)
     kept = launches if prompts else [replace(launch, result=launch.result.without_prompts()) for launch in launches]
-    rows = (json.dumps(redact.document(_plain(row_of(one)), secrets), allow_nan=False) for one in kept)
+    # As rows are read from their file: enumerations are texts, tuples are lists.
+    plain = (json.loads(json.dumps(row_of(one))) for one in kept)
+    rows = (json.dumps(redact.document(row, secrets), allow_nan=False) for row in plain)
     members = {name: _json(redact.document(document, secrets)) for name, document in documents.items()}
     members[STUDY] = yaml.safe_dump(question, sort_keys=False, width=120).encode()
     members[RESULTS] = "".join(f"{row}\n" for row in rows).encode()
@@ -117,7 +114,7 @@ def _candidates(spec: StudySpec, launches: Sequence[Launch], library: Library, n
 
 
 def _workloads(spec: StudySpec, library: Library) -> dict[str, Any]:
-    """Each workload as it is described, and the SHA-256 of its file."""
+    """Return the description of each workload, and the SHA-256 of its file."""
     described = {}
     for name in spec.workloads:
         with suppress(BadInput):
@@ -126,7 +123,7 @@ def _workloads(spec: StudySpec, library: Library) -> dict[str, Any]:
 
 
 def _files(spec: StudySpec, library: Library) -> dict[str, str]:
-    """The files of prompts that are still there, with their SHA-256."""
+    """Return the files of prompts that are still there, with their SHA-256."""
     files: dict[str, str] = {}
     for name in spec.workloads:
         with suppress(BadInput, OSError):
@@ -166,7 +163,7 @@ def _trimmed(path: Path, secrets: Collection[str], *, prompts: bool) -> bytes:
 
 
 def _secrets(spec: StudySpec, launches: Sequence[Launch]) -> set[str]:
-    """The secrets that are known here, to be masked wherever one is repeated."""
+    """Return the secrets known here, to be masked wherever one is repeated."""
     found = {value for value in redact.secrets_in((), os.environ) if len(value) >= _SHORTEST_SECRET}
     for file in (spec.api_key_file, spec.hf_token_file):
         with suppress(BadInput):
@@ -179,11 +176,6 @@ def _secrets(spec: StudySpec, launches: Sequence[Launch]) -> set[str]:
         names = (reference_in(word)[1] for word in (*command.words, *command.env.values()))
         found |= {os.environ.get(name, "") for name in names if name is not None}
     return found - {"", redact.MASK}
-
-
-def _plain(row: dict[str, Any]) -> Any:
-    """A row as it is read from its file: enumerations are texts, tuples are lists."""
-    return json.loads(json.dumps(row))
 
 
 def _json(document: Any) -> bytes:

@@ -102,7 +102,7 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
 
 
 def baseline_trial(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
-    """The first launch of a study, with its prediction."""
+    """Return the first launch of a study, with its prediction."""
     one = prepared.candidates.items[prepared.candidates.baseline]
     trial = Trial(0, Role.BASELINE, one.configuration, one.engine_version, prepared.command_of(one), ())
     return [(trial, predict(prepared, trial))]
@@ -122,11 +122,7 @@ def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
 
 
 def cost(prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Collection[str] = ()) -> dict[str, Any]:
-    """The most that a study takes, by the mean time of some launches; what is not known is None.
-
-    Args:
-        places: the executor's nodes, or shares of this one, that launch side by side; none: one node.
-    """
+    """Return the most that a study takes, by the launches' mean time on the executor's nodes; None: not known."""
     spec, known = prepared.spec, [one.seconds for _, one in first if one.seconds is not None]
     seconds = fmean(known) if known else None
     hours = (
@@ -137,7 +133,7 @@ def cost(prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Coll
 
 
 def cost_line(prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Collection[str] = ()) -> str:
-    """`cost` in a sentence."""
+    """Return `cost` as a sentence."""
     figures, backend = cost(prepared, first, places), prepared.backend
     launches = f"at most {text.count(figures['launches'], 'launch', 'launches')}"
     if figures["hours"] is None:
@@ -295,7 +291,7 @@ class Progress:
         block.best = [self._best_line(launches)] if best is None else self._best_row(history, best)
 
     def _best_row(self, history: History, best: int) -> Sequence[str]:
-        """The best so far: its value, its gain over the baseline with the 95 % interval, and how it differs."""
+        """Return the best so far: its value, its gain over the baseline with the 95 % interval, and its differences."""
         mine, base = history.candidates.items[best].configuration, history.candidates.baseline
         value = f"{objective.from_score(self._spec, fmean(evidence(history, best))):,.1f}"
         both, gain = [history.node_scores(p, *roles_of(history, p)) or history.node_scores(p) for p in (best, base)], ""
@@ -310,7 +306,7 @@ class Progress:
         return History.of(self._spec, self._candidates, launches)
 
     def _outcome(self, launch: Launch, launches: Sequence[Launch]) -> list[str]:
-        """The value with its evidence, the gain over the baseline, the limits that are broken; or how it failed."""
+        """Return value and evidence, gain over the baseline and broken limits; or the failure."""
         result, value, mine = launch.result, objective.achieved(self._spec, launch), objective.score(self._spec, launch)
         if value is None or mine is None:
             if objective.too_slow(self._spec, launch):
@@ -335,7 +331,7 @@ class Progress:
         return "nothing keeps the limits yet" if history.measured and self._spec.slos else "no launch has run yet"
 
     def _left_s(self, launches: Sequence[Launch]) -> float | None:
-        """The time of the rest of the budget, by the mean of the launches that ran, on as many nodes as until now."""
+        """Return the time of the rest of the budget, by the mean of the launches that ran, on as many nodes."""
         done = len(launches)
         took = [sum(one.result.times_s.values()) for one in launches if one.result.metrics]
         together = 1 if self._history(launches).one_at_a_time else at_once({one.result.node for one in launches})
@@ -347,9 +343,9 @@ class Progress:
 
 
 def best_of(history: History) -> int | None:
-    """Position of the best candidate that keeps the limits, by the mean of the launches that will decide.
+    """Return the position of the best feasible candidate, by the mean of its launches in the finals.
 
-    The search's do until there are fresh ones: its best had luck, too.
+    Without any it goes by the launches of the search: its best had luck, too.
     """
     kept = [position for position in history.by_position if history.feasible(position)]
     final = [position for position in kept if history.scores(position, Role.FINAL)]
@@ -357,7 +353,7 @@ def best_of(history: History) -> int | None:
 
 
 def described(history: History, tried: Configuration) -> str:
-    """The knobs in which a configuration differs from the best one so far, else from its engine's defaults."""
+    """Name the knobs in which a configuration differs from the best so far, else from its engine's defaults."""
     best = best_of(history)
     leader = None if best is None else history.candidates.items[best].configuration
     if tried == leader:

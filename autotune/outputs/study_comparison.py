@@ -12,6 +12,7 @@ from typing import Any
 from autotune.engines import engine
 from autotune.errors import BadInput
 from autotune.loadgen.bench.compare import SHOWN, Change, Interval, changes_json, rows_of
+from autotune.outputs.report import text
 from autotune.replay.bundle import BEGINNING, read_bundle
 from autotune.search.decide.sequential_test import percent
 from autotune.space.context import Context
@@ -64,7 +65,7 @@ class FinishedStudy:
         }
 
     def set_knobs(self) -> dict[str, Scalar]:
-        """The recommended knobs that are not at the engine's default; of an engine that is not known, all."""
+        """Return the recommended knobs that are not at the engine's default; of an unknown engine, all."""
         chosen, defaults = self.outcome.recommended, dict[str, Scalar]()
         if chosen is None:
             return {}
@@ -83,7 +84,7 @@ def _choice(choice: Choice | None) -> dict[str, Any] | None:
 
 
 def study_named(text: str, home: Home) -> FinishedStudy | None:
-    """The finished study of a name or of a bundle's file; None where it is neither.
+    """Return the finished study of a name or of a bundle's file; None where it is neither.
 
     Raises `BadInput` where the study has not ended, or the bundle cannot be read.
     """
@@ -105,9 +106,9 @@ class StudyComparison:
     """Two studies compared.
 
     Attributes:
-        warnings: what keeps them from being comparable, or their figures from being measured ones.
+        warnings: reasons why they are not comparable, or not measured.
         metrics: of the recommended commands, by the workloads that both measured.
-        knobs: set in either recommended command, with the value in both; None: it is not set, or no knob there.
+        knobs: set in either recommended command, with the value in both; None: not set.
     """
 
     a: FinishedStudy
@@ -182,7 +183,7 @@ def _warnings(a: FinishedStudy, b: FinishedStudy) -> Iterator[str]:
 
 
 def _metrics(a: FinishedStudy, b: FinishedStudy) -> dict[str, tuple[Change, ...]]:
-    """The recommended commands' metrics on the workloads that both measured; none of different models."""
+    """Return the recommended commands' metrics on the workloads that both measured; none of different models."""
     tables: dict[str, tuple[Change, ...]] = {}
     for name in a.spec.workloads if a.outcome.model == b.outcome.model else ():
         sides = [study.outcome.workloads.get(name) for study in (a, b)]
@@ -198,7 +199,7 @@ def _metrics(a: FinishedStudy, b: FinishedStudy) -> dict[str, tuple[Change, ...]
 
 
 def _interval(a: Objective | None, b: Objective | None, metric: str, workload: str) -> Interval | None:
-    """The 95 % interval of the change of an objective, percent; None where it is another metric, or one has none."""
+    """Return the 95 % interval of an objective's change, percent; None where objectives differ or one has none."""
     if a is None or b is None or {(a.metric, a.workload), (b.metric, b.workload)} != {(metric, workload)}:
         return None
     if a.ci95 is None or b.ci95 is None or min(a.ci95[0], b.ci95[0]) <= 0:
@@ -210,7 +211,7 @@ def _interval(a: Objective | None, b: Objective | None, metric: str, workload: s
 
 
 def _told(name: str, study: FinishedStudy) -> list[str]:
-    """A study's own lines: what it was, its command, its gain and its cost."""
+    """Return a study's own lines: its question, command, gain and cost."""
     told = study.summary()
     done, goal, cost = study.outcome, study.goal, told["cost"]
     lines = [f"{name}  {study.name}: {done.model} on {done.gpus} x {done.hardware}, {done.label}"]
@@ -221,15 +222,11 @@ def _told(name: str, study: FinishedStudy) -> list[str]:
         lines += [f"   {line}" for line in done.recommended.command.splitlines()]
     base = f" over {done.baseline.engine} {done.baseline.engine_version}" if done.baseline else ""
     within = f" (95 % interval {done.gain_ci95[0]:+.1f} % to {done.gain_ci95[1]:+.1f} %)" if done.gain_ci95 else ""
-    lines.append(f"   {done.qualified_verdict}: gain {_percent(done.gain_percent)}{within}{base}")
+    lines.append(f"   {done.qualified_verdict}: gain {text.percent(done.gain_percent)}{within}{base}")
     failed = f", {sum(done.failures.values())} failed" if done.failures else ""
     money = f", {cost['money']:,.2f} for the GPUs" if cost["money"] else ""
     hours = f"{cost['hours']:.1f} hours" + (f", {cost['gpu_hours']:.1f} GPU hours" if cost["gpu_hours"] else "")
     return [*lines, f"   {cost['launches']} launches{failed}, {hours}{money}", ""]
-
-
-def _percent(value: float | None) -> str:
-    return "–" if value is None else f"{value:+.1f} %"
 
 
 def _text(value: Scalar) -> str:

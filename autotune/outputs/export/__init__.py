@@ -19,15 +19,12 @@ __all__ = ["FORMATS", "Format", "Winner", "all_of", "export", "winner_of"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way to write a recommendation down.
+    """One way to write a recommendation down: its text, the usual file name, and the file's permissions.
 
     Attributes:
-        render: makes the text; raises `BadInput` where this winner cannot be written so.
-        filename: what the file is usually called.
         engine: the only engine that reads it; None: any.
-        mode: the file's permissions.
-        without_command: whether it can say something of a replayed row of which no command is known.
-        container: whether it runs a container image.
+        without_command: it can say something of a replayed row of which no command is known.
+        container: it runs a container image.
     """
 
     render: Callable[[Winner], str]
@@ -58,17 +55,16 @@ FORMATS: dict[str, Format] = {
 
 
 def check_format(name: str) -> Format:
-    """The format of that name; raises `UnknownName` with those that there are."""
+    """Return the format of that name; raises `UnknownName` with those that there are."""
     if name not in FORMATS:
         raise UnknownName("export format", name, FORMATS)
     return FORMATS[name]
 
 
 def export(winner: Winner, name: str) -> str:
-    """The winner in a format of `FORMATS`.
+    """Return the winner's text in a format of `FORMATS`.
 
-    Raises `UnknownName` for a format that does not exist, `BadInput` for one that this winner cannot have: another
-    engine's, one that needs a command where none is known, or an image where none is known.
+    Raises `UnknownName` for no format, `BadInput` for one that this winner, its engine or its image does not have.
     """
     wanted = check_format(name)
     if winner.image is not None and not wanted.container:
@@ -89,7 +85,7 @@ def export(winner: Winner, name: str) -> str:
 
 
 def all_of(winner: Winner) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """File name to text in every format that fits this winner, and reason to the file names that it denies."""
+    """Return file name to text in every format that fits this winner, and reason to the file names denied."""
     texts: dict[str, str] = {}
     denied: dict[str, list[str]] = {}
     for name, form in FORMATS.items():

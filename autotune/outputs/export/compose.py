@@ -41,7 +41,7 @@ http {{
 
 
 def render(winner: Winner) -> str:
-    """The file."""
+    """Return the file."""
     container = container_of(winner)
     services, configs = {"server": _service(container)}, {}
     if container.files:
@@ -66,7 +66,7 @@ def render(winner: Winner) -> str:
 
 
 def _balanced(server: dict[str, Any], winner: Winner) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Several servers behind a balancer, and the balancer's configuration; all GPUs go into each of them."""
+    """Return servers behind a balancer, and its configuration; all GPUs go into each of them."""
     ports = server.pop("ports")
     names = [f"server-{i}" for i in range(winner.replicas)]
     services: dict[str, Any] = {}
@@ -120,7 +120,7 @@ def _service(container: Container) -> dict[str, Any]:
 
 
 def _environment(container: Container) -> dict[str, str | None]:
-    """A variable without a value is the caller's, where it is set."""
+    """Return the variables; one without a value is the caller's, where it is set."""
     names, own = docker_card().variables, {**container.gpu_choice, **container.env}
     if container.vendor == "nvidia":
         # Only the reserved ones go in, and are counted from 0 there.

@@ -39,13 +39,9 @@ from autotune.space.entry import in_range
 
 @dataclass(slots=True)
 class Parts:
-    """A command line's parts.
+    """A command line's parts: the program's words, and options (True for a flag, a list for several values).
 
-    Attributes:
-        program: the words before the first option, the model among them where it is positional.
-        options: long option without its hyphens to value: True for a flag, a list for several values.
-        rest: words that a config file cannot hold (short options, repeated options).
-        secrets: long options whose value is a secret; they are in neither of the others.
+    The rest are words that a config file cannot hold (short or repeated options); secrets are options with one.
     """
 
     program: list[str] = field(default_factory=list)
@@ -73,13 +69,13 @@ def _parse(argv: list[str]) -> Parts:
 
 
 def _scalar(word: str) -> int | float | str:
-    """A number where writing it as one and reading it back gives the same word, else the word itself."""
+    """Return a number where writing it and reading it back gives the same word, else the word itself."""
     value = yaml.safe_load(word) if re.fullmatch(r"-?\d+(?:\.\d+)?", word) else word
     return value if isinstance(value, int | float) and str(value) == word else word
 
 
 def render_config(winner: Winner) -> str:
-    """The file, with the command that uses it in its first lines."""
+    """Return the file, with the command that uses it in its first lines."""
     choice, kind = winner.choice, winner.engine
     argv = model_first(choice, kind)
     parts = _parse(argv)
@@ -105,13 +101,7 @@ def _file(
     secrets: Iterable[str],
     notes: Iterable[str] = (),
 ) -> str:
-    """YAML in the order of the command line, and in its first lines how it is used.
-
-    Args:
-        command: what reads it; told with its environment.
-        files: what must lie beside it.
-        secrets: options that are left out.
-    """
+    """Return YAML in the order of the command line, and in its first lines its use with files and secrets."""
     choice = winner.choice
     given = settings_without_secrets(choice.env)
     settings = [f"{name}={shell.quoted(value)}" for name, value in given.items()]
@@ -126,13 +116,13 @@ def _file(
 
 @cache
 def _known() -> dict[str, Any]:
-    """The options that name the file, and those that are fields of it."""
+    """Return the options that name the file, and those that are fields of it."""
     known: dict[str, Any] = yaml.safe_load(files("autotune.outputs.export").joinpath("trtllm_config.yaml").read_text())
     return known
 
 
 def render_trtllm(winner: Winner) -> str:
-    """The file, with the command that uses it in its first lines."""
+    """Return the file, with the command that uses it in its first lines."""
     choice = winner.choice
     parts = _parse(model_first(choice, winner.engine))
     named = [name for name in _known()["config_options"] if name in parts.options]

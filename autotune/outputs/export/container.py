@@ -51,18 +51,13 @@ class Container:
     Attributes:
         name: a DNS label of at most `NAME_LENGTH` characters that begins with a letter.
         argv: the engine's command, listening on `ANYWHERE` and `PORT`.
-        own_entrypoint: whether the image's own entry point runs these words; else it has to be set aside.
-        env: the recommended variables, without those of this machine: where its caches lie, and which GPUs to take.
-        gpu_choice: the recommended variables that choose among the node's GPUs, where all of them go in.
-        files: name to content of what must lie in the working folder.
+        own_entrypoint: the image's own entry point runs these words; else it has to be set aside.
+        env: the recommended variables but `gpu_choice`, which choose among a node's GPUs, and this machine's caches.
+        files: name to content of files in the working folder.
         mounts: files and folders of the host that the command names.
-        caches: folders of the container that should outlive it, to a volume's name that tells image and GPU.
+        caches: folders that should outlive the container, to a volume's name that tells image and GPU.
         health: the path that answers 200 when the server is ready.
-        start_limit_s: how long a start may take before it is given up.
-        start_limit_source: the same in words, with where the figure comes from.
-        model: the model as the command names it: an id at Hugging Face, or an absolute path.
-        served: the name by which requests ask for it.
-        revision: the branch, tag or commit of its repository; None: its main branch.
+        model: an id at Hugging Face, or an absolute path; `served` is the name in requests.
         weights: the host's Hugging Face cache as the recommended variables name it; None: they do not.
         storage_gib: of the caches, in whole tens; room for the weights unless they are mounted.
     """
@@ -98,17 +93,17 @@ class Container:
 
     @property
     def plain_env(self) -> dict[str, str]:
-        """The variables that are no secret."""
+        """Return the variables that are no secret."""
         return {name: value for name, value in self.env.items() if reference_in(value)[1] is None}
 
     @property
     def secrets(self) -> list[str]:
-        """The variables from which the command's secrets come."""
+        """Return the variables from which the command's secrets come."""
         return asked_for(self.argv, self.env)
 
 
 def container_of(winner: Winner) -> Container:
-    """The winner in a container; raises `BadInput` when no image is known for it."""
+    """Return the winner in a container; raises `BadInput` when no image is known for it."""
     choice, hardware, kind = winner.choice, winner.spec.hardware, winner.engine
     argv, parsed, image = in_image(winner), parsed_command(choice, kind), _image(winner)
     model = model_named(argv, kind) or winner.spec.model.id
@@ -152,7 +147,7 @@ def chooses_gpus(variable: str) -> bool:
 
 
 def name_of(engine_name: str, model: str) -> str:
-    """A name that Kubernetes, Compose and dstack all take, e.g. ``vllm-deepseek-v3-2``, for any model's name."""
+    """Return a name that Kubernetes, Compose and dstack all take, e.g. ``vllm-deepseek-v3-2``."""
     last = model.rstrip("/").rpartition("/")[2]
     name = re.sub(r"[^a-z0-9]+", "-", f"{engine_name}-{last}".lower()).strip("-")
     return (name if name[:1].isalpha() else f"server-{name}")[:NAME_LENGTH].rstrip("-")

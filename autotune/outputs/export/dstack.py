@@ -26,7 +26,7 @@ _MEMORY_SHARE = 0.9
 
 
 def service(winner: Winner) -> str:
-    """``service.dstack.yml``, with the model behind dstack's own endpoint."""
+    """Return ``service.dstack.yml``, with the model behind dstack's own endpoint."""
     container = container_of(winner)
     probe = {"type": "http", "url": container.health, "interval": "30s", "timeout": "30s"}
     # Without probes of its own a service with a model is asked for a completion every time.
@@ -39,7 +39,7 @@ def service(winner: Winner) -> str:
 
 
 def task(winner: Winner) -> str:
-    """``task.dstack.yml``; `dstack apply` forwards the port to this machine's loopback."""
+    """Return ``task.dstack.yml``; `dstack apply` forwards the port to this machine's loopback."""
     if winner.replicas > 1:
         raise BadInput(f"a dstack task is one server, and {winner.replicas} are recommended: use the format dstack")
     return _render(container_of(winner), "task", {"ports": [PORT]}, [])
@@ -68,11 +68,10 @@ def _render(container: Container, kind: str, more: dict[str, Any], notes: list[s
 
 
 def _commands(container: Container) -> list[str]:
-    """Shell commands; they run in place of the image's own entry point.
+    """Return shell commands in place of the image's own entry point; they set what holds a ``$``, too.
 
-    They set what holds a ``$`` too: under ``env`` dstack's server replaces ``${{ }}`` and its runner ``${NAME}``, in
-    commands ``dstack apply`` alone replaces anything, and takes ``$$`` for one ``$``
-    (``dstack/_internal/utils/interpolator.py``).
+    Under ``env`` dstack's server replaces ``${{ }}`` and its runner ``${NAME}``; in commands ``dstack apply`` alone
+    replaces, and takes ``$$`` for one ``$`` (``dstack/_internal/utils/interpolator.py``).
     """
     lines = [f"mkdir -p {FILES_FOLDER} && cd {FILES_FOLDER}"] if container.files else []
     lines += shell.writing(container.files)
@@ -100,7 +99,7 @@ def _resources(container: Container) -> dict[str, Any]:
 
 
 def _volumes(container: Container) -> list[dict[str, Any]]:
-    """Folders of the instance; where a backend has none, the run begins without them."""
+    """Return folders of the instance; where a backend has none, the run begins without them."""
     kept = {f"{_INSTANCE}/{container.caches[folder]}": folder for folder in docker_card().caches}
     # Weights are the same for every image.
     kept[f"{_INSTANCE}/huggingface"] = docker_card().models

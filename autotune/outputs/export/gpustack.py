@@ -23,7 +23,7 @@ _SHARED_MEMORY = "GPUSTACK_MODEL_RUNTIME_SHM_SIZE_GIB"
 
 
 def render(winner: Winner) -> str:
-    """The document."""
+    """Return the document."""
     container = container_of(winner)
     argv: list[str] = []
     left_out: list[str] = []
@@ -63,7 +63,7 @@ def render(winner: Winner) -> str:
 
 
 def _parameters(winner: Winner, argv: list[str]) -> dict[str, Any]:
-    """One entry per option with its values; the program and the model are GPUStack's."""
+    """Return one entry per option with its values; the program and the model are GPUStack's."""
     kind = winner.engine
     arguments = list(kind.arguments(argv) or ())
     flag = kind.card.model_flag or "--model"
@@ -76,10 +76,9 @@ def _parameters(winner: Winner, argv: list[str]) -> dict[str, Any]:
 
 
 def _entries(group: list[str]) -> list[str]:
-    """An option with its values as GPUStack reads them back.
+    """Return an option with its values as GPUStack reads them back.
 
-    It splits an entry that begins with an option as a shell does, and takes every other entry for one word
-    (``gpustack/utils/command.py``, ``flatten_to_argv``).
+    It splits an entry that begins with an option as a shell does, any other is one word (``flatten_to_argv``).
     """
     if shlex.join(group) == " ".join(group):
         return [" ".join(group)]
@@ -88,7 +87,7 @@ def _entries(group: list[str]) -> list[str]:
 
 
 def _run_command(container: Container, argv: list[str]) -> dict[str, Any]:
-    """The whole command, which GPUStack splits as a shell does; a shell inside writes the files first."""
+    """Return the whole command, which GPUStack splits as a shell does; a shell inside writes the files first."""
     argv = ["{{model_path}}" if word == container.model else word for word in argv]
     serving = container.winner.engine.card.serving
     command = [*argv, serving.host_flag, "{{worker_ip}}", serving.port_flag, "{{port}}"]

@@ -27,7 +27,7 @@ _FETCH_S = 7200
 
 
 def render(winner: Winner) -> str:
-    """The manifests, for ``kubectl apply --filename``."""
+    """Return the manifests, for ``kubectl apply --filename``."""
     container = container_of(winner)
     documents: list[dict[str, Any]] = []
     if container.files:
@@ -76,7 +76,7 @@ def _manifest(kind: str, container: Container, ending: str = "") -> dict[str, An
 
 
 def _key(number: int, name: str) -> str:
-    """A ConfigMap's key for a file of any name."""
+    """Return a ConfigMap's key for a file of any name."""
     plain = re.fullmatch(r"[-._A-Za-z0-9]{1,200}", name) and not name.startswith("..") and name != "."
     return name if plain else f"file-{number}"
 
@@ -105,7 +105,7 @@ def _deployment(container: Container) -> dict[str, Any]:
 
 
 def _fetch(container: Container) -> dict[str, Any]:
-    """Fetches the weights that the server will ask for; the server may be told to be offline, this container is not."""
+    """Return the container that fetches the weights; the server may be told to be offline, it is not."""
     wanted = [container.model, *([container.revision] if container.revision else [])]
     environment = [row for row in _environment(container) if row["name"].startswith("HF_")]
     return {
@@ -154,7 +154,7 @@ def _security(vendor: str) -> dict[str, Any]:
 
 
 def _environment(container: Container) -> list[dict[str, Any]]:
-    """The variables; those to which arguments and other variables refer come first."""
+    """Return the variables; those to which arguments and other variables refer come first."""
     given = {name: reference_in(value) for name, value in container.env.items()}
     rows: list[dict[str, Any]] = [{"name": "HF_HOME", "value": docker_card().models}]
     behind = dict.fromkeys((_TOKEN, *container.secrets))

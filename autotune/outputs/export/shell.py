@@ -26,7 +26,7 @@ from autotune.trial import PORT, PORT_OF_GPUS, Command, numbers_of, referenced, 
 
 
 def render(winner: Winner) -> str:
-    """The script. Further arguments are passed on, so that ``serve.sh --host 0.0.0.0`` overrides."""
+    """Return the script. Further arguments are passed on, so that ``serve.sh --host 0.0.0.0`` overrides."""
     choice = winner.choice
     if choice.stand_in:
         told = f"the replayed table does not tell how {choice.engine} is started; its row says: "
@@ -40,7 +40,7 @@ def render(winner: Winner) -> str:
 
 
 def render_docker(winner: Winner) -> str:
-    """The script. Further arguments are passed on to the server; ``PUBLISH`` is where it is reached."""
+    """Return the script. Further arguments go to the server; ``PUBLISH`` is its address here."""
     container = container_of(winner)
     about = [
         *heading(winner),
@@ -87,11 +87,7 @@ def _volumes(container: Container) -> list[str]:
 def _script(
     about: list[str], files: Mapping[str, str], lines: Sequence[str], servers: Sequence[Mapping[str, str]] = ()
 ) -> str:
-    """A script that writes the server's files and runs one command, whose quoted words are ``lines``.
-
-    Args:
-        servers: of several, which run in the background and end together.
-    """
+    """Return a script that writes the server's files and runs one command of quoted `lines`, or one for each server."""
     if servers:
         ports = (PORT + int(number.partition(",")[0]) for number in numbers_of(servers))
         nginx = f"upstream {{ least_conn; {' '.join(f'server 127.0.0.1:{port};' for port in ports)} }}"
@@ -109,7 +105,7 @@ def _script(
 
 
 def writing(files: Mapping[str, str], folder: str = "") -> list[str]:
-    """Commands of a POSIX shell that write files below a folder, which is given quoted and with its slash."""
+    """Return commands of a POSIX shell that write files below a folder, which is quoted and ends in a slash."""
     lines: list[str] = []
     for name, content in files.items():
         place = folder + shlex.quote(name)
@@ -120,7 +116,7 @@ def writing(files: Mapping[str, str], folder: str = "") -> list[str]:
 
 
 def _start(choice: Choice, servers: Sequence[Mapping[str, str]]) -> list[str]:
-    """``exec``, so that signals reach the server; ``env``, so that any variable name will do."""
+    """Return the command: ``exec``, so that signals reach the server; ``env``, so that any variable name will do."""
     # A container's words set its variables; only those that they name without a value come from outside.
     outside = {n: value for n, value in choice.env.items() if not choice.container or referenced(value)}
     # In a container the files lie in the working folder.
@@ -133,11 +129,7 @@ def _start(choice: Choice, servers: Sequence[Mapping[str, str]]) -> list[str]:
 
 
 def _started(env: Mapping[str, str], servers: Sequence[Mapping[str, str]] = ()) -> list[str]:
-    """Return the begin of a command that replaces the script and gets these variables; secrets are asked for.
-
-    Args:
-        servers: of several, none of which replaces the script.
-    """
+    """Return the begin of a command with these variables; secrets are asked for. One server replaces the script."""
     settings = [f"{name}={quoted(value)}" for name, value in settings_without_secrets(env).items()]
     if servers:
         return ["env", *(f'{name}="$gpus"' for name in servers[0]), *settings]
@@ -145,7 +137,7 @@ def _started(env: Mapping[str, str], servers: Sequence[Mapping[str, str]] = ()) 
 
 
 def _arguments(argv: Sequence[str], files: Mapping[str, str]) -> list[str]:
-    """Quoted words; an option and its values share a line."""
+    """Return quoted words; an option and its values share a line."""
     lines: list[str] = []
     for argument in without_secrets(argv):
         word = _word(argument, files)
@@ -170,5 +162,5 @@ def _word(argument: str, files: Mapping[str, str]) -> str:
 
 
 def quoted(word: str) -> str:
-    """A word for the shell; the script stops with a message where a variable that it refers to is not set."""
+    """Quote a word for the shell, which stops with a message where a variable in it is not set."""
     return written(word, shlex.quote, lambda variable: f'"{required(variable)}"')

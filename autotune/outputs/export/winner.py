@@ -29,7 +29,7 @@ _NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?")
 
 
 def variable_of(name: str) -> str:
-    """The environment variable that stands for the secret under an option's or a variable's name: ``API_KEY``."""
+    """Return the environment variable for the secret under an option's or a variable's name: ``API_KEY``."""
     variable = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").upper() or "SECRET"
     return variable if not variable[0].isdigit() else f"_{variable}"
 
@@ -45,29 +45,29 @@ def without_secrets(argv: Sequence[str]) -> list[str]:
 
 
 def settings_without_secrets(env: Mapping[str, str]) -> dict[str, str]:
-    """The variables, with ``${NAME}`` in place of a secret."""
+    """Return the variables, with ``${NAME}`` in place of a secret."""
     secret = {name for name, value in redact.env(env).items() if value != env[name]}
     return {name: f"${{{variable_of(name)}}}" if name in secret else value for name, value in env.items()}
 
 
 def doubled(text: str) -> str:
-    """Text in which Kubernetes, Compose and dstack replace no variable."""
+    """Return text in which Kubernetes, Compose and dstack replace no variable."""
     return text.replace("$", "$$")
 
 
 def required(variable: str) -> str:
-    """A variable's value to a shell and to Compose, which stop with a message where it is not set."""
+    """Return a variable's value to a shell and to Compose, which stop with a message where it is not set."""
     return f"${{{variable}:?set {variable} to the secret that this command needs}}"
 
 
 def asked_for(argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
-    """The variables that the words refer to, each once, in their order."""
+    """Return the variables that the words refer to, each once, in their order."""
     found = (reference_in(word)[1] for word in (*env.values(), *argv))
     return list(dict.fromkeys(name for name in found if name))
 
 
 def groups(argv: Sequence[str]) -> list[list[str]]:
-    """The program's words, then each option with its values; words before the first option are the program's too."""
+    """Split words into the program's, those before the first option among them, and each option with its values."""
     # In `python3 -m module` the -m is none of the server's options.
     program = 3 if list(argv[1:2]) == ["-m"] else 1
     split: list[list[str]] = [list(argv[:program])]
@@ -87,7 +87,7 @@ _WHY = {
 
 
 def heading(winner: Winner) -> list[str]:
-    """Plain lines, without comment signs."""
+    """Return lines that say what is recommended and why, without comment signs."""
     recommendation, choice = winner.recommendation, winner.choice
     why = _WHY.get(recommendation.origin)
     worth = f"{recommendation.label}, {why}" if why else recommendation.label
@@ -116,7 +116,7 @@ def image_notes(winner: Winner) -> list[str]:
 
 
 def gain(recommendation: Recommendation) -> str:
-    """The gain with its interval and verdict, in one phrase."""
+    """Return the gain with its interval and verdict, in one phrase."""
     if recommendation.verdict is Verdict.UNOPPOSED or recommendation.gain_percent is None:
         return "unknown, the baseline did not run"
     chosen, baseline = recommendation.recommended, recommendation.baseline
@@ -135,7 +135,7 @@ def gain(recommendation: Recommendation) -> str:
 
 
 def comment(texts: list[str]) -> str:
-    """The lines as comments of shell or YAML; nothing inside a text can end the comment or is refused in one."""
+    """Return lines as comments of shell or YAML; nothing inside a text can end the comment or is refused in one."""
     return "".join(f"# {''.join(sign if sign.isprintable() else ' ' for sign in text)}\n" for text in texts)
 
 
@@ -157,18 +157,18 @@ _Dumper.add_representer(str, _text)
 
 
 def dump_yaml(*documents: Any) -> str:
-    """One YAML document each, in the order of its keys, lines not folded; readers of YAML 1.1 and 1.2 agree on it."""
+    """Return YAML documents, keys in their order, lines not folded; readers of YAML 1.1 and 1.2 agree on them."""
     # No allow_unicode: PyYAML would write line breaks such as U+0085 that it reads back as a space.
     return "---\n".join(yaml.dump(d, Dumper=_Dumper, sort_keys=False, width=2**20) for d in documents)
 
 
 def yaml_file(winner: Winner, about: list[str], *documents: Any) -> str:
-    """YAML documents of a server in a container; the first lines say what they are and how they are used."""
+    """Return YAML documents of a server in a container; the first lines say what they are and how they are used."""
     return comment([*heading(winner), *image_notes(winner), *about]) + dump_yaml(*documents)
 
 
 def render_json(winner: Winner) -> str:
-    """``recommendation.json`` for other programs, without secrets."""
+    """Return ``recommendation.json`` for other programs, without secrets."""
     recommendation = winner.recommendation
     choices = [choice for choice in (winner.choice, recommendation.baseline) if choice is not None]
     secrets = set().union(*(redact.secrets_in(choice.argv, choice.env) for choice in choices))
@@ -180,11 +180,9 @@ class Winner:
     """A recommendation that somebody can start.
 
     Attributes:
-        choice: the recommended configuration.
-        spec: the study's question: model, hardware, where engines are described.
-        ready_s: seconds from launch to ready, of each of its launches that became ready; empty where nobody knows.
-        gpus: how many GPUs of the node each of its servers runs on.
-        image: the container image that it is to run in; None: the measured one, else the one that is known for it.
+        ready_s: seconds from launch to ready of each launch that became ready.
+        gpus: GPUs of each of its servers.
+        image: the user's container image; None: the measured one, else the one that is known for it.
     """
 
     recommendation: Recommendation
@@ -213,14 +211,9 @@ class Winner:
 def winner_of(
     recommendation: Recommendation, spec: StudySpec, launches: Sequence[Launch], image: str | None = None
 ) -> Winner:
-    """Load the recommendation of a finished study.
+    """Return the recommendation of a finished study with these launches, in a container `image` of the user's own.
 
-    Args:
-        launches: the study's.
-        image: a container image of the user's own.
-
-    Raises:
-        BadInput: it recommends nothing, or a server that somebody else runs.
+    Raises `BadInput`: it recommends nothing, or a server that somebody else runs.
     """
     choice = recommendation.recommended
     if choice is None:
@@ -246,10 +239,7 @@ def winner_of(
 
 
 def in_image(winner: Winner) -> list[str]:
-    """The winner's command, secrets as ``${NAME}``, the program as the image has it on its path.
-
-    Raises `BadInput` when an image cannot run it.
-    """
+    """Return the command as an image runs it, secrets as ``${NAME}``; raises `BadInput` if none can."""
     kind = winner.engine
     argv, installed = model_first(winner.choice, kind), winner.spec.installed.get(kind.name)
     arguments = kind.arguments(argv)
@@ -266,9 +256,9 @@ def in_image(winner: Winner) -> list[str]:
 
 
 def model_first(choice: Choice, kind: Engine) -> list[str]:
-    """The engine's words, ``-tp 8 MODEL`` as ``MODEL -tp 8``.
+    """Return the engine's words, ``-tp 8 MODEL`` as ``MODEL -tp 8``.
 
-    The engine's parser alone can tell that it is no value of ``-tp``: whoever takes options apart without it cannot.
+    Only the engine's parser can tell that MODEL is no value of ``-tp``; other readers of the words cannot.
     """
     argv, parsed = choice.engine_argv, parsed_command(choice, kind)
     arguments = kind.arguments(argv)
@@ -288,7 +278,7 @@ def version_of_parser(choice: Choice, kind: Engine) -> str:
 
 
 def parsed_command(choice: Choice, kind: Engine) -> ParsedCommand | None:
-    """The command as the engine reads it; None for options that our copy of its parser does not know."""
+    """Return the command as the engine reads it; None for options that our copy of its parser does not know."""
     try:
         command = Command(tuple(choice.engine_argv), choice.env, choice.files)
         return kind.parse(command, version_of_parser(choice, kind))
@@ -297,7 +287,7 @@ def parsed_command(choice: Choice, kind: Engine) -> ParsedCommand | None:
 
 
 def text_of(parsed: ParsedCommand | None, option: str) -> str | None:
-    """An option's value, the first where it takes several; None where it has none."""
+    """Return an option's value, the first of several; None where it has none."""
     value = parsed.args.get(option) if parsed else None
     if isinstance(value, list):
         value = value[0] if value else None
@@ -305,7 +295,7 @@ def text_of(parsed: ParsedCommand | None, option: str) -> str | None:
 
 
 def model_named(argv: Sequence[str], kind: Engine) -> str | None:
-    """The model as a command names it: after its option, or as the first word that is none."""
+    """Return the model as a command names it: after its option, or as the first word that is none."""
     flag = kind.card.model_flag or "--model"
     for word, following in zip(argv, (*argv[1:], ""), strict=True):
         if word == flag and following:

@@ -13,12 +13,7 @@ from autotune.trial import Launch
 
 @dataclass(frozen=True, slots=True)
 class StudyRecord:
-    """A finished study, all that a report needs.
-
-    Attributes:
-        launches: every launch, in the order of its number.
-        folder: the study's folder, ``<home>/studies/<name>``.
-    """
+    """A study, its launches by number and its folder ``<home>/studies/<name>``: all that a report needs."""
 
     spec: StudySpec
     launches: Sequence[Launch]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from autotune import redact
 from autotune.outputs.report import StudyRecord, text
 from autotune.study.recommendation import Recommendation
-from autotune.trial import Accuracy, FailureKind, Launch
+from autotune.trial import FailureKind
 
 _KINDS = {
     "builtin": "Share of tokens that are not wrong beside the baseline's first launch, on contexts of autotune's own, "
@@ -17,46 +17,32 @@ _KINDS = {
 
 
 def section(study: StudyRecord) -> list[str]:
-    """A table of the checked launches, why some failed, and their examples; [] where nothing was checked."""
-    checked = [(row, row.result.accuracy) for row in study.launches if row.result.accuracy is not None]
-    if not checked:
-        return []
-    kind = checked[0][1].kind
-    rows = [_row(study, launch, check) for launch, check in checked]
-    headings = ("#", "Role", "Configuration", "Score (95 % interval)", "Baseline", "Threshold", "Outcome", "Took")
-    parts = [_KINDS[kind], text.table(headings, rows, "r  rrr r")]
-    parts += [text.plain(note) + "." for note in dict.fromkeys(check.note for _, check in checked if check.note)]
-    for launch, check in checked:
+    """Tabulate the checked launches, with why some failed and their examples; [] where nothing was checked."""
+    baseline, rows, notes, examples = study.recommendation.baseline, [], dict[str, None](), list[str]()
+    kind = ""
+    for launch in study.launches:
+        trial, check = launch.trial, launch.result.accuracy
+        if check is None:
+            continue
+        kind = kind or check.kind
+        own = baseline is not None and baseline.fingerprint == trial.configuration.fingerprint
+        what = "the baseline" if own else f"{trial.configuration.engine} {text.code(trial.configuration.fingerprint)}"
+        outcome = {None: "compared with" if own else "not compared", True: "passes", False: "**fails**"}
+        scores = (
+            _score(check.kind, check.score, check.ci95),
+            _score(check.kind, check.baseline, check.baseline_ci95),
+            _score(check.kind, check.threshold),
+        )
+        head = (str(trial.number), trial.role.value, what)
+        rows.append((*head, *scores, outcome[check.passed], text.seconds(check.seconds)))
+        notes |= {text.plain(check.note) + ".": None} if check.note else {}
         if check.examples:
-            parts += [f"### Launch {launch.trial.number} answers otherwise", *_examples(check)]
-    return parts
-
-
-def _row(study: StudyRecord, launch: Launch, check: Accuracy) -> tuple[str, ...]:
-    trial, baseline = launch.trial, study.recommendation.baseline
-    is_baseline = baseline is not None and baseline.fingerprint == trial.configuration.fingerprint
-    what = (
-        "the baseline" if is_baseline else f"{trial.configuration.engine} {text.code(trial.configuration.fingerprint)}"
-    )
-    outcome = {None: "compared with" if is_baseline else "not compared", True: "passes", False: "**fails**"}
-    return (
-        str(trial.number),
-        trial.role.value,
-        what,
-        _score(check.kind, check.score, check.ci95),
-        _score(check.kind, check.baseline, check.baseline_ci95),
-        _score(check.kind, check.threshold),
-        outcome[check.passed],
-        text.seconds(check.seconds),
-    )
-
-
-def _examples(check: Accuracy) -> list[str]:
-    parts = [text.plain(f"{'; '.join(check.reasons)}.")]
-    for one in check.examples:
-        lines = (f"prompt    {one.prompt}", f"baseline  {one.baseline}", f"here      {one.finalist}")
-        parts.append(text.block(redact.text("\n".join(lines))))
-    return parts
+            examples += [f"### Launch {trial.number} answers otherwise", text.plain(f"{'; '.join(check.reasons)}.")]
+        for one in check.examples:
+            lines = (f"prompt    {one.prompt}", f"baseline  {one.baseline}", f"here      {one.finalist}")
+            examples.append(text.block(redact.text("\n".join(lines))))
+    headings = ("#", "Role", "Configuration", "Score (95 % interval)", "Baseline", "Threshold", "Outcome", "Took")
+    return [_KINDS[kind], text.table(headings, rows, "r  rrr r"), *notes, *examples] if rows else []
 
 
 def sentence(outcome: Recommendation) -> str:

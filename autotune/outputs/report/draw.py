@@ -6,7 +6,6 @@ import logging
 import math
 import re
 import warnings
-from collections.abc import Mapping
 from io import StringIO
 from typing import Any
 from xml.sax.saxutils import escape, quoteattr
@@ -72,7 +71,14 @@ def drawn(picture: Picture, watermark: str) -> str:
         for axes in places[len(picture.panels) :]:
             axes.remove()
         if picture.keys:
-            _legend(figure, picture.keys)
+            handles = []
+            for look, shape in picture.keys:
+                style: _Style = {"linestyle": shape} if shape in ("-", "--") else {"linestyle": "none", "marker": shape}
+                handles.append(Line2D([], [], color=LIGHT[look], markersize=6, linewidth=1.4, **style))
+            wide = max(map(len, picture.keys.values())) > 14
+            space: _Style = {"handletextpad": 0.4, "columnspacing": 1.2, "handlelength": 1.4, "frameon": False}
+            names = list(picture.keys.values())
+            figure.legend(handles, names, loc="outside upper left", ncols=3 if wide else 5, **space)
         if watermark:
             size = 0.9 * 72 * PIXELS / _INCH / len(watermark)
             middle: _Style = {"ha": "center", "va": "center"}
@@ -168,18 +174,6 @@ def _scale(axes: Axes, panel: Panel) -> None:
         axes.set_ylim(len(ticks) - 0.4, -0.6)
     elif panel.zero:
         axes.set_ylim(bottom=0)
-
-
-def _legend(figure: Figure, keys: Mapping[tuple[str, str], str]) -> None:
-    handles = [_key(look, shape) for look, shape in keys]
-    columns = 3 if max(map(len, keys.values())) > 14 else 5
-    space = {"handletextpad": 0.4, "columnspacing": 1.2, "handlelength": 1.4}
-    figure.legend(handles, list(keys.values()), loc="outside upper left", ncols=columns, frameon=False, **space)
-
-
-def _key(look: str, shape: str) -> Line2D:
-    style: _Style = {"marker": "none", "linestyle": shape} if shape in ("-", "--") else {"marker": shape}
-    return Line2D([], [], **{"color": LIGHT[look], "linestyle": "none", "markersize": 6, "linewidth": 1.4, **style})
 
 
 def alone(drawing: str) -> str:

@@ -9,9 +9,9 @@ from autotune.metrics.table import COSTS, CURVE, INVALID, counts, shown_in
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.outputs.report.tables import average, best_per_engine, broken_slos, layouts, values_of
 from autotune.study.home import Home
-from autotune.study.recommendation import Choice, MatrixCell, NoEffect, Objective, Verdict
+from autotune.study.recommendation import Choice, MatrixCell, Objective, Verdict
 from autotune.study.results import is_held
-from autotune.trial import Configuration, Evidence, Metrics, Role
+from autotune.trial import Configuration, Evidence, Role
 
 _WORTH = {
     Evidence.MEASURED: "The figures were measured on real servers on the named hardware.",
@@ -26,7 +26,7 @@ SHOWN = shown_in("report")
 
 
 def opening(study: StudyRecord) -> list[str]:
-    """Title and evidence banner."""
+    """Return title and evidence banner."""
     outcome = study.recommendation
     aim = text.plain(study.spec.objective.replace("_", " "))
     title = f"# {text.plain(outcome.model)} on {outcome.gpus}×{outcome.hardware.upper()}: tuned for {aim}"
@@ -38,7 +38,7 @@ def opening(study: StudyRecord) -> list[str]:
 
 
 def conclusion(study: StudyRecord) -> list[str | text.Facts]:
-    """Verdict and gain, the command in a block, what it gives up, the alternatives with their price, and a summary."""
+    """Return verdict and gain, the command, what it gives up, the alternatives with their price, and a summary."""
     outcome, parts = study.recommendation, list[str | text.Facts]()
     if outcome.verdict is Verdict.UNFINISHED:
         return _so_far(study)
@@ -47,7 +47,14 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
     if choice is None:
         if (miss := outcome.nearest_miss) is not None:
             parts += ["The command of the nearest miss:", _block(miss.command, miss.argv, miss.env)]
-        parts.append(_nothing(study))
+        ran = [launch for launch in study.launches if launch.result.metrics]
+        spec = study.spec.strict
+        asked = ", ".join(text.code(str(slo)) for slo in spec.slos) or "none"
+        broke = [(launch.trial.number, broken_slos(spec, launch)) for launch in ran]
+        lines = [f"- launch {number}: {text.plain('; '.join(broken))}" for number, broken in broke if broken]
+        figures = f"{len(ran)} launches gave figures, {len(lines)} of them broke a limit. Limits asked for: {asked}."
+        parts.append(figures if ran else "None of the launches gave a figure. What failed, and why, stands below.")
+        parts.append("\n".join(lines))
     elif choice.external:
         parts.append(
             f"Somebody else runs the server ({text.code(choice.argv[0])}); how it was started is not known here."
@@ -69,7 +76,7 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
 
 
 def _so_far(study: StudyRecord) -> list[str | text.Facts]:
-    """The best configuration of an unfinished study, and how to go on."""
+    """Return the best configuration of an unfinished study, and how to go on."""
     best = next(iter(best_per_engine(study)), None)
     parts: list[str | text.Facts] = ["No launch has given a figure within the limits so far."]
     if best is not None:
@@ -90,7 +97,7 @@ def _so_far(study: StudyRecord) -> list[str | text.Facts]:
 
 
 def _facts(study: StudyRecord) -> text.Facts:
-    """Verdict, gain with both intervals, and what the launches took."""
+    """Return verdict, gain with both intervals, and what the launches took."""
     outcome = study.recommendation
     facts = {"Verdict": outcome.qualified_verdict}
     if outcome.gain_percent is not None and outcome.recommended is not None:
@@ -109,20 +116,8 @@ def _facts(study: StudyRecord) -> text.Facts:
     return text.Facts(facts)
 
 
-def _nothing(study: StudyRecord) -> str:
-    ran = [launch for launch in study.launches if launch.result.metrics]
-    if not ran:
-        return "None of the launches gave a figure. What failed, and why, stands below."
-    spec = study.spec.strict
-    asked = ", ".join(text.code(str(slo)) for slo in spec.slos) or "none"
-    broke = [(launch.trial.number, broken_slos(spec, launch)) for launch in ran]
-    lines = [f"- launch {number}: {text.plain('; '.join(broken))}" for number, broken in broke if broken]
-    head = f"{len(ran)} launches gave figures, {len(lines)} of them broke a limit. Limits asked for: {asked}."
-    return "\n".join([head, "", *lines]).strip()
-
-
 def predictions(study: StudyRecord) -> list[str]:
-    """Each command of the study that is verified, what was predicted of it, and what was measured."""
+    """Tabulate prediction and measurement of each command of the study that is verified."""
     outcome, verified = study.recommendation, study.spec.verifies
     if verified is None or not outcome.predictions:
         return []
@@ -143,11 +138,10 @@ def predictions(study: StudyRecord) -> list[str]:
 
 
 def comparison(study: StudyRecord) -> list[str]:
-    """Before and after, a summary over the workloads and a table for each."""
-    outcome = study.recommendation
+    """Tabulate before and after: the objective over the workloads, then the metrics of each."""
+    outcome, spec, objective = study.recommendation, study.spec, study.spec.objective
     if not outcome.workloads:
         return []
-    objective = study.spec.objective
     rows = [
         (
             text.code(name),
@@ -157,39 +151,29 @@ def comparison(study: StudyRecord) -> list[str]:
         )
         for name, row in outcome.workloads.items()
     ]
+    goals = [choice.objective if choice else None for choice in (outcome.baseline, outcome.recommended)]
+    if weighted := next((goal for goal in goals if goal and goal.workload not in outcome.workloads), None):
+        name = f"weighted geometric mean, {text.code(weighted.workload)}"
+        before, after = (text.number(goal.value if goal else None) for goal in goals)
+        rows.append((name, before, after, text.percent(outcome.gain_percent)))
     parts = [
         f"{text.title(objective)}. Means over the launches that count; a positive gain is better; – was not measured.",
-        text.table(("Workload", "Baseline", "Recommended", "Gain"), [*rows, *_weighted(study)], " rrr"),
+        text.table(("Workload", "Baseline", "Recommended", "Gain"), rows, " rrr"),
     ]
+    asked = (objective, *([spec.pareto] if spec.pareto else []), *(slo.metric for slo in spec.slos))
     for name, row in outcome.workloads.items():
-        parts += [f"### {text.code(name)}", _metrics_table(study, row.baseline, row.recommended)]
+        both = [row.baseline or {}, row.recommended or {}]
+        lines = []
+        for metric in dict.fromkeys((*SHOWN, *asked, *COSTS)):
+            old, new = (side.get(metric) for side in both)
+            if old is not None or new is not None:
+                lines.append((text.title(metric), text.number(old), text.number(new), text.change(old, new)))
+        parts += [f"### {text.code(name)}", text.table(("Metric", "Baseline", "Recommended", "Change"), lines, " rrr")]
     return parts
 
 
-def _weighted(study: StudyRecord) -> list[tuple[str, ...]]:
-    """The weighted mean over the workloads, where that is the objective."""
-    outcome = study.recommendation
-    choices = [choice.objective if choice else None for choice in (outcome.baseline, outcome.recommended)]
-    goal = next((choice for choice in choices if choice and choice.workload not in outcome.workloads), None)
-    if goal is None:
-        return []
-    values = [text.number(choice.value if choice else None) for choice in choices]
-    return [(f"weighted geometric mean, {text.code(goal.workload)}", *values, text.percent(outcome.gain_percent))]
-
-
-def _metrics_table(study: StudyRecord, before: Metrics | None, after: Metrics | None) -> str:
-    names = dict.fromkeys((*SHOWN, *study.spec.asked.values(), *COSTS))
-    pairs = [(name, (before or {}).get(name), (after or {}).get(name)) for name in names]
-    rows = [
-        (text.title(name), text.number(old), text.number(new), text.change(old, new))
-        for name, old, new in pairs
-        if old is not None or new is not None
-    ]
-    return text.table(("Metric", "Baseline", "Recommended", "Change"), rows, " rrr")
-
-
 def matrix(study: StudyRecord) -> list[str]:
-    """The finalists by workloads, and where the recommended configuration is not the best; [] for one workload."""
+    """Tabulate the finalists by workloads, with the best command of each; [] for one workload."""
     outcome = study.recommendation
     if len(study.spec.workloads) < 2 or not outcome.matrix:
         return []
@@ -345,16 +329,15 @@ def contributions(study: StudyRecord) -> list[str]:
 
 
 def inert(study: StudyRecord) -> list[str]:
-    """The knobs and flags that did nothing, and whose word that is."""
-    return ["\n".join(map(_inert, study.recommendation.inert))]
-
-
-def _inert(row: NoEffect) -> str:
-    # A switch has no value.
-    shown = [value for value in row.values if not (value is True and row.knob.startswith("-"))]
-    values = ", ".join(text.code(text.scalar(value)) for value in shown)
-    line = f"- {text.code(row.knob)}{f' ({values})' if values else ''}: {row.reason}"
-    if row.effect_percent is None:
-        return f"{line}."
-    told = text.count(row.launches, "launch tells it", "launches tell it")
-    return f"{line}: {text.percent(row.effect_percent)}, {text.percents(row.ci95)}; {told}."
+    """List the knobs and flags that did nothing, and whose word that is."""
+    lines = []
+    for row in study.recommendation.inert:
+        # A switch has no value.
+        shown = [value for value in row.values if not (value is True and row.knob.startswith("-"))]
+        values = ", ".join(text.code(text.scalar(value)) for value in shown)
+        line = f"- {text.code(row.knob)}{f' ({values})' if values else ''}: {row.reason}"
+        if row.effect_percent is not None:
+            told = text.count(row.launches, "launch tells it", "launches tell it")
+            line += f": {text.percent(row.effect_percent)}, {text.percents(row.ci95)}; {told}"
+        lines.append(f"{line}.")
+    return ["\n".join(lines)]

@@ -151,10 +151,7 @@ _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] =
 
 
 def render(study: StudyRecord, format: Literal["md", "html"]) -> str:
-    """The study's report as Markdown with GitHub's tables (``md``) or as one self-contained page (``html``).
-
-    Secrets are masked.
-    """
+    """Return the study's report, without secrets, as Markdown with GitHub's tables or as one self-contained page."""
     parts = _parts(study)
     if format == "html":
         return page(parts, partial(_drawn, study))
@@ -177,16 +174,11 @@ def _parts(study: StudyRecord) -> list[Part]:
     goals = dict(zip(("objective", "second"), map(text.title, study.spec.goals), strict=False))
     parts: list[Part] = [*outcome.opening(study)]
     for heading, sections in _SECTIONS:
-        shown = [part for section in sections for part in _listed(section(study)) if part]
+        made = [section(study) for section in sections]
+        shown = [part for one in made for part in ([one] if isinstance(one, Picture) else one or ()) if part]
         if shown:
             parts += [f"## {heading.format(**goals)}", *shown]
     return parts
-
-
-def _listed(shown: _Shown) -> Iterable[Part]:
-    if shown is None:
-        return ()
-    return (shown,) if isinstance(shown, Picture) else shown
 
 
 def _markdown(parts: Iterable[Part]) -> str:

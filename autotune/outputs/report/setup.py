@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from contextlib import suppress
 from itertools import chain
 
 from autotune import redact
@@ -13,7 +14,6 @@ from autotune.loadgen.workloads import load_workload
 from autotune.outputs.report import StudyRecord, text
 from autotune.search import objective
 from autotune.simulator.resolve_command import knobs_read, resolve_command
-from autotune.space.cards import HardwareCard
 from autotune.space.context import Context
 from autotune.study.recommendation import Verdict
 from autotune.study.spec import StudySpec
@@ -25,94 +25,70 @@ _CLOCK = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: " as 
 
 
 def setup(study: StudyRecord) -> list[str]:
-    """Model, hardware, engines, objective and load."""
-    spec = study.spec
-    limits = ", ".join(text.code(str(slo)) for slo in spec.slos) or "none"
-    pins = text.knobs(spec.pins) or "none"
-    excluded = {exclusion.engine for exclusion in study.recommendation.excluded}
+    """Tabulate model, hardware, engines, objective, load and budget, then the workloads."""
+    spec, outcome = study.spec, study.recommendation
+    excluded = {exclusion.engine for exclusion in outcome.excluded}
     launched = {launch.trial.configuration.engine for launch in study.launches}
     engines = "; ".join(
         f"{engine.name} {engine.version}" + ("" if engine.name in launched else " (not launched)")
         for engine in spec.engines
         if engine.name not in excluded
     )
-    clock = _CLOCK.get(study.recommendation.evidence, "")
+    card = spec.hardware
+    hardware = (
+        f"{card.name}, without a GPU ({card.memory_gb:g} GB of memory; {card.source})"
+        if card.vendor == "cpu"
+        else f"{spec.gpus} × {card.name.upper()} on one node ({card.memory_gb:g} GB and {card.bandwidth_tb_s:g} TB/s "
+        f"each, {card.link_gb_s:g} GB/s between GPUs)"
+    )
     noise = f"log-normal, sigma {spec.noise:g}, one draw per launch" if spec.noise else "none added"
-    rows = [
-        ("Model", text.code(spec.model.id)),
-        ("Hardware", _hardware(spec.hardware, spec.gpus)),
-        ("Engines searched", engines),
-        ("Trials ran on", f"{spec.on} ({study.recommendation.label})"),
-        ("Objective", f"{text.title(spec.objective)} on {_aim(spec)}"),
-        *(("Second goal", f"{text.title(goal)} on {text.code(spec.workloads[0])}") for goal in spec.goals[1:]),
-        ("Limits (SLOs)", limits),
-        *_besides(spec),
-        *described(spec),
-        ("Pinned knobs", pins),
-        ("Baseline", text.code(redact.text(spec.baseline)) if spec.baseline else "the default one (launch 0)"),
-        ("Budget", f"{spec.launches} launches" + (f", {spec.hours:g} hours" if spec.hours else "")),
-        ("Used", f"{study.recommendation.launches} launches, {text.seconds(study.recommendation.duration_s)}{clock}"),
-        ("Sampler, seed, noise", f"{spec.sampler}, seed {spec.seed}, {noise}"),
-    ]
+    rows = {
+        "Model": text.code(spec.model.id),
+        "Hardware": hardware,
+        "Engines searched": engines,
+        "Trials ran on": f"{spec.on} ({outcome.label})",
+        "Objective": f"{text.title(spec.objective)} on {_aim(spec)}",
+        "Second goal": ", ".join(f"{text.title(goal)} on {text.code(spec.workloads[0])}" for goal in spec.goals[1:]),
+        "Limits (SLOs)": ", ".join(text.code(str(slo)) for slo in spec.slos) or "none",
+        "A good request keeps": ", ".join(f"{text.title(f'{n}_ms')} {limit:g}" for n, limit in spec.goodput.items()),
+        "Price of a GPU-hour": f"{spec.gpu_hour_price:g}" if spec.gpu_hour_price else "",
+        **dict(described(spec)),
+        "Pinned knobs": text.knobs(spec.pins) or "none",
+        "Baseline": text.code(redact.text(spec.baseline)) if spec.baseline else "the default one (launch 0)",
+        "Budget": f"{spec.launches} launches" + (f", {spec.hours:g} hours" if spec.hours else ""),
+        "Used": f"{outcome.launches} launches, {text.seconds(outcome.duration_s)}{_CLOCK.get(outcome.evidence, '')}",
+        "Sampler, seed, noise": f"{spec.sampler}, seed {spec.seed}, {noise}",
+    }
     notes = "\n".join(f"- {text.plain(redact.text(note))}" for note in spec.notes)
-    return [text.table(("What", "Value"), rows), notes, *_loads(study)]
+    table = text.table(("What", "Value"), [row for row in rows.items() if row[1] or row[0] == "Engines searched"])
+    headings = ("Workload", "What is sent, and how", "Requests", "Mean input tokens", "Mean output tokens")
+    loads = text.table(headings, [_load(study, name) for name in spec.workloads], "  rrr")
+    return [table, notes, "Workloads, with what the client counted:", loads]
 
 
-def _besides(spec: StudySpec) -> list[tuple[str, str]]:
-    """Rows of goodput limits and price, where they were asked for."""
-    goodput = ", ".join(f"{text.title(f'{name}_ms')} {limit:g}" for name, limit in spec.goodput.items())
-    price = f"{spec.gpu_hour_price:g}" if spec.gpu_hour_price else ""
-    rows = [("A good request keeps", goodput), ("Price of a GPU-hour", price)]
-    return [row for row in rows if row[1]]
+def _load(study: StudyRecord, name: str) -> tuple[str, ...]:
+    """Return a workload's row: its requests and arrivals, and what the first launch counted that answered it."""
+    said = "–"
+    with suppress(BadInput):  # a file that is gone, or a name of a library of one's own
+        workload = load_workload(name)
+        offered = dict.fromkeys(f"{point.prompts} prompts {point.arrival.describe()}" for point in workload.points)
+        searched = study.spec.load_key and name == study.spec.workloads[0]
+        how = "timed anew by the load search" if searched else "; ".join(offered)
+        streaming = "streamed" if workload.streaming else "not streamed"
+        # A form such as random:IN:OUT says itself where it comes from.
+        origin = "" if ":" in name else f"; from: {text.plain(workload.origin)}"
+        said = f"{text.plain(workload.description)}. Offered: {how}, {streaming}{origin}"
+    complete = (launch.result.metrics for launch in study.launches if launch.result.state is State.COMPLETE)
+    metrics = next((metrics[name] for metrics in complete if name in metrics), {})
+    done = metrics.get("completed")
+    totals = [metrics.get(f"total_{side}_tokens") if done else None for side in ("input", "output")]
+    means = (text.number(total / done) if total is not None and done else "–" for total in totals)
+    return text.code(name), said, f"{done:,.0f}" if done else "–", *means
 
 
 def _aim(spec: StudySpec) -> str:
     several = " (weighted geometric mean)" if len(objective.weights(spec)) > 1 else ""
     return f"{text.code(objective.on_workloads(spec))}{several}"
-
-
-def _hardware(card: HardwareCard, gpus: int) -> str:
-    if card.vendor == "cpu":
-        return f"{card.name}, without a GPU ({card.memory_gb:g} GB of memory; {card.source})"
-    return (
-        f"{gpus} × {card.name.upper()} on one node ({card.memory_gb:g} GB and "
-        f"{card.bandwidth_tb_s:g} TB/s each, {card.link_gb_s:g} GB/s between GPUs)"
-    )
-
-
-def _loads(study: StudyRecord) -> list[str]:
-    searched = study.spec.workloads[0] if study.spec.load_key else None
-    rows = [
-        (text.code(name), _described(name, name == searched), *_means(study, name)) for name in study.spec.workloads
-    ]
-    headings = ("Workload", "What is sent, and how", "Requests", "Mean input tokens", "Mean output tokens")
-    return ["Workloads, with what the client counted:", text.table(headings, rows, "  rrr")]
-
-
-def _described(name: str, searched: bool) -> str:
-    """Describe the requests of a workload and their arrivals: its own, or those of the load search."""
-    try:
-        workload = load_workload(name)
-    except BadInput:  # a file that is gone, or a name of a library of one's own
-        return "–"
-    offered = dict.fromkeys(f"{point.prompts} prompts {point.arrival.describe()}" for point in workload.points)
-    streaming = "streamed" if workload.streaming else "not streamed"
-    # A form such as random:IN:OUT says itself where it comes from.
-    origin = "" if ":" in name else f"; from: {text.plain(workload.origin)}"
-    how = "timed anew by the load search" if searched else "; ".join(offered)
-    return f"{text.plain(workload.description)}. Offered: {how}, {streaming}{origin}"
-
-
-def _means(study: StudyRecord, workload: str) -> tuple[str, str, str]:
-    """Requests and mean tokens in and out of the first launch that answered a workload."""
-    complete = (launch.result.metrics for launch in study.launches if launch.result.state is State.COMPLETE)
-    metrics = next((metrics[workload] for metrics in complete if workload in metrics), {})
-    done = metrics.get("completed")
-    if not done:
-        return "–", "–", "–"
-    totals = [metrics.get(f"total_{side}_tokens") for side in ("input", "output")]
-    read, written = (text.number(total / done) if total is not None else "–" for total in totals)
-    return f"{done:,.0f}", read, written
 
 
 def limits(study: StudyRecord) -> list[str]:
@@ -149,7 +125,7 @@ def limits(study: StudyRecord) -> list[str]:
 
 
 def _unread_knobs(study: StudyRecord) -> list[str]:
-    """The knobs in which complete launches of an engine differ and that the simulator does not read."""
+    """Return the knobs in which complete launches of an engine differ and that the simulator does not read."""
     spec, library = study.spec, library_of(study.spec)
     found: dict[str, None] = {}
     for choice in spec.engines:
@@ -187,7 +163,7 @@ def reproduction(study: StudyRecord) -> list[str]:
 
 
 def command_line(study: StudyRecord) -> str:
-    """The `autotune run` or `autotune verify` that asks this study's question; secrets masked."""
+    """Return the `autotune run` or `autotune verify` that asks this study's question; secrets masked."""
     spec = study.spec
     if spec.verifies is not None:
         asked = f"--on {shlex.quote(spec.on)} --launches {spec.launches}"

@@ -10,16 +10,15 @@ from autotune.outputs.report import StudyRecord, text, words
 from autotune.search.equivalents import canonical_of
 from autotune.search.objective import achieved, maximises
 from autotune.study.places import is_beside
-from autotune.study.recommendation import Choice, NodeShare
 from autotune.study.spec import StudySpec
-from autotune.trial import Configuration, Launch, Metrics, Role, Scalar, State
+from autotune.trial import Configuration, Launch, Role, Scalar, State
 
 FINALS = (Role.FINAL, Role.BASELINE, Role.CONTROL)
 """The roles of launches that count as evidence; what the search launched decided what came into the finals."""
 
 
 def engines(study: StudyRecord) -> list[str]:
-    """The best configuration of each engine, and the engines that were not searched."""
+    """Tabulate the best configuration of each engine, and list the engines that were not searched."""
     usual = references(study.launches)
     rows = []
     for launch, value, count in best_per_engine(study):
@@ -36,12 +35,12 @@ def engines(study: StudyRecord) -> list[str]:
 
 
 def layouts(study: StudyRecord, shown: Iterable[Configuration]) -> list[str]:
-    """Footnotes on layouts whose options are not the knobs (`words.layouts`), as sentences."""
+    """Return footnotes on layouts whose options are not the knobs (`words.layouts`), as sentences."""
     return [text.plain(f"{line}.") for line in words.layouts(study.spec, shown)]
 
 
 def finals(study: StudyRecord) -> list[str]:
-    """Each repeat of the finalists and the baseline."""
+    """Tabulate each repeat of the finalists and the baseline."""
     rows = []
     for fingerprint, who, group in finalists(study):
         values = values_of(study, group)
@@ -54,9 +53,9 @@ def finals(study: StudyRecord) -> list[str]:
 
 
 def finalists(study: StudyRecord) -> list[tuple[str, str, list[Launch]]]:
-    """Fingerprint, role and launches of each configuration that the finals compared.
+    """Return fingerprint, role and launches of each configuration that the finals compared.
 
-    What was launched once is none of them, unless it is recommended or the baseline: it shows what a setting adds.
+    One that was launched once, to show what a setting adds, is left out unless it is recommended or the baseline.
     """
     if not any(launch.trial.role is Role.FINAL for launch in study.launches):
         return []
@@ -86,39 +85,31 @@ def resolutions(study: StudyRecord) -> list[str]:
 
 
 def launches(study: StudyRecord) -> list[str]:
-    """Every launch in its order."""
+    """Tabulate every launch in its order, by the knobs in which it differs from its engine's reference."""
     usual = references(study.launches)
     values = values_of(study, study.launches)
     best = (max if maximises(study.spec.objective) else min)(values, default=0.0)
     rows = []
+    varied: dict[str, set[str]] = {engine: set() for engine in usual}
     for launch in study.launches:
-        engine = launch.trial.configuration.engine
-        is_reference = launch.trial.configuration == usual[engine].trial.configuration
-        knobs = "reference" if is_reference else text.knobs(differing(launch, usual[engine]))
-        knobs += words.marked(study.recommendation, launch.trial.configuration.fingerprint)
+        made, result = launch.trial.configuration, launch.result
+        changed = differing(launch, usual[made.engine])
+        varied[made.engine] |= changed.keys()
+        knobs = "reference" if made == usual[made.engine].trial.configuration else text.knobs(changed)
+        knobs += words.marked(study.recommendation, made.fingerprint)
         value = achieved(study.spec, launch)
         share = f"{value / best * 100:.0f} %" if value is not None and best else "–"
-        head = (str(launch.trial.number), launch.trial.role.value, engine, knobs)
-        held = (launch.result.kv_cache_tokens, launch.result.longest_request_tokens)
-        cells = (text.number(value), share, *("–" if n is None else f"{n:,}" for n in held))
-        rows.append((*head, *cells, _state(study, launch)))
+        held = ("–" if n is None else f"{n:,}" for n in (result.kv_cache_tokens, result.longest_request_tokens))
+        head = (str(launch.trial.number), launch.trial.role.value, made.engine, knobs)
+        rows.append((*head, text.number(value), share, *held, _state(study, launch)))
     headings = ("#", "Role", "Engine", "Knobs other than the reference's", text.title(study.spec.objective))
     told = ("Of the best", "KV cache (tokens of a replica)", "Longest request (tokens)", "State")
-    table = text.table((*headings, *told), rows, "r   rrrr")
-    known = [
-        f"- {engine} (launch {launch.trial.number}): {text.knobs(_varied(study, launch)) or 'nothing differs'}"
-        for engine, launch in usual.items()
-    ]
+    known = []
+    for engine, launch in usual.items():
+        own = {name: value for name, value in launch.trial.configuration.knobs.items() if name in varied[engine]}
+        known.append(f"- {engine} (launch {launch.trial.number}): {text.knobs(own) or 'nothing differs'}")
     note = "Reference of each engine, the knobs in which its launches differ:" if known else ""
-    return [table, note, "\n".join(known)]
-
-
-def _varied(study: StudyRecord, reference: Launch) -> dict[str, Scalar]:
-    """The reference's values of the knobs in which some launch of its engine differs from it."""
-    engine, knobs = reference.trial.configuration.engine, reference.trial.configuration.knobs
-    rows = [launch for launch in study.launches if launch.trial.configuration.engine == engine]
-    names = {name for launch in rows for name in differing(launch, reference)}
-    return {name: value for name, value in knobs.items() if name in names}
+    return [text.table((*headings, *told), rows, "r   rrrr"), note, "\n".join(known)]
 
 
 def _state(study: StudyRecord, launch: Launch) -> str:
@@ -138,58 +129,45 @@ def failures(study: StudyRecord) -> list[str]:
         if (failure := launch.result.failure) is not None:
             fault = "" if failure.blames_the_configuration else " (not the configuration's fault)"
             groups.setdefault((f"{words.failed(failure)}{fault}", failure.message), []).append(launch)
-    parts = [_failure(kind, message, group) for (kind, message), group in sorted(groups.items())]
+    parts = []
+    for (kind, message), group in sorted(groups.items(), key=lambda one: one[0]):
+        numbers = ", ".join(f"{row.trial.number} ({row.trial.configuration.engine})" for row in group)
+        parts += [f"### {kind}", f"{text.plain(redact.text(message))} Launches: {text.plain(numbers)}."]
+        excerpt = group[0].result.failure.log_excerpt if group[0].result.failure else ""
+        parts += [text.block(redact.text(excerpt))] if excerpt else []
     return parts or ["None failed."]
 
 
-def _failure(kind: str, message: str, group: list[Launch]) -> str:
-    numbers = ", ".join(f"{row.trial.number} ({row.trial.configuration.engine})" for row in group)
-    lines = [f"### {kind}", f"{text.plain(redact.text(message))} Launches: {text.plain(numbers)}."]
-    excerpt = next((row.result.failure.log_excerpt for row in group if row.result.failure), "")
-    if excerpt:
-        lines.append(text.block(redact.text(excerpt)))
-    return "\n\n".join(lines)
-
-
 def nodes(study: StudyRecord) -> list[str]:
-    """A table of the nodes, and a sentence for each that is off beyond noise; empty where there was one."""
+    """Tabulate the nodes, and name each that is off beyond noise; empty where there was one."""
     shares = study.recommendation.nodes
     if not shares:
         return []
     baseline = f"Baseline: {text.title(study.spec.objective)}"
     headings = ("Node", "Launches", baseline, "Against the others", "Corrected by")
-    rows = [
-        (
-            text.code(share.node),
-            str(share.launches),
-            text.number(share.baseline),
-            text.percent(share.difference_percent),
-            text.percent(share.offset_percent),
-        )
-        for share in shares
-    ]
+    rows = []
+    for share in shares:
+        off = (text.percent(share.difference_percent), text.percent(share.offset_percent))
+        rows.append((text.code(share.node), str(share.launches), text.number(share.baseline), *off))
     note = (
         "The baseline ran on every node. A difference beyond noise is corrected in the search. A configuration and the "
         "baseline are compared by launches on the same node, whatever it is like."
     )
-    off = "\n".join(_sentence(share) for share in shares if share.certain)
-    table = text.table(headings, rows, " rrrr")
+    told = "\n".join(
+        f"- Node {text.code(share.node)} is {abs(share.offset_percent):.0f} % "
+        f"{'slower' if share.offset_percent < 0 else 'faster'} than the others, which noise does not explain: nothing "
+        "more was launched there, and scores of its launches are corrected."
+        for share in shares
+        if share.certain
+    )
     if disturbed := sorted(_disturbed(study)):
         names = " and ".join(map(text.code, disturbed))
-        off = f"What ran side by side on {names} counts for nothing; launches were made one at a time from there on."
-    return [note, table, off or "No node differs from the others beyond noise."]
-
-
-def _sentence(share: NodeShare) -> str:
-    how = "slower" if share.offset_percent < 0 else "faster"
-    return (
-        f"- Node {text.code(share.node)} is {abs(share.offset_percent):.0f} % {how} than the others, which noise does "
-        "not explain: nothing more was launched there, and scores of its launches are corrected."
-    )
+        told = f"What ran side by side on {names} counts for nothing; launches were made one at a time from there on."
+    return [note, text.table(headings, rows, " rrrr"), told or "No node differs from the others beyond noise."]
 
 
 def broken_slos(spec: StudySpec, launch: Launch) -> list[str]:
-    """The SLOs that a launch breaks, by how much, each with its value; a metric that is missing breaks its SLO."""
+    """Return the SLOs that a launch breaks, with excess and value; a metric that is missing breaks its SLO."""
     metrics = launch.result.metrics.get(spec.workloads[0], {})
     broken = []
     for slo in spec.slos:
@@ -202,7 +180,7 @@ def broken_slos(spec: StudySpec, launch: Launch) -> list[str]:
 
 
 def by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str, list[Launch]]:
-    """Fingerprint to its launches, equivalents included, in the order of the first."""
+    """Return fingerprint to its launches, equivalents included, in the order of the first."""
     launched = {launch.trial.configuration.fingerprint for launch in study.launches}
     own = (row.trial.configuration.fingerprint for row in study.launches if row.trial.role is Role.BASELINE)
     canonical = canonical_of(study.launches, launched, next(own, None))
@@ -214,41 +192,38 @@ def by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str
 
 
 def _disturbed(study: StudyRecord) -> set[str]:
-    """The shares of the GPUs on which launches slowed each other: nothing of what ran there counts."""
+    """Return the shares of the GPUs on which launches slowed each other: no launch there counts."""
     return {share.node for share in study.recommendation.nodes if share.baseline is None and is_beside(share.node)}
 
 
 def undisturbed(study: StudyRecord) -> list[Launch]:
-    """The launches that count."""
+    """Return the launches that count."""
     disturbed = _disturbed(study)
     return [launch for launch in study.launches if launch.result.node not in disturbed]
 
 
 def counted(group: Sequence[Launch]) -> list[Launch]:
-    """The launches of one configuration that count as evidence: of the finals, and the baseline's own.
+    """Return the launches of one configuration that count as evidence: of the finals, and the baseline's own.
 
-    Those of the search decided what came into the finals, so they are biased; they count where there are no others.
+    Those of the search are biased, as they decided who came into the finals; they count where there are no others.
     """
     chosen = [launch for launch in group if launch.trial.role in FINALS]
     return chosen or list(group)
 
 
 def average(values: Sequence[float]) -> float | None:
-    """The geometric mean, as in the recommendation; None of nothing."""
+    """Return the geometric mean, as in the recommendation; None of nothing."""
     positive = [value for value in values if value > 0]
     return geometric_mean(positive) if positive else None
 
 
 def values_of(study: StudyRecord, group: Iterable[Launch]) -> list[float]:
-    """The objective of each launch that has a valid figure."""
+    """Return the objective of each launch that has a valid figure."""
     return [value for launch in group if (value := achieved(study.spec, launch)) is not None]
 
 
 def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
-    """Per engine the best configuration that keeps the SLOs: a launch, the mean, how many launches.
-
-    The best engine comes first.
-    """
+    """Return a launch, the mean and the count of the best feasible configuration per engine, the best engine first."""
     sign = 1 if maximises(study.spec.objective) else -1
     best: dict[str, tuple[Launch, float, int]] = {}
     for launches in by_configuration(study, undisturbed(study)).values():
@@ -264,7 +239,7 @@ def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
 
 
 def references(launches: Sequence[Launch]) -> dict[str, Launch]:
-    """Per engine the launch that the others are described against: its default, else the baseline, else its first."""
+    """Return per engine the launch to describe others against: its default, the baseline, or its first."""
     order = {Role.DEFAULT: 0, Role.BASELINE: 1}
     chosen: dict[str, Launch] = {}
     for launch in sorted(launches, key=lambda row: (order.get(row.trial.role, 2), row.trial.number)):
@@ -273,7 +248,7 @@ def references(launches: Sequence[Launch]) -> dict[str, Launch]:
 
 
 def differing(launch: Launch, reference: Launch) -> dict[str, Scalar]:
-    """The knobs in which a launch differs from the reference."""
+    """Return the knobs in which a launch differs from the reference."""
     usual = reference.trial.configuration.knobs
     return {
         name: value
@@ -283,53 +258,42 @@ def differing(launch: Launch, reference: Launch) -> dict[str, Scalar]:
 
 
 def capacities(study: StudyRecord) -> list[str]:
-    """A table for the baseline and one for the recommended configuration; empty where no load was searched for."""
-    outcome = study.recommendation
-    if not study.spec.load_key:
+    """Tabulate the loads tried on the recommended command's and the baseline's last launch; [] without a load search.
+
+    A launch of the finals counts before others.
+    """
+    outcome, spec, parts = study.recommendation, study.spec, list[str]()
+    key = spec.load_key
+    if not key:
         return []
-    chosen = {"Recommended": outcome.recommended, "Baseline": outcome.baseline}
-    parts: list[str] = []
-    for name, choice in chosen.items():
-        launch = _launch(study, choice) if choice is not None else None
-        if launch is not None:
-            parts += [f"### {name}, launch {launch.trial.number}", *_curve(study, launch)]
-    return parts
-
-
-def _launch(study: StudyRecord, choice: Choice) -> Launch | None:
-    """The last launch of a configuration that was measured, of the finals where it has any."""
-    own = [
-        launch
-        for launch in study.launches
-        if launch.trial.configuration.fingerprint == choice.fingerprint and launch.result.state is State.COMPLETE
-    ]
-    return max(own, key=lambda row: (row.trial.role is Role.FINAL, row.trial.number), default=None)
-
-
-def _curve(study: StudyRecord, launch: Launch) -> list[str]:
-    metrics, key = launch.result.metrics.get(study.spec.workloads[0], {}), study.spec.load_key
-    limited = list(dict.fromkeys(slo.metric for slo in study.spec.slos))
-    shown = ["steady_total_token_throughput", *limited]
-    unit = "In flight" if key == "concurrency" else "Requests per second"
-    rows = []
-    for row in metrics.get("curve") or ():
-        per_token_ms = row.get("mean_tpot_ms")
-        per_user = 1e3 / per_token_ms if per_token_ms else None
-        values = [text.number(row.get(name)) for name in shown]
-        rows.append((f"{row[key]:g}", *values, text.number(per_user), "yes" if row.get("kept") else "no"))
-    headings = (unit, *map(text.title, shown), "Output tok/s per user", "Keeps the limits")
-    return [_capacity(metrics, key), text.table(headings, rows, "r" * (len(headings) - 1))]
-
-
-def _capacity(metrics: Metrics, key: str) -> str:
-    capacity, above = metrics.get(f"capacity_{key}"), metrics.get("capacity_broken_at")
     unit = "in flight" if key == "concurrency" else "requests per second"
-    if not capacity:
-        return "No load keeps the limits: the lightest breaks one."
-    told = f"Capacity: {capacity:g} {unit}"
-    told += f"; {above:g} break a limit." if above else ", the heaviest load that was tried: it may be higher."
-    if (dead := metrics.get("capacity_died_at")) is not None:
-        told += f" The server died at {dead:g}."
-    if (pair := metrics.get("capacity_not_monotone")) is not None:
-        told += f" Not monotone: {pair[0]:g} break a limit that {pair[1]:g} keep."
-    return told
+    shown = ["steady_total_token_throughput", *dict.fromkeys(slo.metric for slo in spec.slos)]
+    for name, choice in {"Recommended": outcome.recommended, "Baseline": outcome.baseline}.items():
+        own = [
+            row
+            for row in study.launches
+            if choice is not None
+            and row.trial.configuration.fingerprint == choice.fingerprint
+            and row.result.state is State.COMPLETE
+        ]
+        if not own:
+            continue
+        launch = max(own, key=lambda row: (row.trial.role is Role.FINAL, row.trial.number))
+        metrics = launch.result.metrics.get(spec.workloads[0], {})
+        told = "No load keeps the limits: the lightest breaks one."
+        if capacity := metrics.get(f"capacity_{key}"):
+            above = metrics.get("capacity_broken_at")
+            told = f"Capacity: {capacity:g} {unit}"
+            told += f"; {above:g} break a limit." if above else ", the heaviest load that was tried: it may be higher."
+            if (dead := metrics.get("capacity_died_at")) is not None:
+                told += f" The server died at {dead:g}."
+            if (pair := metrics.get("capacity_not_monotone")) is not None:
+                told += f" Not monotone: {pair[0]:g} break a limit that {pair[1]:g} keep."
+        rows = []
+        for row in metrics.get("curve") or ():
+            per_user = 1e3 / row["mean_tpot_ms"] if row.get("mean_tpot_ms") else None
+            values = [text.number(value) for value in (*(row.get(metric) for metric in shown), per_user)]
+            rows.append((f"{row[key]:g}", *values, "yes" if row.get("kept") else "no"))
+        titles = (unit.capitalize(), *map(text.title, shown), "Output tok/s per user", "Keeps the limits")
+        parts += [f"### {name}, launch {launch.trial.number}", told, text.table(titles, rows, "r" * (len(titles) - 1))]
+    return parts

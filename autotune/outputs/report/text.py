@@ -34,11 +34,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: str =
 
 
 def _row(cells: Sequence[str]) -> str:
-    return "| " + " | ".join(_cell(cell) for cell in cells) + " |"
-
-
-def _cell(text: str) -> str:
-    return " ".join(text.split()).replace("\\|", "|").replace("|", "\\|")
+    return "| " + " | ".join(" ".join(cell.split()).replace("\\|", "|").replace("|", "\\|") for cell in cells) + " |"
 
 
 def code(text: str) -> str:

@@ -15,7 +15,7 @@ from autotune.metrics.table import GOODPUT, VIOLATIONS
 from autotune.outputs.report import answers, text
 from autotune.search.objective import maximises
 from autotune.space.context import Context
-from autotune.study.recommendation import Choice, Crossing, NearestMiss, Objective, Recommendation, Verdict
+from autotune.study.recommendation import Choice, NearestMiss, Objective, Recommendation, Verdict
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Evidence, Failure, Metrics, Phase
@@ -35,7 +35,7 @@ _WORSE = 1.1  # below, the noise of one launch
 
 
 def failed(failure: Failure) -> str:
-    """The kind of a failure, and what the server was doing where that is known."""
+    """Return the kind of a failure, and the phase of the server where that is known."""
     return f"{failure.kind.value} {_DOING[failure.phase]}" if failure.phase else failure.kind.value
 
 
@@ -113,7 +113,7 @@ def marked(outcome: Recommendation, fingerprint: str) -> str:
 
 
 def served(choice: Choice) -> str:
-    """The longest request that a command serves, what limits it, and its odds of starting; empty where not known."""
+    """Return the longest request that a command serves, its limit, and its odds of starting; empty where not known."""
     longest, tokens, odds = choice.longest_request_tokens, choice.kv_cache_tokens, choice.odds_of_starting
     if longest is None:
         return ""
@@ -123,11 +123,7 @@ def served(choice: Choice) -> str:
 
 
 def worse(outcome: Recommendation, metrics: Iterable[str]) -> Iterator[tuple[str, str, float, float]]:
-    """Workload, metric, and both values where the recommended command is over `_WORSE` times worse than the baseline.
-
-    Args:
-        metrics: their names.
-    """
+    """Yield workload, metric and values where the recommended command is `_WORSE` times worse than the baseline."""
     for workload, row in outcome.workloads.items():
         for name in metrics:
             old, new = (row.baseline or {}).get(name), (row.recommended or {}).get(name)
@@ -167,7 +163,7 @@ def carried(metrics: Metrics | None) -> str:
 
 
 def on_a_node(outcome: Recommendation) -> str:
-    """The interval of the gain by the simulator's own error, in a phrase; empty where nothing was simulated."""
+    """Return the interval of the gain by the simulator's own error, in a phrase; empty where nothing was simulated."""
     ends = outcome.gain_interval90_on_a_node
     return f"90 % interval on a real node, by the simulator's own error, {text.percents(ends)}" if ends else ""
 
@@ -283,7 +279,7 @@ def _gain(outcome: Recommendation) -> str:
 
 
 def over_recipe(outcome: Recommendation) -> list[str]:
-    """The gain over a vendor's recipe with its interval, or that the command is the recipe; empty without one."""
+    """Return the gain over a vendor's recipe, or that the command is the recipe; empty without one."""
     one = outcome.gain_over_recipe
     if one is None:
         return []
@@ -323,31 +319,19 @@ def crossing(outcome: Recommendation) -> str:
     both = [p for p in curves.points if p.gain_percent is not None] if curves else []
     if curves is None or not both:
         return ""
-    open_ = [p.concurrency for p in both if p.faster is None]
-    if len(open_) == len(both):
-        return f"At {_numbers(open_)} in flight the two cannot be told apart, as they differ no more than launches do."
-    if curves.crossings:
-        said = [f"{_crossing(one)}." for one in curves.crossings]
-    else:
-        sides = {side: [p.concurrency for p in both if p.faster == side] for side in WHO}
-        said = [f"{_who(side)} is faster at {_numbers(at)} in flight." for side, at in sides.items() if at]
-    apart = [f"At {_numbers(open_)} in flight the two cannot be told apart."] if open_ else []
-    return " ".join([*said, *apart])
-
-
-def _crossing(one: Crossing) -> str:
-    low, high = one.between
-    within = f" (between {low:.3g} and {high:.3g})" if high > low else ""
-    return f"Below about {one.concurrency:.3g} in flight{within} {WHO[one.below]} is faster, above {WHO[one.above]}"
-
-
-def _who(side: str) -> str:
-    who = WHO[side]
-    return f"{who[:1].upper()}{who[1:]}"
-
-
-def _numbers(numbers: list[int]) -> str:
-    return _listed([str(number) for number in numbers])
+    open_ = _listed([str(p.concurrency) for p in both if p.faster is None])
+    if all(p.faster is None for p in both):
+        return f"At {open_} in flight the two cannot be told apart, as they differ no more than launches do."
+    said = []
+    for one in curves.crossings:
+        low, high = one.between
+        within = f" (between {low:.3g} and {high:.3g})" if high > low else ""
+        at = f"Below about {one.concurrency:.3g} in flight{within}"
+        said.append(f"{at} {WHO[one.below]} is faster, above {WHO[one.above]}.")
+    for side, who in WHO.items() if not said else ():
+        if at := _listed([str(p.concurrency) for p in both if p.faster == side]):
+            said.append(f"{who[:1].upper()}{who[1:]} is faster at {at} in flight.")
+    return " ".join([*said, f"At {open_} in flight the two cannot be told apart." if open_ else ""]).strip()
 
 
 def money(outcome: Recommendation) -> list[str]:
@@ -372,10 +356,7 @@ def _hours(hours: float) -> str:
 
 
 def trade_off(outcome: Recommendation) -> str:
-    """List the workloads on which the recommended configuration is best, and those on which it loses beyond noise.
-
-    A sentence without its subject; empty where it loses nowhere.
-    """
+    """Name the workloads on which the recommended command is best and those on which it loses, without a subject."""
     row = next((row for row in outcome.matrix if row.role == "recommended"), None)
     if row is None or len(row.workloads) < 2:
         return ""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 from pydantic import BaseModel, Field
@@ -27,14 +28,11 @@ _STATE = "mlflow.json"
 
 
 class SyncState(BaseModel):
-    """``mlflow.json`` in a study's folder: who the study is to MLflow, and where all of it has arrived.
+    """``mlflow.json`` in a study's folder: the study's id in MLflow, and the places that have all of it.
 
-    A server is shared: two people may give their studies one name. The id tells them apart, and it is on disk before
-    the first run is made. An unreadable file is begun anew with the id that it had, or every run would be sent twice.
-
-    Attributes:
-        sent_to: the places that have the finished study with everything, as far as was seen from here.
-        pages: place to the address of the launches within MLflow's pages there.
+    Two people may give their studies on one server one name: the id tells them apart, and is on disk before the first
+    run is made. An unreadable file is begun anew with the id that it had, or every run would be sent twice. `pages` is
+    place to the address of the launches within MLflow's pages there.
     """
 
     study_id: str = Field(min_length=1)
@@ -43,12 +41,17 @@ class SyncState(BaseModel):
 
     @classmethod
     def load(cls, folder: Path) -> SyncState:
-        """The state in a study's folder, which is made where it is missing."""
+        """Return the state in a study's folder, which is made where it is missing."""
         try:
             return cls.model_validate_json((folder / _STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             folder.mkdir(parents=True, exist_ok=True)
-            state = cls(study_id=_new_id(folder), sent_to=[])
+            # Of its question and of when that was written, to the nanosecond.
+            question, new = folder / "study.yaml", uuid.uuid4()
+            with suppress(OSError):
+                begun = f"{question.stat().st_mtime_ns} {question.read_text(encoding='utf-8', errors='replace')}"
+                new = uuid.uuid5(uuid.NAMESPACE_OID, begun)
+            state = cls(study_id=new.hex, sent_to=[])
             state.save(folder)
             return state
 
@@ -57,33 +60,18 @@ class SyncState(BaseModel):
 
 
 def view_address(home: Path, study: str) -> str:
-    """The address in a browser of a finished study's launches, best first; empty where MLflow has none."""
+    """Return a browser's address of a finished study's launches, best first; empty where MLflow has none."""
     uri = tracking_uri(home)
     page = SyncState.load(home / "studies" / study).pages.get(shown(uri))
     base = shown(uri).rstrip("/") if is_server(uri) else "http://127.0.0.1:5000"
     return f"{base}/{page}" if page and base.startswith("http") else ""
 
 
-def _new_id(folder: Path) -> str:
-    """The id of the study that was begun there: of its question and of when that was written, to the nanosecond."""
-    question = folder / "study.yaml"
-    try:
-        begun = f"{question.stat().st_mtime_ns} {question.read_text(encoding='utf-8', errors='replace')}"
-    except OSError:
-        return uuid.uuid4().hex
-    return uuid.uuid5(uuid.NAMESPACE_OID, begun).hex
-
-
 class Tracker:
-    """Brings one study to MLflow, to the home's own database or where ``MLFLOW_TRACKING_URI`` says.
+    """Brings one study to MLflow, to the home's database or where ``MLFLOW_TRACKING_URI`` says; for one thread.
 
-    Used from one thread. No method raises because MLflow is down, refuses or has a broken database: that is said
-    once, and the study is sent at its end.
-
-    Args:
-        home: the home folder.
-        spec: the study.
-        note: says a line to the user.
+    No method raises because MLflow is down, refuses or has a broken database: the user is told once, and the study is
+    sent at its end.
     """
 
     def __init__(self, home: Path, spec: StudySpec, note: Notify = silent) -> None:
@@ -141,8 +129,19 @@ class Tracker:
         baseline = next((launch for launch in ran if launch.trial.role is Role.BASELINE), None)
         try:
             self._runs.keep_only(self._launches)
-            refused = [number for number in sorted(self._launches) if not self._recorded(number, baseline)]
-            self._runs.show_progress(self._without_gap())
+            refused = False
+            for number, launch in sorted(self._launches.items()):
+                try:
+                    self._runs.record(launch, baseline)
+                except Exception as error:
+                    if not is_refusal(error):
+                        raise
+                    # MLflow works and does not take this one, which must not hold up the others.
+                    refused = True
+                    self._say_once(f"MLflow does not take launch {number}: {reason(error, self._uri)}")
+            # Up to the first launch that is not finished yet; in the end all.
+            known = [n for place, n in enumerate(sorted(self._launches)) if n == place or self._outcome is not None]
+            self._runs.show_progress([self._launches[number] for number in known])
             if self._outcome is not None:
                 self._runs.finish(*self._outcome, self._launches.values())
                 self._finished = True
@@ -159,28 +158,10 @@ class Tracker:
             lacks = "lacks logs or reports of this study: they are not taken"
             self._say_once(f"MLflow at {shown(self._uri)} {lacks} ({why})")
 
-    def _recorded(self, number: int, baseline: Launch | None) -> bool:
-        """Write a launch's run; False where MLflow works and does not take it, which must not hold up the others."""
-        try:
-            self._runs.record(self._launches[number], baseline)
-        except Exception as error:
-            if not is_refusal(error):
-                raise
-            self._say_once(f"MLflow does not take launch {number}: {reason(error, self._uri)}")
-            return False
-        return True
-
     def _say_once(self, text: str) -> None:
         if text not in self._said:
             self._said.add(text)
             self._note(text)
-
-    def _without_gap(self) -> list[Launch]:
-        """The launches by number, up to the first that is not finished yet; in the end all."""
-        numbers = sorted(self._launches)
-        if self._outcome is None:
-            numbers = [number for place, number in enumerate(numbers) if number == place]
-        return [self._launches[number] for number in numbers]
 
     def _mark_sent(self, whole: bool) -> None:
         """Remember whether MLflow has the whole of the finished study."""

@@ -33,7 +33,7 @@ _NAME_CHARACTERS = re.compile(r"[^\w.\- :]")
 
 
 def metric_name(text: str) -> str:
-    """A name for a metric or param with the characters that MLflow takes.
+    """Return a name for a metric or param with the characters that MLflow takes.
 
     MLflow reads a name as a path and refuses one that would resolve to another: no "/", no leading dot.
     """
@@ -47,7 +47,7 @@ def experiment_name(spec: StudySpec) -> str:
 
 
 def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
-    """The finite numbers of a mapping; what is not a number has no place among MLflow's metrics."""
+    """Return the finite numbers of a mapping; others have no place among MLflow's metrics."""
     return {
         f"{prefix}{name}": float(value)
         for name, value in values.items()
@@ -56,21 +56,17 @@ def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
 
 
 def goal_of(spec: StudySpec) -> str:
-    """One quantity under one workload, e.g. ``total_token_throughput on sharegpt``: what may be sorted together."""
+    """Return one quantity under one workload, by which runs may be sorted: ``total_token_throughput on sharegpt``."""
     return f"{spec.objective} on {on_workloads(spec)}".replace("'", "")[:TEXT_LENGTH]
 
 
 def _figures(spec: StudySpec, metrics: Metrics | None, names: Sequence[str] = SHOWN) -> dict[str, float]:
-    """The named metrics of one load, and those that the study asks about."""
+    """Return the named metrics of one load, and those that the study asks about."""
     return _numbers({name: (metrics or {}).get(name) for name in dict.fromkeys((*names, *spec.asked.values()))})
 
 
 def launch_metrics(spec: StudySpec, launch: Launch, baseline: Launch | None = None) -> dict[str, float]:
-    """The telling numbers of a launch; the objective's under its metric's name and as `OBJECTIVE`, to sort by.
-
-    Args:
-        baseline: a launch of it, over which the gain is taken.
-    """
+    """Return a launch's telling numbers: the objective also as `OBJECTIVE`, and its gain over a baseline launch."""
     metrics = _numbers(dict.fromkeys((OBJECTIVE, spec.objective), achieved(spec, launch)))
     mine, base = score(spec, launch), None if baseline is None else score(spec, baseline)
     if mine is not None and base is not None:
@@ -92,7 +88,7 @@ class Point(NamedTuple):
 
 
 def curve_points(spec: StudySpec, launch: Launch) -> list[Point]:
-    """Figures of a launch at other loads; the step is the concurrency, else the requests per minute."""
+    """Return figures of a launch at other loads; the step is the concurrency, else the requests per minute."""
     workload, points = spec.workloads[0], list[Point]()
     for row in launch.result.metrics.get(workload, {}).get(CURVE) or ():
         load = row["concurrency"] if "concurrency" in row else 60 * row["request_rate"]
@@ -103,11 +99,7 @@ def curve_points(spec: StudySpec, launch: Launch) -> list[Point]:
 
 
 def progress_points(spec: StudySpec, launches: Iterable[Launch]) -> list[Point]:
-    """The objective of each launch and the best so far; the step is the launch's number.
-
-    Args:
-        launches: by number.
-    """
+    """Return the objective of each launch, given by number, and the best so far; the step is the launch's number."""
     by_number = {launch.trial.number: launch for launch in launches}
     values = [(number, achieved(spec, launch)) for number, launch in by_number.items()]
     rows = [("launch_objective", number, value) for number, value in values if value is not None]
@@ -211,10 +203,9 @@ def both_curves(outcome: Recommendation, at_ms: int) -> list[Point]:
 
 
 def note(report: str, run_id: str) -> str:
-    """The head of ``report.md`` for the page of the study's run: evidence, verdict, command, and what was tried.
+    """Return the head of ``report.md`` for the page of the study's run, which folds a text after some five lines.
 
-    The page folds a text after some five lines, so headings are left out. It shows the run's own pictures by relative
-    links.
+    Headings are left out; links lead to the run's own pictures.
     """
     opening, *sections = report.split("\n## ")
     parts = [opening.partition("\n")[2], *(section.partition("\n")[2] for section in sections[:2])]
@@ -243,12 +234,12 @@ def started_ms(launch: Launch) -> int:
 
 
 def ended_ms(launch: Launch) -> int:
-    """The end by the phases' seconds; virtual ones make runs overlap, and each as long as it would have been."""
+    """Return the end by the phases' seconds; virtual ones make runs overlap, each as long as it would have been."""
     return started_ms(launch) + int(sum(launch.result.times_s.values()) * 1000)
 
 
 def view_of(spec: StudySpec, experiment_id: str) -> tuple[str, str]:
-    """Id of the saved view of one goal's launches, and the page's address that shows it.
+    """Return the id of the saved view of one goal's launches, and the page's address that shows it.
 
     The last part of the address leads past the pages for traces, with which MLflow 3.17 begins otherwise.
     """
@@ -257,13 +248,10 @@ def view_of(spec: StudySpec, experiment_id: str) -> tuple[str, str]:
 
 
 def experiment_tags(spec: StudySpec, experiment_id: str, at_ms: int) -> dict[str, str]:
-    """Return tags that shape an experiment's pages: a saved view of one goal's launches, and a description.
+    """Return tags that shape an experiment's pages: a description, and a view of one goal's launches.
 
     MLflow has no setting for the columns that a list of runs begins with. Since 3.15 it has saved views (menu *Views*
     above the list; https://mlflow.org/releases/3.15.0): a tag of the experiment each, with filter, order and columns.
-
-    Args:
-        at_ms: when the view is made, milliseconds since 1970.
     """
     goal, metric = goal_of(spec), f"metrics.`{spec.objective}`"
     view_id, link = view_of(spec, experiment_id)

@@ -34,7 +34,7 @@ from autotune.trial import Launch, State
 
 if TYPE_CHECKING:
     from mlflow import MlflowClient
-    from mlflow.entities import Experiment, Metric, Run
+    from mlflow.entities import Experiment, Run
 
 
 _PACKAGES = ("mlflow", "sqlalchemy", "alembic", "requests", "urllib3", "databricks", "botocore", "google", "azure")
@@ -64,10 +64,7 @@ def is_trouble(error: Exception) -> bool:
 
 
 def is_refusal(error: Exception) -> bool:
-    """True if MLflow works, but does not take what it was given.
-
-    A run or an experiment that somebody has just deleted is another matter: it is made again.
-    """
+    """Return whether MLflow works but does not take what it was given; what was just deleted is made again."""
     return getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE" and not is_deleted(error)
 
 
@@ -112,13 +109,8 @@ _BATCH = 100  # MLflow takes 100 params and 1000 metrics in one call
 class StudyRuns:
     """A study's runs as they are in MLflow; what was read stays known until `disconnect`.
 
-    Args:
-        uri: where MLflow is.
-        home: the home folder; without a server its ``artifacts/`` takes the files.
-        study_id: tells this study from others of its name (`autotune.outputs.tracking.SyncState`).
-
-    Every method raises what `autotune.outputs.tracking.runs.is_trouble` knows when MLflow cannot be used; what was
-    written until then stays valid.
+    Without a server ``artifacts/`` in the home folder takes the files. Every method raises what `is_trouble` knows when
+    MLflow cannot be used; what was written until then stays valid.
     """
 
     def __init__(self, uri: str, home: Path, spec: StudySpec, study_id: str) -> None:
@@ -136,7 +128,7 @@ class StudyRuns:
 
     @property
     def page(self) -> str:
-        """The address within MLflow's pages of the launches, the best one first."""
+        """Return the address within MLflow's pages of the launches, the best one first."""
         return content.view_of(self._spec, self._experiment)[1]
 
     def keep_only(self, numbers: Iterable[int]) -> None:
@@ -145,11 +137,7 @@ class StudyRuns:
             self._client.delete_run(self._children.pop(number).info.run_id)
 
     def record(self, launch: Launch, baseline: Launch | None) -> None:
-        """Write a launch's child run, or complete a half-written one.
-
-        Args:
-            baseline: over which its gain is taken; None where it has not run.
-        """
+        """Write a launch's child run with its gain over a launch of the baseline, or complete a half-written one."""
         child = self._children.get(launch.trial.number)
         mine = (launch.trial.configuration.fingerprint, launch.result.started_at)
         if child is not None and (child.data.tags.get("fingerprint"), child.data.tags.get("started_at")) != mine:
@@ -163,8 +151,9 @@ class StudyRuns:
         run_id = child.info.run_id
         knobs = {"engine": trial.configuration.engine, **trial.configuration.knobs}
         # The time stamp is the launch's own, so that writing a metric again does not add a second point.
-        metrics = _metrics(content.launch_metrics(self._spec, launch, baseline), child.info.start_time)
-        self._log_batch(run_id, metrics + _stepped(content.curve_points(self._spec, launch)), knobs)
+        figures = content.launch_metrics(self._spec, launch, baseline)
+        points = [content.Point(name, value, 0, child.info.start_time) for name, value in figures.items()]
+        self._log_batch(run_id, [*points, *content.curve_points(self._spec, launch)], knobs)
         log = self._folder / "trials" / f"{trial.number:04d}" / "server.log"
         if log.is_file():
             secrets = redact.secrets_in(trial.command.argv, trial.command.env)
@@ -176,15 +165,14 @@ class StudyRuns:
         self._tag(self._parent, {"evidence": result.label.lower()})
 
     def show_progress(self, launches: Iterable[Launch]) -> None:
-        """Write each launch's objective and the best until then to the parent run, as far as they are not there.
+        """Write the missing objectives of launches and the best until each to the parent run.
 
-        Args:
-            launches: by number, without a gap: an earlier one that comes later would change the best until then.
+        The launches are by number, without a gap: one that comes later would change the best until then.
         """
         points = content.progress_points(self._spec, launches)
         new = [point for point in points if point.step >= self._shown]
         try:
-            self._log_batch(self._parent.info.run_id, _stepped(new), {})
+            self._log_batch(self._parent.info.run_id, new, {})
         except Exception as error:
             if not is_deleted(error):  # one that is, is made again in the end
                 raise
@@ -198,10 +186,14 @@ class StudyRuns:
         figures = content.outcome_metrics(self._spec, recommendation).items()
         # Only what differs, so that finishing twice leaves one point.
         changed = {name: value for name, value in figures if logged.get(content.metric_name(name)) != value}
-        points = _stepped(content.both_curves(recommendation, start_ms))
-        self._log_batch(run_id, _metrics(changed, int(time.time() * 1000)) + points, {})
+        points = [content.Point(name, value, 0, int(time.time() * 1000)) for name, value in changed.items()]
+        self._log_batch(run_id, [*points, *content.both_curves(recommendation, start_ms)], {})
         self._tag(self._parent, {**content.outcome_tags(recommendation), "nodes": ", ".join(nodes)})
-        self._tag_decisive(recommendation)
+        judged = ((recommendation.baseline, "baseline"), (recommendation.recommended, recommendation.qualified_verdict))
+        verdicts = {choice.fingerprint: verdict for choice, verdict in judged if choice is not None}
+        for child in self._children.values():
+            if (verdict := verdicts.get(child.data.tags.get("fingerprint", ""))) is not None:
+                self._tag(child, {"verdict": verdict})
         texts = {name: redact.text(path.read_text("utf-8")) for name in ARTIFACTS if (path := folder / name).is_file()}
         if "report.md" in texts:
             self._tag(self._parent, {_NOTE: content.note(texts["report.md"], run_id)})
@@ -211,15 +203,6 @@ class StudyRuns:
             if path.is_file():
                 self._log_text(run_id, path.read_text(encoding="utf-8"), f"{path.parent.name}/{path.name}")
         self._client.set_terminated(run_id, "FINISHED")
-
-    def _tag_decisive(self, recommendation: Recommendation) -> None:
-        """Write the verdict to the launches of what is recommended, and of the baseline what they are."""
-        judged = recommendation.qualified_verdict
-        verdicts = ((recommendation.baseline, "baseline"), (recommendation.recommended, judged))
-        told = {choice.fingerprint: verdict for choice, verdict in verdicts if choice is not None}
-        for child in self._children.values():
-            if (verdict := told.get(child.data.tags.get("fingerprint", ""))) is not None:
-                self._tag(child, {"verdict": verdict})
 
     def kill(self) -> None:
         """Show the study as stopped."""
@@ -240,7 +223,7 @@ class StudyRuns:
 
     @cached_property
     def _experiment(self) -> str:
-        """The experiment's id: that of model and hardware, or another one's that holds the study already."""
+        """Return the experiment's id: that of model and hardware, or another one's that holds the study already."""
         name = content.experiment_name(self._spec)
         found = self._client.get_experiment_by_name(name)
         if found is None or not self._search("study", [found.experiment_id]):
@@ -303,8 +286,7 @@ class StudyRuns:
                 self._client.set_experiment_tag(self._experiment, name, value)
 
     def _create_child(self, launch: Launch) -> Run:
-        trial = launch.trial
-        name = f"{trial.number:04d} {trial.role.value} {trial.configuration.engine}"
+        name = f"{launch.trial.number:04d} {launch.trial.role.value} {launch.trial.configuration.engine}"
         tags = content.launch_tags(self._spec, launch)
         tags |= {_PARENT: self._parent.info.run_id, "study_id": self._study_id}
         start = content.started_ms(launch)
@@ -312,7 +294,7 @@ class StudyRuns:
 
     @cached_property
     def _children(self) -> dict[int, Run]:
-        """Launch number to child run. A second run of one number (two tuners, a request sent twice) is deleted."""
+        """Return launch number to child run; a second run of one number (two tuners, a request twice) is deleted."""
         children: dict[int, Run] = {}
         parent = self._parent.info.run_id
         for run in self._search("launch", [self._experiment]):
@@ -327,7 +309,7 @@ class StudyRuns:
         return children
 
     def _search(self, kind: str, experiments: Sequence[str]) -> list[Run]:
-        """This study's runs of a kind, oldest first."""
+        """Return this study's runs of a kind, oldest first."""
         condition = f"tags.study = '{self._spec.study}' and tags.kind = '{kind}'"
         runs: list[Run] = []
         token = None
@@ -357,37 +339,21 @@ class StudyRuns:
                 self._client.set_tag(run.info.run_id, name, value)
                 run.data.tags[name] = value
 
-    def _log_batch(self, run_id: str, metrics: list[Metric], params: Mapping[str, Any]) -> None:
-        from mlflow.entities import Param
+    def _log_batch(self, run_id: str, points: Iterable[content.Point], params: Mapping[str, Any]) -> None:
+        """Write metrics and params; MLflow refuses two under one name, which odd names may become: the last stays."""
+        from mlflow.entities import Metric, Param
 
+        steps = {(content.metric_name(point.name), point.step): point for point in points}
+        metrics = [Metric(name, point.value, point.at_ms, step) for (name, step), point in steps.items()]
+        named = {content.metric_name(name): value for name, value in params.items()}
         values = [
             Param(name, "engine decides" if value is None else redact.text(str(value))[: content.TEXT_LENGTH])
-            for name, value in _named(params).items()
+            for name, value in named.items()
         ]
         for start in range(0, max(len(values), len(metrics)), _BATCH):
             part = slice(start, start + _BATCH)
             self._client.log_batch(run_id, metrics=metrics[part], params=values[part])
 
-
-def _metrics(values: Mapping[str, float], at_ms: int) -> list[Metric]:
-    from mlflow.entities import Metric
-
-    return [Metric(name, value, at_ms, 0) for name, value in _named(values).items()]
-
-
-def _stepped(points: Iterable[content.Point]) -> list[Metric]:
-    from mlflow.entities import Metric
-
-    return [Metric(content.metric_name(point.name), point.value, point.at_ms, point.step) for point in points]
-
-
-def _named(values: Mapping[str, Any]) -> dict[str, Any]:
-    """MLflow refuses two values under one name, which odd names may become: the last one stays."""
-    return {content.metric_name(name): value for name, value in values.items()}
-
-
-if TYPE_CHECKING:
-    from mlflow import MlflowClient
 
 PROBE_S = 5
 """How long a server may take to say that it is there."""
