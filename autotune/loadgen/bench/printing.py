@@ -13,7 +13,7 @@ from rich.table import Column
 from autotune.loadgen.bench.compare import mean_interval
 from autotune.loadgen.capacity.search import LOADS, described
 from autotune.loadgen.client.messages import Progress as LoadProgress
-from autotune.metrics.table import COSTS, STEADY, shown_in, title_of
+from autotune.metrics.table import COSTS, HEADLINE, STEADY, shown_in, title_of
 from autotune.trial import Evidence
 
 _PLAIN_EVERY_NS = 5_000_000_000
@@ -49,6 +49,7 @@ _CLIENT = {
     "loop_lag_p99_ms": "Event loop lag P99 (ms)",
     "send_delay_p99_ms": "Send delay P99 (ms)",
 }
+_DRAFTS = {"spec_decode_acceptance_rate": "Acceptance rate (%)", "spec_decode_acceptance_length": "Acceptance length"}
 _CURVE = (
     ("total tok/s", "total_token_throughput"),
     ("output tok/s", "output_throughput"),
@@ -61,7 +62,7 @@ _CURVE = (
 
 
 def table(result: Mapping[str, Any]) -> list[str]:
-    """The whole table of a result; several load points come as a curve, and only what adds up over them below it."""
+    """Format a result; several load points come as a curve, and only what adds up over them below it."""
     sweep = len(result["points"]) > 1
     lines = [*curve(result["points"]), ""] if sweep else []
     emulated = result["evidence"] != Evidence.MEASURED
@@ -75,16 +76,12 @@ def table(result: Mapping[str, Any]) -> list[str]:
     derived = [] if sweep else _figures(result, shown_in("bench"))
     lines += ["Per GPU, per user, in money".center(_WIDTH, "-"), *derived] if derived else []
     lines += [f"INVALID: {result['invalid']}"] if result["invalid"] else []
-    lines += [*_workload(result, sweep), *_repeats(result["repeats"], sweep), "Client".center(_WIDTH, "-")]
-    lines += [
-        *_figures(result["client"], _CLIENT, _CLIENT),
-        _line("Kept up", "no" if result["client_bound"] else "yes"),
-    ]
-    return [*lines, "=" * _WIDTH]
+    lines += [*_workload(result, sweep), "Client".center(_WIDTH, "-"), *_figures(result["client"], _CLIENT, _CLIENT)]
+    return [*lines, _line("Kept up", "no" if result["client_bound"] else "yes"), "=" * _WIDTH]
 
 
 def curve(points: Sequence[Mapping[str, Any]]) -> list[str]:
-    """One line per load point: throughput against latency; latencies in ms."""
+    """Format a line per load point: throughput against latency; latencies in ms."""
     names = [str(point["label"] or point["load"]) for point in points]
     wide = max(map(len, ["load", *names]))
     rows = [f"{'load':<{wide}}" + "".join(f"{heading:>14}" for heading, _ in _CURVE) + "  (latencies in ms)"]
@@ -94,7 +91,7 @@ def curve(points: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def search_table(result: Mapping[str, Any]) -> list[str]:
-    """The whole table of a load search: the curve, what was found, and the table of the load that is the capacity."""
+    """Format a load search: the curve, what was found, and the table of the load that is the capacity."""
     by, key = result["find_load"], LOADS[result["find_load"]]
     points = [{"label": described(by, row[key]), "metrics": row} for row in result["curve"]]
     found = [f"{sentence}." for sentence in result["load_search"]]
@@ -102,44 +99,35 @@ def search_table(result: Mapping[str, Any]) -> list[str]:
 
 
 def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
+    """Format what was sent, and what the server's caches and drafts had to do with it."""
     lines = ["Workload".center(_WIDTH, "-"), _line("Workload", result["workload"]), _line("Load", result["load"])]
     lines += [_line("Seed", str(result["seed"])), _line("Evidence", result["evidence"])]
     cache, reason = result["cache"], result["steady"].get("reason")
-    if not sweep:
-        lines += _figures(result, [STEADY])
+    lines += [] if sweep else _figures(result, [STEADY])
     lines += [f"  no steady state: {reason}"] if reason else []
-    lines.append(_line("Prefix cache emptied before each load", _emptied(cache)))
+    emptied = "yes" if cache["reset"] == "done" else f"no: {cache['reset_reason'] or cache['reset']}"
+    if cache["kept"]:
+        emptied = "no, as asked"
+    elif cache["reset"] is None:
+        emptied = "no: which engine serves is not known"
+    lines.append(_line("Prefix cache emptied before each load", emptied))
     if cache["hit_rate"] is not None:
         lines.append(_line("Prefix cache hit rate", f"{cache['hit_rate']:.4f}"))
-    if result.get("spec_decode_acceptance_rate") is not None:
-        lines.append(_line("Acceptance rate (%)", f"{result['spec_decode_acceptance_rate']:.2f}"))
-    if result.get("spec_decode_acceptance_length") is not None:
-        lines.append(_line("Acceptance length", f"{result['spec_decode_acceptance_length']:.2f}"))
-    return lines
-
-
-def _emptied(cache: Mapping[str, Any]) -> str:
-    if cache["kept"]:
-        return "no, as asked"
-    if cache["reset"] is None:
-        return "no: which engine serves is not known"
-    return "yes" if cache["reset"] == "done" else f"no: {cache['reset_reason'] or cache['reset']}"
-
-
-def _repeats(repeats: Sequence[Mapping[str, Any]], sweep: bool) -> list[str]:
+    lines += _figures(result, _DRAFTS, _DRAFTS)
+    repeats = result["repeats"]
     if len(repeats) < 2:
-        return []
-    values = [repeat["total_token_throughput"] for repeat in repeats]
+        return lines
+    values = [repeat[HEADLINE] for repeat in repeats]
     title = f"Repeats, {'all load points as one load' if sweep else 'total token throughput'} (tok/s)"
-    lines = [title.center(_WIDTH, "-")]
-    lines += [_line(f"Seed {repeat['seed']}", f"{repeat['total_token_throughput']:.2f}") for repeat in repeats]
-    lines.append(_line("Mean", f"{sum(values) / len(values):.2f}"))
+    lines.append(title.center(_WIDTH, "-"))
+    lines += [_line(f"Seed {repeat['seed']}", f"{repeat[HEADLINE]:.2f}") for repeat in repeats]
     low, high = mean_interval(values)
+    lines.append(_line("Mean", f"{sum(values) / len(values):.2f}"))
     return [*lines, _line("95 % interval of the mean", f"{low:.2f} to {high:.2f}")]
 
 
 def _figures(values: Mapping[str, Any], names: Iterable[str], titles: Mapping[str, str] = _VLLM) -> list[str]:
-    """Lines of the figures that the result has: a load without limit has no rate."""
+    """Format the figures that the result has: a load without limit has no rate."""
     lines = []
     for name in names:
         value, (title, unit) = values.get(name), title_of(name)
@@ -154,7 +142,7 @@ def _line(title: str, value: str) -> str:
 
 
 def progress_line(label: str, progress: LoadProgress) -> str:
-    """One line, e.g. ``c8: 412 of 1000 done, 588 in flight, 6,120 chunks``."""
+    """Format a line, e.g. ``c8: 412 of 1000 done, 588 in flight, 6,120 chunks``."""
     name = f"{label}: " if label else ""
     failed = f", {progress.failed} failed" if progress.failed else ""
     in_flight = progress.sent - progress.finished

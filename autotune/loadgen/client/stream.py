@@ -74,8 +74,10 @@ class EventStream:
 
     def feed(self, body: bytes, now_ns: int) -> None:
         """Parse the next piece of the body, which came at `now_ns`; it may be cut anywhere."""
-        if self._open_cr or b"\r" in body:
-            body = self._with_newlines(body)
+        if self._open_cr or b"\r" in body:  # CR LF and CR end a line too; a CR at the end waits, for its LF may come
+            body = b"\r" + body if self._open_cr else body
+            self._open_cr = body.endswith(b"\r")
+            body = body.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
         if not self._carry:
             if body.endswith(b"\n\n"):
                 for event in body[:-2].split(b"\n\n"):
@@ -126,15 +128,6 @@ class EventStream:
         beginning = (self._stray or bytes(self._carry[:MAX_KEPT])).lstrip(b"\n")
         return not self.heard_ns and bool(beginning) and _FIELD.match(beginning) is None
 
-    def _with_newlines(self, body: bytes) -> bytes:
-        """CR LF and CR end a line too; a CR at the end waits, as its LF may come next."""
-        if self._open_cr:
-            body = b"\r" + body
-        self._open_cr = body.endswith(b"\r")
-        if self._open_cr:
-            body = body[:-1]
-        return body.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
-
     def _cut(self, body: bytes, now_ns: int) -> None:
         *events, rest = body.split(b"\n\n")
         for event in events:
@@ -173,19 +166,16 @@ class EventStream:
             self._data(data, now_ns)
 
     def _data(self, data: bytes, now_ns: int) -> None:
+        """Take in an event's data, which is mostly a chunk of the answer."""
         try:
             chunk = parsed(data)
-        except UnicodeDecodeError:
-            self._fail(f"an event that is not UTF-8: {excerpt(data)}")
-        except ValueError:
-            self._fail(f"an event that is not JSON: {excerpt(data)}")
-        else:
-            if isinstance(chunk, dict):
-                self._chunk(chunk, now_ns)
-            else:
-                self._fail(f"an event that is no object: {excerpt(data)}")
-
-    def _chunk(self, chunk: Mapping[str, Any], now_ns: int) -> None:
+        except ValueError as error:
+            form = "UTF-8" if isinstance(error, UnicodeDecodeError) else "JSON"
+            self._fail(f"an event that is not {form}: {excerpt(data)}")
+            return
+        if not isinstance(chunk, dict):
+            self._fail(f"an event that is no object: {excerpt(data)}")
+            return
         if is_error(chunk):
             self._fail(error_message(chunk), OutcomeKind.SERVER_ERROR)
             return
@@ -322,14 +312,25 @@ class Exchange:
             words = why_refused(self.status, self.body, self.location)
             self._end(RequestOutcome(OutcomeKind.HTTP_STATUS, words, self.status), now_ns)
             return
+        events = self.events
         if self.streaming:
-            self.events.finish(now_ns)
-            self.usage, outcome = self.events.usage(), self.events.outcome()
+            events.finish(now_ns)
+            self.usage, outcome = events.usage(), events.outcome()
+        elif events.problem is not None:
+            outcome = events.problem
+        elif len(self.body) > _MAX_WHOLE:
+            outcome = malformed(f"an answer of more than {_MAX_WHOLE // 2**20} MiB")
         else:
-            outcome = self._read_whole(now_ns)
+            outcome, self.usage = whole_answer(self.body)
+            if outcome.ok:
+                events.times_ns.append(now_ns)
+                events.last_ns = now_ns
         if outcome.ok and self.usage is None:
-            outcome = self._uncounted()
-        self._end(outcome, self.events.last_ns if outcome.ok else now_ns)
+            outcome = RequestOutcome(OutcomeKind.NO_USAGE, "the answer holds no token counts")
+            if self.streaming and not events.done:  # then nobody knows either whether it is whole
+                count = len(events.times_ns)
+                outcome = malformed(f"the stream ends after {count} events with text, without token counts and [DONE]")
+        self._end(outcome, events.last_ns if outcome.ok else now_ns)
 
     def cut(self, outcome: RequestOutcome, now_ns: int) -> None:
         """End the request within its answer; it is whole all the same where ``[DONE]`` had come."""
@@ -358,24 +359,6 @@ class Exchange:
     def runs_on(self) -> bool:
         """True if there are far more events than tokens were asked for: the server would stream for ever."""
         return max(len(self.events.times_ns), self.events.others) > 2 * self.expected_tokens + 64
-
-    def _uncounted(self) -> RequestOutcome:
-        """An answer without token counts; whether it is whole is not known either unless the stream says so."""
-        if self.streaming and not self.events.done:
-            count = len(self.events.times_ns)
-            return malformed(f"the stream ends after {count} events with text, without token counts and [DONE]")
-        return RequestOutcome(OutcomeKind.NO_USAGE, "the answer holds no token counts")
-
-    def _read_whole(self, now_ns: int) -> RequestOutcome:
-        if self.events.problem is not None:
-            return self.events.problem
-        if len(self.body) > _MAX_WHOLE:
-            return malformed(f"an answer of more than {_MAX_WHOLE // 2**20} MiB")
-        outcome, self.usage = whole_answer(self.body)
-        if outcome.ok:
-            self.events.times_ns.append(now_ns)
-            self.events.last_ns = now_ns
-        return outcome
 
 
 class Connection(asyncio.Protocol):
@@ -464,7 +447,9 @@ class Connection(asyncio.Protocol):
         if exchange is None:
             return
         now_ns = perf_counter_ns()
-        if exc is None and self._delimited_by_close(exchange):
+        # The end of the connection ends the answer where no length was announced and the stream is complete.
+        may_end = exc is None and exchange.status == 200 and not self._has_length
+        if may_end and (exchange.events.ended if exchange.streaming else exchange.body):
             exchange.complete(now_ns)
         else:
             exchange.cut(RequestOutcome(OutcomeKind.CLOSED, _where(exchange, exc)), now_ns)
@@ -516,12 +501,6 @@ class Connection(asyncio.Protocol):
         if not self._keep_alive or exchange.events.problem is not None or writing:
             self.close()
         self._wake()
-
-    def _delimited_by_close(self, exchange: Exchange) -> bool:
-        """Return whether the end of the connection ends the answer: no length was announced, the stream is complete."""
-        if exchange.status != 200 or self._has_length:
-            return False
-        return exchange.events.ended if exchange.streaming else bool(exchange.body)
 
     def _wake(self) -> None:
         """End the request under way: what comes from here on does not belong to it."""

@@ -19,9 +19,8 @@ from typing import Any
 import numpy as np
 from pydantic import Field, ValidationError, field_validator, model_validator
 
-from autotune.arrays import Floats
 from autotune.errors import BadInput, UnknownName
-from autotune.loadgen.requests import Content, Requests
+from autotune.loadgen.requests import Requests
 from autotune.loadgen.tokenizers import Approximate, Tokenizer
 from autotune.loadgen.workloads.arrivals import Arrival, Part, arrival_of, send_times
 from autotune.loadgen.workloads.lengths import (
@@ -193,35 +192,28 @@ class Workload(Part):
         group = np.full(point.prompts, -1)
         if self.prefix is not None:
             group = generator.permutation(np.arange(point.prompts) % self.prefix.groups)
+        # Of sessions, the concurrency is the number of those that are open together.
+        streams = point.prompts if drawn.turns is None else int((drawn.turns.after < 0).sum())
+        concurrency = point.arrival.concurrency or streams
+        if point.arrival.kind == "trace" and drawn.send_s is not None:
+            send_s = drawn.send_s / point.arrival.speedup
+        else:
+            send_s = send_times(point.arrival, point.prompts, self.name, position, seed)
+        texts = (one for one in drawn.contents if one)
         return Requests(
             input_tokens=drawn.input_tokens,
             output_tokens=drawn.output_tokens,
-            send_s=self._send_s(position, drawn.send_s, seed),
+            send_s=send_s,
             group=group,
             prefix_tokens=self.prefix.tokens if self.prefix else 0,
-            concurrency=self._concurrency(position, drawn),
+            concurrency=concurrency if drawn.turns is None else min(concurrency, streams),
             turns=drawn.turns,
             contents=drawn.contents,
             blocks=drawn.blocks,
             block_tokens=BLOCK_TOKENS,
-            is_text=any(map(_is_text, drawn.contents)),
+            is_text=any(isinstance(one, str) or not isinstance(one[0], int) for one in texts),
             ramp_s=point.arrival.ramp_s,
         )
-
-    def _concurrency(self, position: int, drawn: Drawn) -> int:
-        """Requests that may be in flight; of sessions, those that are open together."""
-        arrival = self.points[position].arrival
-        if drawn.turns is None:
-            return arrival.concurrency or self.points[position].prompts
-        sessions = int((drawn.turns.after < 0).sum())
-        return min(arrival.concurrency or sessions, sessions)
-
-    def _send_s(self, position: int, traced: Floats | None, seed: int) -> Floats:
-        """Return the send time of each request: at a trace's times, where it is not asked for otherwise."""
-        point = self.points[position]
-        if point.arrival.kind == "trace" and traced is not None:
-            return traced / point.arrival.speedup
-        return send_times(point.arrival, point.prompts, self.name, position, seed)
 
     def check_fits(self, context: int) -> None:
         """Raise `BadInput` for a request beyond a model's context; with its line, where a file has it."""
@@ -231,11 +223,6 @@ class Workload(Part):
         if self.longest_request > context:
             longest = f"its longest request has {self.longest_request:,} tokens"
             raise BadInput(f"--workload {self.name}: {longest}, and the model takes at most {context:,}")
-
-
-def _is_text(content: Content | None) -> bool:
-    """Return whether a prompt is text or messages, not token ids."""
-    return bool(content) and not (isinstance(content, list) and isinstance(content[0], int))
 
 
 def _misfit(lengths: Lengths, arrival: Arrival) -> str:
