@@ -53,7 +53,7 @@ class CacheUse:
 
     @classmethod
     def between(cls, before: CacheUse | None, after: CacheUse | None) -> CacheUse | None:
-        """Difference of two readings; None when one is missing, or the server was started anew meanwhile."""
+        """Return the difference of two readings; None when one is missing, or the server was started anew meanwhile."""
         if before is None or after is None or before.source != after.source:
             return None
         hits, queries = round(after.hits - before.hits), round(after.queries - before.queries)
@@ -61,7 +61,7 @@ class CacheUse:
 
     @classmethod
     def of_answers(cls, log: RequestLog) -> CacheUse | None:
-        """By the ``cached_tokens`` of the answers; None unless every answer has them."""
+        """Sum the ``cached_tokens`` of the answers; None unless every answer has them."""
         ok = log.records.ok
         cached, read = log.cached_tokens[ok], log.records.input_tokens[ok]
         if not len(cached) or np.isnan(cached).any() or not read.sum():
@@ -70,7 +70,7 @@ class CacheUse:
 
     @classmethod
     def total(cls, uses: Sequence[CacheUse | None]) -> CacheUse | None:
-        """Sum over several loads; None when one of them is not known, or there is none."""
+        """Return the sum over several loads; None when one of them is not known, or there is none."""
         known = [use for use in uses if use is not None]
         if not known or len(known) < len(uses):
             return None
@@ -128,7 +128,7 @@ def counters(metrics: CacheMetrics, page: Mapping[str, float]) -> CacheUse | Non
 
 
 def known_metrics(card: EngineCard, version: str | None = None) -> list[CacheMetrics]:
-    """The counters that an engine's card names for a version; None = for any."""
+    """Return the counters that an engine's card names for a version; None = for any."""
     return [m for m in card.serving.cache_metrics if version is None or in_range(version, m.versions)]
 
 
@@ -180,7 +180,7 @@ class PrefixCache:
 
     @classmethod
     def of(cls, client: ServerClient, cards: Iterable[EngineCard], version: str | None = None) -> PrefixCache:
-        """The cache of a server whose engine is one of these; its metrics page tells which one.
+        """Return the cache of a server whose engine is one of these; its metrics page tells which one.
 
         Args:
             version: of the engine, where there is only one and it is known.
@@ -225,7 +225,7 @@ def sums(text: str) -> dict[str, float]:
 
 
 def samples(text: str) -> dict[str, list[float]]:
-    """The samples of each metric of a Prometheus page; lines that are none are skipped.
+    """Return the samples of each metric of a Prometheus page; lines that are none are skipped.
 
     The format is that of https://prometheus.io/docs/instrumenting/exposition_formats/ (and of OpenMetrics).
     """
@@ -241,7 +241,7 @@ def samples(text: str) -> dict[str, list[float]]:
 
 
 def expected_hit_rate(requests: Requests) -> float:
-    """The highest hit rate that one load of new prompts can have on an empty cache; 0 where no two begin alike.
+    """Return the highest hit rate that one load of new prompts can have on an empty cache; 0 where no two begin alike.
 
     A shared prefix is looked up by all and computed by the first. Whole blocks, several replicas and requests that
     come before the first is computed make it less. Of texts the shared part is that of their characters.
@@ -274,7 +274,7 @@ def _alike(one: str, other: str) -> int:
 
 
 def _characters(content: Content | None) -> str:
-    """A prompt of a file as a string of the same length; token ids become characters."""
+    """Return a prompt of a file as a string of the same length; token ids become characters."""
     if not content:
         return ""
     if isinstance(content, str):

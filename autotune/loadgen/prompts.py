@@ -87,7 +87,7 @@ class Prompts:
     streaming: bool = True
 
     def bodies(self, requests: Requests, key: PromptKey, part: slice = _ALL) -> list[bytes]:
-        """The JSON bodies of the requests of a load point.
+        """Return the JSON bodies of the requests of a load point.
 
         Args:
             part: of the requests, those that are wanted.
@@ -115,7 +115,7 @@ class Prompts:
         return json.dumps(body, separators=(",", ":")).encode()
 
     def history_body(self, messages: Sequence[dict[str, str]], tools: Sequence[object], tokens: int) -> bytes:
-        """The body of a session's turn.
+        """Return the body of a session's turn.
 
         Args:
             messages: everything that was said, the user's turn last. Where no chat template is applied an answer
@@ -147,7 +147,7 @@ class Prompts:
     def _random_ids(
         self, requests: Requests, request: int, key: PromptKey, purpose: Purpose, blocks: dict[int, Ints]
     ) -> tuple[Ints, Ints]:
-        """The ids that a random prompt shares with its group, and its own.
+        """Return the ids that a random prompt shares with its group, and its own.
 
         Args:
             blocks: those of a trace that were made already, by hash id.

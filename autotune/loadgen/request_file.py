@@ -148,7 +148,7 @@ def _nullable(values: Floats, whole: bool = False) -> Any:
 
 
 def _gaps(log: RequestLog) -> Any:
-    """The gaps between chunks, one list per request.
+    """Return the gaps between chunks, one list per request.
 
     A log has those of all successful requests joined in the order of requests, one fewer than chunks for each.
 

@@ -16,7 +16,7 @@ Content: TypeAlias = str | list[int] | list[dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """How the requests of a load go on from each other: the turns of sessions, one session after the other.
+    """Order of the requests of a load that go on from each other: the turns of sessions, one session after the other.
 
     Attributes:
         after: whose answer each goes on from, shape (n,), the request before it; -1 = it begins a session.
@@ -90,7 +90,7 @@ class Requests:
         return places
 
     def part(self, number: int, parts: int) -> Requests:
-        """The requests at `dealt`, with as even a share of the concurrency."""
+        """Return the requests at `dealt`, with as even a share of the concurrency."""
         places, turns = self.dealt(number, parts), self.turns
         if turns is not None:
             after = turns.after[places]
@@ -128,7 +128,7 @@ class Segment(NamedTuple):
 
 
 def prompt_segments(requests: Requests) -> Iterator[tuple[Segment, ...]]:
-    """The pieces of each prompt of a trace or of sessions, in order; nothing where prompts have none.
+    """Yield the pieces of each prompt of a trace or of sessions, in order; nothing where prompts have none.
 
     A prompt without blocks shares nothing and has no segments. A turn has those of the turn before, and its answer's.
     """

@@ -52,7 +52,7 @@ _STATUSES = {
 
 @dataclass(frozen=True, slots=True)
 class CacheReset:
-    """Whether the prefix cache is empty now, as far as the server says; true when it is.
+    """Answer to a request to empty the prefix cache; true when it is empty now, as far as the server says.
 
     Attributes:
         reason: why it is not, in words; empty when it is.
@@ -87,7 +87,7 @@ class ServerClient:
             http.close()
 
     def model(self, asked: str) -> str:
-        """The model in the server's list, if it has one; the only one of the list where none is asked for ("").
+        """Return the model in the server's list, if it has one; the only one of the list where none is asked for ("").
 
         Raises:
             BadInput: nothing listens, an API key is wanted, or none is asked for and the server does not serve one.
@@ -117,7 +117,7 @@ class ServerClient:
         return bool(self._get("/v1/models").headers.get("server") == EMULATOR_NAME)
 
     def metrics_text(self, path: str = "/metrics") -> str | None:
-        """The servers' metrics in Prometheus text, one page after the other; None when one has none."""
+        """Return the servers' metrics in Prometheus text, one page after the other; None when one has none."""
         with contextlib.suppress(httpx.HTTPError):
             answers = [http.get(path) for http in self._all]
             return "\n".join(answer.text for answer in answers) if all(a.is_success for a in answers) else None
@@ -206,7 +206,7 @@ class ServerTokenizer:
 
     @classmethod
     def find(cls, target: Target, model: str) -> ServerTokenizer | None:
-        """None where the server has no ``/tokenize`` that answers with tokens, or does not answer at all."""
+        """Find the server's ``/tokenize``; None where none answers with tokens, or nothing answers."""
         forms = (({"model": model, "add_special_tokens": False}, "prompt"), ({"add_special": False}, "content"))
         with http_client(httpx.Client, target, _TOKENIZE_S) as http:
             for body, key in forms:
@@ -239,7 +239,7 @@ class ServerTokenizer:
 
 
 def tokenizer_for(path: Path | None, target: Target, model: str) -> Tokenizer:
-    """The file where one is given, else the server's ``/tokenize``, else an approximation, which says so.
+    """Return the file where one is given, else the server's ``/tokenize``, else an approximation, which says so.
 
     Raises `BadInput` for a file that is no tokenizer.
     """

@@ -48,7 +48,7 @@ ReadDrafts = Callable[[], DraftUse | None]
 
 
 def acceptance(uses: Sequence[DraftUse | None]) -> Metrics:
-    """Metrics of some loads under the names of ``vllm bench serve``; none where nothing was drafted.
+    """Return the metrics of some loads under the names of ``vllm bench serve``; none where nothing was drafted.
 
     The rate is drafted tokens that were kept, in percent; the length is tokens per step of a sequence, with the one
     that comes without drafting.

@@ -38,7 +38,7 @@ class Tokenizer(Protocol):
         """Words that are one token each where a blank stands before them; empty = not known."""
 
     def count(self, text: str) -> int:
-        """Tokens of a text, without the special ones that a server may add."""
+        """Return the tokens of a text, without the special ones that a server may add."""
 
     def describe(self) -> str:
         """Return its name in reports: after "tokens counted by" where it is exact, else after "tokens"."""

@@ -70,12 +70,12 @@ def _student(degrees: float) -> float:
 
 
 def _moments(values: Floats) -> tuple[float, float]:
-    """The mean, and the square of its standard error."""
+    """Return the mean, and the square of its standard error."""
     return float(values.mean()), float(values.var(ddof=1)) / len(values)
 
 
 def latency_intervals(a: RequestTable, b: RequestTable, seed: int = 0) -> dict[str, Interval]:
-    """Intervals of the change from A to B in percent, by metric name, from resampled requests.
+    """Return the intervals of the change from A to B in percent, by metric name, from resampled requests.
 
     The percentile bootstrap over the successful requests of each run, within each load (B. Efron, Annals of
     Statistics 7, 1979). It knows how requests of one run differ, not how runs differ. A metric is left out where a
@@ -111,7 +111,7 @@ def _latencies_ms(table: RequestTable) -> Iterator[tuple[str, Floats, Ints]]:
 
 
 def _resampled(values: Floats, loads: Ints, resamples: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Means and medians of resampled requests, each of shape (resamples,)."""
+    """Return the means and medians of resampled requests, each of shape (resamples,)."""
     members = [np.flatnonzero(loads == load) for load in np.unique(loads)]
     block = max(1, _BLOCK // len(values))
     means, medians = np.empty(resamples), np.empty(resamples)

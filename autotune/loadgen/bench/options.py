@@ -51,7 +51,7 @@ class Bench(BenchOptions):
         return with_derived(metrics, self.gpus, self.gpu_hour_price)
 
     def load_workload(self) -> Workload:
-        """The workload by its name, sent as these options say."""
+        """Return the workload by its name, sent as these options say."""
         (name,) = with_speedup([self.workload], self.speedup)
         workload = load_workload(name)
         if self.find_load is not None:

@@ -41,7 +41,7 @@ def result(
     runs: Sequence[Measurement],
     tokenizer: Tokenizer | None = None,
 ) -> dict[str, Any]:
-    """The result, ready for JSON.
+    """Return the result, ready for JSON.
 
     Args:
         runs: at least one, each under a seed of its own.
@@ -146,7 +146,7 @@ def save(path: Path, result: Mapping[str, Any], runs: Sequence[Measurement]) -> 
 
 
 def read(path: Path) -> dict[str, Any]:
-    """A result that `save` or ``vllm bench serve --save-result`` wrote.
+    """Return a result that `save` or ``vllm bench serve --save-result`` wrote.
 
     Raises:
         BadInput: there is no such file.
@@ -167,7 +167,7 @@ def read(path: Path) -> dict[str, Any]:
 
 
 def number(value: object) -> float | None:
-    """A finite number of a result, else None."""
+    """Return a finite number of a result, else None."""
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
     try:

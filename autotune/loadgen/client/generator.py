@@ -187,7 +187,7 @@ class StallTimeouts:
                 self._active[exchange].abort(outcome)
 
     def over(self, now_ns: int) -> list[tuple[Exchange, RequestOutcome]]:
-        """The requests to be ended at this moment, and how."""
+        """Return the requests to be ended at this moment, and how."""
         heard = [exchange.events.heard_ns for exchange in self._active]
         self._latest_ns = max([self._latest_ns, *heard])
         over = []
@@ -207,7 +207,7 @@ class StallTimeouts:
 
 @contextmanager
 def event_loop() -> Iterator[asyncio.Runner]:
-    """The loop that a load runs on, without pauses for cyclic garbage."""
+    """Open the loop that a load runs on, without pauses for cyclic garbage."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()

@@ -235,7 +235,7 @@ class RequestLog:
 
     @property
     def length_error(self) -> float:
-        """By what share the mean output length is off the one asked for, over successful requests; 0 without any."""
+        """Share by which the mean output length is off the one asked for, over successful requests; 0 without any."""
         written, expected = self.mean_lengths
         return abs(written / expected - 1) if expected else 0.0
 

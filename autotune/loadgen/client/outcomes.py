@@ -69,7 +69,7 @@ OK = RequestOutcome(OutcomeKind.OK)
 
 
 def malformed(message: str) -> RequestOutcome:
-    """An answer that does not keep to the protocol."""
+    """Return an answer that does not keep to the protocol."""
     return RequestOutcome(OutcomeKind.MALFORMED, message)
 
 
@@ -103,7 +103,7 @@ def is_error(body: Mapping[str, Any]) -> bool:
 
 
 def error_message(body: Mapping[str, Any]) -> str:
-    """The server's own words, wherever the engines put them."""
+    """Return the server's own words, wherever the engines put them."""
     error = body.get("error", body)
     if isinstance(error, dict):
         error = error.get("message") or error.get("detail") or body.get("detail") or error
@@ -111,7 +111,7 @@ def error_message(body: Mapping[str, Any]) -> str:
 
 
 def refusal(body: bytes | bytearray) -> str:
-    """The message of an answer with an error status; empty when it has none."""
+    """Return the message of an answer with an error status; empty when it has none."""
     try:
         answer = parsed(body)
     except ValueError:
@@ -120,7 +120,7 @@ def refusal(body: bytes | bytearray) -> str:
 
 
 def why_refused(status: int, body: bytes | bytearray, location: str = "") -> str:
-    """The server's reason for an error status, or at least what the status means."""
+    """Return the server's reason for an error status, or at least what the status means."""
     if location and 300 <= status < 400:
         return f"redirects to {location}"
     phrase = HTTPStatus(status).phrase if status in _STATUSES else "without a word of why"
@@ -128,7 +128,7 @@ def why_refused(status: int, body: bytes | bytearray, location: str = "") -> str
 
 
 def whole_answer(body: bytes | bytearray) -> tuple[RequestOutcome, Usage | None]:
-    """Outcome of a completion that is not streamed, and its token counts."""
+    """Return the outcome of a completion that is not streamed, and its token counts."""
     try:
         answer = parsed(body)
     except ValueError:
@@ -141,12 +141,12 @@ def whole_answer(body: bytes | bytearray) -> tuple[RequestOutcome, Usage | None]
 
 
 def excerpt(data: bytes | bytearray) -> str:
-    """The beginning of something that was not understood, in quotes."""
+    """Return the beginning of something that was not understood, in quotes."""
     return f"'{one_line(data[:MAX_KEPT].decode('utf-8', 'backslashreplace'))}'"
 
 
 def one_line(text: str) -> str:
-    """Text on one line, without anything that a terminal would obey or could not show."""
+    """Return text on one line, without anything that a terminal would obey or could not show."""
     return " ".join("".join(c if c.isprintable() else " " for c in text[:MAX_KEPT]).split())
 
 

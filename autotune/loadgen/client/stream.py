@@ -147,7 +147,7 @@ class EventStream:
         self._other(event, now_ns)
 
     def _other(self, event: bytes, now_ns: int) -> None:
-        """Everything that is not a plain event with text."""
+        """Take in everything that is not a plain event with text."""
         if not self.heard_ns:
             event = event.removeprefix(_BOM)
         fields = [line.partition(b":") for line in event.split(b"\n") if _FIELD.match(line)]
@@ -205,7 +205,7 @@ class EventStream:
         self.problem = self.problem or RequestOutcome(kind, message)
 
     def outcome(self) -> RequestOutcome:
-        """Outcome of a stream whose body ended in good order, token counts aside."""
+        """Return the outcome of a stream whose body ended in good order, token counts aside."""
         if self.problem is None and not self.times_ns:
             if not self._is_no_stream():
                 self._fail("an answer without any event that carries a token")

@@ -66,7 +66,7 @@ class Target:
         return (replace(self, others=()), *self.others)
 
     def beginning_with(self, number: int) -> Target:
-        """The same servers in turn, from another one on."""
+        """Return the same servers in turn, from another one on."""
         first, *others = (self.servers * 2)[number % len(self.servers) :][: len(self.servers)]
         return replace(first, others=tuple(others))
 
@@ -93,7 +93,7 @@ class Target:
         return list(dict.fromkeys(str(entry[4][0]) for entry in found))
 
     def request(self, path: str, body: bytes) -> bytes:
-        """A whole POST request with a JSON body, ready to be written."""
+        """Return a whole POST request with a JSON body, ready to be written."""
         lines = [
             f"POST {self.prefix}{path} HTTP/1.1",
             f"Host: {self.authority}",

@@ -24,7 +24,6 @@ from autotune.loadgen.requests import Requests
 from autotune.loadgen.tokenizers import Approximate, Tokenizer
 from autotune.loadgen.workloads.arrivals import Arrival, Part, arrival_of, send_times
 from autotune.loadgen.workloads.lengths import (
-    Drawn,
     FileLengths,
     FixedLengths,
     Lengths,
@@ -127,18 +126,18 @@ class Workload(Part):
         return any(isinstance(point.lengths, _TEXTS) for point in self.points)
 
     def with_concurrency(self, concurrency: int) -> Workload:
-        """The same prompts with so many in flight; raises `BadInput` for less than 1."""
+        """Return the same prompts with so many in flight; raises `BadInput` for less than 1."""
         return self.with_arrival(arrival_of(concurrency=concurrency))
 
     def with_arrival(self, arrival: Arrival) -> Workload:
-        """The same prompts, sent so; load points that differed in nothing but their arrival become one."""
+        """Return the same prompts, sent so; load points that differed in nothing but their arrival become one."""
         points = [point.model_copy(update={"arrival": arrival}) for point in self._distinct()]
         if problem := next(filter(None, (_misfit(point.lengths, arrival) for point in points)), ""):
             raise BadInput(problem)
         return self.model_copy(update={"points": points})
 
     def with_concurrencies(self, concurrencies: Sequence[int]) -> Workload:
-        """A curve: a load point for each concurrency, with prompts of its own and the label c4, c8, ….
+        """Return a curve: a load point for each concurrency, with prompts of its own and the label c4, c8, ….
 
         Raises `BadInput` for an empty list or a number below 1.
         """
@@ -152,7 +151,7 @@ class Workload(Part):
         return self.model_copy(update={"points": points})
 
     def _distinct(self) -> list[LoadPoint]:
-        """The load points that differ in more than their arrival, with labels that say nothing of it."""
+        """Return the load points that differ in more than their arrival, with labels that say nothing of it."""
         first: dict[tuple[str, int, str], LoadPoint] = {}
         for point in self.points:
             label = _CONCURRENCY_LABEL.sub("", point.label)
@@ -178,7 +177,7 @@ class Workload(Part):
         return "; ".join(dict.fromkeys(point.lengths.source(tokenizer or Approximate()) for point in self.points))
 
     def draw(self, position: int, seed: int, tokenizer: Tokenizer | None = None) -> Requests:
-        """The requests of one load point: the same for one seed, new prompts for another seed or point.
+        """Return the requests of one load point: the same for one seed, new prompts for another seed or point.
 
         Args:
             tokenizer: counts the tokens of a file's text; None = approximated.
@@ -235,7 +234,7 @@ def _misfit(lengths: Lengths, arrival: Arrival) -> str:
 
 
 def _swept(point: Any) -> dict[tuple[str, ...], list[Any]]:
-    """The lists in place of numbers, by where they stand."""
+    """Return the lists in place of numbers, by where they stand."""
     given = {path: _at(point, path[:-1]).get(path[-1]) for path in _SWEPT}
     return {path: values for path, values in given.items() if isinstance(values, list)}
 
@@ -262,14 +261,14 @@ def _expanded(point: Any, number: int) -> list[LoadPoint]:
 
 
 def _at(document: Any, path: Sequence[str]) -> dict[str, Any]:
-    """The mapping at a path of a document; an empty one where there is none."""
+    """Return the mapping at a path of a document; an empty one where there is none."""
     for key in path:
         document = document.get(key) if isinstance(document, dict) else None
     return document if isinstance(document, dict) else {}
 
 
 def load_workload(text: str, library: Library | None = None) -> Workload:
-    """A workload by name, with its number of prompts behind it or not, or by a form: ``random:IN:OUT[:N]`` ….
+    """Return a workload by name, with its number of prompts behind it or not, or by a form: ``random:IN:OUT[:N]`` ….
 
     Args:
         library: where the named ones are looked up; None = the packaged ones.
@@ -288,7 +287,7 @@ def load_workload(text: str, library: Library | None = None) -> Workload:
 
 
 def workload_names(library: Library | None = None) -> list[str]:
-    """The names that `load_workload` knows."""
+    """Return the names that `load_workload` knows."""
     return sorted(_named(library or Library()))
 
 

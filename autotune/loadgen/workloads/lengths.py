@@ -42,7 +42,7 @@ _LEAST_DOCUMENTATION = 400
 
 
 def passages(kind: TextKind, tokens: int, count: int, generator: np.random.Generator) -> list[str]:
-    """So many passages of about so many tokens, no two of the same place; chosen by the generator.
+    """Choose so many passages of about so many tokens, no two of the same place.
 
     Each begins at the beginning of a line and ends within one, where a model goes on with it.
 
@@ -59,7 +59,7 @@ def passages(kind: TextKind, tokens: int, count: int, generator: np.random.Gener
 
 
 def _passage(text: str, start: int, size: int) -> str:
-    """A piece of a text that begins with a line."""
+    """Return a piece of a text that begins with a line."""
     line = text.find("\n", start, start + size // 2) + 1 if start else 0
     return text[max(line, start) : start + size].strip("\n")
 
