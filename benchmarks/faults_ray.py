@@ -68,7 +68,7 @@ class RayNodes:
     def kill_worker(self) -> bool:
         """End a process that runs a trial; False where there is none."""
         for pid, command in processes_of(self.token).items():
-            if command.startswith("ray::") and "IDLE" not in command and "ResultQueue" not in command:
+            if command.startswith("ray::") and "IDLE" not in command and "_QueueActor" not in command:
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                     return True
