@@ -39,11 +39,12 @@ class Checked:
 
     def __call__(self, trial: Trial) -> TrialResult:
         """See `Evaluator`."""
-        result = self._derived(trial, self.evaluator(trial))
-        problem = next(self._problems(trial, result), None) if result.state is State.COMPLETE else None
+        result = self.evaluator(trial)
+        metrics = {name: self.spec.derived(found, trial.configuration) for name, found in result.metrics.items()}
+        problem = next(self._problems(trial, metrics), None) if result.state is State.COMPLETE else None
         result = replace(
             result,
-            metrics={name: _plain(_without_impossible(metrics)) for name, metrics in result.metrics.items()},
+            metrics={name: _plain(_without_impossible(measured)) for name, measured in metrics.items()},
             times_s={name: float(s) for name, s in result.times_s.items() if _is_possible(s)},
         )
         if problem is None:
@@ -51,38 +52,33 @@ class Checked:
         message = f"{problem}. The measurement says nothing about the configuration."
         return replace(result, state=State.INVALID, failure=Failure(FailureKind.INFRASTRUCTURE, message))
 
-    def _derived(self, trial: Trial, result: TrialResult) -> TrialResult:
-        """The result with the metrics of `autotune.metrics.table`, of the GPUs that a server takes."""
-        metrics = {name: self.spec.derived(found, trial.configuration) for name, found in result.metrics.items()}
-        return replace(result, metrics=metrics)
-
-    def _problems(self, trial: Trial, result: TrialResult) -> Iterator[str]:
+    def _problems(self, trial: Trial, metrics: Mapping[str, Metrics]) -> Iterator[str]:
         """List the problems of a complete result, the objective's first."""
-        goals = {trial.workloads[0], *(name for name in self.spec.weights if name in trial.workloads)}
+        objective = self.spec.objective
+        goals = {trial.workloads[0], *self.spec.weights}
         for name in (name for name in trial.workloads if name in goals):
-            # A server without a capacity was measured, and found too slow for any load.
-            if not (self.spec.load_key and without_capacity(result.metrics.get(name, {}))):
-                yield from _no_objective(name, self.spec.objective, result.metrics.get(name))
-        for name, metrics in result.metrics.items():
-            for metric, value in metrics.items():
+            measured = metrics.get(name)
+            value = (measured or {}).get(objective)
+            if self.spec.load_key and without_capacity(measured or {}):
+                continue  # It was measured, and found too slow for any load.
+            if measured is None:
+                yield f"{name}: it was not measured, but the launch is reported as complete"
+            elif value is None:
+                yield f"{name}: there is no {objective} among its metrics, and it is the objective"
+            elif not _is_possible(value):
+                yield f"{name}: {objective} is {_impossible(value)}"
+            elif not value > 0 and not (objective == GOODPUT and measured.get("duration")):
+                more = METRICS[objective].maximise
+                kind = "nothing was counted" if more else "nothing takes no time, so nothing was timed"
+                yield f"{name}: {objective} is 0: {kind}"
+        for name, measured in metrics.items():
+            for metric, value in measured.items():
                 if metric in METRICS and value is not None and not _is_possible(value):
                     yield f"{name}: {metric} is {_impossible(value)}"
 
 
-def _no_objective(name: str, objective: str, metrics: Mapping[str, Any] | None) -> Iterator[str]:
-    if metrics is None:
-        yield f"{name}: it was not measured, but the launch is reported as complete"
-    elif metrics.get(objective) is None:
-        yield f"{name}: there is no {objective} among its metrics, and it is the objective"
-    elif not _is_possible(metrics[objective]):
-        yield f"{name}: {objective} is {_impossible(metrics[objective])}"
-    elif not metrics[objective] > 0 and not (objective == GOODPUT and metrics.get("duration")):
-        kind = "nothing was counted" if METRICS[objective].maximise else "nothing takes no time, so nothing was timed"
-        yield f"{name}: {objective} is 0: {kind}"
-
-
 def _is_possible(value: object) -> bool:
-    """Whether a value is a finite number and not below zero, as every metric and time is."""
+    """True for a finite number that is not below zero, as every metric and time is."""
     return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < math.inf
 
 

@@ -309,7 +309,10 @@ def _closest_to_defaults(
 
 def named_row(table: Table, text: str, library: Library, remaining: list[Configuration] | None = None) -> Configuration:
     """The one configuration that ``column=value,…`` singles out; raises `BadInput` with what would."""
-    wanted = dict(setting(table, part, "--baseline", library) for part in _parts(text))
+    parts = [part for part in next(csv.reader([text], skipinitialspace=True), []) if part.strip()]
+    if not parts or any("=" not in part for part in parts):
+        raise BadInput(f"--baseline {text!r}: on a replay file the baseline is a row of it: write {_FORM}")
+    wanted = dict(setting(table, part, "--baseline", library) for part in parts)
     chosen, missing = _with_values(remaining or table.configurations, wanted)
     if missing is not None:
         chosen, missing = _with_values(table.configurations, wanted)
@@ -330,13 +333,6 @@ def named_row(table: Table, text: str, library: Library, remaining: list[Configu
             f"One alone has '{example.getvalue()}'"
         )
     return chosen[0]
-
-
-def _parts(text: str) -> list[str]:
-    parts = [part for part in next(csv.reader([text], skipinitialspace=True), []) if part.strip()]
-    if not parts or any("=" not in part for part in parts):
-        raise BadInput(f"--baseline {text!r}: on a replay file the baseline is a row of it: write {_FORM}")
-    return parts
 
 
 def _listed_values(configurations: Iterable[Configuration], column: str) -> str:
@@ -430,7 +426,12 @@ def _engine_command(configuration: Configuration, kind: Engine, context: Context
     plain = kind.parse(kind.command(configuration, context), context.version)
     # What goes along with every command is not said twice.
     more = {n: v for n, v in options.items() if (o := _option(n)) not in plain.given or plain.args[o] != v}
-    command = kind.command(configuration, context, _flags(more))
+    words: list[str] = []
+    for name, value in more.items():
+        flag = name if name.startswith("-") else f"--{name.replace('_', '-')}"
+        if value is not False:
+            words += [flag] if value is True else [flag, cell_text(value)]
+    command = kind.command(configuration, context, words)
     parsed = kind.parse(command, context.version)
     read_back = kind.knobs(parsed, context).knobs
     if any(read_back[name] != value for name, value in given.items()):
@@ -446,15 +447,6 @@ def _engine_command(configuration: Configuration, kind: Engine, context: Context
 
 def _option(column: str) -> str:
     return column.lstrip("-").replace("-", "_")
-
-
-def _flags(columns: Mapping[str, Scalar]) -> list[str]:
-    words: list[str] = []
-    for name, value in columns.items():
-        flag = name if name.startswith("-") else f"--{name.replace('_', '-')}"
-        if value is not False:
-            words += [flag] if value is True else [flag, cell_text(value)]
-    return words
 
 
 def _of_study(table: Table, rungs: tuple[int, ...]) -> tuple[Table, tuple[int, ...]]:

@@ -10,7 +10,8 @@
 
     workloads      what is sent and when: lengths, arrivals, files
     requests, prompts, tokenizers   the requests of one load in numbers, and what they say
-    measuring      `measure`: warm-up and loads; results: its options and results
+    loads          the loads of a launch: workloads as they are, raised to a capacity, with other numbers in flight
+    measuring      `measure`: warm-up and loads, `send`: a load or its search; results: options and results
     workers        processes that send a load together; client: what runs in them
     prefix_cache   emptied before a load, its hits counted during it
     server_client  single calls to a server; request_file: one row per request, in a columnar file
