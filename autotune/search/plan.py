@@ -24,7 +24,7 @@ from autotune.search.budget import LEAST_FINALS, RESERVE, before_finals, capacit
 from autotune.search.decide import finals, simplify
 from autotune.search.decide.sequential_test import Outcome, outcome
 from autotune.search.decide.verdict import judge
-from autotune.search.explain.explanation import LIKELY, most_telling
+from autotune.search.explain import LIKELY, most_telling
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History

@@ -17,7 +17,7 @@ from autotune.search.acquisition import model_of
 from autotune.search.decide.finals import wants_answers
 from autotune.search.decide.sequential_test import percent
 from autotune.search.decide.verdict import judge
-from autotune.search.explain.explanation import KnownNoEffects, explain, learned_figures, regret
+from autotune.search.explain import KnownNoEffects, explain, learned_figures, regret
 from autotune.search.gp.kernels import Encoding, Kernels, Prior, one_thread
 from autotune.search.history import History
 from autotune.search.optuna_journal import Journal, interrupted

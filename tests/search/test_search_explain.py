@@ -17,7 +17,7 @@ from search_landscapes import Throughput, evaluate, grid, make_spec, opened, pla
 from autotune.metrics.formulas import Slo
 from autotune.recommend import recommend
 from autotune.search.decide.sequential_test import Spread
-from autotune.search.explain.explanation import contributions, most_telling
+from autotune.search.explain import contributions, most_telling
 from autotune.search.gp.kernels import Encoding, Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import Entry, History

@@ -13,7 +13,7 @@ from search_landscapes import grid, history_of, make_spec, ridge, scores, small
 
 from autotune.arrays import argmax, descending
 from autotune.search.acquisition import EVERY, model_of, neighbours, p_runs, shortlist, suggest
-from autotune.search.explain.explanation import learned_figures, regret
+from autotune.search.explain import learned_figures, regret
 from autotune.search.feasibility import p_starts
 from autotune.search.gp.kernels import Encoding, Kernels, Prior, UnsureFigure
 from autotune.search.gp.posterior import Hyperparameters, HyperPrior, Posterior, sample

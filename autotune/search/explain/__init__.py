@@ -1,1 +1,0 @@
-"""Explain a winner: what each setting adds, what did nothing, what was learned. Hides how commands are compared."""
