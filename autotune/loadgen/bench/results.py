@@ -41,11 +41,7 @@ def result(
     runs: Sequence[Measurement],
     tokenizer: Tokenizer | None = None,
 ) -> dict[str, Any]:
-    """Return the result, ready for JSON.
-
-    Args:
-        runs: at least one, each under a seed of its own.
-    """
+    """Return the result of one run or more, each under a seed of its own, ready for JSON."""
     backend = "openai-chat" if "chat" in options.endpoint else "openai"
     whole = options.derived(to_json(runs))
     for point in whole["points"]:
