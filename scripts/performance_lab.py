@@ -21,7 +21,7 @@ from typing import Any
 from autotune.engines import recognise, split_command
 from autotune.outputs.report.text import percent, table
 from autotune.space.context import Context
-from autotune.space.fingerprint import effective
+from autotune.space.fingerprint import normalised
 from autotune.space.library import Library
 from autotune.study.home import Home
 from autotune.study.recommendation import Recommendation
@@ -99,10 +99,10 @@ class Command:
         given = {f"--{name.replace('_', '-')}": parsed.args.get(name) for name in sorted(parsed.given)}
         options = {name: cell(value) for name, value in given.items() if name not in _NO_OPTIONS}
         context = Context(_LIBRARY.model(row["model"]), _LIBRARY.node("h200"), 8, version, 0)
-        made = effective(kind.card, kind.knobs(parsed, context), context)
-        capped = next((int(e.set["max_running_requests"]) for e in made.effects if "max_running_requests" in e.set), 0)
+        made, effects = normalised(kind.card, kind.knobs(parsed, context), context)
+        capped = next((int(e.set["max_running_requests"]) for e in effects if "max_running_requests" in e.set), 0)
         options |= parsed.env
-        return cls(kind.name, row["engine_version"], options, made.configuration, capped, {}, row.get("failure", ""))
+        return cls(kind.name, row["engine_version"], options, made, capped, {}, row.get("failure", ""))
 
     def line(self) -> dict[str, str]:
         """A line of a replay file."""

@@ -110,7 +110,7 @@ class Simulated:
     def _resolved(self, trial: Trial, resolved: ResolvedCommand) -> Resolved:
         """Compare the simulated engine's configuration with the trial's; passed-through arguments may differ."""
         kind = engine(trial.configuration.engine, self.library)
-        made = resolved.effective.configuration
+        made = resolved.effective
         comparison = compare(
             kind, trial.configuration, resolved.context, trial.command, ReportedKnobs(made.knobs, made)
         )

@@ -37,7 +37,7 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
             raise BadInput(f"--concurrency {asked.concurrency}: at least 1 request must be under way")
         load = load.with_concurrency(asked.concurrency)
     resolved = _resolve(asked.engine_command, asked.engine_version, asked, library, load)
-    price, gpus = check_price(asked.gpu_hour_price), gpus_of(resolved.effective.configuration, resolved.context.gpus)
+    price, gpus = check_price(asked.gpu_hour_price), gpus_of(resolved.effective, resolved.context.gpus)
     predicted = with_derived(prediction(resolved, load, asked.seed), gpus, price)
     if asked.versus is not None:
         other = _resolve([asked.versus], asked.versus_version, asked, library, load)

@@ -79,7 +79,7 @@ class EngineConformance:
     def made(self, context: Context, settings: Mapping[str, Scalar] | None = None) -> Configuration:
         """Return the engine's defaults with some settings, as the engine runs them."""
         knobs = self.kind.default_knobs(context, settings)
-        return effective(self.card, Configuration(self.engine, knobs), context).configuration
+        return effective(self.card, Configuration(self.engine, knobs), context)
 
     def drawn(self, context: Context) -> list[Configuration]:
         """Draw random candidates: a value to search for every knob, in the card's order, that break no rule."""
@@ -90,7 +90,7 @@ class EngineConformance:
                 scope = context.scope(knobs)
                 if evaluate(knob.active, scope):
                     knobs[name] = chance.choice(search_values(knob, scope, context.version))
-            configuration = effective(self.card, Configuration(self.engine, knobs), context).configuration
+            configuration = effective(self.card, Configuration(self.engine, knobs), context)
             if not broken_rules(self.card, configuration, context):
                 drawn.append(configuration)
             if len(drawn) == _SAMPLE:
@@ -188,7 +188,7 @@ class EngineConformance:
                 tested += 1
                 command = self.kind.command(configuration, context)
                 parsed = self.kind.parse(command, context.version)
-                again = effective(self.card, self.kind.knobs(parsed, context), context).configuration
+                again = effective(self.card, self.kind.knobs(parsed, context), context)
                 assert dict(again.knobs) == dict(configuration.knobs), command.shell()
                 assert again.fingerprint == configuration.fingerprint, command.shell()
                 assert self.kind.command(again, context) == command, command.shell()
@@ -272,7 +272,7 @@ class EngineConformance:
             for configuration in (self.made(context), *self.drawn(context)):
                 shuffled = Configuration(self.engine, dict(reversed(list(configuration.knobs.items()))))
                 assert shuffled.fingerprint == configuration.fingerprint
-                again = effective(self.card, configuration, context).configuration
+                again = effective(self.card, configuration, context)
                 assert again == configuration, "the engine's effects change what they made themselves"
 
     # A running server

@@ -184,7 +184,7 @@ def parse_reported(
                 value = _read(knob, scope, context.version)
                 value = default_of(knob, scope, context.version) if value is None else value
                 reported[name] = _as_spelt(value, asked.knobs[name])
-        made = effective(engine.card, asked.with_knobs(**reported), context).configuration
+        made = effective(engine.card, asked.with_knobs(**reported), context)
     except _MALFORMED:
         # What it reports makes no configuration, e.g. a text where a size should be.
         return ReportedKnobs({}, asked)

@@ -59,7 +59,7 @@ class PassedThrough:
     def contradicts(self, kind: Engine, configuration: Configuration, context: Context) -> bool:
         """Return whether an option that is passed through makes the engine run another configuration."""
         parsed = kind.parse(self.command(kind, configuration, context), context.version)
-        runs = effective(kind.card, kind.knobs(parsed, context), context).configuration
+        runs = effective(kind.card, kind.knobs(parsed, context), context)
         return any(runs.knobs[name] != configuration.knobs[name] for name in self.related)
 
 
@@ -144,7 +144,7 @@ class EngineSpace:
     def effective(self, settings: Mapping[str, Scalar]) -> Configuration:
         """Return the engine's defaults on all GPUs with some settings; pins override both."""
         knobs = self.engine.default_knobs(self.context, {**settings, **self.pins})
-        return effective(self.card, Configuration(self.engine.name, knobs), self.context).configuration
+        return effective(self.card, Configuration(self.engine.name, knobs), self.context)
 
     def without(self, configuration: Configuration) -> dict[str, Configuration]:
         """Map each of a configuration's settings to what the engine makes of the command without it."""

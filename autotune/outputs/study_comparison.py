@@ -74,7 +74,7 @@ class FinishedStudy:
             version = kind.known_version(chosen.engine_version) or kind.version()
             context = Context(self.spec.model, self.spec.hardware, self.spec.gpus, version)
             own = Configuration(kind.name, kind.default_knobs(context))
-            defaults |= effective(kind.card, own, context).configuration.knobs
+            defaults |= effective(kind.card, own, context).knobs
         return {name: value for name, value in chosen.config.items() if value != defaults.get(name)}
 
 

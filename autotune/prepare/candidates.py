@@ -27,7 +27,7 @@ from autotune.space.context import RANKS, Context, search_values
 from autotune.space.entry import in_range
 from autotune.space.enumeration import Candidate, CandidateSet, Enumeration, enumerate_engine, why_empty
 from autotune.space.expression import evaluate, fill_value
-from autotune.space.fingerprint import as_failure, broken_rules, effective, unsuited
+from autotune.space.fingerprint import as_failure, broken_rules, effective, normalised, unsuited
 from autotune.space.library import Library
 from autotune.space.promises import UNASKED, admitted, promises_of
 from autotune.space.schema import EngineCard, NarrowedEngine
@@ -366,7 +366,7 @@ def typed_candidate(
         knob = kind.card.knobs[name]
         if knob.choices is None and (reason := knob.refuses(value)):
             raise BadInput(f"{name}={value}: {kind.card.title} wants {reason}")
-    configuration = effective(kind.card, raw, context).configuration
+    configuration = effective(kind.card, raw, context)
     check_baseline(kind.card, configuration, context)
     return Candidate(configuration, version), space, backend.typed_command(command, kind)
 
@@ -473,15 +473,15 @@ def _overridden(space: EngineSpace, parsed: ParsedCommand) -> Iterator[NoEffect]
     """The knobs that were typed and that the engine sets otherwise."""
     typed = space.engine.knobs(parsed, space.context)
     defaults = space.engine.default_knobs(space.context)
-    normalised = effective(space.card, typed, space.context).configuration
+    made = effective(space.card, typed, space.context)
     for name, value in typed.knobs.items():
-        if value not in (defaults[name], normalised.knobs[name]):
-            yield NoEffect(knob=name, values=[value], reason=_why(space, normalised, name, value))
+        if value not in (defaults[name], made.knobs[name]):
+            yield NoEffect(knob=name, values=[value], reason=_why(space, made, name, value))
 
 
 def _why(space: EngineSpace, configuration: Configuration, name: str, value: Scalar) -> str:
     """Explain why a knob's value has no effect on a configuration."""
-    effects = effective(space.card, configuration.with_knobs(**{name: value}), space.context).effects
+    _, effects = normalised(space.card, configuration.with_knobs(**{name: value}), space.context)
     reason = next((effect.reason for effect in effects if name in effect.set), None)
     return reason or f"it has no effect unless `{space.card.knobs[name].active}`"
 

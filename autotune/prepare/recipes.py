@@ -45,7 +45,7 @@ def published(kind: Engine, recipe: Recipe, context: Context) -> Command:
 def read_recipe(kind: Engine, recipe: Recipe, context: Context) -> Configuration:
     """Read a recipe's effective configuration; raises `BadInput` where the engine's parser refuses the command."""
     parsed = kind.parse(published(kind, recipe, context), context.version)
-    return effective(kind.card, kind.knobs(parsed, context), context).configuration
+    return effective(kind.card, kind.knobs(parsed, context), context)
 
 
 def known_recipes(kind: Engine, context: Context) -> dict[str, Configuration]:

@@ -17,9 +17,9 @@ from autotune.simulator.node.memory import MEMORY_KEYS
 from autotune.simulator.prediction_intervals import intervals
 from autotune.space.cards import ModelCard
 from autotune.space.context import Context, gpus_of
-from autotune.space.fingerprint import Effective, as_failure, broken_rules, effective, unsuited
+from autotune.space.fingerprint import as_failure, broken_rules, effective, normalised, unsuited
 from autotune.space.library import Library
-from autotune.space.schema import EngineCard
+from autotune.space.schema import Effect, EngineCard
 from autotune.trial import Command, Configuration, Evidence, Failure, FailureKind, Scalar
 
 
@@ -28,20 +28,21 @@ class ResolvedCommand:
     """A command line as its engine's version resolves it.
 
     Attributes:
-        effective: the knobs as the engine runs them, and what it changed.
+        effective: the knobs as the engine runs them.
         failure: why the engine's rules refuse it.
         calibration: other fitted figures of the simulated node than the packaged ones.
     """
 
     card: EngineCard
     context: Context
-    effective: Effective
+    effective: Configuration
     failure: Failure | None
+    effects: Sequence[Effect] = ()
     calibration: Calibration | None = None
 
     @property
     def setup(self) -> ServerSetup:
-        c, knobs = self.context, dict(self.effective.configuration.knobs)
+        c, knobs = self.context, dict(self.effective.knobs)
         return ServerSetup(self.card.engine, c.version, knobs, c.model, c.hardware, c.gpus, self.calibration)
 
     def simulate(self, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
@@ -56,9 +57,9 @@ class ResolvedCommand:
         Args:
             fixed: knobs that are taken as given: defaults that depend on them follow.
         """
-        knobs = self.effective.configuration.knobs
+        knobs = self.effective.knobs
         defaults = engine(self.card.engine).default_knobs(self.context, {n: knobs[n] for n in fixed if n in knobs})
-        usual = effective(self.card, Configuration(self.card.engine, defaults), self.context).configuration.knobs
+        usual = effective(self.card, Configuration(self.card.engine, defaults), self.context).knobs
         return {name: value for name, value in knobs.items() if value != usual.get(name)}
 
 
@@ -84,14 +85,14 @@ def resolve_for(kind: Engine, command: Command, context: Context) -> ResolvedCom
     # A division's remainder is kept as a fraction, for a rule to say what does not divide.
     divides = not (isinstance(width, float) and width > 0 and not width.is_integer())
     if refused is not None and divides:
-        return ResolvedCommand(card, context, Effective(raw, ()), refused)
-    made = effective(card, raw, context)
-    broken = [rule for rule in broken_rules(card, made.configuration, context) if rule.kind is not FailureKind.RULE]
+        return ResolvedCommand(card, context, raw, refused)
+    made, effects = normalised(card, raw, context)
+    broken = [rule for rule in broken_rules(card, made, context) if rule.kind is not FailureKind.RULE]
     if broken:
         refused = as_failure(broken[0])
     elif refused is None and (reason := unsuited(card, context)) is not None:
         refused = Failure(FailureKind.UNSUPPORTED, reason, f"RuntimeError: {reason}")
-    return ResolvedCommand(card, context, made, refused)
+    return ResolvedCommand(card, context, made, refused, effects)
 
 
 def _out_of_range(card: EngineCard, configuration: Configuration) -> Failure | None:
@@ -128,7 +129,7 @@ def prediction(resolved: ResolvedCommand, workload: Workload, seed: int) -> dict
     sure = intervals(resolved.setup, workload, outcome.metrics)
     read = knobs_read(resolved, outcome)
     unread = [] if read is None else [f"knob {name}" for name in resolved.changed_knobs() if name not in read]
-    configuration = resolved.effective.configuration
+    configuration = resolved.effective
     return {
         **with_derived(outcome.metrics, gpus_of(configuration, resolved.context.gpus)),
         **dict.fromkeys(MEMORY_KEYS),  # null where a rule failed before there was a plan
@@ -143,5 +144,5 @@ def prediction(resolved: ResolvedCommand, workload: Workload, seed: int) -> dict
         "engine": resolved.card.engine,
         "engine_version": resolved.context.version,
         "config": dict(configuration.knobs),
-        "effects": [effect.reason for effect in resolved.effective.effects],
+        "effects": [effect.reason for effect in resolved.effects],
     }

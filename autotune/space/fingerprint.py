@@ -7,7 +7,6 @@ holds every knob's concrete value.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 from autotune.space.context import Context, default_of
@@ -15,14 +14,6 @@ from autotune.space.entry import in_range
 from autotune.space.expression import evaluate, fill_value
 from autotune.space.schema import Effect, EngineCard, Rule
 from autotune.trial import Configuration, Failure
-
-
-@dataclass(frozen=True, slots=True)
-class Effective:
-    """A configuration as the engine runs it, and the effects that made it so."""
-
-    configuration: Configuration
-    effects: tuple[Effect, ...]
 
 
 class Normaliser:
@@ -68,12 +59,16 @@ class Normaliser:
         return [rule for rule in self.rules if evaluate(rule.forbid, scope)]
 
 
-def effective(card: EngineCard, configuration: Configuration, context: Context) -> Effective:
-    """Normalise a configuration; idempotent."""
+def normalised(card: EngineCard, configuration: Configuration, context: Context) -> tuple[Configuration, list[Effect]]:
+    """Normalise a configuration to what the engine runs; also returns the effects that changed something."""
     scope = context.scope(configuration.knobs)
     effects = Normaliser(card, context).apply(scope)
-    knobs = {name: scope[name] for name in configuration.knobs}
-    return Effective(Configuration(configuration.engine, knobs), tuple(effects))
+    return Configuration(configuration.engine, {name: scope[name] for name in configuration.knobs}), effects
+
+
+def effective(card: EngineCard, configuration: Configuration, context: Context) -> Configuration:
+    """Return a configuration as the engine runs it; idempotent."""
+    return normalised(card, configuration, context)[0]
 
 
 def unsuited(card: EngineCard, context: Context) -> str | None:

@@ -57,5 +57,5 @@ def failing_rules(
     card = engine(configuration.engine).card
     known = engine(configuration.engine).version(version)
     judged = context(known, model, node, longest_request)
-    made = effective(card, configuration, judged).configuration
+    made = effective(card, configuration, judged)
     return [rule.name for rule in broken_rules(card, made, judged) if rule.kind is not FailureKind.RULE]

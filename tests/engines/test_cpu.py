@@ -12,7 +12,7 @@ from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
 from autotune.space.enumeration import enumerate_engine
 from autotune.space.expression import evaluate
-from autotune.space.fingerprint import broken_rules, effective
+from autotune.space.fingerprint import broken_rules, normalised
 from tests.engines.settings import LIBRARY, R1, V32
 
 CPU = HardwareCard(
@@ -92,9 +92,9 @@ def test_the_default_of_vllm_is_the_bare_command(model: ModelCard) -> None:
 def test_what_a_cpu_ignores_makes_no_other_configuration(model: ModelCard) -> None:
     kind, context = engine("vllm"), Context(model, CPU, 1, "0.32.0")
     given = f"vllm serve {model.id} --gpu-memory-utilization 0.5 --attention-backend FLASH_ATTN --enable-dbo"
-    made = effective(kind.card, kind.knobs(kind.parse(split_command(given), "0.32.0"), context), context)
-    assert made.configuration.knobs == kind.default_knobs(context)
-    assert {effect.name for effect in made.effects} == {"cpu-backend", "cpu-no-overlap"}
+    made, effects = normalised(kind.card, kind.knobs(kind.parse(split_command(given), "0.32.0"), context), context)
+    assert made.knobs == kind.default_knobs(context)
+    assert {effect.name for effect in effects} == {"cpu-backend", "cpu-no-overlap"}
 
 
 def test_a_block_size_that_the_kernels_for_a_cpu_cannot_read(model: ModelCard) -> None:

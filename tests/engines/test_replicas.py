@@ -69,7 +69,7 @@ def test_a_command_of_several_servers_is_read_back(name: str, hardware: str, var
     assert command.servers == ({variable: "0,1"}, {variable: "2,3"}, {variable: "4,5"}, {variable: "6,7"})
     assert kind.knobs(kind.parse(command, context.version), context) == configuration
     read = resolve_for(kind, command, context)
-    assert (read.failure, read.effective.configuration.knobs["replicas"]) == (None, 4)
+    assert (read.failure, read.effective.knobs["replicas"]) == (None, 4)
     # As one server the same words take 2 of the 8 GPUs.
     alone = kind.knobs(kind.parse(replace(command, servers=()), context.version), context)
     assert (alone.knobs["replicas"], gpus_of(alone, 8)) == (1, 2)

@@ -73,7 +73,7 @@ def test_nothing_is_read_behind_what_cannot_be() -> None:
 def made_of(name: str, version: str, said: dict[str, Any], **knobs: Any) -> Resolved:
     kind = engine(name, LIBRARY)
     context = Context(R1, H200, 8, version)
-    asked = effective(kind.card, Configuration(name, kind.default_knobs(context, knobs)), context).configuration
+    asked = effective(kind.card, Configuration(name, kind.default_knobs(context, knobs)), context)
     command = kind.command(asked, context)
     return compare(kind, asked, context, command, parse_reported(kind, asked, context, said))
 
@@ -127,7 +127,7 @@ def test_dp_attention_is_read_where_its_width_is_not_told() -> None:
 def test_the_sparse_kernels_are_read_under_the_name_of_the_version(version: str, name: str) -> None:
     kind, v32 = engine("sglang", LIBRARY), LIBRARY.model("deepseek-ai/DeepSeek-V3.2")
     context = Context(v32, H200, 8, version)
-    asked = effective(kind.card, Configuration("sglang", kind.default_knobs(context)), context).configuration
+    asked = effective(kind.card, Configuration("sglang", kind.default_knobs(context)), context)
     said = {"info": {f"{name}_prefill_backend": "fa3", f"{name}_decode_backend": "flashmla_sparse"}}
     assert parse_reported(kind, asked, context, said).values == {
         "prefill_attention_backend": "fa3",
@@ -197,7 +197,7 @@ def test_replicas_of_a_model_without_experts_print_one() -> None:
     dense = R1.model_copy(update={"architecture": R1.architecture.model_copy(update={"experts": 0})})
     context = Context(dense, H200, 8, "0.32.0")
     knobs = kind.default_knobs(context, {"tensor_parallel": 4, "data_parallel": 2})
-    asked = effective(kind.card, Configuration("vllm", knobs), context).configuration
+    asked = effective(kind.card, Configuration("vllm", knobs), context)
     said = {"config": {"tensor_parallel_size": 4, "data_parallel_size": 1}}
     assert parse_reported(kind, asked, context, said).configuration == asked
 

@@ -109,7 +109,7 @@ def made(command: str, version: str, model: str = V32) -> dict[str, object]:
     configuration = read(command, version, model)
     kind = engine(configuration.engine)
     judged = context(kind.version(version), model)
-    return dict(effective(kind.card, configuration, judged).configuration.knobs)
+    return dict(effective(kind.card, configuration, judged).knobs)
 
 
 EQUIVALENTS = [
@@ -173,7 +173,7 @@ def test_the_kernels_of_latent_attention_on_hopper_take_blocks_of_64() -> None:
         assert {candidate.knobs["tokens_per_block"] for candidate in found} == blocks
     judged = context("1.2.0", R1)
     asked = Configuration("tensorrt_llm", {**kind.default_knobs(judged), "tokens_per_block": 32})
-    assert effective(kind.card, asked, judged).configuration.knobs["tokens_per_block"] == 64
+    assert effective(kind.card, asked, judged).knobs["tokens_per_block"] == 64
 
 
 def test_deepep_s_normal_kernels_run_without_graphs() -> None:
@@ -208,7 +208,7 @@ def test_a_layout_that_leaves_gpus_idle_is_none_of_the_candidates(name: str) -> 
 def test_tensorrt_llm_s_combinations(settings: dict[str, Scalar], rule: str | None) -> None:
     kind = engine("tensorrt_llm")
     judged = context("1.2.0", R1)
-    made = effective(kind.card, Configuration(kind.name, kind.default_knobs(judged, settings)), judged).configuration
+    made = effective(kind.card, Configuration(kind.name, kind.default_knobs(judged, settings)), judged)
     assert [r.name for r in broken_rules(kind.card, made, judged)] == ([rule] if rule else [])
 
 

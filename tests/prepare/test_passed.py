@@ -93,7 +93,7 @@ def test_an_option_that_decides_a_knob_beside_others(name: str, text: str, pins:
     assert space.pins == pins
     for candidate in found.candidates.items:
         parsed = space.engine.parse(found.command_of(candidate), candidate.engine_version)
-        runs = effective(space.card, space.engine.knobs(parsed, space.context), space.context).configuration
+        runs = effective(space.card, space.engine.knobs(parsed, space.context), space.context)
         # The space file spells the model's own context out, which is the default.
         assert runs.with_knobs(context_length=None) == candidate.configuration.with_knobs(context_length=None)
 

@@ -115,7 +115,7 @@ def _breaks_alone(engine: Engine, context: Context, one: Configuration, rule: Ru
 
 
 def _broken(engine: Engine, context: Context, one: Configuration) -> list[str]:
-    made = effective(engine.card, one, context).configuration
+    made = effective(engine.card, one, context)
     return [rule.name for rule in broken_rules(engine.card, made, context) if rule.kind in JUDGED]
 
 

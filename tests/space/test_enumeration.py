@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from autotune.space.context import Context, default_of
 from autotune.space.enumeration import enumerate_engine, why_empty
-from autotune.space.fingerprint import Normaliser, broken_rules, effective
+from autotune.space.fingerprint import Normaliser, broken_rules, effective, normalised
 from autotune.space.schema import Case
 from autotune.trial import Configuration
 
@@ -41,7 +41,7 @@ def brute_force(version: str) -> set[str]:
     found = set()
     for combination in itertools.product(*VALUES.values()):
         raw = Configuration("toy", dict(zip(VALUES, combination, strict=True)))
-        made = effective(TOY, raw, context(version)).configuration
+        made = effective(TOY, raw, context(version))
         if not broken_rules(TOY, made, context(version)):
             found.add(made.fingerprint)
     return found
@@ -103,20 +103,20 @@ def test_the_order_is_fixed() -> None:
 
 @given(configurations)
 def test_effective_is_idempotent_and_keeps_the_knobs(raw: Configuration) -> None:
-    once = effective(TOY, raw, context("1.0")).configuration
-    assert effective(TOY, once, context("1.0")).configuration == once
+    once = effective(TOY, raw, context("1.0"))
+    assert effective(TOY, once, context("1.0")) == once
     assert set(once.knobs) == set(raw.knobs)
 
 
 def test_two_spellings_are_one_configuration() -> None:
     base = Configuration("toy", {**defaults(context()), "tensor_parallel": 8})
     assert base.knobs["max_running_requests"] == 1024
-    assert effective(TOY, base.with_knobs(speculative_mode="tree"), context()).configuration == base
-    assert effective(TOY, base.with_knobs(max_running_requests=None), context()).configuration == base
-    capped = effective(TOY, base.with_knobs(speculative_tokens=1, max_running_requests=None), context("1.0"))
+    assert effective(TOY, base.with_knobs(speculative_mode="tree"), context()) == base
+    assert effective(TOY, base.with_knobs(max_running_requests=None), context()) == base
+    capped, effects = normalised(TOY, base.with_knobs(speculative_tokens=1, max_running_requests=None), context("1.0"))
     spelled = effective(TOY, base.with_knobs(speculative_tokens=1, max_running_requests=48), context("1.0"))
-    assert capped.configuration == spelled.configuration
-    assert [effect.name for effect in capped.effects] == ["cap"]
+    assert capped == spelled
+    assert [effect.name for effect in effects] == ["cap"]
 
 
 def test_defaults_follow_the_hardware() -> None:

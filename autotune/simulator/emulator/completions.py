@@ -308,7 +308,7 @@ def resolved_arguments(launch: EmulatedLaunch) -> dict[str, Any]:
     """Return the resolved arguments in the engine's own words, and the knobs as it runs them."""
     api = launch.card.api
     options = launch.parsed.args if api.tells_options else {}
-    knobs = dict(launch.resolved.effective.configuration.knobs)
+    knobs = dict(launch.resolved.effective.knobs)
     arguments = filled_tree(api.arguments, launch.scope)
     return {**options, **arguments, "version": launch.parsed.version, "effective_knobs": knobs}
 

@@ -82,7 +82,7 @@ class EmulatedLaunch:
         failure = self.resolved.failure or start_failure(self.server, self.memory)
         if failure is not None:
             return failure
-        knobs, context = self.resolved.effective.configuration.knobs, self.resolved.context
+        knobs, context = self.resolved.effective.knobs, self.resolved.context
         for refused in self.card.refuses:
             if in_range(context.version, refused.versions) and evaluate(refused.when, context.scope(knobs)):
                 return Failure(FailureKind.CRASHED, refused.reason, filled(refused.log, knobs))
@@ -121,7 +121,7 @@ class EmulatedLaunch:
         """Return the card's names: effective knobs, model, hardware, what was parsed, the server's."""
         figures = {"context": self.server.context_length, "memory_fraction": self.server.memory_fraction}
         return {
-            **self.resolved.context.scope(self.resolved.effective.configuration.knobs),
+            **self.resolved.context.scope(self.resolved.effective.knobs),
             "args": Namespace(self.parsed.args),
             "env": Namespace(self.parsed.env),
             "server": Namespace(figures),

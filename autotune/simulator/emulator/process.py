@@ -149,7 +149,7 @@ class Log:
         given = {name: launch.parsed.args[name] for name in sorted(launch.parsed.given) if name in launch.parsed.args}
         self._card = launch.card
         self._facts: dict[str, object] = {
-            **launch.resolved.effective.configuration.knobs,
+            **launch.resolved.effective.knobs,
             **{name: evaluate(text, launch.scope) for name, text in launch.card.facts.items()},
             "pid": os.getpid(),
             "model": launch.parsed.model,

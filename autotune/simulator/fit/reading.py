@@ -135,10 +135,10 @@ class MeasuredRow:
             reason = f"its server was cold: it answered nobody for {silent:.0f} s"
             factors[reason] = _NOISE**2 / (_NOISE**2 + math.pow(error, 2))
         resolved = self.resolved
-        if any(effect.name == _CAP for effect in resolved.effective.effects):
+        if any(effect.name == _CAP for effect in resolved.effects):
             factors["it measures the cap on running requests that comes with speculation"] = _ANOTHER_THING
         # Rules of combinations that run but are never worth it.
-        for rule in broken_rules(resolved.card, resolved.effective.configuration, resolved.context):
+        for rule in broken_rules(resolved.card, resolved.effective, resolved.context):
             if rule.kind is FailureKind.RULE:
                 factors[f"it breaks the rule {rule.name}"] = _ANOTHER_THING
         return factors
@@ -243,7 +243,7 @@ def points_of(rows: Sequence[MeasuredRow]) -> list[MeasuredPoint]:
     for row in rows:
         context = row.resolved.context
         identity = (
-            row.resolved.effective.configuration.fingerprint,
+            row.resolved.effective.fingerprint,
             context.version,
             context.model.id,
             context.hardware.model_dump_json(),

@@ -79,7 +79,7 @@ def _inside(point: MeasuredPoint, predicted: Predicted) -> bool:
 
 def layout(resolved: ResolvedCommand) -> str:
     """Describe a configuration's difference from its engine's defaults; the sizes of its layout first."""
-    knobs = resolved.effective.configuration.knobs
+    knobs = resolved.effective.knobs
     sizes = []
     for name, short in _SIZES.items():
         size = knobs.get(name)

@@ -58,10 +58,10 @@ def test_complete_launches_are_rows_per_workload_and_failed_ones_are_failures(st
     assert (first.source, first.evidence, first.workload.name) == ("mine", "measured", "sharegpt")
     assert first.metrics["total_token_throughput"] == 6000
     assert "client_bound" not in first.metrics
-    assert first.resolved.effective.configuration.knobs["tensor_parallel"] == 8
+    assert first.resolved.effective.knobs["tensor_parallel"] == 8
     failed = by_label["mine/0002"]
     assert failed.failure.startswith("out_of_memory: Weights")
-    assert failed.resolved.effective.configuration.knobs["data_parallel"] == 8
+    assert failed.resolved.effective.knobs["data_parallel"] == 8
     assert isinstance(by_label["mine/0004"], LeftOut)
     assert "does not count" in by_label["mine/0004"].reason
 

@@ -18,7 +18,7 @@ from .files import SGLANG, VLLM, csv_file, lines_file, own_row, run_row, sweep_r
 
 
 def knobs(row):
-    return row.resolved.effective.configuration.knobs
+    return row.resolved.effective.knobs
 
 
 def test_rows_are_understood_as_the_version_that_was_measured(tmp_path):
