@@ -18,8 +18,7 @@ from hypothesis import strategies as st
 from autotune import redact
 from autotune.errors import BadInput
 from autotune.outputs.export import FORMATS, Winner, all_of, export, winner_of
-from autotune.outputs.export.container import container_of
-from autotune.outputs.export.winner import asked_for, dump_yaml
+from autotune.outputs.export.winner import asked_for, container_of, dump_yaml
 from autotune.trial import Command, Evidence
 from tests import small_study
 from tests.export import reading

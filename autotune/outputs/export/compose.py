@@ -9,8 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from autotune.outputs.export.container import Container, chooses_gpus, container_of
-from autotune.outputs.export.winner import Winner, doubled, required, yaml_file
+from autotune.outputs.export.winner import Container, Winner, chooses_gpus, container_of, doubled, required, yaml_file
 from autotune.serving.docker_run import FILES_FOLDER, docker_card
 from autotune.trial import PORT, written
 
@@ -43,12 +42,25 @@ http {{
 def render(winner: Winner) -> str:
     """Return the file."""
     container = container_of(winner)
-    services, configs = {"server": _service(container)}, {}
-    if container.files:
-        files = enumerate(container.files.values(), 1)
-        configs = {f"file-{i}": {"content": doubled(text)} for i, text in files}
-    if winner.servers:
-        services, configs["balancer"] = _balanced(services["server"], winner)
+    server = _service(container)
+    configs = {f"file-{i}": {"content": doubled(text)} for i, text in enumerate(container.files.values(), 1)}
+    services = {"server": server}
+    if winner.servers:  # All GPUs go into each of them.
+        ports, names = server.pop("ports"), [f"server-{i}" for i in range(winner.replicas)]
+        services = {}
+        for name, own in zip(names, winner.servers, strict=True):
+            like = {"extends": {"service": names[0]}} if services else server
+            services[name] = {**like, "environment": {**(like.get("environment") or {}), **own}}
+        services["balancer"] = {
+            "image": _BALANCER,
+            "configs": [{"source": "balancer", "target": "/etc/nginx/nginx.conf"}],
+            "ulimits": {"nofile": 131072},
+            "ports": ports,
+            "depends_on": {name: {"condition": "service_healthy"} for name in names},
+            "restart": "unless-stopped",
+        }
+        upstream = "\n    ".join(f"server {name}:{PORT};" for name in names)
+        configs["balancer"] = {"content": _NGINX.format(servers=upstream, port=PORT)}
     document: dict[str, Any] = {"name": container.name, "services": services}
     if configs:
         document["configs"] = configs
@@ -65,37 +77,24 @@ def render(winner: Winner) -> str:
     return yaml_file(winner, about, document)
 
 
-def _balanced(server: dict[str, Any], winner: Winner) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return servers behind a balancer, and its configuration; all GPUs go into each of them."""
-    ports = server.pop("ports")
-    names = [f"server-{i}" for i in range(winner.replicas)]
-    services: dict[str, Any] = {}
-    for name, own in zip(names, winner.servers, strict=True):
-        like = {"extends": {"service": names[0]}} if services else server
-        services[name] = {**like, "environment": {**(like.get("environment") or {}), **own}}
-    services["balancer"] = {
-        "image": _BALANCER,
-        "configs": [{"source": "balancer", "target": "/etc/nginx/nginx.conf"}],
-        "ulimits": {"nofile": 131072},
-        "ports": ports,
-        "depends_on": {name: {"condition": "service_healthy"} for name in names},
-        "restart": "unless-stopped",
-    }
-    upstream = "\n    ".join(f"server {name}:{PORT};" for name in names)
-    return services, {"content": _NGINX.format(servers=upstream, port=PORT)}
-
-
 def _service(container: Container) -> dict[str, Any]:
+    """Return one server; its variables without a value are the caller's, where they are set."""
+    card = docker_card()
+    names, own = card.variables, {**container.gpu_choice, **container.env}
+    if container.vendor == "nvidia":
+        # Only the reserved GPUs go in, and are counted from 0 there.
+        names, own = [name for name in names if not chooses_gpus(name)], dict(container.env)
+    settings = {name: _value(value) for name, value in own.items()}
     service: dict[str, Any] = {"image": container.image}
     if not container.own_entrypoint:
         service["entrypoint"] = []
-    service |= {"command": [_value(word) for word in container.argv], "environment": _environment(container)}
+    service["command"] = [_value(word) for word in container.argv]
+    service["environment"] = {"HF_HOME": card.models, **dict.fromkeys(names), **settings}
     if container.files:
         service["working_dir"] = FILES_FOLDER
         service["configs"] = [
             {"source": f"file-{i}", "target": f"{FILES_FOLDER}/{name}"} for i, name in enumerate(container.files, 1)
         ]
-    card = docker_card()
     for option in (*card.options, *card.devices[container.vendor]):
         _set_option(service, option[0], option[-1])
     volumes = [f"{name}:{folder}" for folder, name in container.caches.items()]
@@ -116,20 +115,6 @@ def _service(container: Container) -> dict[str, Any]:
             "retries": 5,
         },
         "restart": "unless-stopped",
-    }
-
-
-def _environment(container: Container) -> dict[str, str | None]:
-    """Return the variables; one without a value is the caller's, where it is set."""
-    names, own = docker_card().variables, {**container.gpu_choice, **container.env}
-    if container.vendor == "nvidia":
-        # Only the reserved ones go in, and are counted from 0 there.
-        names = [name for name in names if not chooses_gpus(name)]
-        own = dict(container.env)
-    return {
-        "HF_HOME": docker_card().models,
-        **dict.fromkeys(names),
-        **{name: _value(value) for name, value in own.items()},
     }
 
 

@@ -15,10 +15,9 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
@@ -37,23 +36,22 @@ from autotune.outputs.export.winner import (
 from autotune.space.entry import in_range
 
 
-@dataclass(slots=True)
-class Parts:
+class Parts(NamedTuple):
     """A command line's parts: the program's words, and options (True for a flag, a list for several values).
 
     The rest are words that a config file cannot hold (short or repeated options); secrets are options with one.
     """
 
-    program: list[str] = field(default_factory=list)
-    options: dict[str, Any] = field(default_factory=dict)
-    rest: list[str] = field(default_factory=list)
-    secrets: list[str] = field(default_factory=list)
+    program: list[str]
+    options: dict[str, Any]
+    rest: list[str]
+    secrets: list[str]
 
 
 def _parse(argv: list[str]) -> Parts:
     """Take a command line apart: program and positional words first, then options, as autotune writes it."""
     split = groups(argv)
-    parts = Parts(program=split[0])
+    parts = Parts(split[0], {}, [], [])
     seen = [group[0].partition("=")[0] for group in split[1:]]
     for group in split[1:]:
         name, equals, first = group[0].partition("=")
@@ -61,17 +59,13 @@ def _parse(argv: list[str]) -> Parts:
         if redact.argv(group) != group or asked_for(group, {}):
             parts.secrets.append(name)
         elif not name.startswith("--") or seen.count(name) > 1:
-            parts.rest += group
+            parts.rest.extend(group)
         else:
-            scalars = [_scalar(word) for word in values] or [True]
-            parts.options[name[2:]] = scalars if len(scalars) > 1 else scalars[0]
+            # A number where writing it and reading it back gives the same word, else the word itself.
+            read = [yaml.safe_load(word) if re.fullmatch(r"-?\d+(?:\.\d+)?", word) else word for word in values]
+            scalars = [value if str(value) == word else word for value, word in zip(read, values, strict=True)]
+            parts.options[name[2:]] = scalars if len(scalars) > 1 else scalars[0] if scalars else True
     return parts
-
-
-def _scalar(word: str) -> int | float | str:
-    """Return a number where writing it and reading it back gives the same word, else the word itself."""
-    value = yaml.safe_load(word) if re.fullmatch(r"-?\d+(?:\.\d+)?", word) else word
-    return value if isinstance(value, int | float) and str(value) == word else word
 
 
 def render_config(winner: Winner) -> str:

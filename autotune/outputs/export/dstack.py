@@ -11,8 +11,7 @@ from typing import Any
 
 from autotune.errors import BadInput
 from autotune.outputs.export import shell
-from autotune.outputs.export.container import SHARED_MEMORY_GIB, Container, container_of
-from autotune.outputs.export.winner import Winner, doubled, yaml_file
+from autotune.outputs.export.winner import SHARED_MEMORY_GIB, Container, Winner, container_of, doubled, yaml_file
 from autotune.serving.docker_run import FILES_FOLDER, docker_card
 from autotune.space.library import Library
 from autotune.trial import PORT, written
@@ -46,39 +45,37 @@ def task(winner: Winner) -> str:
 
 
 def _render(container: Container, kind: str, more: dict[str, Any], notes: list[str]) -> str:
-    secrets = list(dict.fromkeys((_TOKEN, *container.secrets)))
+    """Return a run with shell commands in place of the image's own entry point; they set what holds a ``$``, too.
+
+    Under ``env`` dstack's server replaces ``${{ }}`` and its runner ``${NAME}``; in commands ``dstack apply`` alone
+    replaces, and takes ``$$`` for one ``$`` (``dstack/_internal/utils/interpolator.py``).
+    """
+    secrets, models = list(dict.fromkeys((_TOKEN, *container.secrets))), docker_card().models
+    plain = {"HF_HOME": models} | {name: value for name, value in container.env.items() if "$" not in value}
+    settings = [f"{name}={_quoted(value)}" for name, value in container.env.items() if "$" in value]
+    lines = [f"mkdir -p {FILES_FOLDER} && cd {FILES_FOLDER}"] if container.files else []
+    lines += shell.writing(container.files)
+    lines.append(" ".join(["exec env" if settings else "exec", *settings, *map(_quoted, container.argv)]))
+    # Folders of the instance; where a backend has none, the run begins without them. Weights are the same for all.
+    kept = {f"{_INSTANCE}/{name}": folder for folder, name in container.caches.items()}
+    kept[f"{_INSTANCE}/huggingface"] = models
+    volumes = [{"instance_path": place, "path": folder, "optional": True} for place, folder in kept.items()]
+    document = {
+        "type": kind,
+        "name": container.name,
+        "image": container.image,
+        "env": [*secrets, *(f"{name}={value}" for name, value in plain.items())],
+        "commands": [doubled(line) for line in lines],
+        **more,
+        "resources": _resources(container),
+        "volumes": [*volumes, *({"instance_path": path, "path": path} for path in container.mounts)],
+    }
     about = [
         f"use: dstack apply --file {kind}.dstack.yml",
         f"taken from the environment of that command: {', '.join(secrets)}; leave {_TOKEN} out for an open model",
         *notes,
     ]
-    settings = {"HF_HOME": docker_card().models}
-    settings |= {name: value for name, value in container.env.items() if "$" not in value}
-    document = {
-        "type": kind,
-        "name": container.name,
-        "image": container.image,
-        "env": [*secrets, *(f"{name}={value}" for name, value in settings.items())],
-        "commands": _commands(container),
-        **more,
-        "resources": _resources(container),
-        "volumes": _volumes(container),
-    }
     return yaml_file(container.winner, about, document)
-
-
-def _commands(container: Container) -> list[str]:
-    """Return shell commands in place of the image's own entry point; they set what holds a ``$``, too.
-
-    Under ``env`` dstack's server replaces ``${{ }}`` and its runner ``${NAME}``; in commands ``dstack apply`` alone
-    replaces, and takes ``$$`` for one ``$`` (``dstack/_internal/utils/interpolator.py``).
-    """
-    lines = [f"mkdir -p {FILES_FOLDER} && cd {FILES_FOLDER}"] if container.files else []
-    lines += shell.writing(container.files)
-    settings = [f"{name}={_quoted(value)}" for name, value in container.env.items() if "$" in value]
-    started = ["exec env", *settings] if settings else ["exec"]
-    lines.append(" ".join([*started, *map(_quoted, container.argv)]))
-    return [doubled(line) for line in lines]
 
 
 def _quoted(word: str) -> str:
@@ -96,12 +93,3 @@ def _resources(container: Container) -> dict[str, Any]:
         gpu["name"] = hardware.name.upper()
     gpu |= {"memory": f"{int(hardware.memory_gb * _MEMORY_SHARE)}GB..", "count": container.winner.gpus}
     return {"gpu": gpu, **resources}
-
-
-def _volumes(container: Container) -> list[dict[str, Any]]:
-    """Return folders of the instance; where a backend has none, the run begins without them."""
-    kept = {f"{_INSTANCE}/{container.caches[folder]}": folder for folder in docker_card().caches}
-    # Weights are the same for every image.
-    kept[f"{_INSTANCE}/huggingface"] = docker_card().models
-    optional = [{"instance_path": place, "path": folder, "optional": True} for place, folder in kept.items()]
-    return optional + [{"instance_path": path, "path": path} for path in container.mounts]

@@ -9,11 +9,18 @@ its own, is a custom backend with its whole command. Fields: GPUStack 2.3, ``gpu
 from __future__ import annotations
 
 import shlex
-from typing import Any
 
 from autotune.outputs.export import shell
-from autotune.outputs.export.container import SHARED_MEMORY_GIB, Container, container_of
-from autotune.outputs.export.winner import Winner, asked_for, groups, heading, yaml_file
+from autotune.outputs.export.winner import (
+    SHARED_MEMORY_GIB,
+    Container,
+    Winner,
+    asked_for,
+    container_of,
+    groups,
+    heading,
+    yaml_file,
+)
 from autotune.serving.docker_run import FILES_FOLDER
 
 _BACKENDS = {"vllm": "vLLM", "sglang": "SGLang"}
@@ -25,13 +32,10 @@ _SHARED_MEMORY = "GPUSTACK_MODEL_RUNTIME_SHM_SIZE_GIB"
 def render(winner: Winner) -> str:
     """Return the document."""
     container = container_of(winner)
-    argv: list[str] = []
-    left_out: list[str] = []
-    for group in groups(container.argv[:-_ADDRESS_WORDS]):
-        if asked_for(group, {}):
-            left_out.append(group[0].partition("=")[0])
-        else:
-            argv += group
+    split = groups(container.argv[:-_ADDRESS_WORDS])
+    left_out = [group[0].partition("=")[0] for group in split if asked_for(group, {})]
+    left_out += [name for name in container.env if name not in container.plain_env]
+    argv = [word for group in split if not asked_for(group, {}) for word in group]
     source = {"source": "huggingface", "huggingface_repo_id": container.model}
     if container.model_is_local:
         source = {"source": "local_path", "local_path": container.model}
@@ -46,53 +50,50 @@ def render(winner: Winner) -> str:
         "gpu_selector": {"gpus_per_replica": winner.gpus} if container.vendor != "cpu" else None,
         "backend": backend or "Custom",
         "image_name": container.image,
-        **(_parameters(winner, argv) if backend else _run_command(container, argv)),
+        **(_parameters(winner, argv) if backend else _command(container, argv)),
         "env": {**container.plain_env, _SHARED_MEMORY: str(SHARED_MEMORY_GIB)},
     }
     about = [
         "use: import it at Models - Deployments in GPUStack 2.3 or later",
         f"It holds for {winner.recommendation.hardware}: add a worker_selector where the cluster has other GPUs too.",
         container.start_limit_source,
-    ]
-    left_out += [name for name in container.env if name not in container.plain_env]
-    about += [
-        f"left out, as its value is a secret: {name} (GPUStack asks for API keys and reads weights itself)"
-        for name in left_out
+        *(
+            f"left out, as its value is a secret: {name} (GPUStack asks for API keys and reads weights itself)"
+            for name in left_out
+        ),
     ]
     return yaml_file(winner, about, {key: value for key, value in document.items() if value is not None})
 
 
-def _parameters(winner: Winner, argv: list[str]) -> dict[str, Any]:
-    """Return one entry per option with its values; the program and the model are GPUStack's."""
-    kind = winner.engine
-    arguments = list(kind.arguments(argv) or ())
-    flag = kind.card.model_flag or "--model"
-    options = [group for group in groups(["", *arguments])[1:] if group[0].partition("=")[0] != flag]
-    length = kind.card.knobs["context_length"].emit[0].args[0]
-    if not any(group[0].partition("=")[0] == length for group in options):
+def _parameters(winner: Winner, argv: list[str]) -> dict[str, list[str]]:
+    """Return one entry per option with its values; the program and the model are GPUStack's.
+
+    GPUStack splits an entry that begins with an option as a shell does, any other is one word (``flatten_to_argv``).
+    """
+    card = winner.engine.card
+    split = groups(["", *(winner.engine.arguments(argv) or ())])[1:]
+    named = {group[0].partition("=")[0] for group in split}
+    options = [group for group in split if group[0].partition("=")[0] != (card.model_flag or "--model")]
+    length = card.knobs["context_length"].emit[0].args[0]
+    if length not in named:
         # GPUStack would set 8192; the engine's own default, with which this was tuned, is the model's limit.
         options.append([length, str(winner.spec.model.architecture.context_limit)])
-    return {"backend_parameters": [entry for group in options for entry in _entries(group)]}
+    entries: list[str] = []
+    for name, *values in options:
+        option, equals, value = name.partition("=")
+        if shlex.join([name, *values]) == " ".join([name, *values]):
+            entries.append(" ".join([name, *values]))
+        else:
+            entries += [f"{option}{equals}{shlex.quote(value)}" if equals else shlex.quote(option), *values]
+    return {"backend_parameters": entries}
 
 
-def _entries(group: list[str]) -> list[str]:
-    """Return an option with its values as GPUStack reads them back.
-
-    It splits an entry that begins with an option as a shell does, any other is one word (``flatten_to_argv``).
-    """
-    if shlex.join(group) == " ".join(group):
-        return [" ".join(group)]
-    name, equals, value = group[0].partition("=")
-    return [f"{name}{equals}{shlex.quote(value)}" if equals else shlex.quote(name), *group[1:]]
-
-
-def _run_command(container: Container, argv: list[str]) -> dict[str, Any]:
+def _command(container: Container, argv: list[str]) -> dict[str, str]:
     """Return the whole command, which GPUStack splits as a shell does; a shell inside writes the files first."""
     argv = ["{{model_path}}" if word == container.model else word for word in argv]
     serving = container.winner.engine.card.serving
-    command = [*argv, serving.host_flag, "{{worker_ip}}", serving.port_flag, "{{port}}"]
+    command = shlex.join([*argv, serving.host_flag, "{{worker_ip}}", serving.port_flag, "{{port}}"])
     if not container.files:
-        return {"run_command": shlex.join(command)}
-    written = [f"mkdir -p {FILES_FOLDER}", f"cd {FILES_FOLDER}", *shell.writing(container.files)]
-    script = " && ".join([*written, f"exec {shlex.join(command)}"])
-    return {"run_command": shlex.join(["bash", "-c", script])}
+        return {"run_command": command}
+    written = [f"mkdir -p {FILES_FOLDER}", f"cd {FILES_FOLDER}", *shell.writing(container.files), f"exec {command}"]
+    return {"run_command": shlex.join(["bash", "-c", " && ".join(written)])}

@@ -10,10 +10,11 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from autotune import redact
-from autotune.outputs.export.container import Container, chooses_gpus, container_of
 from autotune.outputs.export.winner import (
     Winner,
+    chooses_gpus,
     comment,
+    container_of,
     heading,
     image_notes,
     required,
@@ -21,7 +22,6 @@ from autotune.outputs.export.winner import (
     without_secrets,
 )
 from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
-from autotune.study.recommendation import Choice
 from autotune.trial import PORT, PORT_OF_GPUS, Command, numbers_of, referenced, written
 
 
@@ -36,7 +36,15 @@ def render(winner: Winner) -> str:
         *heading(winner),
         "It listens on loopback unless the arguments say otherwise: ./serve.sh --host 0.0.0.0",
     ]
-    return _script(about, choice.files, _start(choice, winner.servers), winner.servers)
+    # A container's words set its variables; only those that they name without a value come from outside.
+    outside = {n: value for n, value in choice.env.items() if not choice.container or referenced(value)}
+    # In a container the files lie in the working folder.
+    lines = _arguments(choice.container, choice.files) if choice.container else []
+    # A command that does not say where to listen must not listen on every interface.
+    argv = Command(tuple(choice.engine_argv)).on_loopback().argv
+    lines += _arguments(argv, {} if choice.container else choice.files)
+    lines += [f"--port {PORT_OF_GPUS}"] if winner.servers else []
+    return _script(about, choice.files, [*_started(outside, winner.servers), *lines], winner.servers)
 
 
 def render_docker(winner: Winner) -> str:
@@ -57,11 +65,14 @@ def render_docker(winner: Winner) -> str:
     options = [*card.options, *card.devices[container.vendor]]
     lines = [*_started(secret, servers), shlex.join(DOCKER_RUN)]
     lines += [shlex.join(option) for option in options if option[0] != "--network"]
-    place = (
-        f'"${{PUBLISH:-127.0.0.1}}":{PORT_OF_GPUS}:{PORT}' if servers else f'"${{PUBLISH:-127.0.0.1:{PORT}}}:{PORT}"'
-    )
-    lines.append(f"--publish {place}")
-    lines += [f"--volume {volume}" for volume in _volumes(container)]
+    lines.append(f'--publish "${{PUBLISH:-127.0.0.1:{PORT}}}:{PORT}"')
+    if servers:
+        lines[-1] = f'--publish "${{PUBLISH:-127.0.0.1}}":{PORT_OF_GPUS}:{PORT}'
+    weights = shlex.quote(container.weights) if container.weights else '"${HF_HOME:-$HOME/.cache/huggingface}"'
+    volumes = [shlex.quote(f"{name}:{folder}") for folder, name in container.caches.items()]
+    volumes += [f"{weights}:{card.models}", *(shlex.quote(f"{path}:{path}:ro") for path in container.mounts)]
+    volumes += [f'"$folder"/{shlex.quote(f"{name}:{FILES_FOLDER}/{name}:ro")}' for name in container.files]
+    lines += [f"--volume {volume}" for volume in volumes]
     inside = {**container.gpu_choice, **inside}
     if servers:  # The loop says which GPUs to take, and that goes in by name.
         inside = {name: value for name, value in inside.items() if not chooses_gpus(name)}
@@ -73,15 +84,6 @@ def render_docker(winner: Winner) -> str:
     lines += [] if container.own_entrypoint else ["--entrypoint="]
     lines += [shlex.quote(container.image), *_arguments(container.argv, {})]
     return _script(about, container.files, lines, servers)
-
-
-def _volumes(container: Container) -> list[str]:
-    caches = [shlex.quote(f"{name}:{folder}") for folder, name in container.caches.items()]
-    weights = shlex.quote(container.weights) if container.weights else '"${HF_HOME:-$HOME/.cache/huggingface}"'
-    models = f"{weights}:{docker_card().models}"
-    mounts = [shlex.quote(f"{path}:{path}:ro") for path in container.mounts]
-    files = [f'"$folder"/{shlex.quote(f"{name}:{FILES_FOLDER}/{name}:ro")}' for name in container.files]
-    return [*caches, models, *mounts, *files]
 
 
 def _script(
@@ -115,21 +117,11 @@ def writing(files: Mapping[str, str], folder: str = "") -> list[str]:
     return lines
 
 
-def _start(choice: Choice, servers: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the command: ``exec``, so that signals reach the server; ``env``, so that any variable name will do."""
-    # A container's words set its variables; only those that they name without a value come from outside.
-    outside = {n: value for n, value in choice.env.items() if not choice.container or referenced(value)}
-    # In a container the files lie in the working folder.
-    lines = _arguments(choice.container, choice.files) if choice.container else []
-    # A command that does not say where to listen must not listen on every interface.
-    argv = Command(tuple(choice.engine_argv)).on_loopback().argv
-    lines += _arguments(argv, {} if choice.container else choice.files)
-    lines += [f"--port {PORT_OF_GPUS}"] if servers else []
-    return [*_started(outside, servers), *lines]
-
-
 def _started(env: Mapping[str, str], servers: Sequence[Mapping[str, str]] = ()) -> list[str]:
-    """Return the begin of a command with these variables; secrets are asked for. One server replaces the script."""
+    """Return the begin of a command with these variables, of which secrets are asked for.
+
+    One server replaces the script, so that signals reach it; ``env``, so that any variable name will do.
+    """
     settings = [f"{name}={quoted(value)}" for name, value in settings_without_secrets(env).items()]
     if servers:
         return ["env", *(f'{name}="$gpus"' for name in servers[0]), *settings]

@@ -42,7 +42,7 @@ def failed(failure: Failure) -> str:
 def conclusion(outcome: Recommendation) -> str:
     """Sum up the study in a few plain sentences; never more than the evidence carries."""
     lost = trade_off(outcome)
-    parts = [_sentence(outcome), _few_good(outcome), _gain(outcome), f"It {lost}." if lost else "", crossing(outcome)]
+    parts = [_sentence(outcome), _few_good(outcome), gain(outcome), f"It {lost}." if lost else "", crossing(outcome)]
     parts += [answers.sentence(outcome), _speculation(outcome), _front(outcome), short_load(outcome)]
     return " ".join(part for part in parts if part)
 
@@ -257,7 +257,8 @@ def _value(outcome: Recommendation, objective: Objective, metrics: Metrics | Non
     return f"a {text.measure(objective.metric, objective.value)}{at} on {objective.workload}{weighted}"
 
 
-def _gain(outcome: Recommendation) -> str:
+def gain(outcome: Recommendation) -> str:
+    """Return the gain with its intervals, and the verdict, in a sentence or two."""
     choice, baseline = outcome.recommended, outcome.baseline
     if choice is None or baseline is None:
         return f"Verdict: {outcome.verdict.value}."
@@ -274,8 +275,8 @@ def _gain(outcome: Recommendation) -> str:
         meaning = f": measure these commands with `autotune verify {outcome.study} --on process`"
     elif outcome.verdict is Verdict.BETTER and outcome.gain_ci95:
         meaning = ", as the whole interval lies above zero"
-    gain = f"Gain {text.percent(outcome.gain_percent)} ({sure})"
-    return f"{'; '.join([gain, *over_recipe(outcome)])}. Verdict: {outcome.qualified_verdict}{meaning}."
+    told = f"Gain {text.percent(outcome.gain_percent)} ({sure})"
+    return f"{'; '.join([told, *over_recipe(outcome)])}. Verdict: {outcome.qualified_verdict}{meaning}."
 
 
 def over_recipe(outcome: Recommendation) -> list[str]:

@@ -3,7 +3,7 @@
 # recommended by autotune, study h200-v32-tensorrt-llm, configuration f6d204ffbcf6
 # evidence: SIMULATED, not measured on this hardware
 # total_token_throughput on sharegpt: 6628.30
-# gain over the baseline: +277.2 % (95 % interval +256.3 to +299.5 %)
+# Gain +277.2 % (95 % interval +256.3 % to +299.5 %, from 2 launches against 3 launches). Verdict: better in the simulation, open on a real node: measure these commands with `autotune verify h200-v32-tensorrt-llm --on process`.
 # It is reached at 127.0.0.1:8000 unless PUBLISH says otherwise: PUBLISH=0.0.0.0:8000 ./docker-run.sh
 set -euo pipefail
 folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # read by the server, so it stays
