@@ -94,7 +94,7 @@ def _pod(container: Container) -> dict[str, Any]:
         wanted = [container.model, *([container.revision] if container.revision else [])]
         # The server may be told to be offline; what fetches its weights is not.
         own = [row for row in environment if row["name"].startswith("HF_") and row["name"] != "HF_HUB_OFFLINE"]
-        fetch = {"name": "fetch-weights", "image": container.image}
+        fetch: dict[str, Any] = {"name": "fetch-weights", "image": container.image}
         fetch |= {"command": ["python3", "-c", _FETCH, *map(doubled, wanted)], "env": own, "volumeMounts": caches}
         pod["initContainers"] = [fetch]
     volumes: list[dict[str, Any]] = [
