@@ -29,7 +29,7 @@ import numpy as np
 from scipy.stats import spearmanr
 
 from autotune.metrics.table import HEADLINE
-from autotune.simulator.fit.calibrate import Predictor, Problem, target_of, without
+from autotune.simulator.fit.calibrate import Problem, without
 from autotune.simulator.fit.reading import LeftOut, MeasuredPoint, model_name, points_of, read_file
 from autotune.simulator.fit.reading import groups as groups_of
 from autotune.simulator.node import ServerSetup, simulate
@@ -106,8 +106,7 @@ def calibrations(points: Sequence[MeasuredPoint], whole: Calibration, kind: str 
     found = [whole] * len(points)
     classes = {name: [i for i, p in enumerate(points) if class_of(p) == name] for name in map(class_of, points)}
     members = classes if kind == "class" else groups_of(points)[kind]
-    with Predictor(lambda _: None) as predict:
-        problem = Problem([target_of(points[place]) for place in ran], nothing_learned(), predict)
+    with Problem([points[place] for place in ran], nothing_learned(), lambda _: None) as problem:
         x = problem.logs(whole)
         for places in members.values():
             fitted = without(problem, x, [ran.index(place) for place in places if place in ran])

@@ -54,7 +54,7 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
     lines = ["", table(points, predictions), ""]
     lines += [f"- {line}" for line in (*error_lines(summary), *ranking_lines(order))]
     lines += [] if path is None else ["", f"wrote {path}"]
-    answer(as_json, {**wrote, "errors": asdict(summary), **asdict(order), "predictions": predicted}, lines)
+    answer(as_json, {**wrote, "errors": summary, **order, "predictions": predicted}, lines)
 
 
 def _output(asked: CalibrateOptions, home: Path) -> Path:

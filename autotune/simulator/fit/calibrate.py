@@ -10,7 +10,7 @@ conformal prediction, the ceiling of 0.9 (n + 1), so that few points give wide i
 arXiv:2107.07511). Fewer than nine points have no such rank: the fewer there are, the more what is said without any
 calibration counts.
 
-The fit is a least-squares problem, solved with all of the targets and without some of them. Unknown are the logarithms
+The fit is a least-squares problem, solved with all of the points and without some of them. Unknown are the logarithms
 of the factors (`autotune.simulator.node.calibration`). A residual is ln(predicted / measured) of a metric over what a
 run of that metric is uncertain by, flattened where it is large (soft L1, so that an outlier pulls with bounded force);
 and for each factor its distance from where it starts over its spread, which draws what the rows do not tell towards
@@ -25,9 +25,9 @@ import os
 import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
-from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import cast
 
@@ -36,11 +36,10 @@ from scipy.optimize import least_squares
 
 from autotune.arrays import Floats
 from autotune.child import die_with_parent
-from autotune.loadgen.workloads import Workload
 from autotune.metrics.table import HEADLINE
 from autotune.notify import Notify
 from autotune.simulator.fit.reading import MeasuredPoint, alone, groups
-from autotune.simulator.node import ServerSetup, run_server
+from autotune.simulator.node import run_server
 from autotune.simulator.node.calibration import (
     OWN,
     UNKNOWN,
@@ -78,10 +77,10 @@ _FAILED = 10.0
 _ROUNDS = 12
 _TOLD_EVERY = 100
 _CHUNK = 4
-"""Tasks that a worker gets at a time."""
+"""Runs that a worker gets at a time."""
 
 _FARTHEST = 0.7
-"""Of ln(factor), a step to where a fit without some targets lies: beyond it the Jacobian says nothing."""
+"""Of ln(factor), a step to where a fit without some points lies: beyond it the Jacobian says nothing."""
 _ENOUGH = 3e-4
 """A step that lowers the cost by less than this share ends a fit."""
 METRICS = (HEADLINE, "median_ttft_ms", "median_tpot_ms")
@@ -94,159 +93,131 @@ _NOT_ASKED = dict.fromkeys(_NEW, 0.25)
 """Added for the unseen where no group was ever left out: four together as unsure as without a calibration."""
 
 
-@dataclass(frozen=True, eq=False)
-class FitTarget:
-    """A measured point as the fit sees it.
+def _groups(point: MeasuredPoint) -> dict[str, str]:
+    setup = point.resolved.setup
+    return groups_of(speed_card(setup.engine), setup.version, setup.hardware)
 
-    Attributes:
-        metrics: measured, under the names of `UNCERTAIN`; one that is missing does not count.
-        weight: 1; less for what is known to be an outlier.
+
+def _weight(point: MeasuredPoint) -> float:
+    """Return the weight of a point's squared residuals; 1 = a single run like any other.
+
+    A mean of equivalent rows is surer than a single run; less so where they differ by more than runs should. The
+    variance of two values that lie a range r apart is r² / 2.
     """
-
-    setup: ServerSetup
-    workload: Workload
-    metrics: Mapping[str, float]
-    weight: float
-
-    @property
-    def groups(self) -> dict[str, str]:
-        return groups_of(speed_card(self.setup.engine), self.setup.version, self.setup.hardware)
-
-    def predicted(self, figures: Mapping[str, float]) -> dict[str, float]:
-        """Return the metrics of a simulated run with these figures; empty when it fails."""
-        setup = self.setup
-        scope = {"model": setup.model, "hardware": setup.hardware, "gpus": setup.gpus}
-        coefficients = adjusted(speed_card(setup.engine), figures, setup.version, setup.knobs, scope)
-        metrics = run_server(SimulatedServer(setup, coefficients), self.workload, 0).metrics
-        return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
-
-    def slopes(self, calibration: Calibration, factors: Sequence[Factor], predicted: Mapping[str, float]) -> Floats:
-        """Return the derivatives of the residuals by the logarithms of factors, shape (metrics, factors)."""
-        moved = {which: np.append(_STEP * unit, 0.0) for which, unit in zip(factors, np.eye(len(factors)), strict=True)}
-        setup = self.setup
-        node = SteadyNode(setup.model, setup.hardware, setup.gpus, self.workload, calibration, moved)
-        logs = node.predict(setup.engine, setup.version, setup.knobs).drawn
-        slopes = np.zeros((len(UNCERTAIN), len(factors)))
-        for place, (name, residual) in enumerate(zip(UNCERTAIN, self.residuals(predicted), strict=True)):
-            log = logs.get(name.replace("median", "mean"))
-            if log is None or self.metrics.get(name, 0.0) <= 0 or not predicted:
-                continue
-            # Soft L1 flattens a residual r to f with f² = 2 (sqrt(1 + r²) - 1): the slope follows.
-            flat = residual**2 / self.weight / 2 if self.weight else 0.0
-            slope = math.sqrt(self.weight) * math.sqrt(1 + flat / 2) / (1 + flat) / UNCERTAIN[name]
-            slopes[place] = slope * (log[:-1] - log[-1]) / _STEP
-        return slopes
-
-    def residuals(self, predicted: Mapping[str, float]) -> list[float]:
-        """Return one per metric of `UNCERTAIN`; 0 for one that was not measured."""
-        residuals = []
-        for name, uncertain in UNCERTAIN.items():
-            measured = self.metrics.get(name, 0.0)
-            if measured <= 0:
-                residuals.append(0.0)
-                continue
-            value = predicted.get(name, 0.0)
-            r = math.log(value / measured if value > 0 else _FAILED) / uncertain
-            # Soft L1: like r when small, like sqrt(2|r|) when large.
-            flattened = math.copysign(math.sqrt(2.0 * (math.sqrt(1.0 + r * r) - 1.0)), r)
-            residuals.append(math.sqrt(self.weight) * flattened)
-        return residuals
+    noise = UNCERTAIN[HEADLINE] ** 2
+    return point.weight * (len(point.members) * noise / max(noise, point.spread**2 / 2))
 
 
-Task = tuple[FitTarget, Mapping[str, float]]
-"""A target, and the figures with which it is to be simulated."""
+def _residuals(point: MeasuredPoint, predicted: Mapping[str, float]) -> list[float]:
+    """Return one per metric of `UNCERTAIN`; 0 for one that was not measured."""
+    weight, residuals = _weight(point), []
+    for name, uncertain in UNCERTAIN.items():
+        measured = point.metrics.get(name, 0.0)
+        if measured <= 0:
+            residuals.append(0.0)
+            continue
+        value = predicted.get(name, 0.0)
+        r = math.log(value / measured if value > 0 else _FAILED) / uncertain
+        # Soft L1: like r when small, like sqrt(2|r|) when large.
+        flattened = math.copysign(math.sqrt(2.0 * (math.sqrt(1.0 + r * r) - 1.0)), r)
+        residuals.append(math.sqrt(weight) * flattened)
+    return residuals
 
 
-class Predictor:
-    """Simulates targets on all cores, and remembers: most differences leave most targets as they were.
-
-    There is no thread and no lock here, as an executor has them: Ctrl-C may come anywhere.
-    """
-
-    def __init__(self, progress: Notify) -> None:
-        self._progress, self._runs = progress, 0
-        self._known: dict[tuple[object, ...], dict[str, float]] = {}
-        self._workers: list[BaseProcess] = []
-        self._pipes: list[Connection] = []
-
-    def __enter__(self) -> Predictor:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for worker in self._workers:
-            worker.kill()
-
-    def __call__(self, targets: Sequence[FitTarget], calibration: Calibration) -> list[dict[str, float]]:
-        tasks: list[Task] = [(one, composed(packaged_physics(), calibration, one.groups)) for one in targets]
-        missing = {_key(task): task for task in tasks if _key(task) not in self._known}
-        if missing:
-            self._known.update(zip(missing, self._simulated(list(missing.values())), strict=True))
-        return [self._known[_key(task)] for task in tasks]
-
-    def _simulated(self, tasks: Sequence[Task]) -> list[dict[str, float]]:
-        """Simulate tasks and keep their order; whoever has done a few gets the next few."""
-        if not self._pipes:
-            self._start()
-        before, self._runs = self._runs, self._runs + len(tasks)
-        if self._runs // _TOLD_EVERY > before // _TOLD_EVERY:
-            self._progress(f"{self._runs} simulated runs")
-        results: list[dict[str, float]] = [{}] * len(tasks)
-        positions = iter(range(0, len(tasks), _CHUNK))
-        idle, busy = list(self._pipes), set[Connection]()
-        while True:
-            for pipe, position in zip(idle, positions, strict=False):
-                pipe.send((position, tasks[position : position + _CHUNK]))
-                busy.add(pipe)
-            if not busy:
-                return results
-            idle = [pipe for pipe in wait(list(busy)) if isinstance(pipe, Connection)]
-            for pipe in idle:
-                position, metrics = pipe.recv()
-                results[position : position + len(metrics)] = metrics
-                busy.remove(pipe)
-
-    def _start(self) -> None:
-        """Fork a worker per core; Ctrl-C waits until all are there, so that none of them gets it half made."""
-        fork = multiprocessing.get_context("fork")
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-        try:
-            for _ in range(os.cpu_count() or 1):
-                ours, its = fork.Pipe()
-                worker = fork.Process(target=_work, args=(its, os.getpid()), daemon=True)
-                worker.start()
-                its.close()
-                self._workers.append(worker)
-                self._pipes.append(ours)
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+def _slopes(
+    point: MeasuredPoint, calibration: Calibration, factors: Sequence[Factor], predicted: Mapping[str, float]
+) -> Floats:
+    """Return the derivatives of the residuals by the logarithms of factors, shape (metrics, factors)."""
+    moved = {which: np.append(_STEP * unit, 0.0) for which, unit in zip(factors, np.eye(len(factors)), strict=True)}
+    setup, weight = point.resolved.setup, _weight(point)
+    node = SteadyNode(setup.model, setup.hardware, setup.gpus, point.workload, calibration, moved)
+    logs = node.predict(setup.engine, setup.version, setup.knobs).drawn
+    slopes = np.zeros((len(UNCERTAIN), len(factors)))
+    for place, (name, residual) in enumerate(zip(UNCERTAIN, _residuals(point, predicted), strict=True)):
+        log = logs.get(name.replace("median", "mean"))
+        if log is None or point.metrics.get(name, 0.0) <= 0 or not predicted:
+            continue
+        # Soft L1 flattens a residual r to f with f² = 2 (sqrt(1 + r²) - 1): the slope follows.
+        flat = residual**2 / weight / 2 if weight else 0.0
+        slope = math.sqrt(weight) * math.sqrt(1 + flat / 2) / (1 + flat) / UNCERTAIN[name]
+        slopes[place] = slope * (log[:-1] - log[-1]) / _STEP
+    return slopes
 
 
-def _key(task: Task) -> tuple[object, ...]:
-    target, figures = task
-    return target, *figures.values()
+_WORKER_POINTS: list[MeasuredPoint] = []
+"""The points of a worker's problem, which it has by the fork."""
 
 
-def _work(pipe: Connection, parent: int) -> None:
-    """Simulate what the parent sends; an interruption is the parent's business, its end this worker's too."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+def _begin_worker(points: Sequence[MeasuredPoint], parent: int) -> None:
     die_with_parent()
-    while os.getppid() == parent:
-        position, tasks = pipe.recv()
-        pipe.send((position, [target.predicted(figures) for target, figures in tasks]))
+    if os.getppid() != parent:
+        os._exit(1)
+    _WORKER_POINTS[:] = points
+
+
+def _simulate(place: int, figures: Mapping[str, float]) -> dict[str, float]:
+    """Return the metrics of a point's simulated run with these figures; empty when it fails."""
+    setup = _WORKER_POINTS[place].resolved.setup
+    scope = {"model": setup.model, "hardware": setup.hardware, "gpus": setup.gpus}
+    coefficients = adjusted(speed_card(setup.engine), figures, setup.version, setup.knobs, scope)
+    metrics = run_server(SimulatedServer(setup, coefficients), _WORKER_POINTS[place].workload, 0).metrics
+    return {name: float(value) for name, value in metrics.items() if isinstance(value, int | float)}
 
 
 class Problem:
-    """Fit the factors of some targets, which are drawn to those of `start`."""
+    """Fit the factors of some points, which are drawn to those of `start`; while it is entered, on all cores.
 
-    def __init__(self, targets: Sequence[FitTarget], start: Calibration, predict: Predictor) -> None:
-        self.targets, self.start, self.predict = targets, start, predict
+    What was simulated is remembered: most differences leave most points as they were.
+    """
+
+    def __init__(self, points: Sequence[MeasuredPoint], start: Calibration, progress: Notify) -> None:
+        self.points, self.start, self._progress, self._runs = points, start, progress, 0
         physics = packaged_physics()
+        self._groups = [_groups(point) for point in points]
         self.factors = sorted(
-            {which for t in targets for which in factors_of(physics, t.groups) if _free(which, start)}
+            {which for members in self._groups for which in factors_of(physics, members) if _free(which, start)}
         )
         self._spread = np.array([physics.figures[which.figure].spread[which.level] for which in self.factors])
         self._centre = self.logs(start)
         self._known: dict[bytes, tuple[Floats, Floats]] = {}
+        self._simulated: dict[tuple[float, ...], dict[str, float]] = {}
+        self._pool = ProcessPoolExecutor(
+            os.cpu_count(),
+            mp_context=multiprocessing.get_context("fork"),
+            initializer=_begin_worker,
+            initargs=(points, os.getpid()),
+        )
+        self._workers: set[BaseProcess] = set()
+
+    def __enter__(self) -> Problem:
+        # All workers are forked for the first task, with Ctrl-C blocked for good: it is their parent's business.
+        before, others = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT}), multiprocessing.active_children()
+        try:
+            self._pool.submit(os.getpid).result()
+            self._workers = {*multiprocessing.active_children()} - {*others}
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        # Waiting for what they compute would take seconds.
+        for worker in self._workers:
+            worker.kill()
+        self._pool.shutdown(cancel_futures=True)
+
+    def predict(self, calibration: Calibration, places: Sequence[int] | None = None) -> list[dict[str, float]]:
+        """Return the metrics of all points, or those at `places`, simulated with a calibration; empty = it fails."""
+        physics = packaged_physics()
+        wanted = range(len(self.points)) if places is None else places
+        figures = [composed(physics, calibration, self._groups[place]) for place in wanted]
+        keys = [(place, *its.values()) for place, its in zip(wanted, figures, strict=True)]
+        missing = {key: its for key, its in zip(keys, figures, strict=True) if key not in self._simulated}
+        before, self._runs = self._runs, self._runs + len(missing)
+        if self._runs // _TOLD_EVERY > before // _TOLD_EVERY:
+            self._progress(f"{self._runs} simulated runs")
+        found = self._pool.map(_simulate, (key[0] for key in missing), missing.values(), chunksize=_CHUNK)
+        self._simulated.update(zip(missing, found, strict=True))
+        return [self._simulated[key] for key in keys]
 
     def logs(self, calibration: Calibration) -> Floats:
         return np.array([math.log(calibration.factor(which)) for which in self.factors])
@@ -259,9 +230,9 @@ class Problem:
         return self.start.model_copy(update={"factors": factors})
 
     def residuals(self, x: Floats) -> Floats:
-        """Return the residuals, shape (targets * metrics + factors,)."""
-        metrics = self.predict(self.targets, self.calibration(x))
-        data = [r for target, its in zip(self.targets, metrics, strict=True) for r in target.residuals(its)]
+        """Return the residuals, shape (points * metrics + factors,)."""
+        metrics = self.predict(self.calibration(x))
+        data = [r for point, its in zip(self.points, metrics, strict=True) for r in _residuals(point, its)]
         return np.concatenate([np.array(data), (x - self._centre) / self._spread])
 
     def at(self, x: Floats) -> tuple[Floats, Floats]:
@@ -272,18 +243,17 @@ class Problem:
         return self._known[key]
 
     def jacobian(self, x: Floats) -> Floats:
-        """Take differences of the fast prediction, all factors of a target at once; shape (residuals, factors).
+        """Take differences of the fast prediction, all factors of a point at once; shape (residuals, factors).
 
-        The full simulation's own would take a run for each factor and target, and have the jumps of its schedules.
+        The full simulation's own would take a run for each factor and point, and have the jumps of its schedules.
         """
         calibration = self.calibration(x)
-        metrics = self.predict(self.targets, calibration)
+        metrics = self.predict(calibration)
         column = {which: place for place, which in enumerate(self.factors)}
-        rows = np.zeros((len(self.targets), len(UNCERTAIN), len(x)))
-        for target, its, block in zip(self.targets, metrics, rows, strict=True):
-            mine = [which for which in factors_of(packaged_physics(), target.groups) if which in column]
-            slopes = target.slopes(calibration, mine, its)
-            block[:, [column[which] for which in mine]] = slopes
+        rows = np.zeros((len(self.points), len(UNCERTAIN), len(x)))
+        for point, members, its, block in zip(self.points, self._groups, metrics, rows, strict=True):
+            mine = [which for which in factors_of(packaged_physics(), members) if which in column]
+            block[:, [column[which] for which in mine]] = _slopes(point, calibration, mine, its)
         return np.concatenate([rows.reshape(-1, len(x)), np.diag(1.0 / self._spread)])
 
     def deviations(self, x: Floats) -> dict[str, dict[str, dict[str, float]]]:
@@ -308,7 +278,7 @@ def _free(which: Factor, start: Calibration) -> bool:
 
 
 def fit(problem: Problem, guess: Calibration) -> Floats:
-    """Return the logarithms of the factors that explain the targets best near the start: maximum a posteriori.
+    """Return the logarithms of the factors that explain the points best near the start: maximum a posteriori.
 
     Args:
         guess: where to begin looking; it saves time and does not change what is looked for.
@@ -325,12 +295,12 @@ def fit(problem: Problem, guess: Calibration) -> Floats:
 
 
 def without(whole: Problem, x: Floats, out: Sequence[int]) -> Calibration:
-    """Return the calibration of a fit without the targets at the positions `out`.
+    """Return the calibration of a fit without the points at the positions `out`.
 
     It begins at the whole fit's solution `x`, where its Jacobian is known, and takes one Gauss-Newton step with it.
-    Factors that only the left-out targets tell about are back at their start.
+    Factors that only the left-out points tell about are back at their start.
     """
-    kept = np.ones(len(whole.targets), dtype=bool)
+    kept = np.ones(len(whole.points), dtype=bool)
     kept[list(out)] = False
     residuals, jacobian = whole.at(x)
     rows = np.concatenate([np.repeat(kept, len(UNCERTAIN)), np.ones(len(x), dtype=bool)])
@@ -491,13 +461,12 @@ def fitted_calibration(
     places = [place for place, point in enumerate(points) if point.failure is None]
     ran = [points[place] for place in places]
     begin = packaged_calibration() if start == "shipped" else nothing_learned()
-    with Predictor(progress) as predict:
-        progress(f"fitting {len(ran)} points")
-        problem = Problem([target_of(point) for point in ran], begin, predict)
+    progress(f"fitting {len(ran)} points")
+    with Problem(ran, begin, progress) as problem:
         x = fit(problem, packaged_calibration())
         calibration = problem.calibration(x)
-        fitted = predict(problem.targets, calibration)
-        unseen = _cross_validated(ran, problem, x, progress) if cross_validate else [{} for _ in ran]
+        fitted = problem.predict(calibration)
+        unseen = _cross_validated(problem, x, progress) if cross_validate else [{} for _ in ran]
     missed = [_missed(*each) for each in zip(ran, fitted, unseen, alone(ran), strict=True)]
     errors = errors_of(missed, _covered(ran), begin.errors)
     learned = Counter((point.members[0].source, point.members[0].evidence.value) for point in points)
@@ -510,26 +479,15 @@ def fitted_calibration(
     return calibration, predictions
 
 
-def target_of(point: MeasuredPoint) -> FitTarget:
-    # A mean of equivalent rows is surer than a single run; less so where they differ by more than runs should. The
-    # variance of two values that lie a range r apart is r² / 2.
-    noise = UNCERTAIN[HEADLINE] ** 2
-    surer = len(point.members) * noise / max(noise, point.spread**2 / 2)
-    return FitTarget(point.resolved.setup, point.workload, point.metrics, point.weight * surer)
-
-
-def _cross_validated(
-    points: Sequence[MeasuredPoint], problem: Problem, x: Floats, progress: Notify
-) -> list[dict[str, float]]:
+def _cross_validated(problem: Problem, x: Floats, progress: Notify) -> list[dict[str, float]]:
     """Return per point kind of group -> total token throughput by a fit that has not seen its group."""
-    unseen: list[dict[str, float]] = [{} for _ in points]
+    unseen: list[dict[str, float]] = [{} for _ in problem.points]
     fits: dict[tuple[int, ...], list[dict[str, float]]] = {}  # groups of two kinds may have the same members
-    for kind, named in groups(points).items():
+    for kind, named in groups(problem.points).items():
         for name, members in named.items():
             if members not in fits:
                 progress(f"fitting without {kind} {name}")
-                left = [problem.targets[place] for place in members]
-                fits[members] = problem.predict(left, without(problem, x, members))
+                fits[members] = problem.predict(without(problem, x, members), members)
             for place, metrics in zip(members, fits[members], strict=True):
                 unseen[place][kind] = metrics.get(HEADLINE, 0.0)
     return unseen

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -89,49 +89,34 @@ def layout(resolved: ResolvedCommand) -> str:
     return " ".join([*sizes, *rest])
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorSummary:
-    """Errors over points that ran, as shares of the measured value; None of no point.
+def errors(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> dict[str, Any]:
+    """Return errors over points that ran, as shares of the measured value; None of no point.
 
-    Attributes:
-        throughput: median |predicted / measured - 1| of the total token throughput; a point that is predicted not to
-            run counts 1.
-        left_out: kind of group to the same with each point's group left out.
-        times: ``TTFT`` and ``TPOT`` to the median error of their means.
-        coverage: share of measured throughputs inside their 90 % interval.
-        failures: that were measured, and how many of them were predicted.
-        invented: points that ran and are predicted not to.
+    ``throughput`` is the median |predicted / measured - 1| of the total token throughput, where a point that is
+    predicted not to run counts 1; ``left_out`` the same by kind of group, with each point's group left out; ``times``
+    that of mean TTFT and TPOT. ``coverage`` is the share of measured throughputs inside their 90 % interval;
+    ``failures`` counts those measured and the predicted ones of them, ``invented`` names points that ran and are
+    predicted not to.
     """
-
-    points: int
-    throughput: float | None
-    left_out: Mapping[str, float | None]
-    times: Mapping[str, float | None]
-    coverage: float | None
-    failures: Mapping[str, int]
-    invented: tuple[str, ...]
-
-
-def errors(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> ErrorSummary:
     both = list(zip(points, predictions, strict=True))
     ran = [(point, predicted) for point, predicted in both if point.failure is None]
     failed = [predicted for point, predicted in both if point.failure is not None]
     kinds = dict.fromkeys(kind for predicted in predictions for kind in predicted.left_out)
-    return ErrorSummary(
-        points=len(ran),
-        throughput=_median(abs(predicted.throughput / point.metrics[HEADLINE] - 1) for point, predicted in ran),
-        left_out={
+    return {
+        "points": len(ran),
+        "throughput": _median(abs(predicted.throughput / point.metrics[HEADLINE] - 1) for point, predicted in ran),
+        "left_out": {
             kind: _median(abs(q.left_out[kind] / p.metrics[HEADLINE] - 1) for p, q in ran if kind in q.left_out)
             for kind in kinds
         },
-        times={
+        "times": {
             name: _median(abs(ratio - 1) for p, q in ran if (ratio := _ratio(p.metrics, q.metrics, metric)) is not None)
             for name, metric in _TIMES.items()
         },
-        coverage=float(np.mean([_inside(point, predicted) for point, predicted in ran])) if ran else None,
-        failures={"measured": len(failed), "predicted": sum(predicted.failure is not None for predicted in failed)},
-        invented=tuple(point.label for point, predicted in ran if predicted.failure is not None),
-    )
+        "coverage": float(np.mean([_inside(point, predicted) for point, predicted in ran])) if ran else None,
+        "failures": {"measured": len(failed), "predicted": sum(predicted.failure is not None for predicted in failed)},
+        "invented": [point.label for point, predicted in ran if predicted.failure is not None],
+    }
 
 
 def _median(values: Iterable[float]) -> float | None:
@@ -139,16 +124,15 @@ def _median(values: Iterable[float]) -> float | None:
     return float(np.median(figures)) if figures else None
 
 
-def error_lines(summary: ErrorSummary) -> list[str]:
-    """The figures in words, one sentence a line."""
-    measured, predicted = summary.failures["measured"], summary.failures["predicted"]
-    lines = [f"{summary.points} points; median error of total token throughput {_percent(summary.throughput)}"]
-    lines += [f"with its {kind} left out: {_percent(error)}" for kind, error in summary.left_out.items()]
-    lines += [f"median error of mean {name}: {_percent(error)}" for name, error in summary.times.items()]
-    lines.append(f"measured value inside the 90 % interval: {_percent(summary.coverage)}")
-    invented = f"{len(summary.invented)} ({', '.join(summary.invented)})" if summary.invented else "none"
-    lines.append(f"failures to start: {predicted} of {measured} predicted; invented: {invented}")
-    return lines
+def error_lines(summary: Mapping[str, Any]) -> list[str]:
+    """Return the figures of `errors` in words, one sentence a line."""
+    failures, invented = summary["failures"], summary["invented"]
+    lines = [f"{summary['points']} points; median error of total token throughput {_percent(summary['throughput'])}"]
+    lines += [f"with its {kind} left out: {_percent(error)}" for kind, error in summary["left_out"].items()]
+    lines += [f"median error of mean {name}: {_percent(error)}" for name, error in summary["times"].items()]
+    lines.append(f"measured value inside the 90 % interval: {_percent(summary['coverage'])}")
+    told = f"{len(invented)} ({', '.join(invented)})" if invented else "none"
+    return [*lines, f"failures to start: {failures['predicted']} of {failures['measured']} predicted; invented: {told}"]
 
 
 def _percent(share: float | None) -> str:
@@ -167,34 +151,15 @@ _LEAST_WEIGHT = 0.25
 Pair = tuple[MeasuredPoint, Predicted]
 
 
-@dataclass(frozen=True, slots=True)
-class Ranking:
-    """Points under one load, of one engine or of all; the rank correlation is None for fewer than 4 points."""
+def rankings(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> dict[str, list[dict[str, Any]]]:
+    """Compare orders at one load (model, node, workload); what did not start has no rank.
 
-    name: str
-    points: int
-    spearman: float | None
+    ``rankings`` has the rank correlation of an engine or of all, None where there is no order; ``best_engine`` the
+    best one as measured and as predicted.
+    """
+    # Takes a second to import, which bad input need not wait for.
+    from scipy.stats import spearmanr
 
-
-@dataclass(frozen=True, slots=True)
-class BestEngine:
-    name: str
-    measured: str
-    predicted: str
-
-    @property
-    def right(self) -> bool:
-        return self.measured == self.predicted
-
-
-@dataclass(frozen=True, slots=True)
-class Rankings:
-    rankings: tuple[Ranking, ...]
-    best_engine: tuple[BestEngine, ...]
-
-
-def rankings(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> Rankings:
-    """Compare orders at one load (model, node, workload); what did not start has no rank."""
     at_one_load: dict[tuple[Hashable, ...], list[Pair]] = {}
     for point, predicted in zip(points, predictions, strict=True):
         if point.failure is None and point.weight >= _LEAST_WEIGHT:
@@ -209,40 +174,35 @@ def rankings(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) 
             of_several.append((name, pairs))
         for engine in engines:
             of_one.append((f"{engine} {name}", [pair for pair in pairs if pair[0].engine == engine]))
-    subsets = [*((f"all engines, {name}", pairs) for name, pairs in of_several), *of_one]
-    return Rankings(
-        rankings=tuple(_ranking(name, pairs) for name, pairs in subsets if len(pairs) >= _LEAST),
-        best_engine=tuple(
-            BestEngine(
-                name,
-                measured=max(pairs, key=lambda pair: pair[0].metrics[HEADLINE])[0].engine,
-                predicted=max(pairs, key=lambda pair: pair[1].throughput)[0].engine,
-            )
-            for name, pairs in of_several
-        ),
-    )
-
-
-def _ranking(name: str, pairs: Sequence[Pair]) -> Ranking:
-    # Takes a second to import, which bad input need not wait for.
-    from scipy.stats import spearmanr
-
-    measured = [point.metrics[HEADLINE] for point, _ in pairs]
-    predicted = [one.throughput for _, one in pairs]
-    # Of figures that are all alike there is no order.
-    if len(set(measured)) == 1 or len(set(predicted)) == 1:
-        return Ranking(name, len(pairs), None)
-    return Ranking(name, len(pairs), float(spearmanr(measured, predicted).statistic))
-
-
-def ranking_lines(order: Rankings) -> list[str]:
-    """The orders in words, one sentence a line."""
-    lines = [
-        f"rank correlation (Spearman), {one.name}, {one.points} points: "
-        + ("no order" if one.spearman is None else f"{one.spearman:.2f}")
-        for one in order.rankings
+    ranked: list[dict[str, Any]] = []
+    for name, pairs in [*((f"all engines, {name}", pairs) for name, pairs in of_several), *of_one]:
+        if len(pairs) < _LEAST:
+            continue
+        figures = [point.metrics[HEADLINE] for point, _ in pairs], [one.throughput for _, one in pairs]
+        # Of figures that are all alike there is no order.
+        alike = any(len(set(its)) == 1 for its in figures)
+        spearman = None if alike else float(spearmanr(*figures).statistic)
+        ranked.append({"name": name, "points": len(pairs), "spearman": spearman})
+    best = [
+        {
+            "name": name,
+            "measured": max(pairs, key=lambda pair: pair[0].metrics[HEADLINE])[0].engine,
+            "predicted": max(pairs, key=lambda pair: pair[1].throughput)[0].engine,
+        }
+        for name, pairs in of_several
     ]
-    for best in order.best_engine:
-        verdict = "right" if best.right else f"wrong: {best.predicted} is predicted"
-        lines.append(f"best engine, {best.name}: {best.measured} measured, {verdict}")
+    return {"rankings": ranked, "best_engine": best}
+
+
+def ranking_lines(order: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[str]:
+    """Return the orders of `rankings` in words, one sentence a line."""
+    lines = [
+        f"rank correlation (Spearman), {one['name']}, {one['points']} points: "
+        + ("no order" if one["spearman"] is None else f"{one['spearman']:.2f}")
+        for one in order["rankings"]
+    ]
+    for best in order["best_engine"]:
+        measured, predicted = best["measured"], best["predicted"]
+        verdict = "right" if measured == predicted else f"wrong: {predicted} is predicted"
+        lines.append(f"best engine, {best['name']}: {measured} measured, {verdict}")
     return lines

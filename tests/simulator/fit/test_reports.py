@@ -65,12 +65,12 @@ def test_errors_count_what_is_predicted_not_to_run(tmp_path):
     )
     gone = Predicted({}, failure="out_of_memory")
     found = errors(points, [told(1100), told(4000), gone, gone, told(500)])
-    assert found.points == 3
-    assert found.throughput == pytest.approx(1.0)
-    assert found.coverage == pytest.approx(1 / 3)
-    assert (found.failures, found.invented) == ({"measured": 2, "predicted": 1}, (points[2].label,))
-    assert found.times["TTFT"] == pytest.approx(0.1)
-    assert found.times["TPOT"] is None
+    assert found["points"] == 3
+    assert found["throughput"] == pytest.approx(1.0)
+    assert found["coverage"] == pytest.approx(1 / 3)
+    assert (found["failures"], found["invented"]) == ({"measured": 2, "predicted": 1}, [points[2].label])
+    assert found["times"]["TTFT"] == pytest.approx(0.1)
+    assert found["times"]["TPOT"] is None
     assert "failures to start: 1 of 2 predicted" in "\n".join(error_lines(found))
 
 
@@ -86,10 +86,10 @@ def test_order_is_judged_at_one_load_for_all_engines_and_for_each(tmp_path):
     points = own_points(tmp_path, throughputs)
     failed = Predicted({}, failure="bad_argument")
     found = rankings(points, [told(900), told(1800), told(1700), told(1750), told(2500), failed])
-    everything, sglang = found.rankings
-    assert (everything.points, sglang.points) == (5, 4)
-    assert sglang.spearman == pytest.approx(0.8)
-    assert everything.spearman == pytest.approx(0.3)
-    (best,) = found.best_engine
-    assert (best.measured, best.predicted, best.right) == ("sglang", "vllm", False)
+    everything, sglang = found["rankings"]
+    assert (everything["points"], sglang["points"]) == (5, 4)
+    assert sglang["spearman"] == pytest.approx(0.8)
+    assert everything["spearman"] == pytest.approx(0.3)
+    (best,) = found["best_engine"]
+    assert (best["measured"], best["predicted"]) == ("sglang", "vllm")
     assert "wrong: vllm is predicted" in "\n".join(ranking_lines(found))
