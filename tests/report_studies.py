@@ -6,7 +6,7 @@ import dataclasses
 from pathlib import Path
 
 from autotune.outputs.report import StudyRecord
-from autotune.study.recommendation import MatrixCell, MatrixRow, Verdict
+from autotune.study.recommendation import MatrixCell, MatrixRow, StudyCost, Verdict
 from autotune.trial import Command, Configuration, Failure, FailureKind, Launch, Metrics, Role
 from tests import small_study
 from tests.small_study import BASELINE, WINNER, choice, metrics
@@ -25,7 +25,8 @@ def everything(folder: Path) -> StudyRecord:
         )
         for name, row in outcome.workloads.items()
     }
-    outcome = outcome.model_copy(update={"workloads": rows, "matrix": _matrix()})
+    cost = StudyCost(node_hours=1.17, gpu_hours=9.36, gpu_hour_price=None, cost=None, paid_back_after_hours=2.3)
+    outcome = outcome.model_copy(update={"workloads": rows, "matrix": _matrix(), "study_cost": cost})
     return StudyRecord(small_study.spec(), launches, outcome, folder)
 
 

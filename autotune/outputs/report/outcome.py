@@ -66,7 +66,6 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
         parts += [f"{what} ({text.plain(choice.engine)} {choice.engine_version}):", _command(choice)]
     parts += [text.plain(line) for line in words.promises(outcome)] + [_command(one) for one in outcome.alternatives]
     parts += filter(None, [text.plain(words.conclusion(outcome)), text.plain(words.remaining(outcome))])
-    parts.append(text.plain(" ".join(words.money(outcome))))
     failures = (row.result.failure for row in study.launches if row.trial.role is Role.BASELINE)
     if outcome.baseline is None and (failure := next(filter(None, failures), None)):
         parts.append(f"The baseline failed with {words.failed(failure)}: {text.plain(redact.text(failure.message))}")
@@ -117,24 +116,14 @@ def _facts(study: StudyRecord) -> text.Facts:
 
 
 def predictions(study: StudyRecord) -> list[str]:
-    """Tabulate prediction and measurement of each command of the study that is verified."""
+    """List prediction and measurement of each command of the study that is verified."""
     outcome, verified = study.recommendation, study.spec.verifies
     if verified is None or not outcome.predictions:
         return []
-    rows = [
-        (
-            one.role,
-            text.code(redact.text(one.command)),
-            text.number(one.predicted.value),
-            text.interval(one.predicted.interval90),
-            text.number(one.measured.value) if one.measured else one.failure or "–",
-            text.percent(one.predicted.error_percent),
-        )
-        for one in outcome.predictions
-    ]
-    headings = ("It was", "Command", "Predicted", "90 % interval", outcome.label.capitalize(), "Error")
+    told = zip(words.predictions(outcome), outcome.predictions, strict=True)
+    lines = [f"- {text.plain(line)} {text.code(redact.text(one.command))}" for line, one in told]
     what = f"{text.title(study.spec.objective)}, as study {text.code(verified.study)} predicted it ({verified.label})"
-    return [f"{what}. The error is what was predicted over what was measured.", text.table(headings, rows, "  rrrr")]
+    return [f"{what}. The error is what was predicted over what was measured.", "\n".join(lines)]
 
 
 def comparison(study: StudyRecord) -> list[str]:
@@ -142,33 +131,32 @@ def comparison(study: StudyRecord) -> list[str]:
     outcome, spec, objective = study.recommendation, study.spec, study.spec.objective
     if not outcome.workloads:
         return []
-    rows = [
-        (
-            text.code(name),
-            text.number((row.baseline or {}).get(objective)),
-            text.number((row.recommended or {}).get(objective)),
-            text.percent(row.gain_percent),
-        )
-        for name, row in outcome.workloads.items()
-    ]
+
+    def row(heading: str, name: str, old: object, new: object, last: str, change: str) -> dict[str, str]:
+        return {heading: name, "Baseline": text.number(old), "Recommended": text.number(new), last: change}
+
+    sides = {name: (both.baseline or {}, both.recommended or {}) for name, both in outcome.workloads.items()}
+    rows = []
+    for name, (before, after) in sides.items():
+        gain = text.percent(outcome.workloads[name].gain_percent)
+        rows.append(row("Workload", text.code(name), before.get(objective), after.get(objective), "Gain", gain))
     goals = [choice.objective if choice else None for choice in (outcome.baseline, outcome.recommended)]
     if weighted := next((goal for goal in goals if goal and goal.workload not in outcome.workloads), None):
-        name = f"weighted geometric mean, {text.code(weighted.workload)}"
-        before, after = (text.number(goal.value if goal else None) for goal in goals)
-        rows.append((name, before, after, text.percent(outcome.gain_percent)))
+        name, gain = f"weighted geometric mean, {text.code(weighted.workload)}", text.percent(outcome.gain_percent)
+        old, new = (goal.value if goal else None for goal in goals)
+        rows.append(row("Workload", name, old, new, "Gain", gain))
     parts = [
         f"{text.title(objective)}. Means over the launches that count; a positive gain is better; – was not measured.",
-        text.table(("Workload", "Baseline", "Recommended", "Gain"), rows, " rrr"),
+        text.table(rows, " rrr"),
     ]
     asked = (objective, *([spec.pareto] if spec.pareto else []), *(slo.metric for slo in spec.slos))
-    for name, row in outcome.workloads.items():
-        both = [row.baseline or {}, row.recommended or {}]
+    for name, (before, after) in sides.items():
         lines = []
         for metric in dict.fromkeys((*SHOWN, *asked, *COSTS)):
-            old, new = (side.get(metric) for side in both)
+            old, new = before.get(metric), after.get(metric)
             if old is not None or new is not None:
-                lines.append((text.title(metric), text.number(old), text.number(new), text.change(old, new)))
-        parts += [f"### {text.code(name)}", text.table(("Metric", "Baseline", "Recommended", "Change"), lines, " rrr")]
+                lines.append(row("Metric", text.title(metric), old, new, "Change", text.change(old, new)))
+        parts += [f"### {text.code(name)}", text.table(lines, " rrr")]
     return parts
 
 
@@ -178,20 +166,17 @@ def matrix(study: StudyRecord) -> list[str]:
     if len(study.spec.workloads) < 2 or not outcome.matrix:
         return []
     names = study.spec.workloads
-    rows = [
-        (
-            f"{row.role}, {row.engine} {text.code(row.fingerprint)}{words.marked(outcome, row.fingerprint)}",
-            *(_cell(row.workloads.get(name)) for name in names),
-        )
-        for row in outcome.matrix
-    ]
+    rows = []
+    for row in outcome.matrix:
+        who = f"{row.role}, {row.engine} {text.code(row.fingerprint)}{words.marked(outcome, row.fingerprint)}"
+        rows.append({"Configuration": who, **{text.code(name): _cell(row.workloads.get(name)) for name in names}})
     note = (
         f"{text.title(study.spec.objective)}: the mean, the gain over the baseline, and its 95 % interval; the best "
         "mean of each workload is bold. SLOs are those of the first workload."
     )
-    table = text.table(("Configuration", *map(text.code, names)), rows, " " + "r" * len(names))
     lost = words.trade_off(outcome)
-    parts = [note, table, text.plain(f"The recommended configuration {lost}.") if lost else ""]
+    parts = [note, text.table(rows, " " + "r" * len(names))]
+    parts += [text.plain(f"The recommended configuration {lost}.")] if lost else []
     for row in outcome.matrix:
         best = [text.code(name) for name, cell in row.workloads.items() if cell.best]
         if best and (outcome.recommended is None or row.fingerprint != outcome.recommended.fingerprint):
@@ -237,7 +222,6 @@ def front(study: StudyRecord) -> list[str]:
     )
     parts = [note]
     goals = (text.title(points[0].objective.metric), text.title(points[0].second.metric))
-    headings = ("Point", "Configuration", *(("In flight",) if loads else ()), *goals, "Launches", "Evidence")
     chosen = outcome.recommended.fingerprint if outcome.recommended else ""
     for engine in dict.fromkeys(point.engine if loads else "" for point in points):
         mine = [point for point in points if engine in ("", point.engine)]
@@ -247,11 +231,12 @@ def front(study: StudyRecord) -> list[str]:
             name = f"{names[point.fingerprint]}{' (recommended)' if point.fingerprint == chosen else ''}"
             who = f"{point.engine} {point.engine_version} {text.code(point.fingerprint)}"
             who += words.marked(outcome, point.fingerprint)
-            load = ("–" if point.concurrency is None else str(point.concurrency),) if loads else ()
-            figures = (*load, _goal(point.objective), _goal(point.second), str(point.objective.repeats))
-            rows.append((name, who, *figures, point.label))
+            row = {"Point": name, "Configuration": who}
+            row |= {"In flight": text.number(point.concurrency)} if loads else {}
+            row |= dict(zip(goals, map(_goal, (point.objective, point.second)), strict=True))
+            rows.append({**row, "Launches": str(point.objective.repeats), "Evidence": point.label})
         parts += [f"### {text.plain(engine)}"] if engine else []
-        parts.append(text.table(headings, rows, "  rrrr" if loads else "  rrr"))
+        parts.append(text.table(rows, "  rrrr" if loads else "  rrr"))
         for fingerprint, point in {point.fingerprint: point for point in mine}.items():
             parts += [f"Point {names[fingerprint]}:", _command(point)]
     return parts
@@ -275,20 +260,25 @@ def curves(study: StudyRecord) -> list[str]:
     both = (workload.baseline, workload.recommended) if workload else ()
     rows = [{r["concurrency"]: r for r in (side or {}).get(CURVE, ()) if "concurrency" in r} for side in both]
     beside = [name for name in _BESIDE if name != pair.metric and any(name in m for r in rows for m in r.values())]
-    headings = ["In flight", "Baseline", "Recommended", "Gain", "95 % interval"]
-    headings += [f"{text.title(name)}: baseline, recommended" for name in beside]
     body = []
     for point in pair.points:
-        values = (text.number(point.baseline), text.number(point.recommended))
-        gain = (text.percent(point.gain_percent), text.percents(point.ci95))
-        more = [", ".join(text.number(side.get(point.concurrency, {}).get(name)) for side in rows) for name in beside]
-        body.append((str(point.concurrency), *values, *gain, *more))
+        row = {
+            "In flight": str(point.concurrency),
+            "Baseline": text.number(point.baseline),
+            "Recommended": text.number(point.recommended),
+            "Gain": text.percent(point.gain_percent),
+            "95 % interval": text.percents(point.ci95),
+        }
+        for name in beside:
+            values = (text.number(side.get(point.concurrency, {}).get(name)) for side in rows)
+            row[f"{text.title(name)}: baseline, recommended"] = ", ".join(values)
+        body.append(row)
     theirs, mine = pair.launches
     parts = [
         f"{text.title(pair.metric)} on {text.code(pair.workload)} with so many requests in flight, on the servers "
         f"of the finals: {text.count(theirs, 'launch', 'launches')} of the baseline, {mine} of the recommended "
         f"command. A gain counts where it exceeds the noise from launch to launch ({pair.noise_percent:.1f} %).",
-        text.table(headings, body, "r" * len(headings)),
+        text.table(body, "r" * (5 + len(beside))),
     ]
     if said := words.crossing(outcome):
         parts.append(f"**{said}**")
@@ -308,12 +298,18 @@ def contributions(study: StudyRecord) -> list[str]:
     """Tabulate the gain of each setting of the winner."""
     rows = []
     for row in study.recommendation.contributions:
-        change = (text.code(text.scalar(row.from_)), text.code(text.scalar(row.to)))
-        gain = "needed to start" if row.needed_to == "start" else text.percent(row.gain_percent)
-        odds = "–" if row.odds is None else f"{100 * row.odds:.0f} %{', a coin toss' if row.coin_toss else ''}"
         needed = f"needed to {row.needed_to}; " if row.needed_to not in (None, "start") else ""
-        on = text.plain(needed + row.measured_on)
-        rows.append((text.code(row.knob), *change, gain, text.percents(row.ci95), odds, on))
+        rows.append(
+            {
+                "Setting": text.code(row.knob),
+                "Without it": text.code(text.scalar(row.from_)),
+                "In this command": text.code(text.scalar(row.to)),
+                "Gain": "needed to start" if row.needed_to == "start" else text.percent(row.gain_percent),
+                "95 % interval": text.percents(row.ci95),
+                "Odds": "–" if row.odds is None else f"{100 * row.odds:.0f} %{', a coin toss' * row.coin_toss}",
+                "Measured on": text.plain(needed + row.measured_on),
+            }
+        )
     if not rows:
         return []
     note = (
@@ -322,10 +318,9 @@ def contributions(study: StudyRecord) -> list[str]:
     )
     if any(row.coin_toss for row in study.recommendation.contributions):
         note += " A coin toss stays only for want of launches: the command without it was not launched often enough."
-    headings = ("Setting", "Without it", "In this command", "Gain", "95 % interval", "Odds", "Measured on")
     chosen = study.recommendation.recommended
     shown = [Configuration(chosen.engine, chosen.config)] if chosen else []
-    return [note, text.table(headings, rows, "   rrr"), *layouts(study, shown)]
+    return [note, text.table(rows, "   rrr"), *layouts(study, shown)]
 
 
 def inert(study: StudyRecord) -> list[str]:

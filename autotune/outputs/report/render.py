@@ -12,7 +12,7 @@ from typing import Literal
 
 from markdown_it import MarkdownIt
 
-from autotune.outputs.report import StudyRecord, answers, outcome, pictures, setup, tables, text
+from autotune.outputs.report import StudyRecord, outcome, pictures, setup, tables, text
 from autotune.outputs.report.pictures import DARK, LIGHT, Part, Picture
 from autotune.study.recommendation import Verdict
 from autotune.trial import Evidence
@@ -132,7 +132,7 @@ _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] =
     ("How fast for each user, and how much for all?", (pictures.speed,)),
     ("Front of {objective} against {second}", (outcome.front,)),
     ("Is the gain more than chance?", (pictures.finals, tables.finals)),
-    ("Are the answers still right?", (answers.section,)),
+    ("Are the answers still right?", (tables.answers,)),
     ("What does each setting add?", (pictures.contributions, outcome.contributions)),
     ("What did nothing", (outcome.inert,)),
     ("Before and after", (outcome.comparison,)),
@@ -142,6 +142,7 @@ _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] =
     ("What failed, and what would help?", (tables.failures,)),
     ("Nodes", (tables.nodes,)),
     ("Launches", (tables.launches,)),
+    ("What did the study cost?", (setup.hours,)),
     ("What the engines made of it", (tables.resolutions,)),
     ("Setup", (setup.setup,)),
     ("What the numbers do not say", (setup.limits,)),
@@ -187,7 +188,7 @@ def _markdown(parts: Iterable[Part]) -> str:
 
 def _as_text(part: Part) -> str:
     if isinstance(part, text.Facts):
-        return text.table(list(part.rows), [list(part.rows.values())])
+        return text.table([part.rows])
     if isinstance(part, Picture):
         image = f"![{text.plain(part.question)}]({PICTURES}/{part.name}.svg)"
         return f"{part.told}\n\n{image}" if part.told else image

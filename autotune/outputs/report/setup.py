@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+from collections import Counter
 from contextlib import suppress
 from itertools import chain
 
@@ -11,7 +12,7 @@ from autotune import redact
 from autotune.errors import BadInput
 from autotune.loadgen.loads import described, typed
 from autotune.loadgen.workloads import load_workload
-from autotune.outputs.report import StudyRecord, text
+from autotune.outputs.report import StudyRecord, text, words
 from autotune.search import objective
 from autotune.simulator.resolve_command import knobs_read, resolve_command
 from autotune.space.context import Context
@@ -21,6 +22,13 @@ from autotune.study.tracking_uri import is_server, shown, tracking_uri, ui_comma
 from autotune.study.user_library import library_of
 from autotune.trial import Evidence, State
 
+_PHASES = {
+    "launch": "making the command, its process or container",
+    "ready": "weights, graphs, until it answers",
+    "warmup": "requests that do not count",
+    "load": "the measurement",
+    "stop": "until the GPUs are free",
+}
 _CLOCK = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: " as recorded"}
 
 
@@ -60,13 +68,12 @@ def setup(study: StudyRecord) -> list[str]:
         "Sampler, seed, noise": f"{spec.sampler}, seed {spec.seed}, {noise}",
     }
     notes = "\n".join(f"- {text.plain(redact.text(note))}" for note in spec.notes)
-    table = text.table(("What", "Value"), [row for row in rows.items() if row[1] or row[0] == "Engines searched"])
-    headings = ("Workload", "What is sent, and how", "Requests", "Mean input tokens", "Mean output tokens")
-    loads = text.table(headings, [_load(study, name) for name in spec.workloads], "  rrr")
+    table = text.table([{"What": k, "Value": value} for k, value in rows.items() if value or k == "Engines searched"])
+    loads = text.table([_load(study, name) for name in spec.workloads], "  rrr")
     return [table, notes, "Workloads, with what the client counted:", loads]
 
 
-def _load(study: StudyRecord, name: str) -> tuple[str, ...]:
+def _load(study: StudyRecord, name: str) -> dict[str, str]:
     """Return a workload's row: its requests and arrivals, and what the first launch counted that answered it."""
     said = "–"
     with suppress(BadInput):  # a file that is gone, or a name of a library of one's own
@@ -81,14 +88,31 @@ def _load(study: StudyRecord, name: str) -> tuple[str, ...]:
     complete = (launch.result.metrics for launch in study.launches if launch.result.state is State.COMPLETE)
     metrics = next((metrics[name] for metrics in complete if name in metrics), {})
     done = metrics.get("completed")
-    totals = [metrics.get(f"total_{side}_tokens") if done else None for side in ("input", "output")]
-    means = (text.number(total / done) if total is not None and done else "–" for total in totals)
-    return text.code(name), said, f"{done:,.0f}" if done else "–", *means
+    row = {"Workload": text.code(name), "What is sent, and how": said, "Requests": f"{done:,.0f}" if done else "–"}
+    for side in ("input", "output"):
+        total = metrics.get(f"total_{side}_tokens")
+        row[f"Mean {side} tokens"] = text.number(total / done if total is not None and done else None)
+    return row
 
 
 def _aim(spec: StudySpec) -> str:
     several = " (weighted geometric mean)" if len(objective.weights(spec)) > 1 else ""
     return f"{text.code(objective.on_workloads(spec))}{several}"
+
+
+def hours(study: StudyRecord) -> list[str]:
+    """Split the node-hours of the study's cost by phase; launches side by side share them by the seconds they took."""
+    spent, seconds = study.recommendation.study_cost, Counter[str]()
+    for launch in study.launches:
+        seconds.update(launch.result.times_s)
+    if spent is None or not seconds.total():
+        return []
+    rows = []
+    for phase, doing in _PHASES.items():
+        if share := seconds[phase] / seconds.total():
+            what = {"Phase": f"{phase} ({doing})", "Node-hours": f"{share * spent.node_hours:,.2f}"}
+            rows.append({**what, "Share": f"{100 * share:.1f} %"})
+    return [text.plain(" ".join(words.money(study.recommendation))), text.table(rows, " rr")]
 
 
 def limits(study: StudyRecord) -> list[str]:

@@ -25,9 +25,15 @@ def engines(study: StudyRecord) -> list[str]:
         engine = launch.trial.configuration.engine
         changed = text.knobs(differing(launch, usual[engine])) or "its reference configuration"
         changed += words.marked(study.recommendation, launch.trial.configuration.fingerprint)
-        rows.append((f"{engine} {launch.trial.engine_version}", text.number(value), str(count), changed))
-    best = "Best configuration, where it differs from the reference"
-    table = text.table(("Engine", text.title(study.spec.objective), "Launches", best), rows, " rr")
+        rows.append(
+            {
+                "Engine": f"{engine} {launch.trial.engine_version}",
+                text.title(study.spec.objective): text.number(value),
+                "Launches": str(count),
+                "Best configuration, where it differs from the reference": changed,
+            }
+        )
+    table = text.table(rows, " rr")
     excluded = [f"- **{text.plain(e.engine)}**: {text.plain(e.reason)}" for e in study.recommendation.excluded]
     left_out = ["Not searched:", "\n".join(excluded)] if excluded else []
     shown = [launch.trial.configuration for launch, _, _ in best_per_engine(study)]
@@ -47,9 +53,9 @@ def finals(study: StudyRecord) -> list[str]:
         each = ", ".join(f"{text.number(achieved(study.spec, row))} (#{row.trial.number})" for row in group)
         spread = f"{stdev(values) / mean(values) * 100:.1f} %" if len(values) > 1 and mean(values) else "–"
         who = f"{who} {text.code(fingerprint)}{words.marked(study.recommendation, fingerprint)}"
-        rows.append((who, each, text.number(average(values)), spread))
-    headings = ("Configuration", "Each launch", "Mean", "Spread (standard deviation)")
-    return [text.table(headings, rows, "  rr")]
+        row = {"Configuration": who, "Each launch": each, "Mean": text.number(average(values))}
+        rows.append({**row, "Spread (standard deviation)": spread})
+    return [text.table(rows, "  rr")]
 
 
 def finalists(study: StudyRecord) -> list[tuple[str, str, list[Launch]]]:
@@ -98,28 +104,30 @@ def launches(study: StudyRecord) -> list[str]:
         knobs = "reference" if made == usual[made.engine].trial.configuration else text.knobs(changed)
         knobs += words.marked(study.recommendation, made.fingerprint)
         value = achieved(study.spec, launch)
-        share = f"{value / best * 100:.0f} %" if value is not None and best else "–"
-        held = ("–" if n is None else f"{n:,}" for n in (result.kv_cache_tokens, result.longest_request_tokens))
-        head = (str(launch.trial.number), launch.trial.role.value, made.engine, knobs)
-        rows.append((*head, text.number(value), share, *held, _state(study, launch)))
-    headings = ("#", "Role", "Engine", "Knobs other than the reference's", text.title(study.spec.objective))
-    told = ("Of the best", "KV cache (tokens of a replica)", "Longest request (tokens)", "State")
+        row = {
+            "#": str(launch.trial.number),
+            "Role": launch.trial.role.value,
+            "Engine": made.engine,
+            "Knobs other than the reference's": knobs,
+            text.title(study.spec.objective): text.number(value),
+            "Of the best": f"{value / best * 100:.0f} %" if value is not None and best else "–",
+            "KV cache (tokens of a replica)": text.number(result.kv_cache_tokens),
+            "Longest request (tokens)": text.number(result.longest_request_tokens),
+            "State": result.state.value,
+        }
+        if result.failure is not None:
+            row["State"] += f": {words.failed(result.failure)}"
+        elif result.state is State.INVALID:
+            row["State"] = "invalid measurement"
+        elif broken := broken_slos(study.spec, launch):
+            row["State"] = f"breaks {text.plain('; '.join(broken))}"
+        rows.append(row)
     known = []
     for engine, launch in usual.items():
         own = {name: value for name, value in launch.trial.configuration.knobs.items() if name in varied[engine]}
         known.append(f"- {engine} (launch {launch.trial.number}): {text.knobs(own) or 'nothing differs'}")
     note = "Reference of each engine, the knobs in which its launches differ:" if known else ""
-    return [text.table((*headings, *told), rows, "r   rrrr"), note, "\n".join(known)]
-
-
-def _state(study: StudyRecord, launch: Launch) -> str:
-    result = launch.result
-    if result.failure is not None:
-        return f"{result.state.value}: {words.failed(result.failure)}"
-    broken = broken_slos(study.spec, launch) if result.state is State.COMPLETE else []
-    if broken:
-        return f"breaks {text.plain('; '.join(broken))}"
-    return "invalid measurement" if result.state is State.INVALID else result.state.value
+    return [text.table(rows, "r   rrrr"), note, "\n".join(known)]
 
 
 def failures(study: StudyRecord) -> list[str]:
@@ -143,12 +151,16 @@ def nodes(study: StudyRecord) -> list[str]:
     shares = study.recommendation.nodes
     if not shares:
         return []
-    baseline = f"Baseline: {text.title(study.spec.objective)}"
-    headings = ("Node", "Launches", baseline, "Against the others", "Corrected by")
-    rows = []
-    for share in shares:
-        off = (text.percent(share.difference_percent), text.percent(share.offset_percent))
-        rows.append((text.code(share.node), str(share.launches), text.number(share.baseline), *off))
+    rows = [
+        {
+            "Node": text.code(share.node),
+            "Launches": str(share.launches),
+            f"Baseline: {text.title(study.spec.objective)}": text.number(share.baseline),
+            "Against the others": text.percent(share.difference_percent),
+            "Corrected by": text.percent(share.offset_percent),
+        }
+        for share in shares
+    ]
     note = (
         "The baseline ran on every node. A difference beyond noise is corrected in the search. A configuration and the "
         "baseline are compared by launches on the same node, whatever it is like."
@@ -163,7 +175,7 @@ def nodes(study: StudyRecord) -> list[str]:
     if disturbed := sorted(_disturbed(study)):
         names = " and ".join(map(text.code, disturbed))
         told = f"What ran side by side on {names} counts for nothing; launches were made one at a time from there on."
-    return [note, text.table(headings, rows, " rrrr"), told or "No node differs from the others beyond noise."]
+    return [note, text.table(rows, " rrrr"), told or "No node differs from the others beyond noise."]
 
 
 def broken_slos(spec: StudySpec, launch: Launch) -> list[str]:
@@ -264,18 +276,11 @@ def capacities(study: StudyRecord) -> list[str]:
     """
     outcome, spec, parts = study.recommendation, study.spec, list[str]()
     key = spec.load_key
-    if not key:
-        return []
     unit = "in flight" if key == "concurrency" else "requests per second"
     shown = ["steady_total_token_throughput", *dict.fromkeys(slo.metric for slo in spec.slos)]
-    for name, choice in {"Recommended": outcome.recommended, "Baseline": outcome.baseline}.items():
-        own = [
-            row
-            for row in study.launches
-            if choice is not None
-            and row.trial.configuration.fingerprint == choice.fingerprint
-            and row.result.state is State.COMPLETE
-        ]
+    complete = [launch for launch in study.launches if launch.result.state is State.COMPLETE]
+    for name, choice in {"Recommended": outcome.recommended, "Baseline": outcome.baseline}.items() if key else ():
+        own = [row for row in complete if choice and row.trial.configuration.fingerprint == choice.fingerprint]
         if not own:
             continue
         launch = max(own, key=lambda row: (row.trial.role is Role.FINAL, row.trial.number))
@@ -289,11 +294,55 @@ def capacities(study: StudyRecord) -> list[str]:
                 told += f" The server died at {dead:g}."
             if (pair := metrics.get("capacity_not_monotone")) is not None:
                 told += f" Not monotone: {pair[0]:g} break a limit that {pair[1]:g} keep."
-        rows = []
-        for row in metrics.get("curve") or ():
-            per_user = 1e3 / row["mean_tpot_ms"] if row.get("mean_tpot_ms") else None
-            values = [text.number(value) for value in (*(row.get(metric) for metric in shown), per_user)]
-            rows.append((f"{row[key]:g}", *values, "yes" if row.get("kept") else "no"))
-        titles = (unit.capitalize(), *map(text.title, shown), "Output tok/s per user", "Keeps the limits")
-        parts += [f"### {name}, launch {launch.trial.number}", told, text.table(titles, rows, "r" * (len(titles) - 1))]
+        rows = [
+            {
+                unit.capitalize(): f"{row[key]:g}",
+                **{text.title(metric): text.number(row.get(metric)) for metric in shown},
+                "Output tok/s per user": text.number(1e3 / row["mean_tpot_ms"] if row.get("mean_tpot_ms") else None),
+                "Keeps the limits": "yes" if row.get("kept") else "no",
+            }
+            for row in metrics.get("curve") or ()
+        ]
+        parts += [f"### {name}, launch {launch.trial.number}", told, text.table(rows, "r" * (len(shown) + 2))]
     return parts
+
+
+_ANSWERS = {
+    "builtin": "Share of tokens that are not wrong beside the baseline's first launch, on contexts of autotune's own, "
+    "sent alone and under load. What the baseline's launches differ by themselves is ordinary.",
+    "tasks": "Share of right answers to the items of the task file. A drop fails whose 95 % interval lies below a "
+    "point.",
+    "command": "The score that the command printed. A drop of more than a point beyond its errors fails.",
+}
+
+
+def answers(study: StudyRecord) -> list[str]:
+    """Tabulate the launches whose answers were checked, with why some failed and their examples."""
+    baseline, rows, parts = study.recommendation.baseline, list[dict[str, str]](), list[str]()
+    checked = [(launch.trial, launch.result.accuracy) for launch in study.launches]
+    for trial, check in checked:
+        if check is None:
+            continue
+        own = baseline is not None and baseline.fingerprint == trial.configuration.fingerprint
+        engine = f"{trial.configuration.engine} {text.code(trial.configuration.fingerprint)}"
+        outcome = {None: "compared with" if own else "not compared", True: "passes", False: "**fails**"}
+        rows.append(
+            {
+                "#": str(trial.number),
+                "Role": trial.role.value,
+                "Configuration": "the baseline" if own else engine,
+                "Score (95 % interval)": words.score(check.kind, check.score, check.ci95),
+                "Baseline": words.score(check.kind, check.baseline, check.baseline_ci95),
+                "Threshold": words.score(check.kind, check.threshold),
+                "Outcome": outcome[check.passed],
+                "Took": text.seconds(check.seconds),
+            }
+        )
+        if check.examples:
+            parts += [f"### Launch {trial.number} answers otherwise", text.plain(f"{'; '.join(check.reasons)}.")]
+        for one in check.examples:
+            lines = (f"prompt    {one.prompt}", f"baseline  {one.baseline}", f"here      {one.finalist}")
+            parts.append(text.block(redact.text("\n".join(lines))))
+    known = [check for _, check in checked if check is not None]
+    notes = dict.fromkeys(text.plain(check.note) + "." for check in known if check.note)
+    return [_ANSWERS[known[0].kind], text.table(rows, "r  rrr r"), *notes, *parts] if known else []

@@ -20,25 +20,27 @@ class Facts:
 
 
 def printable(text: str) -> str:
-    """Text that a file in UTF-8, HTML and XML can hold: control characters and halves of pairs are replaced."""
+    """Replace what no file in UTF-8, HTML and XML can hold: control characters and halves of pairs."""
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
-def table(headings: Sequence[str], rows: Iterable[Sequence[str]], numbers: str = "") -> str:
-    """A table; `numbers` holds one letter per column, ``r`` = right-aligned. "" when there are no rows."""
-    body = [_row(row) for row in rows]
-    if not body:
+def table(rows: Sequence[Mapping[str, str]], numbers: str = "") -> str:
+    """Return a table of rows, heading to cell; "" without rows.
+
+    `numbers` holds one letter per column, ``r`` = right-aligned.
+    """
+    if not rows:
         return ""
-    marks = ["--:" if numbers[i : i + 1] == "r" else "---" for i in range(len(headings))]
-    return "\n".join([_row(headings), _row(marks), *body])
+    marks = ["--:" if numbers[i : i + 1] == "r" else "---" for i in range(len(rows[0]))]
+    return "\n".join([_row(rows[0]), _row(marks), *(_row(row.values()) for row in rows)])
 
 
-def _row(cells: Sequence[str]) -> str:
+def _row(cells: Iterable[str]) -> str:
     return "| " + " | ".join(" ".join(cell.split()).replace("\\|", "|").replace("|", "\\|") for cell in cells) + " |"
 
 
 def code(text: str) -> str:
-    """Inline code; backticks and line breaks inside are no danger."""
+    """Format inline code; backticks and line breaks inside are no danger."""
     flat = " ".join(text.split()) or " "
     longest = max((len(run) for run in re.findall(r"`+", flat)), default=0)
     ticks = "`" * (longest + 1)
@@ -47,19 +49,19 @@ def code(text: str) -> str:
 
 
 def block(text: str, language: str = "") -> str:
-    """A fenced block that nothing inside can close."""
+    """Format a fenced block that nothing inside can close."""
     longest = max((len(run) for run in re.findall(r"`{3,}", text)), default=2)
     fence = "`" * (longest + 1)
     return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
 def plain(text: str) -> str:
-    """Prose that came from elsewhere: Markdown's signs in it are shown, not obeyed."""
+    """Escape prose that came from elsewhere: Markdown's signs in it are shown, not obeyed."""
     return re.sub(r"([\\`*_\[\]<>#|~])", r"\\\1", " ".join(text.split()))
 
 
 def number(value: object) -> str:
-    """A figure with three or four telling digits; an en dash where there is none."""
+    """Format a figure with three or four telling digits; an en dash where there is none."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "–"
     if isinstance(value, int) or abs(value) >= 100_000:
@@ -69,62 +71,62 @@ def number(value: object) -> str:
 
 
 def percent(value: float | None) -> str:
-    """A signed percentage, e.g. ``+51.7 %``."""
+    """Format a signed percentage, e.g. ``+51.7 %``."""
     return "–" if value is None else f"{value:+.1f} %"
 
 
 def count(number: int, one: str, several: str) -> str:
-    """A count with its noun, e.g. ``1 launch`` or ``2 launches``."""
+    """Format a count with its noun, e.g. ``1 launch`` or ``2 launches``."""
     return f"{number} {one if number == 1 else several}"
 
 
 def percents(bounds: tuple[float, float] | None) -> str:
-    """An interval of percentages, e.g. ``-1.5 % to +2.3 %``."""
+    """Format an interval of percentages, e.g. ``-1.5 % to +2.3 %``."""
     return "–" if bounds is None else f"{percent(bounds[0])} to {percent(bounds[1])}"
 
 
 def interval(bounds: tuple[float, float] | None) -> str:
-    """An interval of a figure, e.g. ``6,000 to 7,000``; ``–`` where there is none."""
+    """Format an interval of a figure, e.g. ``6,000 to 7,000``; ``–`` where there is none."""
     return "–" if bounds is None else " to ".join(map(number, bounds))
 
 
 def change(before: object, after: object) -> str:
-    """By how many percent a metric changed."""
+    """Return by how many percent a metric changed."""
     if not isinstance(before, int | float) or not isinstance(after, int | float) or not before:
         return "–"
     return percent((after / before - 1) * 100)
 
 
 def title(metric: str) -> str:
-    """A metric's name as people say it, with its unit: ``p99_ttft_ms`` becomes ``P99 TTFT (ms)``."""
+    """Name a metric as people do, with its unit: ``p99_ttft_ms`` becomes ``P99 TTFT (ms)``."""
     name, unit = title_of(metric)
     return f"{name} ({unit})" if unit else name
 
 
 def measure(metric: str, value: float) -> str:
-    """A figure in a sentence: ``total TPS of 9,100.00 tok/s``."""
+    """Name a figure in a sentence: ``total TPS of 9,100.00 tok/s``."""
     name, unit = title_of(metric)
     name = name if name[1:2].isupper() or name[1:2].isdigit() else name[:1].lower() + name[1:]
     return f"{name} of {number(value)} {unit}".strip()
 
 
 def scalar(value: Scalar) -> str:
-    """A knob's value; None is the engine's own choice."""
+    """Format a knob's value; None is the engine's own choice."""
     return "engine decides" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def knobs(values: Mapping[str, Scalar]) -> str:
-    """``name=value`` of each, as code."""
+    """Format each as ``name=value``, as code."""
     return ", ".join(code(f"{name}={scalar(value)}") for name, value in values.items())
 
 
 def seconds(value: float) -> str:
-    """A duration in the largest unit that keeps it readable."""
+    """Format a duration in the largest unit that keeps it readable."""
     if value < 120:
         return f"{value:.0f} s"
     return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
 
 
 def time_left(seconds_left: float) -> str:
-    """The time until the budget is spent, in words."""
+    """Tell the time until the budget is spent."""
     return f"at most about {seconds(seconds_left)} left"

@@ -12,13 +12,13 @@ from autotune.loadgen.workloads import how_fixed, load_workload
 from autotune.metrics.formulas import Slo
 from autotune.metrics.steady import SHORT_S
 from autotune.metrics.table import GOODPUT, VIOLATIONS
-from autotune.outputs.report import answers, text
+from autotune.outputs.report import text
 from autotune.search.objective import maximises
 from autotune.space.context import Context
 from autotune.study.recommendation import Choice, NearestMiss, Objective, Recommendation, Verdict
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
-from autotune.trial import Configuration, Evidence, Failure, Metrics, Phase
+from autotune.trial import Configuration, Evidence, Failure, FailureKind, Metrics, Phase
 
 ACCEPTANCE = "spec_decode_acceptance_rate"
 """The metric of engines that count how many drafted tokens they accept."""
@@ -43,7 +43,7 @@ def conclusion(outcome: Recommendation) -> str:
     """Sum up the study in a few plain sentences; never more than the evidence carries."""
     lost = trade_off(outcome)
     parts = [_sentence(outcome), _few_good(outcome), gain(outcome), f"It {lost}." if lost else "", crossing(outcome)]
-    parts += [answers.sentence(outcome), _speculation(outcome), _front(outcome), short_load(outcome)]
+    parts += [_answers(outcome), _speculation(outcome), _front(outcome), short_load(outcome)]
     return " ".join(part for part in parts if part)
 
 
@@ -166,6 +166,33 @@ def on_a_node(outcome: Recommendation) -> str:
     """Return the interval of the gain by the simulator's own error, in a phrase; empty where nothing was simulated."""
     ends = outcome.gain_interval90_on_a_node
     return f"90 % interval on a real node, by the simulator's own error, {text.percents(ends)}" if ends else ""
+
+
+def _answers(outcome: Recommendation) -> str:
+    """Sum up the check of answers; empty where none was asked for."""
+    check, worse = outcome.accuracy, outcome.failures.get(FailureKind.ACCURACY.value, 0)
+    if check is None or outcome.recommended is None:
+        return ""
+    kinds = {"builtin": "agreement with the baseline", "tasks": "right answers", "command": "score"}
+    fell = (
+        f" {text.count(worse, 'launch', 'launches')} of other commands answered worse, and these fell." if worse else ""
+    )
+    if check.passed is None:
+        return f"Its answers were not compared with the baseline's: too few launches were left.{fell}"
+    if outcome.baseline is None or outcome.recommended.fingerprint == outcome.baseline.fingerprint:
+        return fell.strip()
+    mine = score(check.kind, check.recommended, check.recommended_ci95)
+    theirs, threshold = score(check.kind, check.baseline, check.baseline_ci95), score(check.kind, check.threshold)
+    return f"Its answers pass: {kinds[check.kind]} {mine}, the baseline's {theirs}, threshold {threshold}.{fell}"
+
+
+def score(kind: str, value: float | None, interval: tuple[float, float] | None = None) -> str:
+    """Return a score of a check of answers, with its interval; in percent but for a command's."""
+    if value is None:
+        return "–"
+    unit = "" if kind == "command" else " %"
+    within = f" ({interval[0]:.4g} to {interval[1]:.4g}{unit})" if interval else ""
+    return f"{value:.4g}{unit}{within}"
 
 
 def _speculation(outcome: Recommendation) -> str:
