@@ -234,10 +234,10 @@ class Sheet:
         best = max(ran, key=lambda p: (bool(history.scores(p, Role.FINAL)), self._level(p)), default=None)
         if best is None:
             return []
-        given, (price, within) = list(history.given_up(best)), self._over(winner, best)
+        given, (lead, within) = list(history.given_up(best)), self._over(winner, best)
         kinds = " and ".join(dict.fromkeys(row.kind for row in given))
         label = "gives nothing up" if mine else f"gives something up ({kinds}, as --allow takes it)"
-        figures = {"gives_up": given, "price_percent": price, "price_ci95": within}
+        figures = {"gives_up": given, "lead_percent": lead, "lead_ci95": within}
         return [Alternative(**self.choice(best).model_dump(), label=label, **figures)]
 
     def over_recipe(self) -> RecipeGain | None:

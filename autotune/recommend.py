@@ -312,12 +312,9 @@ def study_cost(
     if not gpu_hours:
         return None
     gain = _gain(spec, gain_percent, workloads) if verdict is Verdict.BETTER else 0.0
-    price = spec.gpu_hour_price
     return StudyCost(
         node_hours=timeline.node_s(launches) / 3600,
-        gpu_hours=None if spec.hardware.vendor == "cpu" else gpu_hours,
-        gpu_hour_price=price,
-        cost=None if price is None else gpu_hours * price,
+        **spec.bill(gpu_hours),
         paid_back_after_hours=gpu_hours / spec.gpus / gain if gain > 0 else None,
     )
 

@@ -409,6 +409,12 @@ class TrialResult(Evidenced):
         """True if its answers are as good as the baseline's; None where they were not compared."""
         return None if self.accuracy is None else self.accuracy.passed
 
+    def to_json(self) -> dict[str, Any]:
+        """Its part of a row: without the answers; what was checked, reserved or soiled only where it says something."""
+        told = {**asdict(self), "failure": self.failure.to_json() if self.failure else None}
+        del told["answers"]
+        return {key: value for key, value in told.items() if value or key not in ("accuracy", "gpu_ids", "quarantine")}
+
     def without_prompts(self) -> TrialResult:
         """Leave out the examples of answers, whose prompts may be private; our own prompts stay."""
         if self.accuracy is None or self.accuracy.kind == "builtin":

@@ -19,8 +19,7 @@ from typing import Any
 import yaml
 
 from autotune.accuracy.builtin import contexts
-from autotune.accuracy.check import Builtin, ScoreCommand, TaskFile, read_evidence
-from autotune.accuracy.tasks import Task
+from autotune.accuracy.check import Builtin, ScoreCommand, Task, TaskFile, read_evidence
 from autotune.cli.main import main
 from autotune.cli.spaces import space_check
 from autotune.engines import engine, names, split_command

@@ -265,8 +265,8 @@ def giving_up() -> Recommendation:
         **choice(BASELINE, 8700.0).model_dump(),
         label="gives nothing up",
         gives_up=[],
-        price_percent=4.6,
-        price_ci95=(1.2, 8.1),
+        lead_percent=4.6,
+        lead_ci95=(1.2, 8.1),
     )
     return recommendation(gives_up=[given], alternatives=[kept], gain_interval90_on_a_node=(-4.0, 160.0))
 

@@ -12,7 +12,7 @@ from autotune.backends.checked import Checked
 from autotune.errors import BadInput
 from autotune.metrics.formulas import Slo, goodput_limits, parse_goodput, summarize
 from autotune.metrics.records import RequestRecords
-from autotune.metrics.table import COSTS, DERIVED, METRICS, with_derived
+from autotune.metrics.table import COSTS, DERIVED, METRICS, Rent
 from autotune.outputs.report.words import money
 from autotune.recommend import recommend, study_cost
 from autotune.search import objective
@@ -32,29 +32,29 @@ LOAD: Metrics = {"total_token_throughput": 8000.0, "output_throughput": 3200.0, 
 
 
 def test_what_follows_from_throughput_and_latency() -> None:
-    told = with_derived(LOAD, 8, 3.6)
+    told = Rent(8, 3.6).derived(LOAD)
     assert told["total_token_throughput_per_gpu"] == 1000
     assert told["output_tokens_per_s_per_user"] == 25
     # 8 GPUs at 3.60 an hour are 0.8 cents a second.
     assert told["cost_per_million_tokens"] == pytest.approx(0.008 / 8000 * 1e6)
     assert told["cost_per_million_input_tokens"] == pytest.approx(0.008 / 4800 * 1e6)
     assert told["cost_per_million_output_tokens"] == pytest.approx(0.008 / 3200 * 1e6)
-    assert not with_derived(LOAD, 8).keys() & set(COSTS)
-    assert not with_derived(LOAD, None, 3.6).keys() & {*COSTS, "total_token_throughput_per_gpu"}
+    assert not Rent(8).derived(LOAD).keys() & set(COSTS)
+    assert not Rent(None, 3.6).derived(LOAD).keys() & {*COSTS, "total_token_throughput_per_gpu"}
     assert set(DERIVED) - METRICS.keys() == {"request_violations_percent"}
     assert all(METRICS[name].maximise is (name not in COSTS) for name in METRICS.keys() & set(DERIVED))
 
 
 @pytest.mark.parametrize("figure", [0.0, math.nan, math.inf, None, "fast", True])
 def test_nothing_follows_from_what_is_no_figure(figure: object) -> None:
-    told = with_derived(dict.fromkeys(LOAD, figure), 8, 3.6)
+    told = Rent(8, 3.6).derived(dict.fromkeys(LOAD, figure))
     assert not told.keys() & set(DERIVED)
 
 
 def test_what_was_recorded_stays_but_for_another_price() -> None:
     recorded = {**LOAD, "total_token_throughput_per_gpu": 2000.0, "cost_per_million_tokens": 9.0}
-    assert with_derived(recorded, 8)["cost_per_million_tokens"] == 9.0
-    told = with_derived(recorded, 8, 3.6)
+    assert Rent(8).derived(recorded)["cost_per_million_tokens"] == 9.0
+    told = Rent(8, 3.6).derived(recorded)
     assert (told["total_token_throughput_per_gpu"], told["cost_per_million_tokens"]) == (2000, pytest.approx(1))
 
 

@@ -31,8 +31,8 @@ from pathlib import Path
 import yaml
 
 from autotune.accuracy.asking import Answer, Token, words
-from autotune.accuracy.tasks import Interval, score
 
+Interval = tuple[float, float]
 CUTS = (0.25, 0.5, 0.75, 1.0)
 SHORT_TOKENS, LONG_TOKENS = 32, 48
 """Generated for each context."""
@@ -305,3 +305,11 @@ def _loss(nulls: Sequence[Agreement], mine: Agreement) -> float | None:
     if mean <= LOSS or (spread and t.sf((mean - LOSS) / spread, len(both) - 1) >= LOSS_LEVEL):
         return None
     return mean
+
+
+def score(marks: Sequence[bool]) -> tuple[float, Interval]:
+    """The share of right answers in percent, with its 95 % interval (Wilson)."""
+    from scipy.stats import binomtest  # a second to import
+
+    interval = binomtest(sum(marks), len(marks)).proportion_ci(0.95, method="wilson")
+    return 100 * sum(marks) / len(marks), (100 * float(interval.low), 100 * float(interval.high))

@@ -3,6 +3,14 @@
 What a check is told by a server is a JSON object (the evidence), so that it can be kept in a file and judged elsewhere.
 In a study `Gate` keeps it in the study's folder, ``accuracy/0007.json`` of launch 7, for its owner's eyes alone: the
 prompts of a task file may be private. A launch's row has what the check came to.
+
+A task file has one JSON object per line with what is asked, the known answer, and how the two are compared:
+
+    {"prompt": "17 + 25 =", "answer": "42", "match": "number"}
+
+The score is the share of right answers, in percent. Two servers answer the same items, so their difference is judged
+item by item: its interval is that of Agresti and Min for paired proportions (Stat. in Medicine 24, 2005), which holds
+its 95 % where few items differ, as they do here.
 """
 
 from __future__ import annotations
@@ -11,6 +19,7 @@ import hashlib
 import json
 import math
 import os
+import re
 import shlex
 import shutil
 import tempfile
@@ -23,13 +32,14 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import BaseModel, Field, FiniteFloat, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError, model_validator
 
-from autotune.accuracy import builtin, tasks
+from autotune.accuracy import builtin
 from autotune.accuracy.asking import AT_ONCE, Answer, NoAnswers, Token, ask, gives_logprobs
-from autotune.accuracy.builtin import contexts
-from autotune.errors import BadInput
+from autotune.accuracy.builtin import Interval, contexts, score
+from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.client.target import Target
+from autotune.loadgen.workloads.prompt_files import json_object
 from autotune.notify import silent
 from autotune.serving import ShutdownTimeouts
 from autotune.serving.process import WatchdogClient
@@ -47,6 +57,11 @@ CheckEvidence = Mapping[str, Any]
 Answered = Callable[[int], None]
 """Is called after each prompt's answer, with the number of all prompts."""
 EXAMPLES = 3
+WORST_DROP = -1.0
+"""Points: a drop fails whose interval lies below it."""
+_FORM = '{"prompt": "17 + 25 =", "answer": "42", "match": "number"}'
+_NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
+_NORMAL_95 = 1.959963984540054
 NO_LOGPROBS = (
     "the engine gives no log-probabilities, so that answers are compared by their words alone: damage of less than "
     "about 5 % of the tokens may pass"
@@ -254,11 +269,100 @@ def _end(text: str, most: int = 300) -> str:
     return text if len(text) <= most else f"… {text[-most:]}"
 
 
+class Message(BaseModel):
+    """One message of a chat."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    role: Literal["system", "user", "assistant"]
+    content: str
+
+
+class Task(BaseModel):
+    """One item of a task file; exactly one of prompt and messages."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+
+    prompt: str | None = None
+    messages: list[Message] | None = Field(default=None, min_length=1)
+    answer: str | int | float
+    match: Literal["exact", "number", "contains"]
+    max_tokens: int = Field(default=256, gt=0)
+
+    @model_validator(mode="after")
+    def _check(self) -> Task:
+        if (self.prompt is None) is (self.messages is None):
+            raise ValueError("exactly one of prompt and messages is needed")
+        if self.match == "number" and number_in(str(self.answer)) is None:
+            raise ValueError(f"match is number, but the answer {self.answer!r} holds none")
+        if self.match != "number" and not (isinstance(self.answer, str) and self.answer.strip()):
+            raise ValueError(f"match is {self.match}, so the answer must be a text that is not empty")
+        return self
+
+    @property
+    def body(self) -> dict[str, Any]:
+        """Return the body of the request."""
+        if self.messages is not None:
+            return {"messages": [one.model_dump() for one in self.messages], "max_tokens": self.max_tokens}
+        return {"prompt": self.prompt, "max_tokens": self.max_tokens}
+
+    @property
+    def question(self) -> str:
+        """The prompt, as one text."""
+        return self.prompt if self.prompt is not None else "\n".join(one.content for one in self.messages or ())
+
+    def is_right(self, text: str) -> bool:
+        """Return whether an answer is right; of its numbers the last one counts."""
+        if self.match == "number":
+            return number_in(text) == number_in(str(self.answer))
+        right = str(self.answer).strip()
+        return right in text if self.match == "contains" else text.strip() == right
+
+
+def number_in(text: str) -> float | None:
+    """The last number of a text, without its thousands separators."""
+    found = _NUMBER.findall(text)
+    return float(found[-1].replace(",", "")) if found else None
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """Read a task file; raises `BadInput` that names the line and what would be right."""
+    try:
+        lines = path.read_text(encoding="utf-8").split("\n")  # Other line breaks may stand within JSON texts.
+    except (OSError, UnicodeDecodeError) as error:
+        raise BadInput(f"--accuracy {path}: cannot be read ({error}); give a file of lines like {_FORM}") from None
+    tasks = [_task(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    if not tasks:
+        raise BadInput(f"--accuracy {path}: holds no task; write lines like {_FORM}")
+    return tasks
+
+
+def _task(path: Path, number: int, line: str) -> Task:
+    row = json_object(path, number, line, f"write a line like {_FORM}")
+    try:
+        return Task.model_validate(row)
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(str(part) for part in first["loc"] if part not in ("str", "int", "float"))
+        problem = f"{where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}"
+    raise MalformedFile(path, f"{problem}; write a line like {_FORM}", number)
+
+
+def paired_difference(before: Sequence[bool], after: Sequence[bool]) -> Interval:
+    """The 95 % interval of the difference of two scores of the same items, in points."""
+    lost = sum(one and not other for one, other in zip(before, after, strict=True)) + 0.5
+    won = sum(other and not one for one, other in zip(before, after, strict=True)) + 0.5
+    count = len(before) + 2
+    middle = (won - lost) / count
+    half = _NORMAL_95 * math.sqrt(lost + won - (won - lost) ** 2 / count) / count
+    return 100 * (middle - half), 100 * (middle + half)
+
+
 @dataclass(frozen=True, slots=True)
 class TaskFile:
     """Questions with known answers, from a file."""
 
-    tasks: Sequence[tasks.Task]
+    tasks: Sequence[Task]
     sha256: str
     kind = "tasks"
     baselines = 1
@@ -266,7 +370,7 @@ class TaskFile:
     @classmethod
     def read(cls, path: Path) -> TaskFile:
         """Read a file; raises `BadInput`."""
-        items = tasks.read_tasks(path)
+        items = read_tasks(path)
         return cls(items, hashlib.sha256(path.read_bytes()).hexdigest())
 
     def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
@@ -279,8 +383,7 @@ class TaskFile:
         return {"kind": self.kind, "sha256": self.sha256, "marks": marks, "texts": texts}
 
     def alone(self, evidence: CheckEvidence) -> Accuracy:
-        score, ci95 = tasks.score(evidence["marks"])
-        return Accuracy(self.kind, score, ci95, seconds=evidence["seconds"])
+        return Accuracy(self.kind, *score(evidence["marks"]), seconds=evidence["seconds"])
 
     def judge(
         self, baselines: Sequence[CheckEvidence], mine: CheckEvidence, again: CheckEvidence | None = None
@@ -290,12 +393,12 @@ class TaskFile:
         before = baselines[0]
         if before["sha256"] != self.sha256 or len(before["marks"]) != len(self.tasks):
             raise BadInput("the earlier answers are to other tasks: the task file has changed")
-        low, high = tasks.paired_difference(before["marks"], mine["marks"])
+        low, high = paired_difference(before["marks"], mine["marks"])
         own, result = self.alone(before), self.alone(mine)
         assert own.score is not None
         assert result.score is not None
         reasons: tuple[str, ...] = ()
-        if high < tasks.WORST_DROP:
+        if high < WORST_DROP:
             change = f"{result.score:.1f} % of {len(self.tasks)} answers are right, the baseline's {own.score:.1f} %"
             reasons = (f"{change} (95 % interval of the difference {low:+.1f} to {high:+.1f} points)",)
         lost = [i for i, right in enumerate(before["marks"]) if right and not mine["marks"][i]] if reasons else []
@@ -307,7 +410,7 @@ class TaskFile:
             result,
             baseline=own.score,
             baseline_ci95=own.ci95,
-            threshold=own.score + tasks.WORST_DROP,
+            threshold=own.score + WORST_DROP,
             passed=not reasons,
             reasons=reasons,
             examples=tuple(examples),
@@ -351,7 +454,7 @@ class ScoreCommand:
         own, result = self.alone(baselines[0]), self.alone(mine)
         assert own.score is not None
         assert result.score is not None
-        threshold = own.score + tasks.WORST_DROP * (0.01 if own.score <= 1 else 1.0)
+        threshold = own.score + WORST_DROP * (0.01 if own.score <= 1 else 1.0)
         errors = [evidence["error"] or 0.0 for evidence in (baselines[0], mine)]
         highest = result.score + 1.96 * math.hypot(*errors)
         reasons = () if highest >= threshold else (f"its score is {result.score:g}, the baseline's {own.score:g}",)

@@ -12,7 +12,6 @@ from autotune.backends.table import RecordedTable, command_writer, known_engines
 from autotune.engines import Engine
 from autotune.engines.space import EngineSpace
 from autotune.errors import BadInput
-from autotune.loadgen.loads import check_capacities
 from autotune.machine.node import node
 from autotune.metrics.table import scaled
 from autotune.notify import Watch, silent
@@ -70,7 +69,6 @@ class RecordedBundle(RecordedTable):
         # Weights of the bundle go with its workloads.
         own |= {"workloads": tuple(dict.fromkeys(options.workloads)), "weights": {}} if options.workloads else {}
         goals = with_goals(taken.model_copy(update={**own, "notes": ()}), options)
-        check_capacities(goals)
         spec = goals.model_copy(
             update={
                 "on": self.on,

@@ -14,7 +14,7 @@ from autotune.engines.translate import translate_typed
 from autotune.errors import BadInput, NothingFeasible, RefusedCommand
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.machine.node import check_gpus, node
-from autotune.metrics.table import COSTS, check_price, with_derived
+from autotune.metrics.table import COSTS, Rent
 from autotune.prepare.hub import know_model
 from autotune.simulator.node.calibration import calibration_in
 from autotune.simulator.node.memory import MEMORY_KEYS
@@ -37,8 +37,8 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
             raise BadInput(f"--concurrency {asked.concurrency}: at least 1 request must be under way")
         load = load.with_concurrency(asked.concurrency)
     resolved = _resolve(asked.engine_command, asked.engine_version, asked, library, load)
-    price, gpus = check_price(asked.gpu_hour_price), gpus_of(resolved.effective, resolved.context.gpus)
-    predicted = with_derived(prediction(resolved, load, asked.seed), gpus, price)
+    rent = Rent.of(asked, gpus_of(resolved.effective, resolved.context.gpus))
+    predicted = rent.derived(prediction(resolved, load, asked.seed))
     if asked.versus is not None:
         other = _resolve([asked.versus], asked.versus_version, asked, library, load)
         theirs = prediction(other, load, asked.seed)

@@ -18,7 +18,7 @@ from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
 from autotune.loadgen.capacity.search import check as check_search
 from autotune.loadgen.workloads import Workload, how_fixed, load_workload
 from autotune.loadgen.workloads.lengths import SessionLengths
-from autotune.metrics.table import CURVE, HEADLINE, INVALID, METRICS, PER_USER
+from autotune.metrics.table import CURVE, HEADLINE, INVALID, PER_USER
 from autotune.space.library import Library
 from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
@@ -127,7 +127,6 @@ def with_loads(
     Raises:
         BadInput: the loads contradict each other or the goals, or cannot be measured.
     """
-    check_capacities(spec)
     searched, text = spec.find_load is not None, options.ladder
     if searched and text is not None:
         raise BadInput("--ladder: the load search has a curve of its own; leave out --ladder or --find-load")
@@ -150,14 +149,6 @@ def with_loads(
     return spec.model_copy(update={"ladder": there, "notes": (*spec.notes, *notes)})
 
 
-def check_capacities(spec: StudySpec) -> None:
-    """Raise `BadInput` for a capacity among the goals that no load search finds."""
-    for metric in spec.asked.values():
-        needed, _, by = METRICS[metric].needs.partition(" ")
-        if needed == "--find-load" and (spec.find_load is None or by not in ("", spec.find_load)):
-            raise BadInput(f"{metric} is measured with --find-load {by or 'concurrency or rate'}: ask for that too")
-
-
 def check_free(name: str, library: Library) -> None:
     """Raise `BadInput` for a workload that fixes its load, so that it has no rungs."""
     if fixed := how_fixed(load_workload(name, library)):
@@ -165,18 +156,3 @@ def check_free(name: str, library: Library) -> None:
             f"{name} {fixed}, so no other concurrency can be set; a ladder needs one load that is sent all at once, "
             "such as sharegpt or random:3200:800. The loads of such a workload are measured without --ladder"
         )
-
-
-def described(spec: StudySpec) -> list[tuple[str, str]]:
-    """Describe the loads of a study beside its workloads, for a table of two columns."""
-    rows = {
-        "Ladder (in flight)": ", ".join(map(str, spec.ladder)),
-        "Load": f"raised as far as the limits are kept, by {spec.find_load}" if spec.find_load else "",
-    }
-    return [row for row in rows.items() if row[1]]
-
-
-def typed(spec: StudySpec) -> list[tuple[str, str]]:
-    """Return the options that ask for a study's loads, with their values."""
-    asked = {"ladder": ",".join(map(str, spec.ladder)), "find-load": spec.find_load or ""}
-    return [row for row in asked.items() if row[1]]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, Protocol
 
 from autotune.errors import BadInput, UnknownName
 from autotune.metrics.records import LATENCIES, STATISTICS
@@ -35,18 +35,54 @@ the objective's workload alone (``mlflow``), behind vLLM's figures in the table 
 load search (``capacity``)."""
 
 
+class Priced(Protocol):
+    """A study, or typed options: what names the price of a GPU."""
+
+    @property
+    def gpu_hour_price(self) -> float | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rent:
+    """The GPUs of a server, and the price of one for an hour, in any currency; None where unknown."""
+
+    gpus: int | None = None
+    gpu_hour_price: float | None = None
+
+    @classmethod
+    def of(cls, asked: Priced, gpus: int | None) -> Rent:
+        """Return the rent of so many GPUs; raise `BadInput` for a price that cannot be, or has no GPUs to go with."""
+        price = asked.gpu_hour_price
+        if price is not None and not (price > 0 and math.isfinite(price)):
+            raise BadInput(
+                f"--gpu-hour-price {price:g}: the price of one GPU for an hour is a number above 0, e.g. 3.20"
+            )
+        if price is not None and gpus is None:
+            raise BadInput("--gpu-hour-price needs the number of GPUs that serve: add --gpus, e.g. --gpus 8")
+        return cls(gpus, price)
+
+    def derived(self, metrics: Mapping[str, Any]) -> Metrics:
+        """Add derived metrics to the metrics of one load, and to the rows of its curve.
+
+        Recorded values stay, but for costs where a price is given. A metric that cannot be told is left out.
+        """
+        load, derived = Load(metrics, self), dict(metrics)
+        for name in DERIVED:
+            recorded = name in metrics and name not in COSTS
+            value = None if recorded else TABLE[name].derive(load)  # type: ignore[misc]
+            if value is not None:
+                derived[name] = value
+        if isinstance(rows := metrics.get(CURVE), list):
+            derived[CURVE] = [self.derived(row) for row in rows]
+        return derived
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The metrics of one load, and what derivations need besides.
-
-    Attributes:
-        gpus: of the server; None where unknown.
-        price: of one GPU for an hour, in any currency; None where unknown.
-    """
+    """The metrics of one load, and what derivations need besides."""
 
     metrics: Mapping[str, Any]
-    gpus: int | None
-    price: float | None
+    rent: Rent
 
     def positive(self, name: str) -> float:
         """A metric that may be divided by; 0 where it is missing, 0 or infinite."""
@@ -57,9 +93,9 @@ class Load:
 
     def cost(self, tokens_per_s: float) -> float | None:
         """Price of 10^6 tokens at a rate: GPUs x price / 3600 / rate x 10^6."""
-        if self.gpus is None or self.price is None or tokens_per_s <= 0:
+        if self.rent.gpus is None or self.rent.gpu_hour_price is None or tokens_per_s <= 0:
             return None
-        return self.gpus * self.price / 3600 / tokens_per_s * 1e6
+        return self.rent.gpus * self.rent.gpu_hour_price / 3600 / tokens_per_s * 1e6
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +147,7 @@ def _violations(load: Load) -> float | None:
 
 def _per_gpu(load: Load) -> float | None:
     total = load.positive(HEADLINE)
-    return total / load.gpus if load.gpus and total else None
+    return total / load.rent.gpus if load.rent.gpus and total else None
 
 
 def _per_user(load: Load) -> float | None:
@@ -195,26 +231,6 @@ def shown_in(place: Place) -> tuple[str, ...]:
     return tuple(name for name, row in TABLE.items() if place in row.shown)
 
 
-def with_derived(metrics: Mapping[str, Any], gpus: int | None, price: float | None = None) -> Metrics:
-    """Add derived metrics to the metrics of one load, and to the rows of its curve.
-
-    Recorded values stay, but for costs where a price is given. A metric that cannot be told is left out.
-
-    Args:
-        gpus: of the server; None where unknown.
-        price: of one GPU for an hour, in any currency.
-    """
-    load, derived = Load(metrics, gpus, price), dict(metrics)
-    for name in DERIVED:
-        recorded = name in metrics and name not in COSTS
-        value = None if recorded else TABLE[name].derive(load)  # type: ignore[misc]
-        if value is not None:
-            derived[name] = value
-    if isinstance(rows := metrics.get(CURVE), list):
-        derived[CURVE] = [with_derived(row, gpus, price) for row in rows]
-    return derived
-
-
 def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
     """Scale metrics to a node that is faster by a factor: rates multiplied, times divided; of a curve each row."""
     result: Metrics = {}
@@ -232,13 +248,6 @@ def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
 def counts(row: Mapping[str, Any]) -> bool:
     """True if a row of a curve is a valid measurement."""
     return not row.get(INVALID) and not row.get("client_bound")
-
-
-def check_price(price: float | None) -> float | None:
-    """Return a price; raise `BadInput` unless it is a number above 0."""
-    if price is not None and not (price > 0 and math.isfinite(price)):
-        raise BadInput(f"--gpu-hour-price {price:g}: the price of one GPU for an hour is a number above 0, e.g. 3.20")
-    return price
 
 
 def title_of(name: str) -> tuple[str, str]:

@@ -9,7 +9,7 @@ from typing import Any
 from autotune.engines import Engine, engine, recognise
 from autotune.loadgen.workloads import Workload
 from autotune.metrics.formulas import Slo
-from autotune.metrics.table import with_derived
+from autotune.metrics.table import Rent
 from autotune.simulator.node import ServerSetup, SimulatedOutcome, simulate
 from autotune.simulator.node.calibration import Calibration, calibration_of
 from autotune.simulator.node.coefficients import conditional_knobs, speed_card
@@ -131,7 +131,7 @@ def prediction(resolved: ResolvedCommand, workload: Workload, seed: int) -> dict
     unread = [] if read is None else [f"knob {name}" for name in resolved.changed_knobs() if name not in read]
     configuration = resolved.effective
     return {
-        **with_derived(outcome.metrics, gpus_of(configuration, resolved.context.gpus)),
+        **Rent(gpus_of(configuration, resolved.context.gpus)).derived(outcome.metrics),
         **dict.fromkeys(MEMORY_KEYS),  # null where a rule failed before there was a plan
         **(outcome.memory.to_json() if outcome.memory else {}),
         "failure": {"kind": failed.kind.value, "message": failed.message, "log": failed.log_excerpt}

@@ -14,7 +14,7 @@ from typing import Any
 
 from autotune.errors import BadInput, UnknownName
 from autotune.metrics.formulas import Slo, parse_goodput
-from autotune.metrics.table import GOODPUT, METRICS, check_metric, check_price
+from autotune.metrics.table import COSTS, GOODPUT, METRICS, Rent, check_metric
 from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
 
@@ -31,14 +31,13 @@ def with_goals(spec: StudySpec, options: RunOptions) -> StudySpec:
     pareto = spec.pareto if options.pareto is None else options.pareto
     weights = ",".join(f"{name}={weight!r}" for name, weight in spec.weights.items()) or None
     limits = [f"{name}:{limit!r}" for name, limit in spec.goodput.items()]
-    price = spec.gpu_hour_price if options.gpu_hour_price is None else options.gpu_hour_price
     goals: dict[str, Any] = {
         "objective": _goal(options.objective or spec.objective, "objective"),
         "weights": _weights(weights if options.weights is None else options.weights, spec.workloads),
         "pareto": None if pareto is None else _goal(pareto, "--pareto"),
         "slos": slos_of(options.slos or list(map(str, spec.slos))),
         "goodput": parse_goodput(options.goodput or limits),
-        "gpu_hour_price": check_price(price),
+        "gpu_hour_price": spec.gpu_hour_price if options.gpu_hour_price is None else options.gpu_hour_price,
     }
     asked = spec.model_copy(update=goals)
     if asked.pareto == asked.objective:
@@ -49,18 +48,23 @@ def with_goals(spec: StudySpec, options: RunOptions) -> StudySpec:
     if asked.pareto is not None and options.sampler != "gp":
         alone = f"--sampler {options.sampler} looks for the objective alone"
         notes.append(f"{alone}: the front against {asked.pareto} is that of what it came upon; gp looks for the front")
-    _check_prices(asked)
+    _check_needs(asked)
     if asked.objective == GOODPUT and not asked.goodput and not any(slo.metric.endswith("_ms") for slo in asked.slos):
         notes.append(f"without --goodput every request counts in {GOODPUT}; e.g. --goodput 'ttft:2000 tpot:50'")
     return asked.model_copy(update={"notes": (*notes, *spec.notes)})
 
 
-def _check_prices(spec: StudySpec) -> None:
-    """Raise `BadInput` for a cost without a price."""
+def _check_needs(spec: StudySpec) -> None:
+    """Raise `BadInput` for a cost without a price, or a capacity that no load search finds."""
+    Rent.of(spec, spec.gpus)
     for option, metric in spec.asked.items():
-        if METRICS[metric].needs == "--gpu-hour-price" and spec.gpu_hour_price is None:
+        needs = METRICS[metric].needs
+        if spec.lacks(needs) and metric in COSTS:
             typed = f"{option.partition(' ')[0]} {metric}"
             raise BadInput(f"{typed}: no cost can be told without a price; add --gpu-hour-price, e.g. 3.20")
+        if spec.lacks(needs):
+            by = "" if " " in needs else " concurrency or rate"
+            raise BadInput(f"{metric} is measured with {needs}{by}: ask for that too")
 
 
 def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:

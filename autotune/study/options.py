@@ -1,16 +1,22 @@
 """The options of ``autotune run``, ``verify``, ``simulate``, ``bench`` and ``calibrate`` as they were typed.
 
 A field is an option of the command line: name, type and default are the field's, flag, help and group stand in
-`option`. `autotune.cli.shared.options_of` makes click's options of them, so that a new option is one line here.
+`option`. `autotune.cli.shared.options_of` makes click's options of them, and `command_line` asks a study's question again
+by them, so that a new option is one line here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields
+import os
+import shlex
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from autotune.study.spec import StudySpec
 
 SERVE, IMPROVE, BESIDES = "What to serve", "What to improve", "What to measure besides"
 SPACE, BUDGET, PLACE, STUDY = "What may be tried", "How much", "Where launches run", "The study"
@@ -26,6 +32,8 @@ class Option:
         least, most: bounds of a whole number.
         existing: True if a path must name a file that is there.
         needs: ``launch``: means nothing where a file answers; ``search``: nor where a bundle does.
+        again: what asks for it again, of a study; None: the study's field of the same name.
+        row: heading and form of its row in a report's table of what was asked; empty: it has none of its own.
     """
 
     flag: str
@@ -35,6 +43,12 @@ class Option:
     most: int | None = None
     existing: bool = False
     needs: Literal["launch", "search"] | None = None
+    again: Callable[[StudySpec], object] | None = None
+    row: tuple[str, str] | None = None
+
+
+def _nothing(spec: StudySpec) -> None:
+    """Leave an option out where a study is asked again: others say it."""
 
 
 def option(flag: str, help: str, group: str = "", *, default: Any = None, **more: Any) -> Any:
@@ -52,28 +66,29 @@ class RunOptions:
     """
 
     # fmt: off
-    model: str = option("--model", "Hugging Face id, a folder with config.json, or a YAML file.", SERVE, default="")
-    hardware: str = option("--hw", "Hardware by name (h200, mi300x), local, or a YAML file.", SERVE, default="")
+    model: str = option("--model", "Hugging Face id, a folder with config.json, or a YAML file.", SERVE, default="", again=lambda spec: spec.model.id)
+    hardware: str = option("--hw", "Hardware by name (h200, mi300x), local, or a YAML file.", SERVE, default="", again=lambda spec: spec.hardware.name)
     gpus: int | None = option("--gpus", "GPUs to use; default: all of the node.", SERVE)
-    engines: Sequence[str] = option("--engine", "E.g. vllm, or vllm==0.32.0; repeatable. Default: all that fit.", SERVE, default=(), needs="search")
-    model_id: str | None = option("--model-id", "The model's id, when --model is a path.", SERVE)
+    engines: Sequence[str] = option("--engine", "E.g. vllm, or vllm==0.32.0; repeatable. Default: all that fit.", SERVE, default=(), needs="search", again=lambda spec: [one.name for one in spec.engines])
+    model_id: str | None = option("--model-id", "The model's id, when --model is a path.", SERVE, again=_nothing)
     workloads: Sequence[str] = option("--workload", "First: the objective's. Default: sharegpt.", IMPROVE, default=())
-    speedup: float | None = option("--speedup", "Replay trace:FILE so many times as fast. Default: 1.", IMPROVE, needs="search")
+    speedup: float | None = option("--speedup", "Replay trace:FILE so many times as fast. Default: 1.", IMPROVE, needs="search", again=_nothing)
     objective: str | None = option("--objective", "Metric to improve. Default: total_token_throughput, of the capacity if searched.", IMPROVE)
     weights: str | None = option("--weights", "Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.", IMPROVE)
     pareto: str | None = option("--pareto", "A second metric: the front of the objective against it, e.g. p99_ttft_ms.", IMPROVE)
     slos: Sequence[str] = option("--slo", "Constraint, e.g. 'p99_ttft_ms<=2000'; repeatable.", IMPROVE, default=())
-    find_load: Literal["concurrency", "rate"] | None = option("--find-load", "With --slo: raise the load as far as every limit is kept, to within 10 %.", IMPROVE, needs="search")
-    goodput: Sequence[str] = option("--goodput", "What each request must keep to be good, in ms, e.g. 'ttft:2000 tpot:50'.", IMPROVE, default=(), needs="launch")
+    find_load: Literal["concurrency", "rate"] | None = option("--find-load", "With --slo: raise the load as far as every limit is kept, to within 10 %.", IMPROVE, needs="search", row=("Load", "raised as far as the limits are kept, by {}"))
+    goodput: Sequence[str] = option("--goodput", "What each request must keep to be good, in ms, e.g. 'ttft:2000 tpot:50'.", IMPROVE, default=(), needs="launch", again=lambda spec: [f"{name}:{_word(limit)}" for name, limit in spec.goodput.items()])
     baseline: str | None = option(
         "--baseline",
         "Engine command line to beat, or recipe[:ENGINE] for the vendor's published one (replay: 'column=value,…'). "
         "Default: vLLM at its defaults on all GPUs.",
         IMPROVE,
+        again=lambda spec: f"recipe:{spec.recipe}" if spec.baseline and spec.recipe else spec.baseline,
     )
     accuracy: str | None = option("--accuracy", "Check answers: builtin, a FILE.jsonl of tasks, or 'command {url} {model}' that prints a score.", BESIDES)
-    ladder: str | None = option("--ladder", "Concurrencies at which baseline and winner are measured besides, e.g. 1,4,16,64,256.", BESIDES, needs="search")
-    gpu_hour_price: float | None = option("--gpu-hour-price", "Of one GPU: adds cost_per_million_tokens.", BESIDES)
+    ladder: str | None = option("--ladder", "Concurrencies at which baseline and winner are measured besides, e.g. 1,4,16,64,256.", BESIDES, needs="search", row=("Ladder (in flight)", "{}"))
+    gpu_hour_price: float | None = option("--gpu-hour-price", "Of one GPU: adds cost_per_million_tokens.", BESIDES, row=("Price of a GPU-hour", "{}"))
     pins: Sequence[str] = option("--set", "Pin a knob, e.g. kv_cache_dtype=bfloat16, tp=8; repeatable.", SPACE, default=(), needs="search")
     engine_args: Sequence[str] = option("--engine-arg", "Pass through, e.g. sglang='--trust-remote-code'.", SPACE, default=(), needs="launch")
     min_context: int | None = option("--min-context", "Longest request, in tokens, that must be served.", SPACE, least=1, needs="launch")
@@ -104,7 +119,7 @@ class RunOptions:
         default="local",
         needs="search",
     )
-    engine_bins: Sequence[str] = option("--engine-bin", "Where an engine is, e.g. sglang=/opt/venv/bin/python.", PLACE, default=(), needs="launch")
+    engine_bins: Sequence[str] = option("--engine-bin", "Where an engine is, e.g. sglang=/opt/venv/bin/python.", PLACE, default=(), needs="launch", again=lambda spec: {name: one.program[0] for name, one in spec.installed.items() if os.path.isabs(one.program[0])})
     images: Sequence[str] = option("--image", "For docker: ENGINE=IMAGE; default: the engine's own.", PLACE, default=(), needs="launch")
     fetch: bool = option("--fetch", "Download missing weights before the first launch; else they are refused.", PLACE, default=False, needs="search")
     api_key_env: str | None = option("--api-key-env", "For external:URL: environment variable that holds the API key.", PLACE, needs="search")
@@ -115,21 +130,61 @@ class RunOptions:
         "Coefficients of the simulated node; default: coefficients.yaml in the home folder, else the shipped ones.",
         PLACE,
         existing=True,
+        again=_nothing,
     )
-    study: str | None = option("--study", "Name of the study; default: model, hardware and time.", STUDY)
+    study: str | None = option("--study", "Name of the study; default: model, hardware and time.", STUDY, again=_nothing)
     # fmt: on
     now: datetime = field(default_factory=lambda: datetime.now(UTC))
     given: frozenset[str] = frozenset()
 
     def needing(self, *needs: str) -> list[str]:
         """List the flags of options that were typed and need a launch, or a search."""
-        asked = [(one.name, one.metadata["option"]) for one in fields(self) if "option" in one.metadata]
-        return [option.flag for name, option in asked if option.needs in needs and self.says(name)]
+        return [typed.flag for one, typed in _declared(RunOptions) if typed.needs in needs and self.says(one.name)]
 
     def says(self, name: str) -> bool:
         """Return whether an option was typed, or has another value than its default."""
         own = next(one for one in fields(self) if one.name == name)
         return name in self.given or getattr(self, name) not in (own.default, ())
+
+
+def command_line(spec: StudySpec) -> str:
+    """Return the ``autotune run`` or ``autotune verify`` that asks a study's question, secrets and all."""
+    lines = ["autotune run" if spec.verifies is None else f"autotune verify {spec.verifies.study}"]
+    for one, declared in _declared(RunOptions if spec.verifies is None else VerifyOptions):
+        for value in _typed(one, declared, spec):
+            lines.append(declared.flag if isinstance(one.default, bool) else f"{declared.flag} {shlex.quote(value)}")
+    return " \\\n  ".join(lines)
+
+
+def rows_of(spec: StudySpec) -> dict[str, str]:
+    """Return the rows of a report's table that options have of their own, by heading; none where nothing was asked."""
+    asked = ((declared.row, _typed(one, declared, spec)) for one, declared in _declared(RunOptions))
+    return {row[0]: row[1].format(*values) for row, values in asked if row and values}
+
+
+def _declared(kind: type) -> list[tuple[Field[Any], Option]]:
+    """List the fields of a class that are options."""
+    return [(one, one.metadata["option"]) for one in fields(kind) if "option" in one.metadata]
+
+
+def _typed(one: Field[Any], declared: Option, spec: StudySpec) -> list[str]:
+    """Return the values with which an option asks for a study's again, one for each time that it is typed."""
+    value = declared.again(spec) if declared.again is not None else getattr(spec, one.name)
+    if value is None or value is False:
+        return []
+    if isinstance(value, Mapping):
+        value = [f"{name}={_word(each)}" for name, each in value.items()]
+    if not isinstance(value, list | tuple):
+        return [_word(value)]
+    words = [_word(each) for each in value]
+    return words if one.default == () else [",".join(words)] * bool(words)
+
+
+def _word(value: object) -> str:
+    """Write a value as it is typed: a number as short as it can be."""
+    if isinstance(value, float):
+        return f"{value:g}" if float(f"{value:g}") == value else repr(value)
+    return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def same(name: str) -> Any:
@@ -151,7 +206,7 @@ class VerifyOptions:
     on: str | None = option(
         "--on", "process, docker, emulator or external:URL. Default: process, where the hardware is here."
     )
-    top: int = option("--top", "Commands beside the baseline.", default=3, least=1)
+    top: int = option("--top", "Commands beside the baseline.", default=3, least=1, again=_nothing)
     launches: int | None = option("--launches", "Ceiling for launches; default: each command once, and 12.", least=1)
     engine_bins: Sequence[str] = same("engine_bins")
     images: Sequence[str] = same("images")

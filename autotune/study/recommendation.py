@@ -150,6 +150,13 @@ class StudyCost(_Value):
     cost: float | None
     paid_back_after_hours: float | None
 
+    @property
+    def in_money(self) -> str:
+        """The bill in a sentence; empty where no price was named."""
+        if self.cost is None or self.gpu_hour_price is None:
+            return ""
+        return f"At {self.gpu_hour_price:.2f} per GPU-hour that is {self.cost:,.2f}."
+
 
 class Objective(_Value):
     """A goal's metric on one workload. ``ci95`` is for the mean of the repeats (fresh launches), None below two.
@@ -207,13 +214,15 @@ class Alternative(Choice):
 
     Attributes:
         label: why somebody may prefer it.
-        price_percent: what it costs: the recommended command's gain over it, with its 95 % interval.
+        lead_percent: the recommended command's gain over it, with its 95 % interval.
     """
+
+    model_config = ConfigDict(populate_by_name=True, defer_build=True)
 
     label: str
     gives_up: list[GivenUp]
-    price_percent: float
-    price_ci95: tuple[float, float] | None
+    lead_percent: float = Field(alias="price_percent")
+    lead_ci95: tuple[float, float] | None = Field(alias="price_ci95")
 
 
 class RecipeGain(_Value):

@@ -24,13 +24,13 @@ RESULTS = "results.jsonl"
 _TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
 _HELD = (BlockingIOError, PermissionError)
 """How a file system says that somebody else has a lock (flock(2); fcntl(2), by which network file systems do it)."""
-_OPTIONAL = ("servers", "gpu_ids", "quarantine", "bound_node", "ladder", "accuracy")
-"""Keys of a row that stand there only where they say something."""
+_OPTIONAL = ("servers", "bound_node", "ladder")
+"""Keys of a trial that stand in its row only where they say something."""
 
 
 def row_of(launch: Launch) -> dict[str, Any]:
     """The row of a launch, with the keys that `docs/files.md` promises."""
-    trial, failure = launch.trial, launch.result.failure
+    trial = launch.trial
     row = {
         "number": trial.number,
         "role": trial.role,
@@ -43,12 +43,10 @@ def row_of(launch: Launch) -> dict[str, Any]:
         "argv": trial.command.words,
         "workloads": trial.workloads,
         "ladder": trial.rungs,
-        **asdict(launch.result),
-        "failure": failure.to_json() if failure else None,
         "bound_node": trial.node,
     }
-    del row["answers"]
-    return {key: value for key, value in row.items() if value or key not in _OPTIONAL}
+    told = {key: value for key, value in row.items() if value or key not in _OPTIONAL}
+    return {**told, **launch.result.to_json()}
 
 
 def launch_of(row: Mapping[str, Any]) -> Launch:

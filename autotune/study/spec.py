@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import BadInput, UnknownName
 from autotune.metrics.formulas import MOST_VIOLATIONS, Slo, goodput_limits
-from autotune.metrics.table import GOODPUT, PER_USER, with_derived
+from autotune.metrics.table import GOODPUT, PER_USER, Rent
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import gpus_of
 from autotune.space.entry import parse_yaml
@@ -19,6 +19,8 @@ from autotune.trial import Configuration, Metrics, Role, Scalar
 
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
+BUILTIN = "builtin"
+"""The check of answers by our own texts."""
 AUTO = "auto"
 """As a pinned value: what the engine does by itself."""
 
@@ -171,7 +173,28 @@ class StudySpec(_Value):
 
     def derived(self, metrics: Mapping[str, Any], configuration: Configuration) -> Metrics:
         """Add what follows from the metrics of one load of a configuration's servers, costs among them."""
-        return with_derived(metrics, gpus_of(configuration, self.gpus), self.gpu_hour_price)
+        return Rent.of(self, gpus_of(configuration, self.gpus)).derived(metrics)
+
+    def bill(self, gpu_hours: float) -> dict[str, float | None]:
+        """Return GPU-hours, none of a machine without a GPU, the price of one and their cost, for a `StudyCost`."""
+        price = self.gpu_hour_price
+        cost = None if price is None else gpu_hours * price
+        return {
+            "gpu_hours": None if self.hardware.vendor == "cpu" else gpu_hours,
+            "gpu_hour_price": price,
+            "cost": cost,
+        }
+
+    def lacks(self, needs: str) -> bool:
+        """True if the option that a metric needs (`Metric.needs`) was not given, or with another value."""
+        option, _, value = needs.partition(" ")
+        given = {"": "", "--gpu-hour-price": self.gpu_hour_price, "--find-load": self.find_load}[option]
+        return given is None or value not in ("", given)
+
+    @property
+    def reference_checks(self) -> int:
+        """Launches of the baseline whose answers are wanted: agreement takes two, a score one."""
+        return 0 if self.accuracy is None else 2 if self.accuracy == BUILTIN else 1
 
     @property
     def request_limits(self) -> tuple[Slo, ...]:

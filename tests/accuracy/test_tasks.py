@@ -14,8 +14,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.accuracy.check import ScoreCommand, TaskFile, check_of, read_evidence, run_command
-from autotune.accuracy.tasks import Task, paired_difference, score
+from autotune.accuracy.builtin import score
+from autotune.accuracy.check import (
+    ScoreCommand,
+    Task,
+    TaskFile,
+    check_of,
+    paired_difference,
+    read_evidence,
+    run_command,
+)
 from autotune.errors import BadInput
 from tests.processes import alive, until
 

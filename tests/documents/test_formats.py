@@ -172,7 +172,7 @@ TASKS: dict[str, dict[str, Any]] = {
 
 @pytest.mark.parametrize("name", TASKS)
 def test_a_task_file(home: Path, name: str) -> None:
-    from autotune.accuracy.tasks import read_tasks
+    from autotune.accuracy.check import read_tasks
 
     path = home.parent / "tasks.jsonl"
     path.write_text(json.dumps(TASKS[name]) + "\n")

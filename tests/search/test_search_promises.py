@@ -82,7 +82,7 @@ def test_a_faster_command_that_was_launched_and_breaks_a_promise_is_an_alternati
     (other,) = outcome.alternatives
     assert other.config == {"dp": 4, "context": 16384, "cache": True}
     assert [row.kind for row in other.gives_up] == ["shorter-context"]
-    assert other.price_percent < -50, "the recommended command is slower"
+    assert other.lead_percent < -50, "the recommended command is slower"
     told = promises(outcome)
     assert [line.partition(" for speed")[0] for line in told if "for speed" in line] == ["It gives up nothing"]
     assert any("shorter-context" in line for line in told)

@@ -10,7 +10,7 @@ import pytest
 from search_landscapes import command_of, make_spec, opened, small
 
 from autotune.metrics.formulas import MOST_VIOLATIONS, Slo
-from autotune.metrics.table import with_derived
+from autotune.metrics.table import Rent
 from autotune.search.gp.kernels import Encoding, Kernels, Prior
 from autotune.search.history import Entry, History
 from autotune.search.plan import Plan, Stop, Wait
@@ -64,7 +64,7 @@ def test_a_goodput_of_few_requests_ends_a_study(good: float, best: float, ended:
     bad[-1] = (100 - best) / MOST_VIOLATIONS.limit
     known = Kernels(Encoding(SMALL), [Prior("physics", np.zeros(len(SMALL)), beyond=np.log(bad)[None])])
     spec = make_spec(objective="request_goodput", goodput={"ttft": 2000.0})
-    found = with_derived({"request_goodput": good / 10, "request_throughput": 10.0, "duration": 100.0}, 8)
+    found = Rent(8).derived({"request_goodput": good / 10, "request_throughput": 10.0, "duration": 100.0})
     result = TrialResult(State.COMPLETE, Evidence.SIMULATED, metrics={spec.workloads[0]: found})
     rows = [
         Launch(Trial(n, Role.SEARCH, one.configuration, one.engine_version, command_of(one), spec.workloads), result)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from contextlib import suppress
-from typing import Any
 
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.search import check as check_load_search
@@ -15,10 +13,9 @@ from autotune.loadgen.server_client import tokenizer_for
 from autotune.loadgen.workloads import Workload, load_workload, with_speedup
 from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.metrics.formulas import Slo, goodput_limits, parse_goodput
-from autotune.metrics.table import check_metric, check_price, with_derived
+from autotune.metrics.table import Rent, check_metric
 from autotune.space.library import Library
 from autotune.study.options import BenchOptions
-from autotune.trial import Metrics
 
 
 class Bench(BenchOptions):
@@ -42,13 +39,9 @@ class Bench(BenchOptions):
         return Target.parse(self.url, key)
 
     @property
-    def server(self) -> dict[str, float | None]:
-        """What a result says of the server: its GPUs, and their price."""
-        return {"gpus": self.gpus, "gpu_hour_price": self.gpu_hour_price}
-
-    def derived(self, metrics: Mapping[str, Any]) -> Metrics:
-        """Add what follows from the metrics of one load, and from the server's GPUs and their price."""
-        return with_derived(metrics, self.gpus, self.gpu_hour_price)
+    def rent(self) -> Rent:
+        """The server's GPUs, and what they cost."""
+        return Rent.of(self, self.gpus)
 
     def load_workload(self) -> Workload:
         """Return the workload by its name, sent as these options say."""
@@ -91,11 +84,8 @@ class Bench(BenchOptions):
         if self.prompts == "ids" and "chat" in self.endpoint:
             raise BadInput(f"--prompts ids: {self.endpoint} takes text; token ids go to /v1/completions")
         parse_goodput(self.goodput)
-        check_price(self.gpu_hour_price)
-        if self.gpus is not None and self.gpus < 1:
+        if self.rent.gpus is not None and self.rent.gpus < 1:
             raise BadInput(f"--gpus {self.gpus}: a server has at least 1 GPU")
-        if self.gpu_hour_price is not None and self.gpus is None:
-            raise BadInput("--gpu-hour-price needs the number of GPUs that serve: add --gpus, e.g. --gpus 8")
         if self.workers is not None and self.workers < 1:
             raise BadInput(f"--workers {self.workers}: at least one process must send the load")
         self.check_result_file()

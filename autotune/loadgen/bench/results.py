@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -43,9 +44,9 @@ def result(
 ) -> dict[str, Any]:
     """Return the result of one run or more, each under a seed of its own, ready for JSON."""
     backend = "openai-chat" if "chat" in options.endpoint else "openai"
-    whole = options.derived(to_json(runs))
+    whole = options.rent.derived(to_json(runs))
     for point in whole["points"]:
-        point["metrics"] = options.derived(point["metrics"])
+        point["metrics"] = options.rent.derived(point["metrics"])
     arrivals = [point.arrival for point in workload.points]
     ways = list(dict.fromkeys(arrival.describe() for arrival in arrivals))
     cache = CacheReport.joined([load.cache for run in runs for load in run.points]).to_json()
@@ -88,7 +89,7 @@ def result(
         # As in vLLM's: no goodput where no limit was asked for.
         "request_goodput": whole["request_goodput"] if options.slo or options.goodput else None,
         "goodput": parse_goodput(options.goodput) or None,
-        **options.server,
+        **asdict(options.rent),
         "requests_file": None,
     }
 
@@ -110,7 +111,7 @@ def searched(
     whole = result(options, workload, evidence, shown, tokenizer)
     return {
         **whole,
-        **options.derived(came.metrics),
+        **options.rent.derived(came.metrics),
         "steady_total_token_throughput": whole["steady_total_token_throughput"],
         "num_prompts": came.metrics["completed"] + came.metrics["failed"],
         "find_load": options.find_load,

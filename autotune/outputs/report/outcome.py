@@ -38,7 +38,7 @@ def opening(study: StudyRecord) -> list[str]:
 
 
 def conclusion(study: StudyRecord) -> list[str | text.Facts]:
-    """Return verdict and gain, the command, what it gives up, the alternatives with their price, and a summary."""
+    """Return verdict and gain, the command, what it gives up, the alternatives with what they cost, and a summary."""
     outcome, parts = study.recommendation, list[str | text.Facts]()
     if outcome.verdict is Verdict.UNFINISHED:
         return _so_far(study)

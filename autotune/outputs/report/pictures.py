@@ -9,7 +9,7 @@ from itertools import pairwise
 from statistics import geometric_mean
 
 from autotune import redact
-from autotune.metrics.table import CURVE, PER_GPU, PER_USER, counts, with_derived
+from autotune.metrics.table import CURVE, PER_GPU, PER_USER, Rent, counts
 from autotune.outputs.report import StudyRecord, tables, text, words
 from autotune.search.objective import achieved, best_so_far, maximises
 from autotune.study.recommendation import Choice
@@ -291,7 +291,7 @@ def _curve(launch: Launch, workload: str) -> list[tuple[float, Metrics]]:
 
 def _speeds(launch: Launch, metrics: Metrics) -> tuple[float, float] | None:
     """Return the tokens per second of a user and of a GPU; None where one is not known."""
-    derived = with_derived(metrics, launch.result.gpus)
+    derived = Rent(launch.result.gpus).derived(metrics)
     per_user, per_gpu = _figure(derived.get(PER_USER)), _figure(derived.get(PER_GPU))
     return (per_user, per_gpu) if per_user and per_gpu and launch.result.failure is None else None
 

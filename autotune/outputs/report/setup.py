@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections import Counter
 from contextlib import suppress
@@ -10,12 +9,12 @@ from itertools import chain
 
 from autotune import redact
 from autotune.errors import BadInput
-from autotune.loadgen.loads import described, typed
 from autotune.loadgen.workloads import load_workload
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.search import objective
 from autotune.simulator.resolve_command import knobs_read, resolve_command
 from autotune.space.context import Context
+from autotune.study.options import command_line, rows_of
 from autotune.study.recommendation import Verdict
 from autotune.study.spec import StudySpec
 from autotune.study.tracking_uri import is_server, shown, tracking_uri, ui_command
@@ -59,8 +58,7 @@ def setup(study: StudyRecord) -> list[str]:
         "Second goal": ", ".join(f"{text.title(goal)} on {text.code(spec.workloads[0])}" for goal in spec.goals[1:]),
         "Limits (SLOs)": ", ".join(text.code(str(slo)) for slo in spec.slos) or "none",
         "A good request keeps": ", ".join(f"{text.title(f'{n}_ms')} {limit:g}" for n, limit in spec.goodput.items()),
-        "Price of a GPU-hour": f"{spec.gpu_hour_price:g}" if spec.gpu_hour_price else "",
-        **dict(described(spec)),
+        **rows_of(spec),
         "Pinned knobs": text.knobs(spec.pins) or "none",
         "Baseline": text.code(redact.text(spec.baseline)) if spec.baseline else "the default one (launch 0)",
         "Budget": f"{spec.launches} launches" + (f", {spec.hours:g} hours" if spec.hours else ""),
@@ -179,40 +177,14 @@ def reproduction(study: StudyRecord) -> list[str]:
         where, block = f"Every run is in MLflow at <{shown(uri)}>.", []
     return [
         "The same study again:",
-        text.block(command_line(study), "bash"),
+        text.block(_asked_again(study.spec), "bash"),
         "The whole question is in `study.yaml`, every launch in `results.jsonl`, logs in `trials/`, the command as a "
         f"script in `serve.sh`. {where}",
         *block,
     ]
 
 
-def command_line(study: StudyRecord) -> str:
-    """Return the `autotune run` or `autotune verify` that asks this study's question; secrets masked."""
-    spec = study.spec
-    if spec.verifies is not None:
-        asked = f"--on {shlex.quote(spec.on)} --launches {spec.launches}"
-        return f"autotune verify {spec.verifies.study} {asked}"
-    pairs: list[tuple[str, object]] = [("model", spec.model.id), ("hw", spec.hardware.name), ("gpus", spec.gpus)]
-    pairs += [("engine", engine.name) for engine in spec.engines]
-    pairs += [("workload", name) for name in spec.workloads]
-    pairs += [("objective", spec.objective), *(("slo", slo) for slo in spec.slos)]
-    weights = ",".join(f"{name}={weight:g}" for name, weight in spec.weights.items())
-    pairs += [(name, asked) for name, asked in (("weights", weights), ("pareto", spec.pareto)) if asked]
-    goodput = " ".join(f"{name}:{limit:g}" for name, limit in spec.goodput.items())
-    besides = {"goodput": goodput, "gpu-hour-price": spec.gpu_hour_price}
-    pairs += [*((name, asked) for name, asked in besides.items() if asked), *typed(spec)]
-    pairs += [("baseline", f"recipe:{spec.recipe}" if spec.recipe else spec.baseline)] if spec.baseline else []
-    pairs += [("set", f"{knob}={text.scalar(value) if value is not None else ''}") for knob, value in spec.pins.items()]
-    pairs += [("engine-arg", f"{engine}={argument}") for engine, argument in spec.engine_args.items()]
-    named = {name: here.program[0] for name, here in spec.installed.items() if os.path.isabs(here.program[0])}
-    pairs += [("engine-bin", f"{name}={program}") for name, program in named.items()]
-    pairs += [("launches", spec.launches), *([("hours", f"{spec.hours:g}")] if spec.hours else [])]
-    pairs += [("image", f"{engine}={image}") for engine, image in spec.images.items()]
-    sources = ("api_key_env", "api_key_file", "hf_token_file")
-    pairs += [(name.replace("_", "-"), source) for name in sources if (source := getattr(spec, name)) is not None]
-    pairs += [("on", spec.on), ("executor", spec.executor), ("sampler", spec.sampler)]
-    pairs += [("space", spec.space)] if spec.space else []
-    pairs += [("noise", f"{spec.noise:g}"), ("seed", spec.seed)]
-    lines = ["autotune run", *(f"--{name} {shlex.quote(str(value))}" for name, value in pairs)]
+def _asked_again(spec: StudySpec) -> str:
+    """Return the command line that asks a study's question, secrets masked."""
     passed_through = chain.from_iterable(map(shlex.split, spec.engine_args.values()))
-    return redact.text(" \\\n  ".join(lines), redact.secrets_in(list(passed_through), {}))
+    return redact.text(command_line(spec), redact.secrets_in(list(passed_through), {}))

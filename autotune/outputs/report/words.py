@@ -92,8 +92,8 @@ def promises(outcome: Recommendation) -> list[str]:
         for one in outcome.gives_up
     ] or [nothing]
     for other in outcome.alternatives:
-        over = text.percent(other.price_percent)
-        within = f", 95 % interval {text.percents(other.price_ci95)}" if other.price_ci95 else ""
+        over = text.percent(other.lead_percent)
+        within = f", 95 % interval {text.percents(other.lead_ci95)}" if other.lead_ci95 else ""
         facts = (text.count(other.objective.repeats, "launch", "launches"), served(other))
         lines.append(
             f"The best command that {other.label} reaches {_value(outcome, other.objective)} "
@@ -370,8 +370,7 @@ def money(outcome: Recommendation) -> list[str]:
     whose = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: ", as recorded"}.get(outcome.evidence, "")
     of_gpus = "" if cost.gpu_hours is None else f" ({_hours(cost.gpu_hours)} GPU-hours)"
     lines = [f"The study took {_hours(cost.node_hours)} node-hours{whose}{of_gpus}."]
-    if cost.cost is not None and cost.gpu_hour_price is not None:
-        lines.append(f"At {cost.gpu_hour_price:.2f} per GPU-hour that is {cost.cost:,.2f}.")
+    lines += filter(None, [cost.in_money])
     if cost.paid_back_after_hours is not None:
         lines.append(
             f"Its gain has paid for it after {_hours(cost.paid_back_after_hours)} hours of serving at full load."

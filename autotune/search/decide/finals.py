@@ -10,7 +10,7 @@ favours neither.
 Control runs launch the baseline again during the search. One is due every `EVERY` launches of the whole study, on the
 node that has not had the baseline for longest, and on a node that may be slow.
 
-With ``--accuracy`` launches of the finals are asked for answers, the baseline's first: what its launches differ by
+Where answers are checked, launches of the finals are asked for them, the baseline's first: what its launches differ by
 themselves is what a finalist may differ. A finalist is asked once. One that fails is laid to its settings: to a value
 that is marked as lossy before all others, to none that a launch with right answers had. Candidates that share the
 cause are put to the test after all others.
@@ -35,7 +35,6 @@ EVERY = 10
 """Launches after which the baseline is due again."""
 CHANGE_ERROR_RATE = 0.01
 """How often a steady node is said to have changed, two-sided."""
-BUILTIN = "builtin"
 _LOSSY, _OTHER, _CHANCE = 1.0, 0.1, 0.1
 """Odds of a cause before anything is known: a value marked as lossy, any other, and what is no setting's fault."""
 _SUSPECT = 0.5
@@ -247,11 +246,6 @@ def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int
     return counts
 
 
-def baselines_wanted(spec: StudySpec) -> int:
-    """Launches of the baseline whose answers are wanted: agreement takes two, a score one."""
-    return 0 if spec.accuracy is None else 2 if spec.accuracy == BUILTIN else 1
-
-
 def wants_answers(spec: StudySpec, trial: Trial, baseline: str, launches: Sequence[Launch]) -> bool:
     """Tell whether a launch is asked for answers.
 
@@ -260,18 +254,18 @@ def wants_answers(spec: StudySpec, trial: Trial, baseline: str, launches: Sequen
         launches: finished before.
     """
     fingerprint = trial.configuration.fingerprint
-    checks = (one.result.accuracy for one in launches if one.trial.configuration.fingerprint == fingerprint)
-    done = [check for check in checks if check is not None]
+    mine = (one.result for one in launches if one.trial.configuration.fingerprint == fingerprint)
+    done = [result for result in mine if result.answers_checked]
     if fingerprint == baseline:
         roles = (Role.BASELINE, Role.CONTROL, Role.FINAL)
-        return trial.role in roles and len(done) < baselines_wanted(spec)
-    return spec.accuracy is not None and trial.role is Role.FINAL and all(check.passed is None for check in done)
+        return trial.role in roles and len(done) < spec.reference_checks
+    return spec.reference_checks > 0 and trial.role is Role.FINAL and all(one.answers_right is None for one in done)
 
 
 def lacks_baseline(history: History) -> bool:
     """Tell whether the baseline's answers are too few to compare a finalist's with."""
     asked = [e for e in history.at(history.candidates.baseline) if e.answered or e.pending]
-    return len(asked) < baselines_wanted(history.spec)
+    return len(asked) < history.spec.reference_checks
 
 
 def suspected(history: History, position: int) -> bool:
