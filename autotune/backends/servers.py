@@ -32,7 +32,7 @@ from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.serving.command import with_known_ports
 from autotune.serving.ports import NoFreePort
 from autotune.serving.preflight import Node
-from autotune.serving.process import ProcessLauncher, launch_all
+from autotune.serving.process import ProcessLauncher, launch_replicas
 from autotune.serving.secrets import read_secret
 from autotune.serving.server import Server
 from autotune.serving.weights import missing_for
@@ -296,7 +296,10 @@ class LaunchingBackend(ServerBackend):
         token = read_secret(None, run.spec.hf_token_file, "--hf-token")
         launcher = self.launcher(run.shutdown, {} if token is None else {"HF_TOKEN": token}, run.ports)
         card = with_known_ports(kind.card, kind.table(trial.engine_version).flags)
-        return launch_all(launcher, self.start_command(trial, card, run), folder, card)
+        command = self.start_command(trial, card, run)
+        if command.servers:
+            return launch_replicas(launcher, command, folder, card)
+        return launcher.launch(command, folder, card)
 
     def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
         """The command that is started for a trial; its own but for what is of this machine alone."""

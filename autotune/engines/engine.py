@@ -307,8 +307,7 @@ def accepted(
     of_model = context.model.engines.get(engine.name)
     used: dict[str | None, set[str]] = {}
     for name, knob in engine.card.knobs.items():
-        cases = knob.default if isinstance(knob.default, list) else []
-        used[name] = {name}.union(names(knob.active), _names(knob.emit), *(names(case.when) for case in cases))
+        used[name] = {name}.union(names(knob.active), _names(knob.emit), *(names(case.when) for case in knob.cases))
     used[None] = _names([*(of_model.always if of_model else []), *engine.card.always])
     left, counts = list(configurations), Counter[str]()
     for part, depends in used.items():

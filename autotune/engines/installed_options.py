@@ -83,15 +83,14 @@ def as_measured(engine: Engine, text: str) -> tuple[Engine, str]:
     number are left out (``0.17.post1.dev (pytorch backend)``). Raises `BadInput` where the text begins with no version.
     """
     word = (text.split() or [""])[0].strip().removeprefix("v").rstrip(".")
+    known = engine.known_version(word)
+    if known is not None and (_PREFIX.fullmatch(word) or Version(known) == Version(word)):
+        return engine, known
     try:
-        wanted = Version(word)
+        version = str(Version(word))
     except InvalidVersion as error:
         raise BadInput(f"{text!r} is no version of {engine.name}; write it as the engine tells it") from error
-    same = [known for known in engine.card.versions if Version(known) == wanted]
-    begun = [known for known in engine.card.versions if Version(known).release[: len(wanted.release)] == wanted.release]
-    if same or (begun and _PREFIX.fullmatch(word)):
-        return engine, (same or begun)[-1]
-    return engine.installed(engine.program, engine.table(str(wanted))), str(wanted)
+    return engine.installed(engine.program, engine.table(version)), version
 
 
 def _asked(engine: Engine, installed: Installation) -> Any:

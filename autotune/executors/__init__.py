@@ -159,12 +159,10 @@ def _keeps_failing(results: Sequence[TrialResult]) -> bool:
     # A measurement that does not count has metrics: that server ran.
     if len(latest) < _IN_A_ROW or any(r.metrics for r in latest):
         return False
-    return all(r.state is State.INVALID for r in latest) or (not any(r.metrics for r in results) and _alike(latest))
-
-
-def _alike(results: Sequence[TrialResult]) -> bool:
-    """Tell whether servers ended with the same words, none of which any pattern knows."""
-    failures = [r.failure for r in results if r.failure is not None and r.failure.unexplained]
-    # Process numbers, addresses and times differ between launches.
+    if all(r.state is State.INVALID for r in latest):
+        return True
+    # Servers that ended with the same words, none of which any pattern knows, and none that ever ran. Process numbers,
+    # addresses and times differ between launches.
+    failures = [r.failure for r in latest if r.failure is not None and r.failure.unexplained]
     words = {re.sub(r"0x[0-9a-f]+|[0-9]+", "", failure.log_excerpt) for failure in failures}
-    return len(failures) == len(results) and len(words) == 1
+    return not any(r.metrics for r in results) and len(failures) == len(latest) and len(words) == 1

@@ -232,19 +232,19 @@ class Reader:
         """Parse the cell of a launch that failed: a kind and perhaps a message, or words of a log."""
         if text.lower() in _RAN:
             raise self.refuse(f"failure is {text!r}; leave the cell empty where the launch ran", line)
-        if (engine, text) not in self._failures:
-            self._failures[engine, text] = self._parse_failure(engine, text)
-        return self._failures[engine, text]
-
-    def _parse_failure(self, engine: str, text: str) -> Failure:
+        if (engine, text) in self._failures:
+            return self._failures[engine, text]
         head, _, message = text.partition(":")
         kind = _KINDS.get(re.sub(r"[\s-]+", "_", head.strip().lower()))
         if kind is not None:
-            return Failure(kind, message.strip() or f"The table says {kind.value}, and nothing else.")
-        if (failure := failure_in(text, self._patterns.get(engine, LogPatterns(())))) is not None:
-            return failure
-        common = next((kind for pattern, kind in _COMMON if pattern.search(text)), FailureKind.CRASHED)
-        return Failure(common, text, text[:_EXCERPT_CHARACTERS])
+            failure = Failure(kind, message.strip() or f"The table says {kind.value}, and nothing else.")
+        elif (found := failure_in(text, self._patterns.get(engine, LogPatterns(())))) is not None:
+            failure = found
+        else:
+            common = next((kind for pattern, kind in _COMMON if pattern.search(text)), FailureKind.CRASHED)
+            failure = Failure(common, text, text[:_EXCERPT_CHARACTERS])
+        self._failures[engine, text] = failure
+        return failure
 
     @cached_property
     def _patterns(self) -> dict[str, LogPatterns]:

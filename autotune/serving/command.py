@@ -8,21 +8,11 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 
 from autotune.errors import BadInput
-from autotune.serving.processes import MARKER
 from autotune.space.schema import EngineCard
 from autotune.space.serving import Serving
 from autotune.study.home import expanded
-from autotune.trial import Command
 
 LOG_NAME = "server.log"
-
-
-def server_environment(command: Command, serving: Serving, marker: str) -> dict[str, str]:
-    """Merge the inherited environment, the engine's for launched servers, the command's own, and the marker."""
-    # setproctitle, with which engines name their workers, overwrites the environment block that holds the marker,
-    # unless it is told not to (https://github.com/dvarrazzo/py-setproctitle, SPT_NOENV).
-    ours = {"SPT_NOENV": "1", MARKER: marker}
-    return {**os.environ, **serving.environment, **command.env, **ours}
 
 
 def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) -> tuple[str, ...]:

@@ -78,7 +78,13 @@ class ContainerServer(ProcessServer):
     def _explain_exit(self, code: int) -> Failure:
         state = json.loads(self._inspect("{{json .State}}") or "{}")
         if code in _NOT_THE_ENGINE:
-            return self._docker_failure(code, str(state.get("StartedAt", "0001")))
+            in_log = known_failure(self.log, LogPatterns(docker_card().failures), self.log_offset)
+            if in_log is not None:
+                return in_log
+            started = self._first_pid or not str(state.get("StartedAt", "0001")).startswith("0001")
+            failure = unknown_exit(self.log, code, "The container" if started else "Docker", self.log_offset)
+            message = failure.message if started else f"The container did not start. {failure.message}"
+            return replace(failure, kind=FailureKind.INFRASTRUCTURE, message=message)
         if state.get("OOMKilled"):
             message = (
                 f"{self.title} ended because its container used up the machine's memory (OOMKilled, exit code "
@@ -86,17 +92,7 @@ class ContainerServer(ProcessServer):
             )
             return Failure(FailureKind.OUT_OF_MEMORY, message)
         # The shell's way to say that a signal ended it.
-        signal_or_code = 128 - code if 128 < code < 192 else code
-        return super()._explain_exit(signal_or_code)
-
-    def _docker_failure(self, code: int, started_at: str) -> Failure:
-        in_log = known_failure(self.log, LogPatterns(docker_card().failures), self.log_offset)
-        if in_log is not None:
-            return in_log
-        started = self._first_pid or not started_at.startswith("0001")
-        failure = unknown_exit(self.log, code, "The container" if started else "Docker", self.log_offset)
-        message = failure.message if started else f"The container did not start. {failure.message}"
-        return replace(failure, kind=FailureKind.INFRASTRUCTURE, message=message)
+        return super()._explain_exit(128 - code if 128 < code < 192 else code)
 
     def _end(self) -> StopReport:
         report, request = super()._end(), self._request

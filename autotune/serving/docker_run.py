@@ -93,11 +93,8 @@ def _fitting(card: EngineCard, hardware: HardwareCard) -> list[ContainerImage]:
 
 def newest_image(card: EngineCard, hardware: HardwareCard) -> tuple[str, str] | None:
     """Return the newest known version that has an image, and its image; None where there is none."""
-    for version in reversed(card.versions):
-        entry = image_of(card, hardware, version)
-        if entry is not None:
-            return version, entry.image.replace("{version}", version)
-    return None
+    images = ((version, image_of(card, hardware, version)) for version in reversed(card.versions))
+    return next(((version, one.image.replace("{version}", version)) for version, one in images if one), None)
 
 
 def in_container(
@@ -124,12 +121,9 @@ def in_container(
     settings = [f"HF_HOME={docker.models}", *docker.variables, *own]
     place = ["--workdir", FILES_FOLDER] if command.files else []
     entry = [] if own_entrypoint(card, hardware, image) else ["--entrypoint="]
-    words = [*_each("--volume", mounts), *_each("--env", dict.fromkeys(settings)), *place, *entry, image]
-    return replace(command, argv=argv, container=(*DOCKER_RUN, *options, *words))
-
-
-def _each(option: str, values: Iterable[str]) -> list[str]:
-    return [word for value in values for word in (option, value)]
+    named = [("--volume", mount) for mount in mounts] + [("--env", setting) for setting in dict.fromkeys(settings)]
+    words = [word for option in named for word in option]
+    return replace(command, argv=argv, container=(*DOCKER_RUN, *options, *words, *place, *entry, image))
 
 
 def own_entrypoint(card: EngineCard, hardware: HardwareCard, image: str) -> bool:
@@ -208,7 +202,8 @@ def fetch_images(images: Sequence[str], notify: Notify) -> None:
     """
     check_docker()
     for image in dict.fromkeys(images):
-        if _ask("image", "inspect", "--format", "{{.Id}}", image).returncode == 0:
+        asking = ("image", "inspect", "--format", "{{.Id}}", image)
+        if ask_docker(docker_program(), asking, os.environ, _ANSWER_S).returncode == 0:
             continue
         notify(f"pulling {image}, which may take many minutes")
         last = ""
@@ -243,8 +238,8 @@ def version_in(image: str, distributions: Sequence[str]) -> str:
     if match:
         return match[1]
     fetch_images([image], silent)
-    asking = ("--entrypoint", "python3", image, "-c", VERSION_SCRIPT, *distributions)
-    done = _ask("run", "--rm", "--network", "none", *asking, limit_s=120.0)
+    asking = ("run", "--rm", "--network", "none", "--entrypoint", "python3", image, "-c", VERSION_SCRIPT)
+    done = ask_docker(docker_program(), (*asking, *distributions), os.environ, 120.0)
     version = told_version(done.stdout)
     if version is None:
         why, wanted = _last_line(done.stderr) or f"exit code {done.returncode}", " or ".join(distributions)
@@ -253,10 +248,6 @@ def version_in(image: str, distributions: Sequence[str]) -> str:
             "use a tag that names the version"
         )
     return version.partition("+")[0]
-
-
-def _ask(*arguments: str, limit_s: float = _ANSWER_S) -> subprocess.CompletedProcess[str]:
-    return ask_docker(docker_program(), arguments, os.environ, limit_s)
 
 
 def _last_line(text: str) -> str:

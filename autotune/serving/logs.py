@@ -16,7 +16,7 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 from autotune.serving.watchdog import END_BYTES
@@ -79,17 +79,12 @@ def read_head(path: Path, offset: int = 0) -> str:
 
 def _split(blocks: Iterable[bytes]) -> Iterator[str]:
     rest = b""
-    for block in blocks:
+    for block in chain(blocks, [b"\n"]):
         *lines, rest = re.split(rb"[\r\n]+", rest + block)
-        yield from (_clean(line) for line in lines if line)
+        for line in filter(None, lines):
+            yield _ANSI.sub("", line[:_LINE_CHARACTERS].decode("utf-8", errors="replace")).strip()
         # A line without end must not grow without bound.
         rest = rest[:_LINE_CHARACTERS]
-    if rest:
-        yield _clean(rest)
-
-
-def _clean(line: bytes) -> str:
-    return _ANSI.sub("", line[:_LINE_CHARACTERS].decode("utf-8", errors="replace")).strip()
 
 
 class Progress:

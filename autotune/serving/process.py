@@ -20,11 +20,11 @@ from typing import ClassVar
 from autotune.child import IMPORT_FOLDER
 from autotune.errors import BadInput
 from autotune.serving import ShutdownTimeouts, StopReport
-from autotune.serving.command import absolute_paths, find_program, prepare_folder, server_environment, with_serving
+from autotune.serving.command import absolute_paths, find_program, prepare_folder, with_serving
 from autotune.serving.logs import Progress, known_failure, last_line, log_problem, patterns_of, unknown_exit
 from autotune.serving.ports import LOOPBACK, PortLease, foreign_listener, is_free, lease_port
 from autotune.serving.preflight import VISIBLE
-from autotune.serving.processes import Membership, end
+from autotune.serving.processes import MARKER, Membership, end
 from autotune.serving.secrets import api_key_of, masked, resolve_references, secret_values
 from autotune.serving.server import PATHS, Replicas, Server
 from autotune.serving.watchdog import Request, finish_log
@@ -268,7 +268,10 @@ class ProcessLauncher:
         """
         asked, command, folder = command, resolve_references(command, os.environ), folder.absolute()
         marker = uuid.uuid4().hex
-        environment = {**server_environment(command, card.serving, marker), **self.environment}
+        # setproctitle, with which engines name their workers, overwrites the environment block that holds the marker,
+        # unless it is told not to (https://github.com/dvarrazzo/py-setproctitle, SPT_NOENV).
+        ours = {"SPT_NOENV": "1", MARKER: marker, **self.environment}
+        environment = {**os.environ, **card.serving.environment, **command.env, **ours}
         front, argv, engine_environment = self._command(command, environment, folder, card)
         log = prepare_folder(folder, command.files)
         secrets = secret_values(asked, command, environment)
@@ -306,13 +309,11 @@ class ProcessLauncher:
         return [], [program, *absolute_paths(command.argv[1:], command.files)], environment
 
 
-def launch_all(launcher: ProcessLauncher, command: Command, folder: Path, card: EngineCard) -> Server:
-    """Start every server of a command; raises as `ProcessLauncher.launch` does, with none of them left.
+def launch_replicas(launcher: ProcessLauncher, command: Command, folder: Path, card: EngineCard) -> Replicas:
+    """Start the several servers of a command; raises as `ProcessLauncher.launch` does, with none of them left.
 
     Each but the first has a folder of its own in the trial's: ``server-1`` and so on.
     """
-    if not command.servers:
-        return launcher.launch(command, folder, card)
     servers: list[Server] = []
     try:
         for number, own in enumerate(command.servers):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.entry import in_range
@@ -52,10 +52,7 @@ def default_of(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
     """Return the knob's default; of several cases the first that holds. None when no case holds."""
     if not isinstance(knob.default, list):
         return knob.default
-    for case in knob.default:
-        if _holds(case, scope, version):
-            return cast("Scalar", fill_value(case.value, scope))
-    return None
+    return next((fill_value(case.value, scope) for case in knob.default if _holds(case, scope, version)), None)
 
 
 def search_values(knob: Knob, scope: Mapping[str, Any], version: str) -> tuple[Scalar, ...]:

@@ -72,16 +72,11 @@ def in_range(version: str, versions: str) -> bool:
 
 def _holds(bound: Specifier, version: Version) -> bool:
     exact = bound.operator == "===" or Version(bound.version.removesuffix(".*")).is_prerelease
-    return bound.contains(version if exact else release_of(version), prereleases=True)
-
-
-def release_of(version: Version) -> Version:
-    """Return the release that a release candidate or development build leads to; another version itself."""
-    if not version.is_prerelease:
-        return version
-    # A post release of a candidate still leads to the release itself.
-    post = "" if version.post is None or version.pre is not None else f".post{version.post}"
-    return Version(version.base_version + post)
+    if version.is_prerelease and not exact:
+        # A post release of a candidate still leads to the release itself.
+        post = "" if version.post is None or version.pre is not None else f".post{version.post}"
+        version = Version(version.base_version + post)
+    return bound.contains(version, prereleases=True)
 
 
 class Entry(BaseModel):

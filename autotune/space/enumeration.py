@@ -11,7 +11,7 @@ from autotune.space.context import Context, default_of, search_values
 from autotune.space.expression import evaluate, names
 from autotune.space.fingerprint import Normaliser
 from autotune.space.promises import GivenUp, Promised
-from autotune.space.schema import EngineCard, Knob, Rule, Values
+from autotune.space.schema import EngineCard, Rule, Values
 from autotune.trial import Configuration, Scalar
 
 Item = TypeVar("Item")
@@ -134,7 +134,8 @@ class _Walk:
         self.rules_at = self._at_last(sorted(rules, key=lambda row: bool(set(self.order) & set(row[1]))))
         self.effects_at = self._at_last((effect, names(effect.when)) for effect in normaliser.effects)
         self.conditional_at = self._at_last(
-            ((name, knob), _told_by(name, knob)) for name, knob in normaliser.conditional
+            ((name, knob), {name}.union(names(knob.active), *(names(case.when) for case in knob.cases)))
+            for name, knob in normaliser.conditional
         )
 
     def _at_last(self, items: Iterable[tuple[Item, Collection[str]]]) -> list[list[Item]]:
@@ -150,9 +151,9 @@ class _Walk:
             return (self.pins[name],)
         knob = self.card.knobs[name]
         conditions = [entry.when for entry in knob.search if isinstance(entry, Values)]
-        if isinstance(knob.default, list) and len(conditions) == len(knob.search):
+        if len(conditions) == len(knob.search):
             # Where no case holds, the default is tried.
-            conditions += [case.when for case in knob.default]
+            conditions += [case.when for case in knob.cases]
         if any(names(text) & set(self.order) for text in conditions):
             return None
         return search_values(knob, self.context.scope({}), self.context.version)
@@ -212,9 +213,3 @@ class _Walk:
         self.seen.add(key)
         knobs = dict(zip(self.order, key, strict=True))
         self.result.configurations.append(Configuration(self.card.engine, knobs))
-
-
-def _told_by(name: str, knob: Knob) -> set[str]:
-    """Return the names that tell whether a knob has no effect and is not at its default."""
-    cases = knob.default if isinstance(knob.default, list) else []
-    return {name}.union(names(knob.active), *(names(case.when) for case in cases))

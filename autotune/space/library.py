@@ -38,11 +38,17 @@ def check(
 
     Returns the files that are valid; raises `MalformedFile` naming file and line at the first that is not.
     """
-    files = [*_files(path or spaces_root()), *(() if path else engine_cards())]
+    root = path or spaces_root()
+    if not root.exists():
+        raise BadInput(f"{root}: no such file or folder")
+    files = [root] if root.is_file() else sorted(file for kind in KINDS for _, file in documents(root, kind))
+    if not files:
+        raise BadInput(f"{root}: none of the folders {', '.join(KINDS)} with *.yaml files is in it, no */engine.yaml")
+    files += () if path else engine_cards()
     if engines:
         library = Library()
         cards = {library.engine(name).engine for name in engines}
-        named = [*documents(path or spaces_root(), "engines"), *((card.stem, card) for card in engine_cards())]
+        named = [*documents(root, "engines"), *((card.stem, card) for card in engine_cards())]
         files = [file for name, file in named if name.lower() in cards and file in files]
     known = {**SCHEMAS, **(schemas or {})}
     for file in files:
@@ -55,18 +61,6 @@ def check(
         elif isinstance(document, Narrowing):
             _ = Library(files=(file,)).narrowed
     return files
-
-
-def _files(path: Path) -> Iterator[Path]:
-    if path.is_file():
-        yield path
-        return
-    if not path.is_dir():
-        raise BadInput(f"{path}: no such file or folder")
-    files = sorted(file for kind in KINDS for _, file in documents(path, kind))
-    if not files:
-        raise BadInput(f"{path}: none of the folders {', '.join(KINDS)} with *.yaml files is in it, no */engine.yaml")
-    yield from files
 
 
 def _check_cases(path: Path, card: EngineCard) -> None:

@@ -141,6 +141,6 @@ def given_up_by(
 def _names(knob: Knob) -> set[str]:
     """Return the names in a knob's ``gives_up``, and in the conditions of the default that it refers to."""
     texts = [text for mark in knob.gives_up for text in (mark.when, mark.keeps)]
-    texts += [case.when for case in knob.default] if isinstance(knob.default, list) else []
+    texts += [case.when for case in knob.cases]
     used = {name for text in texts for name in names(text)}
     return used.union(*(template_names(mark.what) for mark in knob.gives_up))

@@ -108,6 +108,11 @@ class Knob(Entry):
     gives_up: list[GiveUp] = []
     source: str = ""
 
+    @property
+    def cases(self) -> list[Case]:
+        """Return the cases of a default that depends on other names; none of one value."""
+        return self.default if isinstance(self.default, list) else []
+
     def exists_in(self, version: str) -> bool:
         """Return whether a version has the knob; where it has not, the knob keeps its default."""
         return self.since is None or in_range(version, f">={self.since}")
@@ -118,8 +123,7 @@ class Knob(Entry):
             return f"known values: {', '.join('null' if v is None else str(v) for v in self.choices)}"
         if self.minimum is None and self.maximum is None:
             return None
-        defaults = [case.value for case in self.default] if isinstance(self.default, list) else [self.default]
-        if value is None and None in defaults:
+        if value is None and None in ([case.value for case in self.cases] or [self.default]):
             return None
         low = "" if self.minimum is None else f" of at least {self.minimum:g}"
         high = "" if self.maximum is None else f" of at most {self.maximum:g}"

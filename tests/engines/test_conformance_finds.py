@@ -38,7 +38,7 @@ MISTAKES = [
     ("reason: llama.cpp keeps at most 256 sequences; set --parallel to at most that", 'reason: ""', "rules_say_why"),
     ("name: four-slots", "name: two-slots", "commands_are_the_golden_ones"),
     ("search: [128, 512]", "search: [128, 256]", "defaults_and_good_starts_are_searched"),
-    (EFFECT, GROWING, "a_fingerprint_depends_on_content_alone"),
+    (EFFECT, GROWING, "a_command_says_what_the_configuration_is"),
 ]
 
 

@@ -13,7 +13,7 @@ import pytest
 from autotune.errors import BadInput
 from autotune.serving import StartupTimeouts
 from autotune.serving.ports import is_free
-from autotune.serving.process import ProcessLauncher, among_visible, launch_all
+from autotune.serving.process import ProcessLauncher, among_visible, launch_replicas
 from autotune.serving.server import Server
 from autotune.trial import Command
 from tests.processes import until
@@ -30,7 +30,7 @@ def token(monkeypatch: pytest.MonkeyPatch) -> str:
 
 def several(folder: Path, count: int, command: Command) -> Server:
     servers = tuple({"CUDA_VISIBLE_DEVICES": str(i)} for i in range(count))
-    return launch_all(ProcessLauncher(GRACE), replace(command, servers=servers), folder, CARD)
+    return launch_replicas(ProcessLauncher(GRACE), replace(command, servers=servers), folder, CARD)
 
 
 def test_all_serve_on_their_own_ports_and_gpus_and_all_end(tmp_path: Path, token: str) -> None:

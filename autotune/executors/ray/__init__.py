@@ -341,17 +341,15 @@ class RayExecutor:
 
     def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
         while True:
-            while self._has_room() and (trial := ask()) is not None:
+            self._refresh()
+            while self._pool.has_room(self._least) and (trial := ask()) is not None:
                 self._start(trial)
+                self._refresh()
             if not self._running and not self._finished:
                 if not self._pool.used and ask() is not None:
                     raise CannotGoOn("No node is left that trials could run on.")
                 return
             yield self._next_finished()
-
-    def _has_room(self) -> bool:
-        self._refresh()
-        return self._pool.has_room(self._least)
 
     def _next_finished(self) -> Launch:
         while not self._finished:
@@ -446,7 +444,14 @@ class RayExecutor:
         self._report_waiting()
         while self._lost:
             self._retry(self._lost.pop(0))
-        self._reassign()
+        waiting = [task for task in self._running.values() if task.waiting_since_s is not None]
+        if waiting:
+            self._refresh()
+        for task in waiting:
+            # Ray would have those wait for ever that wait for a node which is gone.
+            if task.node.node_id not in self._pool.present_ids:
+                self._forget(task)
+                self._start(task.trial, task.tries, avoid=task.node.name)
         error = self._tune.error
         if isinstance(error, ray.exceptions.RayError):
             raise head_is_gone(error) from error
@@ -466,17 +471,6 @@ class RayExecutor:
                     f"launch {task.trial.number} still waits for {task.gpus} GPUs of node {task.node.name}: other "
                     "work on the Ray cluster may have them (`ray status` tells)"
                 )
-
-    def _reassign(self) -> None:
-        """Start trials elsewhere that wait for a node that is gone, which Ray would have them do for ever."""
-        waiting = [task for task in self._running.values() if task.waiting_since_s is not None]
-        if not waiting:
-            return
-        self._refresh()
-        for task in waiting:
-            if task.node.node_id not in self._pool.present_ids:
-                self._forget(task)
-                self._start(task.trial, task.tries, avoid=task.node.name)
 
     def _retry(self, key: str) -> None:
         """Try a trial again whose process or node is gone and whose result did not come; else count it as failed."""
@@ -514,7 +508,3 @@ class RayExecutor:
         self._losses[name] = count + 1, next(self._serial)
         if count + 1 >= TRIES and any(node.name != name for node in self._pool.used):
             self.retire(name, f"it lost the processes of {TRIES} trials in a row")
-
-
-def _is_result(event: Event) -> bool:
-    return isinstance(event, Ended) and isinstance(event.outcome, TrialResult)
