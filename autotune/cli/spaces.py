@@ -122,7 +122,7 @@ def _listed(knobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
 
 def _figures(model: ModelCard) -> dict[str, float]:
     """Parameters and weights of a model, by which a misread model file is seen at a glance."""
-    from autotune.space.weights import active_parameters, total_parameters, weight_bytes_per_gpu
+    from autotune.space.architecture import active_parameters, total_parameters, weight_bytes_per_gpu
 
     a = model.architecture
     weight_gb = weight_bytes_per_gpu(a, 1, 1, 1, mtp=False) / 1e9

@@ -12,8 +12,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from autotune.engines import Engine, engine, recognise, split_command
-from autotune.engines.detect import find, lacking_modules
-from autotune.engines.installed_options import options_of, stand_in
+from autotune.engines.detect import find, lacking_modules, options_of, stand_in
 from autotune.engines.translate import translate, translate_arguments
 from autotune.errors import BadInput
 from autotune.notify import Notify

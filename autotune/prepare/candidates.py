@@ -22,6 +22,7 @@ from autotune.notify import Notify, silent
 from autotune.prepare.predicted_memory import MemoryPlans, leave_out_by_memory, promises_kept
 from autotune.prepare.recipes import known_recipes
 from autotune.serving.secrets import resolve_references
+from autotune.space.architecture import weight_bytes_per_gpu
 from autotune.space.cards import ModelCard
 from autotune.space.context import RANKS, Context, search_values
 from autotune.space.entry import in_range
@@ -31,7 +32,6 @@ from autotune.space.fingerprint import as_failure, broken_rules, effective, norm
 from autotune.space.library import Library
 from autotune.space.promises import UNASKED, admitted, promises_of
 from autotune.space.schema import EngineCard, NarrowedEngine
-from autotune.space.weights import weight_bytes_per_gpu
 from autotune.study.recommendation import Exclusion, NoEffect
 from autotune.study.spec import AUTO, StudySpec
 from autotune.trial import Command, Configuration, FailureKind, Launch, Scalar, Trial

@@ -12,7 +12,7 @@ import threading
 from pathlib import Path
 
 from autotune.engines import recognise
-from autotune.engines.installed_options import cache_folder
+from autotune.engines.detect import cache_folder
 from autotune.errors import BadInput, UnknownName
 from autotune.serving.weights import MODEL_ID, hub_folder, snapshots
 from autotune.space.cards import ModelCard

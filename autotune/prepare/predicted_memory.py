@@ -13,13 +13,13 @@ from autotune.simulator.node.coefficients import Coefficients, speed_card
 from autotune.simulator.node.memory import TOO_CLOSE, MemoryPlan, plan_memory
 from autotune.simulator.node.server import ServerSetup, SimulatedServer
 from autotune.simulator.node.steady import Memo
+from autotune.space.architecture import weight_bytes_per_gpu
 from autotune.space.context import gpus_of, replicas_of
 from autotune.space.entry import in_range
 from autotune.space.enumeration import Candidate
 from autotune.space.expression import evaluate
 from autotune.space.library import Library
 from autotune.space.promises import GivenUp, Promised, admitted, given_up_by, promises_of
-from autotune.space.weights import weight_bytes_per_gpu
 from autotune.study.spec import StudySpec
 from autotune.trial import SURE_TO_START, Configuration, Scalar
 

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field, model_validator
 
-from autotune.space.architecture import Architecture, MatrixType
+from autotune.space.architecture import Architecture, MatrixType, weight_bytes_per_gpu
 from autotune.space.entry import Entry
 from autotune.space.schema import Addition
-from autotune.space.weights import weight_bytes_per_gpu
 
 _FIGURES = frozenset(Architecture.model_fields)
 

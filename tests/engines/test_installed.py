@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from autotune.engines import engine
-from autotune.engines.detect import find, why_missing
-from autotune.engines.installed_options import cache_folder, options_of
+from autotune.engines.detect import cache_folder, find, options_of, why_missing
 from autotune.errors import BadInput
 from autotune.notify import silent
 from autotune.prepare.build_spec import build_spec, library_for

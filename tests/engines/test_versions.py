@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from autotune.engines import engine
-from autotune.engines.installed_options import as_measured
+from autotune.engines.detect import as_measured
 from autotune.errors import BadInput
 
 

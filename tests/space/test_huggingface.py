@@ -13,15 +13,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import MalformedFile
-from autotune.space.architecture import Architecture
-from autotune.space.library import Library
-from autotune.space.weights import (
+from autotune.space.architecture import (
+    Architecture,
     active_parameters,
     kv_bytes_per_token_layer,
     linear_state_bytes,
     total_parameters,
     weight_bytes_per_gpu,
 )
+from autotune.space.library import Library
 from tests.space.published import (
     DEEPSEEK_V3,
     FP8_BLOCKS,

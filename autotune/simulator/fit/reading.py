@@ -26,7 +26,7 @@ import numpy as np
 from packaging.version import Version
 
 from autotune.engines import recognise, split_command
-from autotune.engines.installed_options import as_measured
+from autotune.engines.detect import as_measured
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.loadgen.workloads import Workload, load_workload, workload_names
 from autotune.loadgen.workloads.arrivals import arrival_of

@@ -8,7 +8,7 @@ from enum import StrEnum
 from statistics import NormalDist
 
 from autotune.simulator.node.server import SimulatedServer
-from autotune.space.weights import (
+from autotune.space.architecture import (
     BF16,
     expert_layers,
     kv_bytes_per_token_layer,

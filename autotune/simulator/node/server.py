@@ -10,9 +10,9 @@ import numpy as np
 
 from autotune.simulator.node.calibration import Calibration, coefficients_of, packaged_calibration
 from autotune.simulator.node.coefficients import Coefficients, speed_card
+from autotune.space.architecture import BF16
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.expression import evaluate
-from autotune.space.weights import BF16
 from autotune.trial import Scalar
 
 _TEXT_ACCEPTANCE = 0.875 / 0.8

@@ -15,7 +15,7 @@ import numpy as np
 
 from autotune.arrays import Floats
 from autotune.simulator.node.server import SimulatedServer
-from autotune.space.weights import (
+from autotune.space.architecture import (
     BF16,
     expert_layers,
     indexer_bytes_per_token_layer,
