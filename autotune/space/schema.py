@@ -123,7 +123,8 @@ class Knob(Entry):
             return f"known values: {', '.join('null' if v is None else str(v) for v in self.choices)}"
         if self.minimum is None and self.maximum is None:
             return None
-        if value is None and None in ([case.value for case in self.cases] or [self.default]):
+        defaults = [case.value for case in self.default] if isinstance(self.default, list) else [self.default]
+        if value is None and None in defaults:
             return None
         low = "" if self.minimum is None else f" of at least {self.minimum:g}"
         high = "" if self.maximum is None else f" of at most {self.maximum:g}"
