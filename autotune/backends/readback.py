@@ -107,7 +107,7 @@ def compare_reported(
     asked = trial.configuration
     if not sources or not asked.knobs.keys() >= engine.card.knobs.keys():
         return None
-    ran = parse_reported(engine, asked, context, {source.name: source.settings for source in sources})
+    told, ran = parse_reported(engine, asked, context, {source.name: source.settings for source in sources})
     comparison = compare(engine, asked, context, trial.command, ran)
     origin = " and ".join(dict.fromkeys(source.origin for source in sources))
     resolved = Resolved(comparison.fingerprint, comparison.differs, origin, comparison.notes)
@@ -118,14 +118,14 @@ def compare_reported(
         "engine_version": trial.engine_version,
         **asdict(resolved),
         "asked_fingerprint": asked.fingerprint,
-        "told": dict(ran.values),
-        "config": dict(ran.configuration.knobs),
+        "told": told,
+        "config": dict(ran.knobs),
         "sources": [{"name": s.name, "from": s.origin, "settings": s.settings} for s in sources],
     }
     make_trial_folder(folder)
     masked = json.dumps(redact.document(document, all_secrets), indent=1, default=str)
     write_atomically(folder / FILE_NAME, masked + "\n")
-    return resolved if ran.values else None
+    return resolved if told else None
 
 
 def of_answer(source: ResolvedSource, document: Any) -> ReportedSettings | None:

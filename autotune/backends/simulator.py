@@ -15,7 +15,7 @@ from typing import Any
 
 from autotune.backends import PHASES, Backend, backend_of, missing_files, noise_factor
 from autotune.engines import Engine, engine
-from autotune.engines.report_back import ReportedKnobs, compare
+from autotune.engines.report_back import compare
 from autotune.loadgen.capacity.search import Probe, beside
 from autotune.loadgen.loads import Load
 from autotune.metrics.formulas import Slo
@@ -110,10 +110,7 @@ class Simulated:
     def _resolved(self, trial: Trial, resolved: ResolvedCommand) -> Resolved:
         """Compare the simulated engine's configuration with the trial's; passed-through arguments may differ."""
         kind = engine(trial.configuration.engine, self.library)
-        made = resolved.effective
-        comparison = compare(
-            kind, trial.configuration, resolved.context, trial.command, ReportedKnobs(made.knobs, made)
-        )
+        comparison = compare(kind, trial.configuration, resolved.context, trial.command, resolved.effective)
         return Resolved(comparison.fingerprint, comparison.differs, "the simulated engine", comparison.notes)
 
 

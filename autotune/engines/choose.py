@@ -65,7 +65,10 @@ def choose(
     Raises `BadInput` where a program is named that would not be used, or another version is installed.
     """
     baseline, engine_args = asked
-    owner = _owner(baseline, library)
+    owner: str | None = None
+    # What is no engine's command is refused later.
+    with suppress(BadInput):
+        owner = recognise(split_command(baseline).argv, library).name if baseline is not None else None
     names = list(dict.fromkeys([*wanted, *([owner] if owner else [])]))
     kinds = {name: engine(name, library) for name in names}
     installed: dict[str, InstalledEngine] = {}
@@ -137,13 +140,6 @@ def _with_baseline_s(
             "compared; name the same one in both"
         )
     return binaries, []
-
-
-def _owner(baseline: str | None, library: Library) -> str | None:
-    """Recognise the baseline's engine; None without a baseline, or where it is no engine's command (refused later)."""
-    with suppress(BadInput):
-        return recognise(split_command(baseline).argv, library).name if baseline is not None else None
-    return None
 
 
 def from_here(command: Command, kind: Engine) -> Command:

@@ -16,7 +16,6 @@ import math
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import Any
 
 from autotune.engines.engine import Engine
@@ -159,18 +158,10 @@ class _Reported(Namespace):
         return super()._value(name)
 
 
-@dataclass(frozen=True, slots=True)
-class ReportedKnobs:
-    """The knobs that a running engine reports, as read, and the effective configuration with them."""
-
-    values: Mapping[str, Scalar]
-    configuration: Configuration
-
-
 def parse_reported(
     engine: Engine, asked: Configuration, context: Context, sources: Mapping[str, Mapping[str, Any]]
-) -> ReportedKnobs:
-    """Read the knobs of a launched configuration back from what the running engine reports.
+) -> tuple[dict[str, Scalar], Configuration]:
+    """Read the knobs that a running engine reports; returns them, and the effective configuration with them.
 
     Args:
         sources: source name to the settings found there; see `space.serving.ResolvedSource`.
@@ -187,14 +178,13 @@ def parse_reported(
         made = effective(engine.card, asked.with_knobs(**reported), context)
     except _MALFORMED:
         # What it reports makes no configuration, e.g. a text where a size should be.
-        return ReportedKnobs({}, asked)
+        return {}, asked
     spelt = {name: _as_spelt(value, asked.knobs[name]) for name, value in made.knobs.items()}
-    return ReportedKnobs(reported, Configuration(asked.engine, spelt))
+    return reported, Configuration(asked.engine, spelt)
 
 
-def compare(engine: Engine, asked: Configuration, context: Context, command: Command, ran: ReportedKnobs) -> Resolved:
+def compare(engine: Engine, asked: Configuration, context: Context, command: Command, got: Configuration) -> Resolved:
     """Compare what runs with what was asked for; the caller adds the source."""
-    got = ran.configuration
     differs = {n: (v, got.knobs[n]) for n, v in asked.knobs.items() if _as_spelt(got.knobs[n], v) != v}
     notes = {name: _note(engine, name, asked, context, (command, got)) for name in differs}
     return Resolved(got.fingerprint, differs, notes=notes)

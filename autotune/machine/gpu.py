@@ -16,7 +16,7 @@ import platform
 import re
 import resource
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -190,8 +190,18 @@ class Gpu:
 def gpus(root: Path = ROOT) -> tuple[Gpu, ...]:
     """List this machine's GPUs, NVIDIA's before AMD's; empty where there are none."""
     # NVML cannot be asked of a machine that is laid out in a folder. Both list in the order of the PCI bus.
-    by_nvml = _from_nvml() if root == ROOT else None
-    return (*(_from_proc(root) if by_nvml is None else by_nvml), *_amd_gpus(root))
+    found = _from_nvml() if root == ROOT else None
+    if found is None:
+        # The driver's files hold names alone.
+        infos = (text(path) for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")))
+        models = [match[1].strip() for info in infos if (match := re.search(r"^Model:(.*)", info, re.MULTILINE))]
+        found = [Gpu(index, name, "nvidia") for index, name in enumerate(models)]
+    # AMD's by card number, without those that have no product name (graphics of a desktop).
+    named = [(card, name) for card in _amd_cards(root) if (name := _amd_name(card))]
+    for index, (card, name) in enumerate(named):
+        total, used = number(card / "mem_info_vram_total"), number(card / "mem_info_vram_used")
+        found.append(Gpu(index, name, "amd", total or 0, used or 0 if total else 0, _amd_pids(root, card)))
+    return tuple(found)
 
 
 def has(hardware: str, count: int, root: Path = ROOT) -> bool:
@@ -212,15 +222,6 @@ def driver_version(vendor: Vendor, root: Path = ROOT) -> str | None:
     # NVIDIA's driver README, "The /proc interface".
     match = _VERSION.search(text(root / "proc/driver/nvidia/version").partition("\n")[0])
     return match[0] if match else None
-
-
-def _from_proc(root: Path) -> list[Gpu]:
-    """List the GPUs by the driver's files, which hold names alone."""
-    names = []
-    for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")):
-        models = [line.partition(":")[2] for line in text(path).splitlines() if line.startswith("Model:")]
-        names += [model.strip() for model in models[:1]]
-    return [Gpu(index, name, "nvidia") for index, name in enumerate(names)]
 
 
 def _from_nvml() -> list[Gpu] | None:
@@ -282,14 +283,6 @@ def _amd_cards(root: Path) -> list[Path]:
 
 def _amd_name(card: Path) -> str:
     return text(card / "product_name").partition("\n")[0].strip() or _INSTINCT.get(text(card / "device"), "")
-
-
-def _amd_gpus(root: Path) -> Iterator[Gpu]:
-    """List AMD's GPUs by card number, without those that have no product name (graphics of a desktop)."""
-    named = [(card, name) for card in _amd_cards(root) if (name := _amd_name(card))]
-    for index, (card, name) in enumerate(named):
-        total, used = number(card / "mem_info_vram_total"), number(card / "mem_info_vram_used")
-        yield Gpu(index, name, "amd", total or 0, used or 0 if total else 0, _amd_pids(root, card))
 
 
 def _amd_pids(root: Path, card: Path) -> tuple[int, ...]:

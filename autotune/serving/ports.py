@@ -11,8 +11,9 @@ from __future__ import annotations
 import errno
 import os
 import random
+import re
 import socket
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,8 +106,11 @@ def foreign_listener(port: int, members: Callable[[], Iterable[int]]) -> bool:
     listening = _listening(port)
     # Asked for afterwards: a worker that began to listen in between is among them.
     for pid in members():
+        folder = f"/proc/{pid}/fd"
         try:
-            listening -= {target[8:-1] for target in _open_files(pid) if target.startswith("socket:[")}
+            for name in os.listdir(folder):
+                with suppress(FileNotFoundError):
+                    listening -= set(re.findall(r"^socket:\[(\d+)\]$", os.readlink(f"{folder}/{name}")))
         except PermissionError:
             return False
         except OSError:
@@ -131,10 +135,3 @@ def _listening(port: int) -> set[str]:
             if fields[3] == _LISTEN and address in _LOCAL and int(number, 16) == port:
                 inodes.add(fields[9])
     return inodes
-
-
-def _open_files(pid: int) -> Iterator[str]:
-    folder = f"/proc/{pid}/fd"
-    for name in os.listdir(folder):
-        with suppress(FileNotFoundError):
-            yield os.readlink(f"{folder}/{name}")

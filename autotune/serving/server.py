@@ -83,9 +83,13 @@ class Server(ABC):
         """Check whether it is ready, and set `generated`; returns why it never will be."""
         problem = "" if self.generated else clock.problem(self.progress())
         failure = self.ended() or (self._timeout(f"{self.title} {problem}.") if problem else None)
-        if failure is None and not self.generated and self._is_healthy(client, clock.left_s()):
-            failure = self._port_conflict() or self._generate(client, clock.left_s())
-        return failure
+        if failure is not None or self.generated:
+            return failure
+        try:
+            healthy = client.get(self.health, timeout=min(_ANSWER_S, clock.left_s())).is_success
+        except httpx.TransportError:
+            return None
+        return self._port_conflict() or self._generate(client, clock.left_s()) if healthy else None
 
     @abstractmethod
     def failure(self, within_s: float = 0.0) -> Failure | None:
@@ -122,12 +126,6 @@ class Server(ABC):
 
     def _timeout(self, message: str) -> Failure:
         return Failure(FailureKind.TIMEOUT, message)
-
-    def _is_healthy(self, client: httpx.Client, left_s: float) -> bool:
-        try:
-            return client.get(self.health, timeout=min(_ANSWER_S, left_s)).is_success
-        except httpx.TransportError:
-            return False
 
     def _generate(self, client: httpx.Client, left_s: float) -> Failure | None:
         """Ask for one token, with which it serves; a failure when it refuses and that will not change."""
@@ -270,7 +268,21 @@ def connect(url: str, model: str | None = None, api_key: str | None = None) -> E
     Raises `BadInput` where it does not.
     """
     url = normalised(url)
-    answer, served = _ask_models(url, api_key)
+    try:
+        answer = httpx.get(f"{url}/v1/models", headers=authorization(api_key), timeout=_EXTERNAL_ANSWER_S)
+    except httpx.TransportError as error:
+        raise BadInput(f"nothing answers at {url} ({_reason(error)}); start the server, or correct the URL") from error
+    if answer.status_code in (401, 403):
+        wants = "wants an API key" if api_key is None else "does not take this API key"
+        right = "name where it is with --api-key-env NAME or --api-key-file FILE"
+        raise BadInput(f"{url} {wants} (HTTP {answer.status_code} for /v1/models); {right}")
+    try:
+        served = served_models(answer.raise_for_status().json())
+    except (httpx.HTTPStatusError, LookupError, ValueError) as error:
+        problem = f"HTTP {answer.status_code} for /v1/models"
+        raise BadInput(f"{url} answers, but not as an OpenAI-compatible server ({problem}); correct the URL") from error
+    if not served:
+        raise BadInput(f"{url} serves no model (its /v1/models is empty)")
     if model is not None and model not in served:
         raise UnknownName(f"model at {url}:", model, served)
     server = ExternalServer(url, model or served[0], api_key)
@@ -326,25 +338,6 @@ def normalised(url: str) -> str:
     if not valid or any(character.isspace() for character in text):
         raise BadInput(f"not the URL of a server: {url!r}; write e.g. http://127.0.0.1:8000")
     return text.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-def _ask_models(url: str, api_key: str | None) -> tuple[httpx.Response, list[str]]:
-    try:
-        answer = httpx.get(f"{url}/v1/models", headers=authorization(api_key), timeout=_EXTERNAL_ANSWER_S)
-    except httpx.TransportError as error:
-        raise BadInput(f"nothing answers at {url} ({_reason(error)}); start the server, or correct the URL") from error
-    if answer.status_code in (401, 403):
-        wants = "wants an API key" if api_key is None else "does not take this API key"
-        right = "name where it is with --api-key-env NAME or --api-key-file FILE"
-        raise BadInput(f"{url} {wants} (HTTP {answer.status_code} for /v1/models); {right}")
-    try:
-        served = served_models(answer.raise_for_status().json())
-    except (httpx.HTTPStatusError, LookupError, ValueError) as error:
-        problem = f"HTTP {answer.status_code} for /v1/models"
-        raise BadInput(f"{url} answers, but not as an OpenAI-compatible server ({problem}); correct the URL") from error
-    if not served:
-        raise BadInput(f"{url} serves no model (its /v1/models is empty)")
-    return answer, served
 
 
 def _reason(error: httpx.TransportError) -> str:

@@ -141,7 +141,7 @@ class Watchdog:
 
     def run(self) -> None:
         """Start the server, watch, end it, and tell the tuner."""
-        if self._tuner_is_gone():
+        if os.getppid() != self._request.tuner:
             return
         try:
             self._leader = _start(self._request)
@@ -206,19 +206,19 @@ class Watchdog:
         if self._wake in ready:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake, 4096)
-            self._collect_orphans()
+            for process in process_table().values():
+                if process.parent == os.getpid() and process.pid != self._leader and process.state == "Z":
+                    with contextlib.suppress(ChildProcessError):
+                        os.waitpid(process.pid, os.WNOHANG)
         if sys.stdin.fileno() in ready:
             data = os.read(sys.stdin.fileno(), 65536)
             self._abandoned = self._abandoned or not data
             *lines, self._input = (self._input + data).split(b"\n")
             for line in lines:
                 self._stop = json.loads(line)["stop"]
-        self._abandoned = self._abandoned or self._tuner_is_gone()
-        free_middle(Path(self._request.log), self._request.log_offset)
-
-    def _tuner_is_gone(self) -> bool:
         # The kernel gives an orphan another parent the moment its parent ends.
-        return os.getppid() != self._request.tuner
+        self._abandoned = self._abandoned or os.getppid() != self._request.tuner
+        free_middle(Path(self._request.log), self._request.log_offset)
 
     def _notice_exit(self) -> None:
         """Tell once how the first process ended, without collecting it: its number must not become another's."""
@@ -228,12 +228,6 @@ class Watchdog:
         if status is not None:
             self._exit_code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
             _tell(exited=self._exit_code)
-
-    def _collect_orphans(self) -> None:
-        for process in process_table().values():
-            if process.parent == os.getpid() and process.pid != self._leader and process.state == "Z":
-                with contextlib.suppress(ChildProcessError):
-                    os.waitpid(process.pid, os.WNOHANG)
 
     def _abandon(self, *_: object) -> None:
         self._abandoned = True
@@ -246,7 +240,11 @@ def _start(request: Request) -> int:
         # What the watchdog ignores, the server must not: ignored signals outlive exec.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        _allow_open_files()
+        # Login shells allow 1024, and trtllm-serve raises no limit of its own: a thousand streams would be too many.
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
+        if soft != resource.RLIM_INFINITY and soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
         die_with_parent()
 
     adopt_orphans()
@@ -267,17 +265,6 @@ def _start(request: Request) -> int:
     # From here on it is collected by number; Popen would complain of a child that it thinks running.
     server.returncode = 0
     return server.pid
-
-
-def _allow_open_files() -> None:
-    """Raise the soft limit of open files as far as the hard one lets it.
-
-    Login shells allow 1024, and trtllm-serve raises no limit of its own: a thousand streams would be too many.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def finish_log(path: Path, secrets: Iterable[str], offset: int = 0) -> None:

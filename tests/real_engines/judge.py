@@ -116,7 +116,7 @@ class Judge:
         return sources
 
     def _differences(self, asked: Configuration, reported: Mapping[str, Any], command: str) -> Iterator[Finding]:
-        ran = parse_reported(self.engine, asked, self.context, self._sources(reported))
+        _, ran = parse_reported(self.engine, asked, self.context, self._sources(reported))
         written = self.engine.command(asked, self.context)
         for name, (wanted, got) in compare(self.engine, asked, self.context, written, ran).differs.items():
             if wanted not in LEFT:
