@@ -101,11 +101,15 @@ def test_a_resumed_tracker_completes_what_a_killed_one_left(home: Path) -> None:
     launches = small_study.launches()
     killed = Tracker(home, small_study.spec())
     killed.record(launches[0])
-    # A kill between create_run and log_batch, and one between log_batch and set_terminated.
-    killed._runs._create_child(launches[1])
-    half = killed._runs._create_child(launches[2])
-    killed._runs._client.log_param(half.info.run_id, "engine", "vllm")
     killed.close()
+    # A kill between create_run and log_batch, and one between log_batch and set_terminated.
+    client, (whole,) = client_of(killed), runs_of(killed, "launch")
+    for launch in launches[1:3]:
+        trial = launch.trial
+        own = {"number": str(trial.number), "fingerprint": trial.configuration.fingerprint}
+        tags = {**whole.data.tags, **own, "started_at": launch.result.started_at}
+        half = client.create_run(whole.info.experiment_id, tags=tags)
+    client.log_param(half.info.run_id, "engine", "vllm")
 
     resumed = Tracker(home, small_study.spec())
     resumed.sync(launches)

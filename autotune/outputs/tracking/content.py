@@ -1,4 +1,4 @@
-"""What is written to MLflow of a launch and of a study: plain values, no mlflow here."""
+"""Tags, metrics and curves of launches and studies, as plain values; `runs` writes them to MLflow."""
 
 from __future__ import annotations
 
@@ -42,17 +42,14 @@ def metric_name(text: str) -> str:
 
 
 def experiment_name(spec: StudySpec) -> str:
-    """One experiment per model and hardware, e.g. ``deepseek-ai/DeepSeek-V3.2 on 8xh200``."""
+    """Name the experiment of a model and its hardware, e.g. ``deepseek-ai/DeepSeek-V3.2 on 8xh200``."""
     return f"{spec.model.id} on {spec.gpus}x{spec.hardware.name}"
 
 
-def _numbers(values: Mapping[str, Any], prefix: str = "") -> dict[str, float]:
+def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
     """Return the finite numbers of a mapping; others have no place among MLflow's metrics."""
-    return {
-        f"{prefix}{name}": float(value)
-        for name, value in values.items()
-        if isinstance(value, int | float) and math.isfinite(value)
-    }
+    numbers = ((name, value) for name, value in values.items() if isinstance(value, int | float))
+    return {name: float(value) for name, value in numbers if math.isfinite(value)}
 
 
 def goal_of(spec: StudySpec) -> str:
@@ -60,22 +57,22 @@ def goal_of(spec: StudySpec) -> str:
     return f"{spec.objective} on {on_workloads(spec)}".replace("'", "")[:TEXT_LENGTH]
 
 
-def _figures(spec: StudySpec, metrics: Metrics | None, names: Sequence[str] = SHOWN) -> dict[str, float]:
-    """Return the named metrics of one load, and those that the study asks about."""
-    return _numbers({name: (metrics or {}).get(name) for name in dict.fromkeys((*names, *spec.asked.values()))})
+def _figures(spec: StudySpec, metrics: Metrics | None, prefix: str, more: Sequence[str] = ()) -> dict[str, float]:
+    """Return the metrics of one load that the report shows, that the study asks about, and more of those names."""
+    return _numbers({f"{prefix}{name}": (metrics or {}).get(name) for name in (*SHOWN, *more, *spec.asked.values())})
 
 
 def launch_metrics(spec: StudySpec, launch: Launch, baseline: Launch | None = None) -> dict[str, float]:
     """Return a launch's telling numbers: the objective also as `OBJECTIVE`, and its gain over a baseline launch."""
-    metrics = _numbers(dict.fromkeys((OBJECTIVE, spec.objective), achieved(spec, launch)))
+    metrics: dict[str, Any] = dict.fromkeys((OBJECTIVE, spec.objective), achieved(spec, launch))
     mine, base = score(spec, launch), None if baseline is None else score(spec, baseline)
     if mine is not None and base is not None:
         metrics["gain_percent"] = 100 * math.expm1(mine - base)
     for workload, values in launch.result.metrics.items():
-        names = SHOWN + shown_in("mlflow") if workload == spec.workloads[0] else SHOWN
-        metrics.update(_numbers(_figures(spec, values, names), f"{workload}."))
-    metrics.update(_numbers({name: getattr(launch.result, name) for name in SERVED}))
-    return {**metrics, **_numbers(launch.result.times_s, "time_s.")}
+        more = shown_in("mlflow") if workload == spec.workloads[0] else ()
+        metrics |= _figures(spec, values, f"{workload}.", more)
+    metrics |= {name: getattr(launch.result, name) for name in SERVED}
+    return _numbers(metrics | {f"time_s.{phase}": seconds for phase, seconds in launch.result.times_s.items()})
 
 
 class Point(NamedTuple):
@@ -90,11 +87,10 @@ class Point(NamedTuple):
 def curve_points(spec: StudySpec, launch: Launch) -> list[Point]:
     """Return figures of a launch at other loads; the step is the concurrency, else the requests per minute."""
     workload, points = spec.workloads[0], list[Point]()
-    for row in launch.result.metrics.get(workload, {}).get(CURVE) or ():
+    for row in filter(counts, launch.result.metrics.get(workload, {}).get(CURVE) or ()):
         load = row["concurrency"] if "concurrency" in row else 60 * row["request_rate"]
-        figures = _figures(spec, row, (*SHOWN, PER_USER)) if counts(row) else {}
-        at_ms = ended_ms(launch)
-        points += [Point(f"{workload}.curve.{name}", value, round(load), at_ms) for name, value in figures.items()]
+        figures = _figures(spec, row, f"{workload}.curve.", (PER_USER,))
+        points += [Point(name, value, round(load), ended_ms(launch)) for name, value in figures.items()]
     return points
 
 
@@ -179,16 +175,15 @@ def outcome_metrics(spec: StudySpec, outcome: Recommendation) -> dict[str, float
         "duration_s": outcome.duration_s,
         "baseline_objective": outcome.baseline.objective.value if outcome.baseline else None,
     }
-    metrics = _numbers(figures)
     if outcome.recommended is not None:
         goal = outcome.recommended.objective
-        metrics.update(_numbers(dict.fromkeys((OBJECTIVE, goal.metric), goal.value)))
+        figures |= dict.fromkeys((OBJECTIVE, goal.metric), goal.value)
     for choice, prefix in ((outcome.recommended, ""), (outcome.baseline, "baseline_")):
-        metrics.update(_numbers({name: getattr(choice, name, None) for name in SERVED}, prefix))
-    for workload, comparison in outcome.workloads.items():
-        metrics.update(_numbers(_figures(spec, comparison.recommended), f"{workload}."))
-        metrics.update(_numbers(_figures(spec, comparison.baseline), f"baseline.{workload}."))
-    return metrics
+        figures |= {f"{prefix}{name}": getattr(choice, name, None) for name in SERVED}
+    for workload, both in outcome.workloads.items():
+        figures |= _figures(spec, both.recommended, f"{workload}.")
+        figures |= _figures(spec, both.baseline, f"baseline.{workload}.")
+    return _numbers(figures)
 
 
 def both_curves(outcome: Recommendation, at_ms: int) -> list[Point]:

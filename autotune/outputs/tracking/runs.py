@@ -47,29 +47,24 @@ _PLAIN = (
 )
 _AUTOFLUSH = "(raised as a result of Query-invoked autoflush"
 """SQLAlchemy's first line where the cause stands in the second."""
-_STATUS = (
-    re.compile(r"too many (\d{3}) error"),
-    re.compile(r"error code (\d{3})"),
-    re.compile(r"HTTP (\d{3})"),
-    re.compile(r"(\d{3}) (?:Client|Server) Error"),
-)
+_STATUS = re.compile(r"(?:too many|error code|HTTP) (\d{3})|(\d{3}) (?:Client|Server) Error")
 _DELETED = re.compile(r"must be in the '?active'? state")
 _ADVICE = {"401": "; set MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD", "403": "; this user may not write there"}
 
 
 def is_trouble(error: Exception) -> bool:
-    """True for an exception of MLflow's, its database's or the network's; any other is a fault of ours."""
+    """Tell an exception of MLflow's, its database's or the network's from a fault of ours."""
     roots = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     return isinstance(error, OSError | sqlite3.Error | ImportError) or not roots.isdisjoint(_PACKAGES)
 
 
 def is_refusal(error: Exception) -> bool:
-    """Return whether MLflow works but does not take what it was given; what was just deleted is made again."""
+    """Tell whether MLflow works but does not take what it was given; what was just deleted is made again."""
     return getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE" and not is_deleted(error)
 
 
 def is_deleted(error: Exception) -> bool:
-    """True if somebody has deleted the run or the experiment."""
+    """Tell whether somebody has deleted the run or the experiment."""
     return _DELETED.search(str(error)) is not None
 
 
@@ -82,8 +77,8 @@ def reason(error: Exception, uri: str) -> str:
             f"`mlflow db upgrade sqlite:///{shown(uri)}`, or use the MLflow that made it"
         )
     # One status: that text may go on with a page of HTML, or with our own request's timeout.
-    status = next((found[1] for pattern in _STATUS if (found := pattern.search(text))), None)
-    if status is not None:
+    if found := _STATUS.search(text):
+        status = found[1] or found[2]
         return f"HTTP {status}{_ADVICE.get(status, '')}"
     for pattern, plain in _PLAIN:
         if pattern.search(text):
@@ -123,7 +118,7 @@ class StudyRuns:
 
     @property
     def connected(self) -> bool:
-        """True if the parent run is known."""
+        """Tell whether the parent run is known."""
         return "_parent" in self.__dict__
 
     @property
@@ -147,7 +142,12 @@ class StudyRuns:
         if child is not None and child.info.status != "RUNNING":
             return
         trial, result = launch.trial, launch.result
-        child = child or self._create_child(launch)
+        if child is None:
+            tags = content.launch_tags(self._spec, launch)
+            tags |= {_PARENT: self._parent.info.run_id, "study_id": self._study_id}
+            name = f"{trial.number:04d} {trial.role.value} {trial.configuration.engine}"
+            start = content.started_ms(launch)
+            child = self._client.create_run(self._experiment, start_time=start, tags=tags, run_name=name)
         run_id = child.info.run_id
         knobs = {"engine": trial.configuration.engine, **trial.configuration.knobs}
         # The time stamp is the launch's own, so that writing a metric again does not add a second point.
@@ -253,6 +253,9 @@ class StudyRuns:
 
     @cached_property
     def _parent(self) -> Run:
+        """Return the study's run, made where there is none; a second one is deleted."""
+        from mlflow.entities import Dataset, DatasetInput
+
         runs = self._search("study", [self._experiment])
         for twice in runs[1:]:
             self._client.delete_run(twice.info.run_id)
@@ -261,36 +264,20 @@ class StudyRuns:
             self._client.update_run(run.info.run_id, status="RUNNING")
             self._tag(run, {"study_id": self._study_id})
         else:
-            self._add_view()
+            # A view of the goal and a description, unless a person or a study gave the experiment some.
+            has = self._client.get_experiment(self._experiment).tags
+            view = content.experiment_tags(self._spec, self._experiment, int(time.time() * 1000))
+            for name in view.keys() - has.keys():
+                self._client.set_experiment_tag(self._experiment, name, view[name])
             tags = {**content.study_tags(self._spec), "study_id": self._study_id}
             run = self._client.create_run(self._experiment, run_name=self._spec.study, tags=tags)
         if not run.data.params:  # new, or cut off before it had them
-            self._log_datasets(run.info.run_id)
+            # The column *Dataset*: the telling one of those that a list of runs begins with.
+            names = {name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in self._spec.workloads}
+            datasets = [Dataset(name[:500], digest, "autotune workload", name) for name, digest in names.items()]
+            self._client.log_inputs(run.info.run_id, [DatasetInput(dataset, []) for dataset in datasets])
             self._log_batch(run.info.run_id, [], content.study_params(self._spec))
         return run
-
-    def _log_datasets(self, run_id: str) -> None:
-        """Name the workloads in the column *Dataset*, the telling one of those that a list of runs begins with."""
-        from mlflow.entities import Dataset, DatasetInput
-
-        digests = {name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in self._spec.workloads}
-        datasets = [Dataset(name[:500], digest, "autotune workload", name) for name, digest in digests.items()]
-        self._client.log_inputs(run_id, [DatasetInput(dataset, []) for dataset in datasets])
-
-    def _add_view(self) -> None:
-        """Give the experiment a view of the goal and a description, unless a person or a study did."""
-        has = self._client.get_experiment(self._experiment).tags
-        tags = content.experiment_tags(self._spec, self._experiment, int(time.time() * 1000))
-        for name, value in tags.items():
-            if name not in has:
-                self._client.set_experiment_tag(self._experiment, name, value)
-
-    def _create_child(self, launch: Launch) -> Run:
-        name = f"{launch.trial.number:04d} {launch.trial.role.value} {launch.trial.configuration.engine}"
-        tags = content.launch_tags(self._spec, launch)
-        tags |= {_PARENT: self._parent.info.run_id, "study_id": self._study_id}
-        start = content.started_ms(launch)
-        return self._client.create_run(self._experiment, start_time=start, tags=tags, run_name=name)
 
     @cached_property
     def _children(self) -> dict[int, Run]:
