@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import CannotGoOn
-from autotune.executors.ray.cluster import _quiet, wait_for_head
 from tests.product.cli import Finished, autotune
 
 QUESTION = ("--model", "openai/gpt-oss-120b", "--hw", "h200", "--on", "simulator", "--launches", "4", "--study", "s")
@@ -70,6 +69,8 @@ def test_an_address_where_something_else_answers(tmp_path: Path) -> None:
 
 
 def test_what_ray_repeats_while_it_is_refused_is_kept_from_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    from autotune.executors.ray.cluster import _quiet
+
     with _quiet():
         os.write(2, b"gcs_client.cc: Unauthenticated")
     os.write(2, b"autotune: said")
@@ -77,6 +78,8 @@ def test_what_ray_repeats_while_it_is_refused_is_kept_from_stderr(capfd: pytest.
 
 
 def test_a_head_that_is_gone_stops_the_study_before_ray_ends_the_tuner() -> None:
+    from autotune.executors.ray.cluster import wait_for_head
+
     with socket.create_server(("127.0.0.1", 0)) as head:
         address = f"127.0.0.1:{head.getsockname()[1]}"
         wait_for_head(address, 0.0)

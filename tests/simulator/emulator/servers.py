@@ -10,11 +10,14 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import httpx
-from openai import OpenAI
 
 from tests.product.processes import Process, start
+
+if TYPE_CHECKING:
+    from openai import OpenAI
 
 V32 = "deepseek-ai/DeepSeek-V3.2"
 R1 = "deepseek-ai/DeepSeek-R1-0528"
@@ -42,6 +45,8 @@ class EmulatedServer:
     err: list[str] = field(default_factory=list)
 
     def openai(self) -> OpenAI:
+        from openai import OpenAI
+
         return OpenAI(base_url=f"{self.url}/v1", api_key="none", max_retries=0, timeout=LIMIT_S)
 
     def post(self, path: str, **body) -> httpx.Response:

@@ -1,7 +1,6 @@
 """The three engines' endpoints, through a client that nobody here wrote."""
 
 import httpx
-import openai
 import pytest
 
 from tests.simulator.emulator.servers import COMMANDS, V32, serving
@@ -110,12 +109,16 @@ def test_an_answer_ends_by_itself_unless_told_not_to(server):
 
 
 def test_a_request_beyond_the_context_is_refused(engine, server):
+    import openai
+
     with pytest.raises(openai.BadRequestError) as refused:
         server.openai().completions.create(model=V32, prompt=[1] * 10, max_tokens=CONTEXT[engine], **EXACT)
     assert str(CONTEXT[engine]) in refused.value.message
 
 
 def test_only_vllm_looks_at_the_models_name(engine, server):
+    import openai
+
     ask = lambda: server.openai().completions.create(model="other", prompt="a", max_tokens=1)  # noqa: E731
     if engine == "vllm":
         with pytest.raises(openai.NotFoundError, match="The model `other` does not exist"):
