@@ -10,10 +10,10 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -27,6 +27,7 @@ from autotune.space.serving import CacheMetrics, Serving
 TOLERATED = 0.05
 """By how much the hit rate may exceed what the prompts allow: chat templates and texts begin alike, too."""
 
+_Metrics = TypeVar("_Metrics")
 _SAMPLE = re.compile(
     r'[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\}[ \t]*|[ \t])[ \t]*([^ \t#{]+)'
 )
@@ -35,11 +36,9 @@ _SAMPLE = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class CacheUse:
-    """Hits and lookups of the prefix cache in a load, or since the server's start.
+    """Prompt tokens found and looked up in a load, or since the server's start; `source` names the counters.
 
-    Attributes:
-        hits, queries: prompt tokens found and looked up; vLLM looks up none where prefix caching is off.
-        source: the names of the counters.
+    vLLM looks up none where prefix caching is off.
     """
 
     hits: float
@@ -151,12 +150,8 @@ class CounterReader:
 
     def __call__(self) -> CacheUse | None:
         """Hits and lookups since the server's start; None when the server has no such counters."""
-        pages: dict[str, Mapping[str, float]] = {}
-        for card, metrics in self._sources:
-            path = card.serving.metrics_path
-            if path not in pages:
-                pages[path] = sums(self._client.metrics_text(path) or "")
-            use = counters(metrics, pages[path])
+        for card, metrics, page in read_pages(self._client, self._sources):
+            use = counters(metrics, {name: sum(values) for name, values in page.items()})
             if use is not None:
                 # A server stays what it is: another source that fits, too, would count from another zero.
                 self._sources, self.engine = [(card, metrics)], card.engine
@@ -180,11 +175,7 @@ class PrefixCache:
 
     @classmethod
     def of(cls, client: ServerClient, cards: Iterable[EngineCard], version: str | None = None) -> PrefixCache:
-        """Return the cache of a server whose engine is one of these; its metrics page tells which one.
-
-        Args:
-            version: of the engine, where there is only one and it is known.
-        """
+        """Return the cache of a server whose engine is one of these; its metrics page tells which one."""
         by_engine = {card.engine: card for card in cards}
         read = CounterReader(client, by_engine.values(), version)
         read()
@@ -199,11 +190,7 @@ class PrefixCache:
     def report(
         self, requests: Requests, log: RequestLog, before: CacheUse | None, emptied: CacheReset | None
     ) -> CacheReport:
-        """Judge a load that has ended.
-
-        Args:
-            before, emptied: what `begin` gave.
-        """
+        """Judge a load that has ended, by what `begin` gave before it."""
         use = CacheUse.between(before, self.read()) or CacheUse.of_answers(log)
         expected = expected_hit_rate(requests)
         return CacheReport(use, expected, emptied, stale(use, expected) if self.judged else "")
@@ -217,6 +204,18 @@ def reset_cache(client: ServerClient, serving: Serving) -> CacheReset:
     if reset.outcome is ResetOutcome.NOT_OFFERED and serving.reset_cache_needs:
         return CacheReset(reset.outcome, f"{reset.reason}; it needs {serving.reset_cache_needs}")
     return reset
+
+
+def read_pages(
+    client: ServerClient, sources: Iterable[tuple[EngineCard, _Metrics]]
+) -> Iterator[tuple[EngineCard, _Metrics, dict[str, list[float]]]]:
+    """Yield engines and names of metrics with the `samples` of the engine's page, of which each is fetched once."""
+    pages: dict[str, dict[str, list[float]]] = {}
+    for card, metrics in sources:
+        path = card.serving.metrics_path
+        if path not in pages:
+            pages[path] = samples(client.metrics_text(path) or "")
+        yield card, metrics, pages[path]
 
 
 def sums(text: str) -> dict[str, float]:
@@ -283,11 +282,7 @@ def _characters(content: Content | None) -> str:
 
 
 def stale(use: CacheUse | None, expected: float) -> str:
-    """One sentence when more came from the cache than the prompts allow; empty when not, or when that is not known.
-
-    Args:
-        expected: as `expected_hit_rate` gives it.
-    """
+    """Return a sentence when more came from the cache than `expected_hit_rate`; empty when not, or not known."""
     if use is None or use.hit_rate <= expected + TOLERATED:
         return ""
     prompts = f"the prompts share no more than {expected:.0%}" if expected else "every prompt was new"

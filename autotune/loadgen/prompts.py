@@ -87,10 +87,7 @@ class Prompts:
     streaming: bool = True
 
     def bodies(self, requests: Requests, key: PromptKey, part: slice = _ALL) -> list[bytes]:
-        """Return the JSON bodies of the requests of a load point.
-
-        Args:
-            part: of the requests, those that are wanted.
+        """Return the JSON bodies of the requests of a load point, or of a part of them.
 
         Raises `BadInput` for prompts of a file that the endpoint does not take.
         """
@@ -147,11 +144,7 @@ class Prompts:
     def _random_ids(
         self, requests: Requests, request: int, key: PromptKey, purpose: Purpose, blocks: dict[int, Ints]
     ) -> tuple[Ints, Ints]:
-        """Return the ids that a random prompt shares with its group, and its own.
-
-        Args:
-            blocks: those of a trace that were made already, by hash id.
-        """
+        """Return the ids that a random prompt shares with its group, and its own; `blocks` keeps those of a trace."""
         low, high = self.id_range
         hashes = requests.blocks[request] if requests.blocks else None
         if hashes is not None:

@@ -67,8 +67,7 @@ def write_requests(path: Path, loads: Sequence[LoadLog], metadata: Mapping[str, 
     Args:
         metadata: must say the workload, the seed and the evidence; kept as text.
 
-    Raises:
-        OSError: the file cannot be written.
+    Raises `OSError`: the file cannot be written.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -91,9 +90,7 @@ def write_requests(path: Path, loads: Sequence[LoadLog], metadata: Mapping[str, 
 def read_requests(path: Path) -> RequestTable:
     """Read what `write_requests` wrote.
 
-    Raises:
-        BadInput: there is no such file.
-        MalformedFile: it is no such file.
+    Raises `BadInput`: there is no such file; `MalformedFile`: it is no such file.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -152,8 +149,7 @@ def _gaps(log: RequestLog) -> Any:
 
     A log has those of all successful requests joined in the order of requests, one fewer than chunks for each.
 
-    Raises:
-        ValueError: the log has not as many gaps as its chunks tell.
+    Raises `ValueError`: the log has not as many gaps as its chunks tell.
     """
     import pyarrow as pa
 

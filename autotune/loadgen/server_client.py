@@ -69,9 +69,6 @@ class ServerClient:
     """One server, below its URL; use it as a context manager.
 
     Of several that share a load the first answers for all, but for what each counts and keeps.
-
-    Args:
-        timeout_s: for one call.
     """
 
     def __init__(self, target: Target, timeout_s: float = 30.0) -> None:
@@ -89,9 +86,8 @@ class ServerClient:
     def model(self, asked: str) -> str:
         """Return the model in the server's list, if it has one; the only one of the list where none is asked for ("").
 
-        Raises:
-            BadInput: nothing listens, an API key is wanted, or none is asked for and the server does not serve one.
-            UnknownName: the server lists its models and this is none of them.
+        Raises `BadInput`: nothing listens, an API key is wanted, or none is asked for and the server does not serve
+        one; `UnknownName`: the server lists its models and this is none of them.
         """
         answer = self._get("/v1/models")
         if answer.status_code in (401, 403):

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import fmean
 
-from autotune.loadgen.prefix_cache import samples
+from autotune.loadgen.prefix_cache import read_pages
 from autotune.loadgen.server_client import ServerClient
 from autotune.space.entry import in_range
 from autotune.space.schema import EngineCard
-from autotune.space.serving import DraftGauges, DraftMetrics, DraftsOfRequests
+from autotune.space.serving import DraftGauges, DraftMetrics
 from autotune.trial import Metrics
 
 
@@ -66,24 +66,21 @@ def of_page(metrics: DraftMetrics, page: Mapping[str, Sequence[float]]) -> Draft
 
     Counters are summed over data-parallel ranks and servers; gauges are averaged over those that have drafted.
     """
-    if metrics.gauges is not None:
-        return _of_gauges(metrics.gauges, page)
-    if metrics.requests is not None:
-        return _of_requests(metrics.requests, page)
-    assert metrics.counters is not None
-    names = metrics.counters
-    if not all(name in page for name in (names.drafts, names.drafted, names.accepted)):
-        return None
-    return DraftUse(sum(page[names.drafts]), sum(page[names.drafted]), sum(page[names.accepted]))
-
-
-def _of_requests(names: DraftsOfRequests, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
-    if names.drafts not in page:
-        return None
-    drafts, generated, requests = (sum(page.get(name, ())) for name in (names.drafts, names.generated, names.requests))
-    verified = [tokens for tokens in page.get(names.verified, ()) if tokens > 1]
-    drafted = drafts * (fmean(verified) - 1) if verified else math.nan
-    return DraftUse(drafts, drafted, generated - requests - drafts)
+    if (counts := metrics.counters) is not None:
+        if not all(name in page for name in (counts.drafts, counts.drafted, counts.accepted)):
+            return None
+        return DraftUse(sum(page[counts.drafts]), sum(page[counts.drafted]), sum(page[counts.accepted]))
+    if (served := metrics.requests) is not None:
+        if served.drafts not in page:
+            return None
+        drafts, generated, requests = (
+            sum(page.get(name, ())) for name in (served.drafts, served.generated, served.requests)
+        )
+        verified = [tokens for tokens in page.get(served.verified, ()) if tokens > 1]
+        drafted = drafts * (fmean(verified) - 1) if verified else math.nan
+        return DraftUse(drafts, drafted, generated - requests - drafts)
+    assert metrics.gauges is not None
+    return _of_gauges(metrics.gauges, page)
 
 
 def _of_gauges(names: DraftGauges, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
@@ -102,29 +99,21 @@ def _of_gauges(names: DraftGauges, page: Mapping[str, Sequence[float]]) -> Draft
 
 
 class DraftReader:
-    """Reads a server's metrics of its drafts, each time it is called; None when it has none.
-
-    Args:
-        cards: of the engine that serves, or of every engine where that is not known.
-        version: of the engine, where it is known and there is one.
-    """
+    """Reads a server's metrics of its drafts, each time it is called; the arguments are those of `CounterReader`."""
 
     def __init__(self, client: ServerClient, cards: Iterable[EngineCard], version: str | None = None) -> None:
         self._client = client
         self._sources = [
-            (card.serving.metrics_path, metrics)
+            (card, metrics)
             for card in cards
             for metrics in card.serving.draft_metrics
             if version is None or in_range(version, metrics.versions)
         ]
 
     def __call__(self) -> DraftUse | None:
-        pages: dict[str, Mapping[str, Sequence[float]]] = {}
         told: list[DraftUse] = []
-        for path, metrics in self._sources:
-            if path not in pages:
-                pages[path] = samples(self._client.metrics_text(path) or "")
-            if (use := of_page(metrics, pages[path])) is not None:
+        for _, metrics, page in read_pages(self._client, self._sources):
+            if (use := of_page(metrics, page)) is not None:
                 if use.counted:
                     return use
                 told.append(use)

@@ -40,8 +40,7 @@ def predict(
         gpus: of the node; None: all.
         version: the engine's; None: the newest known.
 
-    Raises:
-        BadInput: an unknown name, or a command line that the engine's parser refuses.
+    Raises `BadInput`: an unknown name, or a command line that the engine's parser refuses.
     """
     library = library or Library()
     parsed, card, load = split_command(command), node_card(hardware, library), load_workload(workload, library)

@@ -52,11 +52,7 @@ class ResolvedCommand:
         return simulate(self.setup, workload, seed, slos)
 
     def changed_knobs(self, fixed: Iterable[str] = ()) -> dict[str, Scalar]:
-        """Return the knobs whose value is not what the engine's version would run by itself.
-
-        Args:
-            fixed: knobs that are taken as given: defaults that depend on them follow.
-        """
+        """Return the knobs whose value is not what the engine's version would run by itself, some of them `fixed`."""
         knobs = self.effective.knobs
         defaults = engine(self.card.engine).default_knobs(self.context, {n: knobs[n] for n in fixed if n in knobs})
         usual = effective(self.card, Configuration(self.card.engine, defaults), self.context).knobs
@@ -66,11 +62,7 @@ class ResolvedCommand:
 def resolve_command(
     command: Command, library: Library, context: Context, version: str | None = None
 ) -> ResolvedCommand:
-    """Parse a command line as its engine does; raises `BadInput` where the engine's parser would refuse it.
-
-    Args:
-        context: its version is replaced by the one that is asked for (None: the newest known).
-    """
+    """Parse a command line as its engine does, in a version (None: the newest known); raises `BadInput` as it would."""
     kind = recognise(command.argv, library)
     resolved = resolve_for(kind, command, replace(context, version=kind.version(version)))
     return replace(resolved, calibration=calibration_of(library))

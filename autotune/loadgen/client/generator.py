@@ -150,11 +150,7 @@ class Connections:
 
 
 class StallTimeouts:
-    """Ends requests of which nothing was heard for too long, and those that would never end.
-
-    Args:
-        limit_s: see `RequestTimeouts.stall_s`.
-    """
+    """Ends requests of which nothing was heard for `RequestTimeouts.stall_s`, and those that would never end."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -222,8 +218,7 @@ def event_loop() -> Iterator[asyncio.Runner]:
 class Generator:
     """One run of one schedule, on one event loop.
 
-    Raises:
-        BadInput: too few open files are allowed, or the host has no address.
+    Raises `BadInput`: too few open files are allowed, or the host has no address.
     """
 
     def __init__(self, target: Target, schedule: Schedule, timeouts: RequestTimeouts) -> None:
@@ -263,9 +258,10 @@ class Generator:
                 if self._schedule.ramp_s:
                     background.append(watchers.create_task(self._begin_streams(start_ns)))
                 async with asyncio.TaskGroup() as group:
-                    if self._schedule.conversations:
-                        await self._start_sessions(group)
-                    else:
+                    for conversation in self._schedule.conversations:
+                        await self._slots.acquire()
+                        group.create_task(self._hold(conversation))
+                    if not self._schedule.conversations:
                         await self._start_requests(group, start_ns)
                 for helper in background:
                     helper.cancel()
@@ -288,12 +284,6 @@ class Generator:
         exchange = Exchange(int(self._schedule.output_tokens[request]), self._schedule.streaming, events)
         self._exchanges[request] = exchange
         return exchange
-
-    async def _start_sessions(self, group: asyncio.TaskGroup) -> None:
-        """Begin the next session when a place is free."""
-        for conversation in self._schedule.conversations:
-            await self._slots.acquire()
-            group.create_task(self._hold(conversation))
 
     async def _hold(self, conversation: Conversation) -> None:
         """Send the turns of a session, each when the answer before is there and its user has thought."""

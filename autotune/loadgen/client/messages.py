@@ -87,11 +87,7 @@ class ClientHealth:
         return self.chunks / self.reads if self.reads else 0.0
 
     def excess(self, burst: bool = True) -> str:
-        """Name the figures beyond the limits; empty when the client kept up.
-
-        Args:
-            burst: whether all requests that may be in flight were sent at once.
-        """
+        """Name the figures beyond the limits; empty when the client kept up. In a burst all were sent at once."""
         if self.span_s < (_SPAN_S if burst else _SPAN_WITHOUT_BURST_S):
             return ""
         beyond = [

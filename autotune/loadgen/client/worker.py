@@ -47,17 +47,17 @@ def serve(tasks: Connection, answers: Connection) -> None:
 def main() -> None:
     """Serve the pipes whose numbers are the two arguments."""
     tasks, answers = Connection(int(sys.argv[1]), writable=False), Connection(int(sys.argv[2]), readable=False)
-    threading.Thread(target=_exit_with, args=(tasks.fileno(),), daemon=True).start()
+    poll = select.poll()
+    poll.register(tasks.fileno(), 0)  # a hang-up is reported without being asked for
+
+    def exit_with_parent() -> None:
+        """End when nobody holds the other end of the pipe any more, whatever this process is busy with."""
+        poll.poll()
+        os._exit(0)
+
+    threading.Thread(target=exit_with_parent, daemon=True).start()
     with suppress(EOFError, ConnectionError):
         serve(tasks, answers)
-
-
-def _exit_with(tasks: int) -> None:
-    """End this process when nobody holds the other end of the pipe any more, whatever it is busy with."""
-    poll = select.poll()
-    poll.register(tasks, 0)  # a hang-up is reported without being asked for
-    poll.poll()
-    os._exit(0)
 
 
 if __name__ == "__main__":

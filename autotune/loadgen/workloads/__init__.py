@@ -169,11 +169,7 @@ class Workload(Part):
         return self.model_copy(update={"name": name, "description": description, "points": [point]})
 
     def lengths_source(self, tokenizer: Tokenizer | None = None) -> str:
-        """Describe the source of the lengths of prompts and answers, for a report.
-
-        Args:
-            tokenizer: the one that `draw` is given.
-        """
+        """Describe the source of the lengths of prompts and answers, for a report; `tokenizer` as of `draw`."""
         return "; ".join(dict.fromkeys(point.lengths.source(tokenizer or Approximate()) for point in self.points))
 
     def draw(self, position: int, seed: int, tokenizer: Tokenizer | None = None) -> Requests:
@@ -182,8 +178,7 @@ class Workload(Part):
         Args:
             tokenizer: counts the tokens of a file's text; None = approximated.
 
-        Raises:
-            BadInput: a file that cannot be read, is malformed, or holds too few prompts.
+        Raises `BadInput`: a file that cannot be read, is malformed, or holds too few prompts.
         """
         point = self.points[position]
         generator = np.random.default_rng([seed, position])
@@ -269,9 +264,6 @@ def _at(document: Any, path: Sequence[str]) -> dict[str, Any]:
 
 def load_workload(text: str, library: Library | None = None) -> Workload:
     """Return a workload by name, with its number of prompts behind it or not, or by a form: ``random:IN:OUT[:N]`` ….
-
-    Args:
-        library: where the named ones are looked up; None = the packaged ones.
 
     Raises `UnknownName` for a name that does not exist, `BadInput` for a form that is not right.
     """

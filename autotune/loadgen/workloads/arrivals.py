@@ -90,8 +90,7 @@ def arrival_of(concurrency: int | None = None, request_rate: float | None = None
     Args:
         burstiness: 1 = Poisson; infinite = evenly spaced, as in ``vllm bench serve``.
 
-    Raises:
-        BadInput: numbers that exclude each other or are out of range.
+    Raises `BadInput`: numbers that exclude each other or are out of range.
     """
     if concurrency is not None and request_rate is not None:
         raise BadInput("a concurrency and a request rate exclude each other: a load is closed or open")

@@ -46,22 +46,18 @@ def passages(kind: TextKind, tokens: int, count: int, generator: np.random.Gener
 
     Each begins at the beginning of a line and ends within one, where a model goes on with it.
 
-    Raises:
-        BadInput: this Python brings too little text along.
+    Raises `BadInput`: this Python brings too little text along.
     """
     size = int(tokens * _CHARACTERS_PER_TOKEN[kind])
     texts = documents(kind)
     places = [(number, start) for number, text in enumerate(texts) for start in range(0, len(text) - size, size)]
     if len(places) < count:
         raise BadInput(f"{count} prompts of {tokens} tokens are asked for, but Python's own {kind} gives {len(places)}")
-    chosen = generator.permutation(len(places))[:count]
-    return [_passage(texts[number], start, size) for number, start in (places[place] for place in chosen)]
-
-
-def _passage(text: str, start: int, size: int) -> str:
-    """Return a piece of a text that begins with a line."""
-    line = text.find("\n", start, start + size // 2) + 1 if start else 0
-    return text[max(line, start) : start + size].strip("\n")
+    chosen = []
+    for number, start in (places[place] for place in generator.permutation(len(places))[:count]):
+        line = texts[number].find("\n", start, start + size // 2) + 1 if start else 0
+        chosen.append(texts[number][max(line, start) : start + size].strip("\n"))
+    return chosen
 
 
 @lru_cache(maxsize=2)
@@ -71,8 +67,7 @@ def documents(kind: TextKind) -> tuple[str, ...]:
     Speculative decoding lives on text that can be guessed, which random tokens are not. These are under the PSF
     licence, which lets them be redistributed; one Python version always gives the same text.
 
-    Raises:
-        BadInput: this Python was installed without them.
+    Raises `BadInput`: this Python was installed without them.
     """
     found = tuple(_prose() if kind == "prose" else _sources())
     if not found:

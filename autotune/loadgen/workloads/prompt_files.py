@@ -103,13 +103,9 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def json_object(path: Path, number: int, line: str, form: str) -> dict[str, Any]:
-    """Parse a line of a file as a JSON object.
+    """Parse a line of a file as a JSON object; `form`, how to write one, ends the message.
 
-    Args:
-        form: how to write one, the end of the message.
-
-    Raises:
-        MalformedFile: it is none.
+    Raises `MalformedFile`: it is none.
     """
     try:
         row: Any = json.loads(line)
@@ -157,9 +153,8 @@ class FileRequest(NamedTuple):
 def read_requests(path: Path) -> tuple[FileRequest, ...]:
     """Read the requests of a ``jsonl:`` file, in its order.
 
-    Raises:
-        BadInput: the file cannot be read.
-        MalformedFile: a line is no request as `_REQUEST_FORM` says, or there is none.
+    Raises `BadInput`: the file cannot be read; `MalformedFile`: a line is no request as `_REQUEST_FORM` says, or there
+    is none.
     """
     requests = tuple(_request(path, number, line) for number, line in _lines(path))
     if not requests:
@@ -214,9 +209,7 @@ def conversations(path: Path) -> Conversations:
     ShareGPT_V3_unfiltered_cleaned_split.json, is 640 MB with 94,000 conversations. It is read piece by piece, and only
     the first two turns are kept.
 
-    Raises:
-        BadInput: the file cannot be read.
-        MalformedFile: it is not JSON, or holds no conversation.
+    Raises `BadInput`: the file cannot be read; `MalformedFile`: it is not JSON, or holds no conversation.
     """
     pairs: list[tuple[str, str]] = []
     count = skipped = 0
@@ -246,8 +239,7 @@ def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: 
     The first turn is the prompt, and the second turn's length that of the answer. No more is tokenized than must be.
     A file with fewer is refused: vLLM would send some twice, and the second time would come out of the prefix cache.
 
-    Raises:
-        BadInput: the file cannot be read, or holds fewer.
+    Raises `BadInput`: the file cannot be read, or holds fewer.
     """
     held = conversations(path)
     chosen: list[FileRequest] = []
@@ -269,15 +261,9 @@ def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: 
 
 
 def rows(path: Path, piece: int = _PIECE) -> Iterator[Any]:
-    """Yield the elements of a file's list, or the objects of its lines, one after the other.
+    """Yield the elements of a file's list, or the objects of its lines, of so many characters at a time.
 
-    Args:
-        piece: characters to read at a time.
-
-    Raises:
-        OSError: the file cannot be read.
-        UnicodeDecodeError: it is no text.
-        MalformedFile: it is not JSON.
+    Raises `OSError`: the file cannot be read; `UnicodeDecodeError`: it is no text; `MalformedFile`: it is not JSON.
     """
     text, at, number, listed = "", 0, 1, False
     with path.open(encoding="utf-8-sig") as file:
@@ -337,9 +323,7 @@ def read_sessions(path: Path) -> tuple[Session, ...]:
 
     A line without turns gives the system prompt and the tools of all sessions below it that have none of their own.
 
-    Raises:
-        BadInput: the file cannot be read.
-        MalformedFile: a line is no session, or there is none.
+    Raises `BadInput`: the file cannot be read; `MalformedFile`: a line is no session, or there is none.
     """
     sessions, system, tools = list[Session](), "", list[Any]()
     for number, line in _lines(path):
@@ -416,9 +400,8 @@ _TraceRow = tuple[float, int, int, tuple[int, ...] | None]
 def read_trace(path: Path) -> Trace:
     """Read the requests of a trace.
 
-    Raises:
-        BadInput: the file cannot be read.
-        MalformedFile: it has neither form, a line is broken, or its time is before the line's above.
+    Raises `BadInput`: the file cannot be read; `MalformedFile`: it has neither form, a line is broken, or its time is
+    before the line's above.
     """
     lines = _lines(path)
     first_number, first = next(lines, (1, ""))

@@ -65,7 +65,15 @@ class AnswerSettings:
             if name not in _KEYS:
                 raise UnknownName("setting of answers", name, _KEYS)
             try:
-                given |= _setting(name, value)
+                if name in ("under-load", "no-logprobs"):
+                    if value:
+                        raise ValueError(value)
+                    given |= {"under_load": True} if name == "under-load" else {"logprobs": False}
+                    continue
+                number = float(value) if name in ("wrong", "noise") else int(value)
+                if number < 0 or (name == "wrong" and number > 1):
+                    raise ValueError(value)
+                given[name] = number
             except ValueError:
                 raise BadInput(f"--answers {part}: {value!r} is no value; e.g. wrong:0.02,after:8192") from None
         return cls(**given)
@@ -75,17 +83,6 @@ class AnswerSettings:
         wrong = self.wrong if not self.when or evaluate(self.when, scope) else 0.0
         seed = int.from_bytes(os.urandom(6), "big") if self.seed is None else self.seed
         return replace(self, wrong=wrong, seed=seed)
-
-
-def _setting(name: str, value: str) -> dict[str, Any]:
-    if name in ("under-load", "no-logprobs"):
-        if value:
-            raise ValueError(value)
-        return {"under_load": True} if name == "under-load" else {"logprobs": False}
-    number = float(value) if name in ("wrong", "noise") else int(value)
-    if number < 0 or (name == "wrong" and number > 1):
-        raise ValueError(value)
-    return {name: number}
 
 
 @dataclass(frozen=True, slots=True)

@@ -56,13 +56,7 @@ _DONE = _http_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
 class Completion:
-    """One request for completions on its way.
-
-    Args:
-        model: the name that the answer tells.
-        report: when the usage tells of cached tokens; None: it does not.
-        answers: how greedy answers come about.
-    """
+    """One request for completions on its way; without a `report` its usage tells no cached tokens."""
 
     def __init__(
         self,

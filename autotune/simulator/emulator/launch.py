@@ -34,8 +34,7 @@ class Emulation:
         host, port: where to listen; None: as the engine's command line says.
         speed: virtual seconds per second.
         startup_s: seconds of the wall clock until it serves; None: the node's, scaled by `speed`.
-        fault: as in `process.read_faults`; None: what the environment says.
-        answers: as in `AnswerSettings.read`; None: what the environment says.
+        fault, answers: as `process.read_faults` and `AnswerSettings.read` take them.
     """
 
     engine_command: Sequence[str]

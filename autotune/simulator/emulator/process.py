@@ -254,11 +254,7 @@ async def slow_beside_others(engine: LiveEngine, share: float) -> None:
 def emulate(asked: Emulation, library: Library, as_json: bool = False) -> int:
     """Start the server and serve until a signal; return the exit code that the engine would end with.
 
-    Args:
-        as_json: print one object with the URL when it serves.
-
-    Raises:
-        BadInput: for what no engine decides: an unknown model, fault or engine version.
+    Raises `BadInput`: for what no engine decides: an unknown model, fault or engine version.
     """
     if not (asked.speed > 0 and math.isfinite(asked.speed)):
         raise BadInput(f"--speed {asked.speed:g}: must be above 0 and finite, e.g. 10 for ten times as fast")

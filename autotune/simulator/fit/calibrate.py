@@ -26,7 +26,7 @@ import signal
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from multiprocessing.process import BaseProcess
 from typing import cast
@@ -45,11 +45,11 @@ from autotune.simulator.node.calibration import (
     UNKNOWN,
     Z90,
     Calibration,
-    Covered,
     ErrorSpread,
     Factor,
     Learned,
     PredictionErrors,
+    Subject,
     composed,
     factors_of,
     groups_of,
@@ -280,8 +280,7 @@ def _free(which: Factor, start: Calibration) -> bool:
 def fit(problem: Problem, guess: Calibration) -> Floats:
     """Return the logarithms of the factors that explain the points best near the start: maximum a posteriori.
 
-    Args:
-        guess: where to begin looking; it saves time and does not change what is looked for.
+    The search begins at `guess`, which saves time and does not change what is looked for.
     """
     solution = least_squares(
         problem.residuals,
@@ -326,7 +325,7 @@ class Missed:
 
 
 def errors_of(
-    points: Sequence[Missed], covered: Iterable[Covered], before: PredictionErrors | None = None
+    points: Sequence[Missed], covered: Iterable[Subject], before: PredictionErrors | None = None
 ) -> PredictionErrors:
     """Return the errors to state for predictions from now on.
 
@@ -502,13 +501,11 @@ def _missed(point: MeasuredPoint, fitted: Mapping[str, float], unseen: Mapping[s
     return Missed(point.engine, load, errors, left_out)
 
 
-def _covered(points: Sequence[MeasuredPoint]) -> list[Covered]:
+def _covered(points: Sequence[MeasuredPoint]) -> list[Subject]:
     subjects = {subject_of(point.resolved.setup, point.workload, point.metrics) for point in points}
-    covered = []
-    for subject in sorted(subjects, key=lambda s: (s.engine, s.gpu, s.model, s.read, s.written, s.in_flight)):
-        figures = {name: round(getattr(subject, name), 1) for name in ("read", "written", "in_flight")}
-        covered.append(Covered(**{**asdict(subject), **figures}))
-    return covered
+    covered = sorted(subjects, key=lambda s: (s.engine, s.gpu, s.model, s.read, s.written, s.in_flight))
+    loads = [{name: round(getattr(one, name), 1) for name in ("read", "written", "in_flight")} for one in covered]
+    return [one.model_copy(update=load) for one, load in zip(covered, loads, strict=True)]
 
 
 def predicted_by(points: Sequence[MeasuredPoint], calibration: Calibration) -> list[Predicted]:

@@ -480,8 +480,7 @@ def _whole(name: str, value: Any) -> int | None:
 def checked(given: Mapping[str, Any]) -> dict[str, float]:
     """Read the metrics of a row that ran; a gap between tokens of 0 ms is one that nobody measured, and left out.
 
-    Raises:
-        BadInput: a metric that is missing, no number, or in another unit than its name says.
+    Raises `BadInput`: a metric that is missing, no number, or in another unit than its name says.
     """
     metrics: dict[str, float] = {}
     for name, value in given.items():
@@ -561,8 +560,7 @@ def study_rows(home: Home, study: str, allow_unmeasured: bool = False) -> Iterat
     Left out: measurements that did not count (state ``invalid``), failures that were not the configuration's, loads
     whose client did not keep up, and servers of somebody else, whose command is not known.
 
-    Raises:
-        BadInput: there is no such study, it has no launch, or (but for `allow_unmeasured`) was not measured.
+    Raises `BadInput`: there is no such study, it has no launch, or (but for `allow_unmeasured`) was not measured.
     """
     spec = home.spec(study)
     path = home.study_folder(study) / RESULTS

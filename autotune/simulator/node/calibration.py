@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -54,8 +53,8 @@ class ErrorSpread(Entry):
     row: float = Field(ge=0)
 
 
-class Covered(Entry):
-    """A measured engine, model and load: a prediction near it is not `unseen`."""
+class Subject(Entry):
+    """The engine, model and load of a measured row, or of a prediction."""
 
     engine: str
     version: str = Field(description="its first two numbers")
@@ -64,32 +63,6 @@ class Covered(Entry):
     read: float = Field(gt=0)
     written: float = Field(gt=0)
     in_flight: float = Field(gt=0)
-
-
-class PredictionErrors(Entry):
-    """Prediction errors that the calibration left.
-
-    Attributes:
-        engines: engine -> metric -> spread; "any" is for an engine that was not measured.
-        unseen: ``engine``, ``version``, ``gpu``, ``model``, ``workload`` -> standard deviation that is added for it.
-    """
-
-    engines: dict[str, dict[str, ErrorSpread]] = {}
-    unseen: dict[str, float] = {}
-    covered: list[Covered] = []
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The engine, model and load of a prediction, as in `Covered`."""
-
-    engine: str
-    version: str
-    gpu: str
-    model: str
-    read: float
-    written: float
-    in_flight: float
 
     def unseen(self, errors: PredictionErrors) -> tuple[str, ...]:
         """Return those of engine, version, GPU, model and workload that no measured row is near to.
@@ -105,10 +78,23 @@ class Subject:
         missing += [] if any(covered.model == self.model for covered in here or errors.covered) else ["model"]
         mine = [covered for covered in errors.covered if covered.engine == self.engine or "engine" in missing]
         lengths = ("read", "written", "in_flight")
-        ratios = ([max(getattr(self, name), 1e-9) / getattr(covered, name) for name in lengths] for covered in mine)
+        ratios = ([getattr(self, name) / getattr(covered, name) for name in lengths] for covered in mine)
         if not any(all(abs(math.log(ratio)) <= _NEAR for ratio in each) for each in ratios):
             missing.append("workload")
         return tuple(missing)
+
+
+class PredictionErrors(Entry):
+    """Prediction errors that the calibration left.
+
+    Attributes:
+        engines: engine -> metric -> spread; "any" is for an engine that was not measured.
+        unseen: ``engine``, ``version``, ``gpu``, ``model``, ``workload`` -> standard deviation that is added for it.
+    """
+
+    engines: dict[str, dict[str, ErrorSpread]] = {}
+    unseen: dict[str, float] = {}
+    covered: list[Subject] = []
 
 
 UNKNOWN = ErrorSpread(group=0.5, row=0.2)
@@ -255,11 +241,7 @@ def factors_of(physics: Physics, groups: Mapping[str, str]) -> Iterator[Factor]:
 def drawn_factors(
     calibration: Calibration, groups: Iterable[Mapping[str, str]], draws: int, seed: int
 ) -> dict[Factor, Floats]:
-    """Draw by how much ln(factor) may be off, shape (draws,): normal, each factor by itself.
-
-    Args:
-        groups: of each engine (`groups_of`); what they share is drawn once for all of them.
-    """
+    """Draw by how much ln(factor) may be off, shape (draws,): normal, each by itself, once for all groups with it."""
     physics = packaged_physics()
     factors = list(dict.fromkeys(which for members in groups for which in factors_of(physics, members)))
     normal = np.random.default_rng(seed).standard_normal((len(factors), draws))

@@ -316,8 +316,7 @@ class Replica:
     def take_chunks(self, taken: float) -> list[Chunk]:
         """Take the prompt pieces of the next step, within its budgets; admits waiting requests that fit.
 
-        Args:
-            taken: tokens of the pool that what runs needs in this step, or that are reserved for it.
+        What runs needs `taken` tokens of the pool in this step, or they are reserved for it.
         """
         budget, unit = self._server.token_budget, self._block
         if self._c.prefill == "mixed":

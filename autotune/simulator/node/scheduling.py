@@ -50,9 +50,7 @@ class Graphs:
     def tokens(self, sequences: Sequence[int], prompt_tokens: Sequence[int]) -> int:
         """Return the tokens that every rank computes in the graph that holds a step; 0 when none does.
 
-        Args:
-            sequences: that decode, per rank.
-            prompt_tokens: of the step, per rank.
+        Both are per rank: sequences that decode, and prompt tokens of the step.
         """
         if any(prompt_tokens) and not self._prompts:
             return 0
@@ -159,7 +157,6 @@ class Scheduler:
         running: the sequences that decode, in the order in which they began, shape (n,).
         gain: tokens that a running sequence gets per step; where text and other prompts run together, their mean.
         preemptions: sequences that were thrown out of a full pool.
-        peak_used: most tokens that were in a pool.
     """
 
     def __init__(
@@ -176,7 +173,6 @@ class Scheduler:
         self._clip = float(self._c.reserve_clip or math.inf)
         self.gain = server.tokens_per_step
         self.preemptions = 0
-        self.peak_used = 0.0
 
     @property
     def cached_tokens(self) -> int:
@@ -215,7 +211,6 @@ class Scheduler:
                 chunks.append(replica.take_chunks(self._taken(replica, self._of(number, self.running))))
             else:
                 chunks.append(replica.take_chunks(0.0) if replica.fills else [])
-        self._note_peak()
         return chunks
 
     def _taken(self, replica: Replica, ids: Ints) -> float:
@@ -292,7 +287,6 @@ class Scheduler:
         for number, tokens in enumerate(self.batches.sums(ids, grown)):
             if self.replicas[number].running:
                 self.replicas[number].decoded(tokens, steps)
-        self._note_peak()
 
     def take_ended(self) -> Ints:
         """Take out the sequences that have all their tokens."""
@@ -304,11 +298,6 @@ class Scheduler:
             for request in ended.tolist():
                 self.replicas[s.replica[request]].finish(request)
         return ended
-
-    def _note_peak(self) -> None:
-        for replica in self.replicas:
-            if replica.used > self.peak_used:
-                self.peak_used = replica.used
 
     def _of(self, number: int, ids: Ints) -> Ints:
         return ids if len(self.replicas) == 1 else ids[self._state.replica[ids] == number]
@@ -383,11 +372,7 @@ class SessionClient:
 
 
 class Batching:
-    """A load point on a server in virtual time.
-
-    Args:
-        capacity: tokens of KV per replica; the caller makes sure that every request fits.
-    """
+    """A load point on a server in virtual time; every request must fit a replica's capacity, tokens of KV."""
 
     def __init__(self, server: SimulatedServer, requests: Requests, capacity: int) -> None:
         self._requests = requests

@@ -249,12 +249,7 @@ class Fluid:
         return Flow(seconds, ramp_s, full_s + late, first, wait_s, answer_s, per_token_s)
 
     def step_s(self, running: int, chunks: Sequence[Sequence[Chunk]] | None = None, idle: bool = False) -> Seconds:
-        """Return the seconds of a step in which so many sequences decode, on ranks alike.
-
-        Args:
-            chunks: prompt pieces per rank.
-            idle: whether ranks with prompts do not decode.
-        """
+        """Return the seconds of a step in which so many decode, on ranks alike; `idle` ranks with prompts do not."""
         ids = np.arange(min(running, self._running))
         if idle and chunks is not None:
             busy = np.array([bool(pieces) for pieces in chunks])
@@ -531,11 +526,6 @@ class SteadyNode:
         metrics, drawn = self._flows(knobs, engine, version, running) if running else ({}, {})
         return SteadyPrediction(metrics, odds, doubt, ready_s, drawn)
 
-    @property
-    def computed(self) -> int:
-        """Count the configurations that were computed; the others were known."""
-        return len(self._flows)
-
     def _server(self, knobs: Mapping[str, Scalar], engine: str, version: str, drawn: bool = False) -> SimulatedServer:
         setup = ServerSetup(engine, version, knobs, self._model, self._hardware, self._gpus, self._calibration)
         return SimulatedServer(setup, self._coefficients(knobs, engine, version, drawn))
@@ -608,9 +598,6 @@ class Memo(Generic[Value]):
         self._compute = compute
         self._names: dict[str, tuple[str, ...]] = {}
         self._known: dict[str, dict[tuple[Any, ...], Value]] = {}
-
-    def __len__(self) -> int:
-        return sum(map(len, self._known.values()))
 
     def __call__(self, knobs: Mapping[str, Scalar], engine: str, *more: Any) -> Value:
         known, names = self._known.setdefault(engine, {}), self._names.get(engine, ())

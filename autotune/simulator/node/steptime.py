@@ -141,11 +141,7 @@ class StepTime:
         self._collective_s = c.collective_us * 1e-6 * (server.stage_gpus / 8) ** 0.5
 
     def seconds(self, batches: Sequence[RankBatch], graph: bool) -> Seconds:
-        """Return the duration of a step over all data-parallel ranks.
-
-        Args:
-            graph: whether a CUDA graph holds the step, so that the host launches one thing.
-        """
+        """Return the duration of a step over all data-parallel ranks; in a CUDA graph the host launches one thing."""
         c = self._c
         # A round of a pipeline: each of its micro-batches passes every stage, all stages at work. One request is in one
         # micro-batch: of fewer requests than stages some stages idle.

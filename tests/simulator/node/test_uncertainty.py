@@ -9,7 +9,6 @@ from autotune.simulator.fit.calibrate import Missed, errors_of
 from autotune.simulator.node import simulate
 from autotune.simulator.node.calibration import (
     HEADLINE,
-    Covered,
     ErrorSpread,
     PredictionErrors,
     Subject,
@@ -20,11 +19,8 @@ from autotune.simulator.node.calibration import (
 from autotune.simulator.prediction_intervals import subject_of
 from tests.simulator.node.nodes import R1, setup
 
-SEEN = Subject("vllm", "0.13", "h200", "deepseek_v3", 220, 200, 1000)
-COVERED = [
-    Covered(engine=engine, version="0.13", gpu="h200", model="deepseek_v3", read=220, written=200, in_flight=1000)
-    for engine in ("vllm", "sglang")
-]
+SEEN = Subject(engine="vllm", version="0.13", gpu="h200", model="deepseek_v3", read=220, written=200, in_flight=1000)
+COVERED = [SEEN, SEEN.model_copy(update={"engine": "sglang"})]
 SPREAD = {HEADLINE: ErrorSpread(group=0.12, row=0.05)}
 ERRORS = PredictionErrors(
     engines={"vllm": SPREAD, "sglang": SPREAD, "any": SPREAD},
@@ -34,7 +30,7 @@ ERRORS = PredictionErrors(
 
 
 def other(**changes):
-    return Subject(**{**{name: getattr(SEEN, name) for name in SEEN.__slots__}, **changes})
+    return SEEN.model_copy(update=changes)
 
 
 @pytest.mark.parametrize(
@@ -55,7 +51,7 @@ def test_what_was_not_measured_is_named_and_widens(subject, unseen):
 
 
 def test_a_model_measured_on_another_gpu_only_is_new_on_this_one():
-    amd = Covered(engine="vllm", version="0.13", gpu="mi300x", model="llama", read=220, written=200, in_flight=1000)
+    amd = other(gpu="mi300x", model="llama")
     errors = ERRORS.model_copy(update={"covered": [*COVERED, amd]})
     assert other(gpu="mi300x").unseen(errors) == ("model",)
     assert other(gpu="b200").unseen(errors) == ("gpu",)
