@@ -20,10 +20,10 @@ from autotune.backends.readback import read_back, read_served
 from autotune.engines import Engine, engine
 from autotune.errors import BadInput, CannotGoOn, ClientFailed
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.measuring import Measured, send
+from autotune.loadgen.measuring import send
 from autotune.loadgen.prefix_cache import PrefixCache
 from autotune.loadgen.request_file import requests_path, write_requests
-from autotune.loadgen.results import LoadOptions
+from autotune.loadgen.results import LoadOptions, Measurement
 from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.speculation import DraftReader
 from autotune.loadgen.workloads import load_workload
@@ -237,7 +237,7 @@ class Launched:
             return TrialResult(State.INVALID, self.evidence, Failure(FailureKind.INFRASTRUCTURE, str(error)), metrics)
         return TrialResult(State.COMPLETE, self.evidence, metrics=metrics, answers=answers)
 
-    def _keep(self, came: Measured, server: Server, folder: Path, name: str) -> None:
+    def _keep(self, came: Measurement, server: Server, folder: Path, name: str) -> None:
         """Write the result of one load beside the log, and its requests to a file of their own."""
         make_trial_folder(folder)  # An external server made none.
         safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)

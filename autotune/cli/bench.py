@@ -6,6 +6,7 @@ import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from typing import Any
 
 from autotune.accuracy.check import Check, CheckEvidence, check_of, read_evidence, timed
@@ -17,9 +18,9 @@ from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
 from autotune.loadgen.client.messages import Progress
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.loads import Load
-from autotune.loadgen.measuring import FoundCapacity, measure, send
+from autotune.loadgen.measuring import measure, send
 from autotune.loadgen.prefix_cache import PrefixCache
-from autotune.loadgen.results import LoadOptions, Measurement
+from autotune.loadgen.results import FoundCapacity, LoadOptions, Measurement
 from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.speculation import DraftReader
 from autotune.loadgen.workloads import Workload
@@ -54,19 +55,21 @@ def bench(options: Bench, as_json: bool) -> None:
         )
         if options.find_load is not None:
             came = _search(options, workload, load_options)
-            _conclude(options, workload, evidence, came, load_options, as_json)
-            return
-        runs = _measured(options, workload, seeds, load_options)
-    result = results.result(options, workload, evidence, runs, load_options.tokenizer)
+            runs, result = came.shown, results.searched(options, workload, evidence, came, load_options.tokenizer)
+        else:
+            runs = _measured(options, workload, seeds, load_options)
+            result = results.result(options, workload, evidence, runs, load_options.tokenizer)
     if options.save_result is not None:
         result = results.save(options.save_result, result, runs)
         MESSAGES.print(f"wrote {options.save_result} and {result['requests_file']}", highlight=False, markup=False)
     answer(as_json, result, printing.table(result))
     if problem := result["failure"] or result["invalid"]:
         raise LoadFailed(problem)
+    if result.get("nearest_miss"):
+        raise NothingFeasible("; ".join(result["load_search"]))
 
 
-def _measured(options: Bench, workload: Workload, seeds: list[int], load_options: LoadOptions) -> list[Measurement]:
+def _measured(options: Bench, workload: Workload, seeds: list[int], load_options: LoadOptions) -> Sequence[Measurement]:
     runs: list[Measurement] = []
     with printing.LiveLine(MESSAGES) as live:
         for number, seed in enumerate(seeds, start=1):
@@ -86,37 +89,19 @@ def _measured(options: Bench, workload: Workload, seeds: list[int], load_options
 def _search(options: Bench, workload: Workload, load_options: LoadOptions) -> FoundCapacity:
     """Search for the server's capacity, and print a line for each load."""
     assert options.find_load is not None
-
-    def say(line: str) -> None:
-        MESSAGES.print(line, highlight=False, markup=False, soft_wrap=True)
-
     with printing.LiveLine(MESSAGES) as live:
         how = replace(load_options, on_progress=live.show)
         plan = LoadSearch.of(options.find_load, options.slos, workload, limits=load_options.slos, confirm_s=CONFIRM_S)
         load = Load(workload.name, workload, options.seed, plan)
-        came = send(options.url, options.model, load, how, say)
+        came = send(
+            options.url,
+            options.model,
+            load,
+            how,
+            partial(MESSAGES.print, highlight=False, markup=False, soft_wrap=True),
+        )
         assert isinstance(came, FoundCapacity)
         return came
-
-
-def _conclude(
-    options: Bench,
-    workload: Workload,
-    evidence: Evidence,
-    came: FoundCapacity,
-    load_options: LoadOptions,
-    as_json: bool,
-) -> None:
-    """Write and print the result; raises `NothingFeasible` or `LoadFailed` where there is no capacity."""
-    result = results.searched(options, workload, evidence, came, load_options.tokenizer)
-    if options.save_result is not None:
-        result = results.save(options.save_result, result, came.shown)
-        MESSAGES.print(f"wrote {options.save_result} and {result['requests_file']}", highlight=False, markup=False)
-    answer(as_json, result, printing.search_table(result))
-    if problem := result["failure"] or result["invalid"]:
-        raise LoadFailed(problem)
-    if came.found.missed is not None:
-        raise NothingFeasible("; ".join(came.found.sentences()))
 
 
 def _check_answers(options: Bench, as_json: bool) -> None:

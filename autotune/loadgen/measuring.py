@@ -19,79 +19,26 @@ from functools import partial
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 from time import perf_counter_ns
-from typing import Any
 
 import numpy as np
 
 from autotune.child import IMPORT_FOLDER
 from autotune.errors import AutotuneError, ClientFailed
-from autotune.loadgen.capacity.search import FoundLoad, Probe, beside
+from autotune.loadgen.capacity.search import Probe, beside
 from autotune.loadgen.client.generator import HEAD_START_NS, allow_open_files
 from autotune.loadgen.client.messages import Answer, ClientHealth, Progress, RequestLog, WorkerTask
 from autotune.loadgen.client.outcomes import RequestOutcome
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.loads import Load
 from autotune.loadgen.prompts import PromptKey, Prompts
-from autotune.loadgen.request_file import LoadLog
 from autotune.loadgen.requests import Requests
-from autotune.loadgen.results import LoadOptions, LoadResult, Measurement, to_json
+from autotune.loadgen.results import FoundCapacity, LoadOptions, LoadResult, Measurement
 from autotune.loadgen.speculation import DraftUse
 from autotune.loadgen.workloads import Workload
 from autotune.notify import Notify, silent
-from autotune.trial import Metrics
 
 
-@dataclass(frozen=True, slots=True)
-class FoundCapacity:
-    """Result of a load search on a server; for what is read of a `Measurement`, it can stand in its place.
-
-    Attributes:
-        probes: every load that was sent, in order.
-        failure: one sentence where the server answered nothing any more, before any load kept the limits.
-        invalid: why the numbers say nothing of the server, as of the probe at which the search ended for that.
-    """
-
-    seed: int
-    found: FoundLoad
-    probes: tuple[tuple[Probe, Measurement], ...]
-    failure: str = ""
-    invalid: str = ""
-
-    @property
-    def metrics(self) -> Metrics:
-        """Metrics of the load that is the capacity, with the capacity and the curve."""
-        return self.found.metrics
-
-    @property
-    def shown(self) -> list[Measurement]:
-        """The probes behind the metrics: of the capacity, else of the lightest load."""
-        load = self.found.capacity or (self.found.missed[1] if self.found.missed else None)
-        chosen = [measurement for probe, measurement in self.probes[1:] if probe.load == load]
-        return chosen or [measurement for _, measurement in self.probes[:1]]
-
-    @property
-    def warm_up_s(self) -> float:
-        return sum(measurement.warm_up_s for _, measurement in self.probes)
-
-    @property
-    def logs(self) -> list[LoadLog]:
-        """Request logs of all probes, in the order in which they were sent."""
-        return [log for _, measurement in self.probes for log in measurement.logs]
-
-    @property
-    def died(self) -> bool:
-        return self.found.died_at is not None
-
-    def to_json(self) -> dict[str, Any]:
-        """The file of a launch: the probes behind the metrics as one run, with the metrics of the search."""
-        return {**to_json(self.shown), **self.metrics}
-
-
-Measured = Measurement | FoundCapacity
-"""Result of a `Load`."""
-
-
-def send(url: str, model: str, load: Load, options: LoadOptions, on_probe: Notify = silent) -> Measured:
+def send(url: str, model: str, load: Load, options: LoadOptions, on_probe: Notify = silent) -> Measurement:
     """Send a load: the workload as it is, or all probes of its load search.
 
     Each probe finds an empty prefix cache, no queue, and prompts of its own. A search ends early where the server
@@ -105,7 +52,7 @@ def send(url: str, model: str, load: Load, options: LoadOptions, on_probe: Notif
     if search is None:
         return measure(url, model, load.workload, load.seed, options)
     probes: list[tuple[Probe, Measurement]] = []
-    heaviest, failure, invalid = 0.0, "", ""
+    heaviest = 0.0
     while (probe := search.ask()) is not None:
         streams = probe.load if probe.by == "concurrency" else float(probe.requests)
         how = replace(options, warm_up=options.warm_up and streams > heaviest)
@@ -116,12 +63,10 @@ def send(url: str, model: str, load: Load, options: LoadOptions, on_probe: Notif
         if not metrics["completed"] and search.found.capacity and not invalid:
             on_probe(search.give_up())
             break
-        if not metrics["completed"]:
-            failure = measurement.failure
-        if failure or invalid:
+        if invalid or not metrics["completed"]:
             break
         on_probe(search.tell(measurement.points[0].log.records, beside(metrics)))
-    return FoundCapacity(load.seed, search.found, tuple(probes), failure, invalid)
+    return FoundCapacity.of(load.seed, search.found, probes)
 
 
 STREAMS_PER_WORKER = 250

@@ -8,6 +8,7 @@ from functools import cached_property
 from itertools import zip_longest
 from typing import Any
 
+from autotune.loadgen.capacity.search import FoundLoad, Probe
 from autotune.loadgen.client.messages import ClientHealth, Progress, RequestLog, RequestTimeouts
 from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, failure_sentence, tally
 from autotune.loadgen.client.target import BALANCING
@@ -144,6 +145,56 @@ class Measurement:
 
     def to_json(self) -> dict[str, Any]:
         return to_json([self])
+
+
+@dataclass(frozen=True)
+class FoundCapacity(Measurement):
+    """Result of a load search: a measurement by the probes behind the metrics, and the bracket that they found.
+
+    Attributes:
+        shown: the probes behind the metrics: of the capacity, else of the lightest load.
+        probes: everything that was sent, in order.
+    """
+
+    found: FoundLoad = field(kw_only=True)
+    shown: Sequence[Measurement] = field(kw_only=True)
+    probes: Sequence[Measurement] = field(kw_only=True)
+
+    @classmethod
+    def of(cls, seed: int, found: FoundLoad, probes: Sequence[tuple[Probe, Measurement]]) -> FoundCapacity:
+        """Sum up a search that is over, or that was broken off after a probe that says nothing."""
+        load = found.capacity or (found.missed[1] if found.missed else None)
+        shown = [sent for probe, sent in probes[1:] if probe.load == load] or [sent for _, sent in probes[:1]]
+        every = [sent for _, sent in probes]
+        points = tuple(point for sent in shown for point in sent.points)
+        return cls(seed, points, sum(sent.warm_up_s for sent in every), found=found, shown=shown, probes=every)
+
+    @property
+    def metrics(self) -> Metrics:
+        """Metrics of the load that is the capacity, with the capacity and the curve."""
+        return self.found.metrics
+
+    @property
+    def logs(self) -> list[LoadLog]:
+        return [log for sent in self.probes for log in sent.logs]
+
+    @property
+    def failure(self) -> str:
+        """One sentence where the server answered nothing any more, before any load kept the limits."""
+        last = self.probes[-1]
+        return last.failure if not last.metrics["completed"] and not self.died else ""
+
+    @property
+    def invalid(self) -> str:
+        """Reason why the numbers say nothing of the server: that of the probe at which the search ended for it."""
+        return self.probes[-1].invalid
+
+    @property
+    def died(self) -> bool:
+        return self.found.died_at is not None
+
+    def to_json(self) -> dict[str, Any]:
+        return {**to_json(self.shown), **self.metrics}
 
 
 def pooled_metrics(runs: Sequence[Measurement]) -> Metrics:

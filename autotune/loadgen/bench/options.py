@@ -13,8 +13,9 @@ from autotune.loadgen.server_client import tokenizer_for
 from autotune.loadgen.workloads import Workload, load_workload, with_speedup
 from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.metrics.formulas import Slo, goodput_limits, parse_goodput
-from autotune.metrics.table import Rent, check_metric
+from autotune.metrics.table import Rent
 from autotune.space.library import Library
+from autotune.study.goals import slos_of
 from autotune.study.options import BenchOptions
 
 
@@ -73,11 +74,8 @@ class Bench(BenchOptions):
 
     @property
     def slos(self) -> tuple[Slo, ...]:
-        """The limits; raises `BadInput` for one that is no limit on a metric."""
-        slos = tuple(Slo.parse(text) for text in self.slo)
-        for slo in slos:
-            check_metric(slo.metric)
-        return slos
+        """The limits, as `slos_of` checks them."""
+        return slos_of(self.slo)
 
     def check(self) -> None:
         """Raise `BadInput` for an option that is out of range, or a result file that cannot be written."""

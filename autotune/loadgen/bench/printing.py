@@ -62,7 +62,15 @@ _CURVE = (
 
 
 def table(result: Mapping[str, Any]) -> list[str]:
-    """Format a result; several load points come as a curve, and only what adds up over them below it."""
+    """Format a result; several load points come as a curve, and only what adds up over them below it.
+
+    Of a load search: the curve, what was found, and the table of the load that is the capacity.
+    """
+    if by := result.get("find_load"):
+        points = [{"label": described(by, row[LOADS[by]]), "metrics": row} for row in result["curve"]]
+        found = [f"{sentence}." for sentence in result["load_search"]]
+        found += [*_figures(result, shown_in("capacity")), ""]
+        return [*curve(points), "", *found, *table({**result, "find_load": None})]
     sweep = len(result["points"]) > 1
     lines = [*curve(result["points"]), ""] if sweep else []
     emulated = result["evidence"] != Evidence.MEASURED
@@ -88,14 +96,6 @@ def curve(points: Sequence[Mapping[str, Any]]) -> list[str]:
     for name, point in zip(names, points, strict=True):
         rows.append(f"{name:<{wide}}" + "".join(f"{point['metrics'][key]:>14.2f}" for _, key in _CURVE))
     return rows
-
-
-def search_table(result: Mapping[str, Any]) -> list[str]:
-    """Format a load search: the curve, what was found, and the table of the load that is the capacity."""
-    by, key = result["find_load"], LOADS[result["find_load"]]
-    points = [{"label": described(by, row[key]), "metrics": row} for row in result["curve"]]
-    found = [f"{sentence}." for sentence in result["load_search"]]
-    return [*curve(points), "", *found, *_figures(result, shown_in("capacity")), "", *table(result)]
 
 
 def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:

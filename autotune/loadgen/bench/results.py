@@ -16,10 +16,9 @@ from typing import Any
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.bench.options import Bench
-from autotune.loadgen.measuring import FoundCapacity
 from autotune.loadgen.prefix_cache import CacheReport
 from autotune.loadgen.request_file import requests_path, write_requests
-from autotune.loadgen.results import Measurement, to_json, worst_client
+from autotune.loadgen.results import FoundCapacity, Measurement, to_json, worst_client
 from autotune.loadgen.tokenizers import Tokenizer
 from autotune.loadgen.workloads import Workload
 from autotune.metrics.formulas import parse_goodput

@@ -17,7 +17,7 @@ to be recommended is then sent for ten minutes, and gives way to a lighter one w
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
@@ -316,13 +316,14 @@ class LoadSearch:
         # A limit on the capacity itself is for whoever compares servers.
         self._by, self._slos = by, tuple(slo for slo in slos if not slo.metric.startswith("capacity_"))
         self._most, self._prompts, self._looks = most_in_flight, prompts, looks
-        self._alone = _Load(1.0, min(ALONE, prompts))
+        self._alone = self._load = _Load(1.0, min(ALONE, prompts))
         self._loads: dict[float, _Load] = {}
         self._bracket = Bracket(1.0, float(most_in_flight), float(min(START, most_in_flight)), whole=True)
         self._hint: float | None = None
         self._died_at: float | None = None
         self._sent = 0
-        self._probe: Probe | None = Probe("concurrency", 1.0, self._alone.target, 0)
+        self._steps = self._search()
+        self._probe: Probe | None = next(self._steps)
 
     @classmethod
     def of(
@@ -356,23 +357,16 @@ class LoadSearch:
         """
         probe = self._probe
         assert probe is not None, "the search is over"
-        first = not self._sent
-        load = self._alone if first else self._loads[probe.load]
+        load = self._load
         self._sent += 1
         load.runs.append(records)
         load.metrics = {**summarize_loads(load.runs, self._limits), **(more or {})}
         if load.missing <= 0:
             load.looks, load.target = load.looks + 1, 2 * load.target
         self._judge(probe, load)
-        if first:
-            self._begin()
-        elif load.judgement.kept is not None:
-            self._bracket.tell(load.load, load.judgement.kept)
-            carried = float(load.metrics["request_throughput"])
-            if probe.by == "rate" and 0 < carried < OVERLOADED * probe.load:
-                self._hint = min(carried, self._hint or carried)
-        self._probe = self._following(load)
-        return self._line(probe, load, records)
+        line = self._line(probe, load, records)
+        self._probe = next(self._steps, None)
+        return line
 
     def give_up(self) -> str:
         """End the search as the server answered nothing of a probe that was asked for; gives one line for people.
@@ -386,6 +380,49 @@ class LoadSearch:
         self._bracket.tell(self._died_at, False)
         self._probe = None
         return f"{described(probe.by, probe.load)}: no answer; the server died at {described(probe.by, self._died_at)}"
+
+    def _search(self) -> Iterator[Probe]:
+        """Ask for the whole search: requests one after the other, the bracket's loads, then the loads to confirm."""
+        alone = self._alone
+        yield Probe("concurrency", 1.0, alone.target, 0)
+        if self._by == "rate" and alone.metrics["completed"]:
+            alone.load = rounded(1e3 / float(alone.metrics["mean_e2el_ms"]))
+            shares = (LIGHTEST_RATE, float(self._most), START_RATE)
+            lightest, heaviest, start = (rounded(alone.load * share) for share in shares)
+            self._bracket = Bracket(lightest, heaviest, min(start, heaviest), whole=False)
+        if alone.judgement.kept is False:
+            # What takes too long by itself does so under every load: one more is tried, to see whether that is so.
+            self._bracket.tell(self._bracket.lightest, False)
+        if not alone.metrics["completed"]:
+            return
+        while (load := self._bracket.next(self._hint)) is not None:
+            yield from self._sent_until_decided(_Load(load, self._requests(load)))
+        while (load := self._to_confirm()) is not None:
+            needed = max(min(math.ceil(load * self._confirm_s), MOST_REQUESTS), self._requests(load))
+            yield from self._sent_until_decided(_Load(load, needed, confirms=True))
+
+    def _sent_until_decided(self, load: _Load) -> Iterator[Probe]:
+        """Ask for a load until it is judged, and take up the verdict."""
+        self._loads[load.load] = self._load = load
+        while load.judgement.kept is None:
+            yield self._probe_of(load)
+        self._bracket.tell(load.load, load.judgement.kept)
+        carried = float(load.metrics["request_throughput"])
+        if self._by == "rate" and 0 < carried < OVERLOADED * load.load:
+            self._hint = min(carried, self._hint or carried)
+
+    def _probe_of(self, load: _Load) -> Probe:
+        """Return what is sent next of a load that is open."""
+        requests, ramp_s = load.missing, 0.0
+        if load.confirms and not load.runs:
+            requests = math.ceil(FIRST * load.target)
+        if self._by == "concurrency":
+            ramp_s = self._request_s(load.load)
+        elif self._bracket.kept is None and not load.runs and not self._recorded_rate:
+            # A load that is far too heavy shows it soon; one that is not is then sent for as long as it must be.
+            requests = min(requests, max(LEAST_OPEN, least_requests(self._slos, self._looks)))
+            load.target += requests if requests < load.missing else 0
+        return Probe(self._by, load.load, min(requests, self._prompts), self._sent, ramp_s)
 
     def _judge(self, probe: Probe, load: _Load) -> None:
         """Judge a load by what was sent at it."""
@@ -403,51 +440,6 @@ class LoadSearch:
             load.runs.clear()
         if load is not self._alone and not load.looks:
             load.judgement = replace(load.judgement, kept=None)  # too few requests to show that
-
-    def _begin(self) -> None:
-        """Take up the requests that went one after the other."""
-        alone = self._alone
-        if self._by == "rate" and alone.metrics["completed"]:
-            alone.load = rounded(1e3 / float(alone.metrics["mean_e2el_ms"]))
-            shares = (LIGHTEST_RATE, float(self._most), START_RATE)
-            lightest, heaviest, start = (rounded(alone.load * share) for share in shares)
-            self._bracket = Bracket(lightest, heaviest, min(start, heaviest), whole=False)
-        if alone.judgement.kept is False:
-            # What takes too long by itself does so under every load: one more is tried, to see whether that is so.
-            self._bracket.tell(self._bracket.lightest, False)
-
-    def _following(self, load: _Load) -> Probe | None:
-        """The next probe: of the same load while that is open."""
-        if load is self._alone and not load.metrics["completed"]:
-            return None
-        if load is self._alone or load.judgement.kept is not None:
-            following = self._next_load()
-            if following is None:
-                return None
-            load = following
-        requests, ramp_s = load.missing, 0.0
-        if load.confirms and not load.runs:
-            requests = math.ceil(FIRST * load.target)
-        if self._by == "concurrency":
-            ramp_s = self._request_s(load.load)
-        elif self._bracket.kept is None and not load.runs and not self._recorded_rate:
-            # A load that is far too heavy shows it soon; one that is not is then sent for as long as it must be.
-            requests = min(requests, max(LEAST_OPEN, least_requests(self._slos, self._looks)))
-            load.target += requests if requests < load.missing else 0
-        return Probe(self._by, load.load, min(requests, self._prompts), self._sent, ramp_s)
-
-    def _next_load(self) -> _Load | None:
-        """Return the next load of the bracket, then the loads to confirm; None when the search is over."""
-        confirming = any(one.confirms for one in self._loads.values())
-        following = None if confirming else self._bracket.next(self._hint)
-        if following is not None:
-            return self._loads.setdefault(following, _Load(following, self._requests(following)))
-        following = self._to_confirm()
-        if following is None:
-            return None
-        needed = max(min(math.ceil(following * self._confirm_s), MOST_REQUESTS), self._requests(following))
-        self._loads[following] = load = _Load(following, needed, confirms=True)
-        return load
 
     def _to_confirm(self) -> float | None:
         """Return the next load to confirm; None when the recommended one is confirmed, or none can be.
