@@ -275,8 +275,7 @@ def choose_images(
     """
     chosen: dict[str, tuple[str, str]] = {}
     for card in cards:
-        if card.engine in asked:
-            image = asked[card.engine]
+        if (image := asked.get(card.engine)) is not None:
             chosen[card.engine] = (version_of(image, engine(card.engine, library), hardware), image)
         elif (newest := newest_image(card, hardware)) is not None:
             chosen[card.engine] = newest

@@ -164,7 +164,11 @@ def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Fail
     # SGLang kills its own processes after any exception: only a log without an error leaves the kernel to blame.
     out_of_memory = exit_code == -signal.SIGKILL and not _EXCEPTION.search(line) and not _ERROR.search(line)
     hint = " (the kernel does that when the machine's memory is used up)" if out_of_memory else ""
-    message = f"{title} ended {_how(exit_code)}{hint}; {last_words}"
+    how = f"with exit code {exit_code}" if exit_code else "by itself with exit code 0, though nobody had stopped it"
+    if exit_code < 0:
+        known = -exit_code in set(signal.Signals)
+        how = f"by {signal.Signals(-exit_code).name if known else f'signal {-exit_code}'}"
+    message = f"{title} ended {how}{hint}; {last_words}"
     return Failure(FailureKind.CRASHED, f"{_shorten(message)} (see {log.name}).", line, unexplained=True)
 
 
@@ -244,17 +248,5 @@ def _best_line(lines: Iterable[str]) -> str:
     return (error or last)[:_EXCERPT_CHARACTERS]
 
 
-def _how(exit_code: int) -> str:
-    if exit_code == 0:
-        return "by itself with exit code 0, though nobody had stopped it"
-    if exit_code > 0:
-        return f"with exit code {exit_code}"
-    try:
-        name = signal.Signals(-exit_code).name
-    except ValueError:
-        name = f"signal {-exit_code}"
-    return f"by {name}"
-
-
-def _shorten(text: str, characters: int = 300) -> str:
-    return text if len(text) <= characters else f"{text[: characters - 1]}…"
+def _shorten(text: str) -> str:
+    return text if len(text) <= 300 else f"{text[:299]}…"

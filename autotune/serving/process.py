@@ -25,7 +25,7 @@ from autotune.serving.logs import Progress, known_failure, last_line, log_proble
 from autotune.serving.ports import LOOPBACK, PortLease, foreign_listener, is_free, lease_port
 from autotune.serving.preflight import VISIBLE
 from autotune.serving.processes import MARKER, Membership, end
-from autotune.serving.secrets import api_key_of, masked, resolve_references, secret_values
+from autotune.serving.secrets import api_key_of, inherited_secrets, masked, resolve_references
 from autotune.serving.server import PATHS, Replicas, Server
 from autotune.serving.watchdog import Request, finish_log
 from autotune.space.schema import EngineCard
@@ -266,7 +266,8 @@ class ProcessLauncher:
         Raises:
             BadInput: the program is not there, or the folder cannot be written.
         """
-        asked, command, folder = command, resolve_references(command, os.environ), folder.absolute()
+        command, secrets = resolve_references(command, os.environ)
+        folder = folder.absolute()
         marker = uuid.uuid4().hex
         # setproctitle, with which engines name their workers, overwrites the environment block that holds the marker,
         # unless it is told not to (https://github.com/dvarrazzo/py-setproctitle, SPT_NOENV).
@@ -274,7 +275,6 @@ class ProcessLauncher:
         environment = {**os.environ, **card.serving.environment, **command.env, **ours}
         front, argv, engine_environment = self._command(command, environment, folder, card)
         log = prepare_folder(folder, command.files)
-        secrets = secret_values(asked, command, environment)
         api_key = api_key_of(command.argv, engine_environment, card.serving)
         lease = lease_port(self.ports, [*card.serving.derived_ports, *card.serving.port_flags.values()])
         temporary = os.path.join(tempfile.gettempdir(), f"autotune-{marker[:12]}")
@@ -291,7 +291,7 @@ class ProcessLauncher:
             marker=marker,
             tuner=os.getpid(),
             docker=front[0] if front else "",
-            secrets=sorted(secrets),
+            secrets=sorted(secrets | inherited_secrets(environment)),
             temporary=temporary,
         )
         try:

@@ -86,29 +86,30 @@ def refuse_secrets(argv: Sequence[str], env: Mapping[str, str], option: str) -> 
     )
 
 
-def resolve_references(command: Command, environment: Mapping[str, str]) -> Command:
-    """Fill in the values of ``${NAME}`` in a command; raises `BadInput` for a variable that is not set."""
+def resolve_references(command: Command, environment: Mapping[str, str]) -> tuple[Command, set[str]]:
+    """Fill in the values of ``${NAME}`` in a command; also returns its secrets, which are to be masked everywhere.
+
+    Raises `BadInput` for a variable that is not set.
+    """
+    values = set[str]()
 
     def fill(word: str) -> str:
         prefix, name = reference_in(word)
-        if name is not None and not environment.get(name):
+        if name is None:
+            return word
+        if not environment.get(name):
             raise BadInput(f"the command refers to ${{{name}}}, and this environment variable is not set")
-        return word if name is None else f"{prefix}{environment[name]}"
+        values.add(environment[name])
+        return f"{prefix}{environment[name]}"
 
     env = {name: fill(value) for name, value in command.env.items()}
-    return replace(command, argv=tuple(map(fill, command.argv)), env=env)
+    given = replace(command, argv=tuple(map(fill, command.argv)), env=env)
+    return given, values | redact.secrets_in(given.argv, given.env)
 
 
-def secret_values(asked: Command, given: Command, environment: Mapping[str, str]) -> set[str]:
-    """Collect the secrets that a server may have been given, to be masked wherever it may repeat one.
-
-    The command is `asked` with references and `given` with their values; the environment is the server's.
-    """
-    values = redact.secrets_in(given.argv, given.env)
-    pairs = zip((*asked.argv, *asked.env.values()), (*given.argv, *given.env.values()), strict=True)
-    values |= {new[len(old) - len(old.rpartition("=")[2]) :] for old, new in pairs if old != new}
-    inherited = redact.secrets_in((), environment)
-    return values | {value for value in inherited if len(value) >= _INHERITED}
+def inherited_secrets(environment: Mapping[str, str]) -> set[str]:
+    """Collect the secrets in the environment that a server inherits."""
+    return {value for value in redact.secrets_in((), environment) if len(value) >= _INHERITED}
 
 
 def masked(failure: Failure | None, secrets: Iterable[str]) -> Failure | None:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from autotune.errors import BadInput
 from autotune.serving.secrets import (
     api_key_of,
+    inherited_secrets,
     read_secret,
     refuse_secrets,
     resolve_references,
     secret_sources,
-    secret_values,
 )
 from autotune.serving.watchdog import mask_file
 from autotune.space.library import Library
@@ -26,14 +26,11 @@ VLLM = Library().engine("vllm").serving
 
 def test_references_are_filled_in_for_the_launch_only() -> None:
     asked = Command(("vllm", "serve", "m", "--api-key", "${K}", "--x=${T}"), {"HF_TOKEN": "${T}", "A": "1"})
-    given_ = resolve_references(asked, {"K": "one=1", "T": "two"})
+    given_, secrets = resolve_references(asked, {"K": "one=1", "T": "two"})
     assert given_.argv == ("vllm", "serve", "m", "--api-key", "one=1", "--x=two")
     assert given_.env == {"HF_TOKEN": "two", "A": "1"}
-    assert secret_values(asked, given_, {"MY_TOKEN": "inherited-one", "OTHER_API_KEY": "EMPTY"}) == {
-        "one=1",
-        "two",
-        "inherited-one",
-    }
+    assert secrets == {"one=1", "two"}
+    assert inherited_secrets({"MY_TOKEN": "inherited-one", "OTHER_API_KEY": "EMPTY"}) == {"inherited-one"}
     assert asked.shell() == 'HF_TOKEN="${T}" A=1 vllm serve m --api-key "${K}" --x="${T}"'
     with pytest.raises(BadInput, match=r"refers to \$\{T\}"):
         resolve_references(asked, {"K": "one"})

@@ -479,8 +479,12 @@ class RayExecutor:
             return
         self._forget(task)
         name, trial = task.node.name, task.trial
-        if not self._is_gone(task.node):
-            self._count_loss(task)
+        count, latest = self._losses.get(name, (0, 0))
+        # Of those that ran side by side, lost at once, the first counts; a node that is gone loses none.
+        if not self._is_gone(task.node) and task.serial >= latest:
+            self._losses[name] = count + 1, next(self._serial)
+            if count + 1 >= TRIES and any(node.name != name for node in self._pool.used):
+                self.retire(name, f"it lost the processes of {TRIES} trials in a row")
         if task.tries < TRIES:
             self._setup.notify(
                 f"launch {trial.number}: node {name}, or its process there, is gone; it is tried once more"
@@ -498,13 +502,3 @@ class RayExecutor:
             time.sleep(0.1)
             self._refresh()
         return node.node_id not in self._pool.present_ids
-
-    def _count_loss(self, task: Task) -> None:
-        """Leave a node out that loses one trial after the other; those that ran side by side are lost at once."""
-        name = task.node.name
-        count, latest = self._losses.get(name, (0, 0))
-        if task.serial < latest:
-            return
-        self._losses[name] = count + 1, next(self._serial)
-        if count + 1 >= TRIES and any(node.name != name for node in self._pool.used):
-            self.retire(name, f"it lost the processes of {TRIES} trials in a row")
