@@ -1,10 +1,18 @@
-"""Child processes: where they import this package from, and how they end with their parent. Standard library only."""
+"""Child processes: where they import this package from, how they end with their parent, and programs that are asked.
+
+Standard library only.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import os
 import signal
+import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TextIO
 
 IMPORT_FOLDER = str(Path(__file__).resolve().parents[1])
 """Stands in ``PYTHONPATH`` of a child that has to run this very package, wherever it lies."""
@@ -23,3 +31,42 @@ def die_with_parent() -> None:
 def adopt_orphans() -> None:
     """Become the parent of every orphan among this process's descendants (prctl(2), ``PR_SET_CHILD_SUBREAPER``)."""
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def run_program(
+    argv: Sequence[str], limit_s: float, environment: Mapping[str, str] | None = None, folder: str | None = None
+) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end, and end with it what it started where that does not come in time.
+
+    Its output goes to files: a child of its own that kept a pipe open would keep us waiting beyond the time. The exit
+    code is 126 where it cannot be started and 124 where it did not answer in time; ``stderr`` says so.
+    """
+    with _memory_file("stdout") as out, _memory_file("stderr") as err:
+        try:
+            process = subprocess.Popen(
+                argv,
+                cwd=folder,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                env=environment,
+                start_new_session=True,
+            )
+        except OSError as error:
+            return subprocess.CompletedProcess(argv, 126, "", f"{argv[0]} cannot be started: {error.strerror}")
+        with process:
+            try:
+                code = process.wait(max(0.1, limit_s))
+            except BaseException as error:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)
+                if isinstance(error, subprocess.TimeoutExpired):
+                    return subprocess.CompletedProcess(argv, 124, "", f"it did not answer within {limit_s:g} s")
+                raise
+        out.seek(0)
+        err.seek(0)
+        return subprocess.CompletedProcess(argv, code, out.read(), err.read())
+
+
+def _memory_file(name: str) -> TextIO:
+    return open(os.memfd_create(name), "w+", encoding="utf-8", errors="replace")

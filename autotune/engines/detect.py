@@ -10,8 +10,6 @@ import json
 import os
 import re
 import shutil
-import signal
-import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -21,6 +19,7 @@ from typing import Any
 
 from packaging.version import InvalidVersion, Version
 
+from autotune.child import run_program
 from autotune.engines import ask_parser
 from autotune.engines.engine import Engine
 from autotune.engines.options import OptionTable
@@ -106,7 +105,7 @@ def lacking_modules(card: EngineCard, installation: Installation) -> list[str]:
     modules = sorted({rule.module for rule in card.rules if rule.module is not None})
     if installation.python is None or not modules:
         return []
-    told = output_of([str(installation.python), "-c", _MODULES_SCRIPT, *modules], VERSION_S) or ""
+    told = _output_of([str(installation.python), "-c", _MODULES_SCRIPT, *modules], VERSION_S)
     return [module for module in modules if f"{_LACKING}{module}" in told.splitlines()]
 
 
@@ -195,14 +194,14 @@ def _version(card: EngineCard, program: Sequence[str], python: Path | None) -> s
         # An engine that names no distribution is taken for the newest that is known of it.
         return card.newest
     asked = [str(python), "-c", VERSION_SCRIPT, *distributions]
-    version = told_version(output_of(asked, METADATA_S) or "") if python is not None else None
+    version = told_version(_output_of(asked, METADATA_S)) if python is not None else None
     if version is not None or _is_module(program):
         return version
     # What no Python interpreter runs prints ``0.32.0+cpu``, or ``trtllm-serve, version 1.2.0``.
     names = sorted({card.engine, card.title, Path(program[0]).name, card.program[0], *distributions})
     any_name = "|".join(map(re.escape, names))
     line_of_version = re.compile(rf"(?:(?:{any_name}),?\s+)?(?:version:?\s+)?v?(\d\S*)", re.IGNORECASE)
-    lines = (output_of([program[0], "--version"], VERSION_S) or "").splitlines()
+    lines = _output_of([program[0], "--version"], VERSION_S).splitlines()
     matches = (line_of_version.fullmatch(line.strip()) for line in lines)
     return next((match[1] for match in matches if match and is_version(match[1])), None)
 
@@ -213,26 +212,10 @@ def told_version(output: str) -> str | None:
     return next((version for version in answers if is_version(version)), None)
 
 
-def output_of(argv: Sequence[str], timeout_s: float) -> str | None:
-    """Run a program and return its stdout; None when it fails, hangs or cannot be started. Its children end with it."""
-    try:
-        process = subprocess.Popen(
-            argv, cwd="/", stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
-    except OSError:
-        return None
-    with process:
-        try:
-            out, _ = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired:
-            return None
-        finally:
-            # Also what it left behind; while the program itself is not collected, the number is its group's.
-            with suppress(ProcessLookupError, PermissionError):
-                if process.returncode is None:
-                    os.killpg(process.pid, signal.SIGKILL)
-    return out.decode("utf-8", "replace") if process.returncode == 0 else None
+def _output_of(argv: Sequence[str], timeout_s: float) -> str:
+    """Run a program and return its stdout; empty when it fails, hangs or cannot be started."""
+    done = run_program(argv, timeout_s, folder="/")
+    return "" if done.returncode else done.stdout
 
 
 def _interpreter(script: Path) -> Path | None:
@@ -271,7 +254,7 @@ def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple
     near = engine.by_distance(installed.release)[0]
     shipped = engine.table(near)
     digest = hashlib.sha256(json.dumps([installed.program, installed.version]).encode()).hexdigest()[:12]
-    path = cache_folder() / f"{engine.name}-{installed.release}-{digest}.json"
+    path = cache_folder("options") / f"{engine.name}-{installed.release}-{digest}.json"
     # A file that is damaged, or of another version, is as good as none.
     with suppress(OSError, ValueError):
         document = json.loads(path.read_text(encoding="utf-8"))
@@ -294,10 +277,10 @@ def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple
     )
 
 
-def cache_folder() -> Path:
-    """Return ``$XDG_CACHE_HOME/autotune/options``, by default below ``~/.cache``."""
+def cache_folder(kind: str) -> Path:
+    """Return ``$XDG_CACHE_HOME/autotune/<kind>``, by default below ``~/.cache`` (XDG Base Directory 0.8)."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else expanded("~", "XDG_CACHE_HOME") / ".cache") / "autotune" / "options"
+    return (Path(base) if os.path.isabs(base) else expanded("~", "XDG_CACHE_HOME") / ".cache") / "autotune" / kind
 
 
 def stand_in(engine: Engine, version: str) -> OptionTable:
@@ -339,7 +322,7 @@ def _asked(engine: Engine, installed: Installation) -> Any:
     # `--help` and the like would print and end.
     program += [word for word in engine.card.installation.help or () if not word.startswith("-")]
     source = Path(ask_parser.__file__).read_text(encoding="utf-8")
-    text = output_of([str(installed.python), "-c", source, *program], PARSER_S) or ""
+    text = _output_of([str(installed.python), "-c", source, *program], PARSER_S)
     answer = next((line for line in text.splitlines() if line.startswith(ask_parser.MARK)), None)
     return json.loads(answer.removeprefix(ask_parser.MARK)) if answer else None
 

@@ -39,7 +39,7 @@ def find_model(name: str, model_id: str | None, library: Library) -> ModelCard:
         wanted = model_id or name
         if not MODEL_ID.fullmatch(wanted):
             raise
-    path = _cached(wanted) or cache_folder().parent / "models" / wanted.replace("/", "--") / CONFIG
+    path = _cached(wanted) or cache_folder("models") / wanted.replace("/", "--") / CONFIG
     if not path.is_file() and (why := _fetch(wanted, path.parent)):
         by_lower = {known.lower(): known for known in library.models}
         near = [by_lower[name] for name in difflib.get_close_matches(wanted.lower(), by_lower, n=3, cutoff=_NEAR)]

@@ -7,10 +7,10 @@ import shutil
 from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path, PurePath
 
+from autotune.engines.detect import cache_folder
 from autotune.errors import BadInput
 from autotune.space.schema import EngineCard
 from autotune.space.serving import Serving
-from autotune.study.home import expanded
 
 LOG_NAME = "server.log"
 
@@ -112,10 +112,7 @@ def cache_variables(
     for variable, name in caches.items():
         if variable in given or os.environ.get(variable):
             continue
-        # XDG Base Directory Specification 0.8.
-        root = os.environ.get("XDG_CACHE_HOME", "")
-        base = Path(root) if os.path.isabs(root) else expanded("~", "XDG_CACHE_HOME") / ".cache"
-        folder = base.joinpath("autotune", "jit", _safe(engine), _safe(version), _safe(gpu), name)
+        folder = cache_folder("jit").joinpath(_safe(engine), _safe(version), _safe(gpu), name)
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:

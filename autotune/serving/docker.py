@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import ClassVar
 
+from autotune.child import run_program
 from autotune.errors import BadInput
 from autotune.serving import StopReport
 from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card, docker_program, models_folder
@@ -23,7 +24,6 @@ from autotune.serving.processes import (
     DOCKER_FAILED,
     LABEL,
     MARKER,
-    ask_docker,
     descendants,
     process_table,
     remove_container,
@@ -61,8 +61,8 @@ class ContainerServer(ProcessServer):
     def _inspect(self, form: str) -> str:
         """Return the answer of ``docker inspect``; empty when there is none."""
         request = self._request
-        words = ["inspect", "--type", "container", "--format", form, container_name(request.marker)]
-        done = ask_docker(request.docker, words, request.env, _INSPECT_S)
+        words = [request.docker, "inspect", "--type", "container", "--format", form, container_name(request.marker)]
+        done = run_program(words, _INSPECT_S, request.env)
         return "" if done.returncode else done.stdout.strip()
 
     def _port_conflict(self) -> Failure | None:

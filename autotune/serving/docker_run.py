@@ -21,12 +21,12 @@ from pathlib import Path
 
 import yaml
 
+from autotune.child import run_program
 from autotune.engines import Engine, engine
 from autotune.engines.detect import VERSION_SCRIPT, told_version
 from autotune.errors import BadInput
 from autotune.notify import Notify, silent
 from autotune.serving.command import absolute_paths
-from autotune.serving.processes import ask_docker
 from autotune.space.cards import HardwareCard
 from autotune.space.entry import Entry, in_range
 from autotune.space.library import Library
@@ -176,7 +176,7 @@ def docker_program() -> str:
 
 def server_version(program: str, environment: Mapping[str, str], limit_s: float) -> tuple[str, str]:
     """Ask the Docker daemon for its version; returns it, or the reason why there is none."""
-    done = ask_docker(program, ["version", "--format", "{{.Server.Version}}"], environment, limit_s)
+    done = run_program([program, "version", "--format", "{{.Server.Version}}"], limit_s, environment)
     version = done.stdout.strip()
     if done.returncode == 0 and version:
         return version, ""
@@ -202,8 +202,7 @@ def fetch_images(images: Sequence[str], notify: Notify) -> None:
     """
     check_docker()
     for image in dict.fromkeys(images):
-        asking = ("image", "inspect", "--format", "{{.Id}}", image)
-        if ask_docker(docker_program(), asking, os.environ, _ANSWER_S).returncode == 0:
+        if run_program([docker_program(), "image", "inspect", "--format", "{{.Id}}", image], _ANSWER_S).returncode == 0:
             continue
         notify(f"pulling {image}, which may take many minutes")
         last = ""
@@ -239,7 +238,7 @@ def version_in(image: str, distributions: Sequence[str]) -> str:
         return match[1]
     fetch_images([image], silent)
     asking = ("run", "--rm", "--network", "none", "--entrypoint", "python3", image, "-c", VERSION_SCRIPT)
-    done = ask_docker(docker_program(), (*asking, *distributions), os.environ, 120.0)
+    done = run_program([docker_program(), *asking, *distributions], 120.0)
     version = told_version(done.stdout)
     if version is None:
         why, wanted = _last_line(done.stderr) or f"exit code {done.returncode}", " or ".join(distributions)

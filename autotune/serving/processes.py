@@ -16,13 +16,12 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import subprocess
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TextIO
 
+from autotune.child import run_program
 from autotune.serving import StopReport
 
 MARKER = "AUTOTUNE_LAUNCH"
@@ -181,7 +180,7 @@ def remove_container(
     was_empty = exit_code is not None
     seen = False
     while True:
-        listed = ask_docker(docker, listing, environment, max(1.0, deadline - time.monotonic()))
+        listed = run_program([docker, *listing], max(1.0, deadline - time.monotonic()), environment)
         ids = None if listed.returncode else listed.stdout.split()
         if ids == [] and was_empty:
             return ()
@@ -192,40 +191,6 @@ def remove_container(
             names = (f"container {identity[:12]}" for identity in ids or ())
             return ("its container (Docker does not answer)",) if ids is None else tuple(names)
         if ids:
-            ask_docker(docker, ["rm", "--force", "--volumes", *ids], environment, deadline - time.monotonic())
+            run_program([docker, "rm", "--force", "--volumes", *ids], deadline - time.monotonic(), environment)
         was_empty = ids == []
         time.sleep(_SETTLE_S if was_empty else _DOCKER_POLL_S)
-
-
-def ask_docker(
-    program: str, words: Sequence[str], environment: Mapping[str, str], limit_s: float
-) -> subprocess.CompletedProcess[str]:
-    """Run the docker command to its end, and with it what it started where that does not come in time.
-
-    Its output goes to files: a child of its own that kept a pipe open would keep us waiting beyond the time. The exit
-    code is 126 where it cannot be started and 124 where it did not answer in time; ``stderr`` says so.
-    """
-    argv = [program, *words]
-    with _memory_file("stdout") as out, _memory_file("stderr") as err:
-        try:
-            process = subprocess.Popen(
-                argv, stdin=subprocess.DEVNULL, stdout=out, stderr=err, env=environment, start_new_session=True
-            )
-        except OSError as error:
-            return subprocess.CompletedProcess(argv, 126, "", f"{program} cannot be started: {error.strerror}")
-        with process:
-            try:
-                code = process.wait(max(0.1, limit_s))
-            except BaseException as error:
-                with contextlib.suppress(ProcessLookupError):
-                    os.killpg(process.pid, signal.SIGKILL)
-                if isinstance(error, subprocess.TimeoutExpired):
-                    return subprocess.CompletedProcess(argv, 124, "", f"it did not answer within {limit_s:g} s")
-                raise
-        out.seek(0)
-        err.seek(0)
-        return subprocess.CompletedProcess(argv, code, out.read(), err.read())
-
-
-def _memory_file(name: str) -> TextIO:
-    return open(os.memfd_create(name), "w+", encoding="utf-8", errors="replace")

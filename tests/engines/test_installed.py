@@ -119,7 +119,7 @@ def test_a_version_without_a_table_has_the_options_of_its_own_parser(tmp_path: P
 
     assert options_of(engine("vllm"), found, told.append) == (table, None)
     assert (there.times_asked, len(told)) == (1, 1), "asked once"
-    (kept,) = cache_folder().iterdir()
+    (kept,) = cache_folder("options").iterdir()
     for damage in ('{"version": "0.33.0+cpu", "he', "[]", '{"version": "0.33.0+cpu", "help": "of earlier versions"}'):
         kept.write_text(damage)
         assert options_of(engine("vllm"), found, told.append) == (table, None)
