@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,11 +35,11 @@ from autotune.study.user_library import library_of
 from autotune.trial import Launch, Role, reference_in
 
 _LOG_BYTES = 12_000
-"""Of each end of a log: it begins with versions and arguments, and ends with what went wrong."""
+"""Kept of each end of a log: it begins with versions and arguments, and ends with what went wrong."""
 _LONGEST_LINE = 2_000
 _PROMPT = re.compile(r"prompt(_token_ids|s)?['\"]?\s*[:=]|['\"]?messages['\"]?\s*[:=]|received request", re.IGNORECASE)
 _SHORTEST_SECRET = 8
-"""Of the environment: a variable with a secret's name may hold "none"."""
+"""Characters of a secret of the environment: a variable with a secret's name may hold "none"."""
 
 
 def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> bytes:
@@ -53,7 +53,16 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
     library = library_of(spec)
     known = _candidates(spec, launches, library, notify)
     secrets, done = _secrets(spec, launches), home.recommendation(study)
-    documents = {CANDIDATES: known.model_dump(mode="json", by_alias=True), "workloads.json": _workloads(spec, library)}
+    described, files = {}, dict[str, str]()
+    for name in spec.workloads:  # A workload that is gone, or a file of it, is left out.
+        with suppress(BadInput, OSError):
+            workload = load_workload(name, library)
+            described[name] = workload.model_dump(mode="json")
+            for point in workload.points:
+                if file := getattr(point.lengths, "file", None):
+                    files[file] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
+    workloads = {"workloads": described, "files": {Path(file).name: sha for file, sha in files.items()}}
+    documents = {CANDIDATES: known.model_dump(mode="json", by_alias=True), "workloads.json": workloads}
     if done is not None:
         documents[RECOMMENDATION] = done.to_json()
     question = redact.document(spec.model_dump(mode="json"), secrets)
@@ -64,9 +73,15 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
     members = {name: _json(redact.document(document, secrets)) for name, document in documents.items()}
     members[STUDY] = yaml.safe_dump(question, sort_keys=False, width=120).encode()
     members[RESULTS] = "".join(f"{row}\n" for row in rows).encode()
-    members |= dict(_of_launches(folder, launches, secrets, prompts=prompts))
+    for launch in launches:
+        place = f"trials/{launch.trial.number:04d}"
+        with suppress(OSError):
+            members[f"{place}/server.log"] = _trimmed(folder / place / "server.log", secrets, prompts=prompts)
+        with suppress(OSError, ValueError):
+            resolved = json.loads((folder / place / "resolved.json").read_bytes())
+            members[f"{place}/resolved.json"] = _json(redact.document(resolved, secrets))
     if prompts:
-        members |= {f"workloads/{sha}": Path(file).read_bytes() for file, sha in _files(spec, library).items()}
+        members |= {f"workloads/{sha}": Path(file).read_bytes() for file, sha in files.items()}
     engines = {choice.name: choice.version for choice in spec.engines}
     about = {"study": spec.study, "autotune": __version__, "engines": engines, "seed": spec.seed}
     return pack({**about, "launches": len(launches), "prompts": prompts}, dict(sorted(members.items())))
@@ -113,40 +128,8 @@ def _candidates(spec: StudySpec, launches: Sequence[Launch], library: Library, n
     )
 
 
-def _workloads(spec: StudySpec, library: Library) -> dict[str, Any]:
-    """Return the description of each workload, and the SHA-256 of its file."""
-    described = {}
-    for name in spec.workloads:
-        with suppress(BadInput):
-            described[name] = load_workload(name, library).model_dump(mode="json")
-    return {"workloads": described, "files": {Path(f).name: sha for f, sha in _files(spec, library).items()}}
-
-
-def _files(spec: StudySpec, library: Library) -> dict[str, str]:
-    """Return the files of prompts that are still there, with their SHA-256."""
-    files: dict[str, str] = {}
-    for name in spec.workloads:
-        with suppress(BadInput, OSError):
-            for point in load_workload(name, library).points:
-                if file := getattr(point.lengths, "file", None):
-                    files[file] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    return files
-
-
-def _of_launches(
-    folder: Path, launches: Sequence[Launch], secrets: Collection[str], *, prompts: bool
-) -> Iterator[tuple[str, bytes]]:
-    """Collect the files of launches: both ends of the servers' logs, and the resolved arguments."""
-    for launch in launches:
-        name = f"trials/{launch.trial.number:04d}"
-        with suppress(OSError):
-            yield f"{name}/server.log", _trimmed(folder / name / "server.log", secrets, prompts=prompts)
-        with suppress(OSError, ValueError):
-            resolved = json.loads((folder / name / "resolved.json").read_bytes())
-            yield f"{name}/resolved.json", _json(redact.document(resolved, secrets))
-
-
 def _trimmed(path: Path, secrets: Collection[str], *, prompts: bool) -> bytes:
+    """Return both ends of a log; lines that may quote a prompt stay only with `prompts`."""
     with path.open("rb") as stream:
         head = stream.read(_LOG_BYTES)
         size = stream.seek(0, os.SEEK_END)

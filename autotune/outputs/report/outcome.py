@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from autotune import redact
 from autotune.metrics.table import COSTS, CURVE, INVALID, counts, shown_in
 from autotune.outputs.report import StudyRecord, text, words
-from autotune.outputs.report.tables import average, best_per_engine, broken_slos, layouts, values_of
+from autotune.outputs.report.tables import average, best_per_engine, broken_slos, values_of
 from autotune.study.home import Home
 from autotune.study.recommendation import Choice, MatrixCell, Objective, Verdict
 from autotune.study.results import is_held
@@ -243,8 +243,7 @@ def front(study: StudyRecord) -> list[str]:
 
 
 def _goal(goal: Objective) -> str:
-    within = f" [{text.number(goal.ci95[0])}, {text.number(goal.ci95[1])}]" if goal.ci95 else ""
-    return f"{text.number(goal.value)}{within}"
+    return text.number(goal.value) + (f" [{', '.join(map(text.number, goal.ci95))}]" if goal.ci95 else "")
 
 
 _BESIDE = ("output_tokens_per_s_per_user", "mean_ttft_ms", "cost_per_million_tokens")
@@ -320,7 +319,7 @@ def contributions(study: StudyRecord) -> list[str]:
         note += " A coin toss stays only for want of launches: the command without it was not launched often enough."
     chosen = study.recommendation.recommended
     shown = [Configuration(chosen.engine, chosen.config)] if chosen else []
-    return [note, text.table(rows, "   rrr"), *layouts(study, shown)]
+    return [note, text.table(rows, "   rrr"), *(text.plain(f"{line}.") for line in words.layouts(study.spec, shown))]
 
 
 def inert(study: StudyRecord) -> list[str]:

@@ -21,13 +21,9 @@ PIXELS = 560
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point that can be pointed at, with the ends of an interval where it has one.
+    """A point that tells `told` where it is pointed at, with the ends of an interval of y (`across`: of x).
 
-    Attributes:
-        told: the text that is shown then.
-        look: its colour, a key of `LIGHT`.
-        shape: matplotlib's letter of a marker.
-        across: the interval is one of x, not of y.
+    `look` is its colour, a key of `LIGHT`; `shape` matplotlib's letter of a marker.
     """
 
     told: str
@@ -55,14 +51,9 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes.
+    """One pair of axes: `bands` are places with a darker ground, `y_ticks` name the places 0, 1, 2 … of y.
 
-    Attributes:
-        bands: places on the x axis with a darker ground.
-        y_ticks: names of the places 0, 1, 2 … on the y axis.
-        logarithmic: ``x``, ``y`` or both.
-        whole: the numbers of the x axis are whole.
-        zero: y begins at 0.
+    The axes in `logarithmic` (``x``, ``y`` or both) are; numbers of x may be `whole`, y may begin at `zero`.
     """
 
     x_label: str
@@ -79,14 +70,9 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture that answers one question.
+    """A picture that answers one question; `name` is its file's, `told` the answer in a sentence or two (Markdown).
 
-    Attributes:
-        name: its file's, without ``.svg``.
-        told: the answer, in a sentence or two (Markdown).
-        panels: from left to right, two in a row.
-        keys: the legend, look and shape to words.
-        height: of a row, CSS pixels.
+    Panels stand two in a row, of `height` CSS pixels; `keys` is the legend, look and shape to words.
     """
 
     name: str

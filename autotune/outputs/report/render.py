@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from html import escape
 from typing import Literal
@@ -79,6 +79,7 @@ def page(parts: Sequence[Part], drawn: Callable[[Picture], str]) -> str:
     """Return a whole HTML page; its title is the first heading."""
     title = str(parts[0]).partition("\n")[0].removeprefix("# ").replace("\\", "")
     body = text.printable("\n".join(_body(parts, drawn)))
+    light, dark = (" ".join(f"--{look}: {colour};" for look, colour in both.items()) for both in (LIGHT, DARK))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -87,8 +88,8 @@ def page(parts: Sequence[Part], drawn: Callable[[Picture], str]) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(text.printable(title))}</title>
 <style>
-:root {{ color-scheme: light; {_variables(LIGHT)} }}
-@media screen and (prefers-color-scheme: dark) {{ :root {{ color-scheme: dark; {_variables(DARK)} }} }}{_STYLE}</style>
+:root {{ color-scheme: light; {light} }}
+@media screen and (prefers-color-scheme: dark) {{ :root {{ color-scheme: dark; {dark} }} }}{_STYLE}</style>
 </head>
 <body>
 <main>
@@ -98,10 +99,6 @@ def page(parts: Sequence[Part], drawn: Callable[[Picture], str]) -> str:
 </body>
 </html>
 """
-
-
-def _variables(colours: Mapping[str, str]) -> str:
-    return " ".join(f"--{look}: {colour};" for look, colour in colours.items())
 
 
 def _body(parts: Iterable[Part], drawn: Callable[[Picture], str]) -> Iterable[str]:
@@ -183,16 +180,13 @@ def _parts(study: StudyRecord) -> list[Part]:
 
 
 def _markdown(parts: Iterable[Part]) -> str:
-    return text.printable("\n\n".join(map(_as_text, parts)) + "\n")
-
-
-def _as_text(part: Part) -> str:
-    if isinstance(part, text.Facts):
-        return text.table([part.rows])
-    if isinstance(part, Picture):
-        image = f"![{text.plain(part.question)}]({PICTURES}/{part.name}.svg)"
-        return f"{part.told}\n\n{image}" if part.told else image
-    return part
+    told: list[str] = []
+    for part in parts:
+        if isinstance(part, Picture):
+            told += filter(None, (part.told, f"![{text.plain(part.question)}]({PICTURES}/{part.name}.svg)"))
+        else:
+            told.append(text.table([part.rows]) if isinstance(part, text.Facts) else part)
+    return text.printable("\n\n".join(told) + "\n")
 
 
 def _drawn(study: StudyRecord, picture: Picture) -> str:

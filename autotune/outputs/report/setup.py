@@ -22,10 +22,10 @@ from autotune.study.user_library import library_of
 from autotune.trial import Evidence, State
 
 _PHASES = {
-    "launch": "making the command, its process or container",
+    "launch": "processes and containers, waiting for another try",
     "ready": "weights, graphs, until it answers",
     "warmup": "requests that do not count",
-    "load": "the measurement",
+    "load": "the measurement, the check of answers",
     "stop": "until the GPUs are free",
 }
 _CLOCK = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: " as recorded"}
@@ -148,20 +148,16 @@ def limits(study: StudyRecord) -> list[str]:
 
 def _unread_knobs(study: StudyRecord) -> list[str]:
     """Return the knobs in which complete launches of an engine differ and that the simulator does not read."""
-    spec, library = study.spec, library_of(study.spec)
-    found: dict[str, None] = {}
+    spec, library, found = study.spec, library_of(study.spec), dict[str, None]()
+    complete = [launch.trial for launch in study.launches if launch.result.state is State.COMPLETE]
     for choice in spec.engines:
-        trials = [launch.trial for launch in study.launches if launch.result.state is State.COMPLETE]
-        trials = [trial for trial in trials if trial.configuration.engine == choice.name]
+        trials = [trial for trial in complete if trial.configuration.engine == choice.name]
         values = [trial.configuration.knobs for trial in trials]
         varied = [name for name in dict.fromkeys(chain(*values)) if len({str(one.get(name)) for one in values}) > 1]
-        if varied:
-            context = Context(spec.model, spec.hardware, spec.gpus, choice.version)
-            try:
-                resolved = resolve_command(trials[0].command, library, context, choice.version)
-            except BadInput:
-                continue  # A report is written all the same, whatever the study's commands were.
-            read = knobs_read(resolved, resolved.simulate(load_workload("random:64:4:4"), 0))
+        context = Context(spec.model, spec.hardware, spec.gpus, choice.version)
+        with suppress(BadInput):  # A report is written all the same, whatever the study's commands were.
+            resolved = resolve_command(trials[0].command, library, context, choice.version) if varied else None
+            read = knobs_read(resolved, resolved.simulate(load_workload("random:64:4:4"), 0)) if resolved else None
             found |= dict.fromkeys(name for name in varied if read is not None and name not in read)
     return list(found)
 

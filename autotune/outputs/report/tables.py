@@ -11,7 +11,7 @@ from autotune.search.equivalents import canonical_of
 from autotune.search.objective import achieved, maximises
 from autotune.study.places import is_beside
 from autotune.study.spec import StudySpec
-from autotune.trial import Configuration, Launch, Role, Scalar, State
+from autotune.trial import Launch, Role, Scalar, State
 
 FINALS = (Role.FINAL, Role.BASELINE, Role.CONTROL)
 """The roles of launches that count as evidence; what the search launched decided what came into the finals."""
@@ -37,12 +37,8 @@ def engines(study: StudyRecord) -> list[str]:
     excluded = [f"- **{text.plain(e.engine)}**: {text.plain(e.reason)}" for e in study.recommendation.excluded]
     left_out = ["Not searched:", "\n".join(excluded)] if excluded else []
     shown = [launch.trial.configuration for launch, _, _ in best_per_engine(study)]
-    return [table or "No launch gave a figure within the limits.", *layouts(study, shown), *left_out]
-
-
-def layouts(study: StudyRecord, shown: Iterable[Configuration]) -> list[str]:
-    """Return footnotes on layouts whose options are not the knobs (`words.layouts`), as sentences."""
-    return [text.plain(f"{line}.") for line in words.layouts(study.spec, shown)]
+    notes = [text.plain(f"{line}.") for line in words.layouts(study.spec, shown)]
+    return [table or "No launch gave a figure within the limits.", *notes, *left_out]
 
 
 def finals(study: StudyRecord) -> list[str]:

@@ -49,27 +49,25 @@ def conclusion(outcome: Recommendation) -> str:
 
 def layouts(spec: StudySpec, configurations: Iterable[Configuration]) -> list[str]:
     """Say how an engine's own options state a layout, where they differ from the knobs: a sentence for each engine."""
+    names, lines = ("tensor_parallel", "data_parallel"), []
     replicated = {one.engine: one for one in configurations if one.knobs.get("data_parallel") not in (None, 1)}
-    return [line for one in replicated.values() if (line := _layout(spec, one))]
-
-
-def _layout(spec: StudySpec, one: Configuration) -> str:
-    names = ("tensor_parallel", "data_parallel")
-    version = next((engine.version for engine in spec.engines if engine.name == one.engine), "")
-    try:
-        engine = engine_of(one.engine, library_of(spec))
-        context = Context(spec.model, spec.hardware, spec.gpus, engine.version(version or None))
-        command = engine.command(one, context)
-        tensor, data = (engine.setting(name, one, context, command) for name in names)
-    except (BadInput, KeyError):  # no engine of ours, or a row that does not tell every knob
-        return ""
-    values = [one.knobs[name] for name in names]
-    if not tensor or tensor.split()[-1] == str(values[0]):
-        return ""
-    return (
-        f"{one.engine}: tensor_parallel={values[0]} data_parallel={values[1]} is "
-        f"{data if tensor in data else f'{tensor} {data}'} (GPUs of an attention replica, and the replicas)"
-    )
+    for one in replicated.values():
+        version = next((engine.version for engine in spec.engines if engine.name == one.engine), None)
+        try:
+            engine = engine_of(one.engine, library_of(spec))
+            context = Context(spec.model, spec.hardware, spec.gpus, engine.version(version))
+            command = engine.command(one, context)
+            tensor, data = (engine.setting(name, one, context, command) for name in names)
+        except (BadInput, KeyError):  # no engine of ours, or a row that does not tell every knob
+            continue
+        values = [one.knobs[name] for name in names]
+        if tensor and tensor.split()[-1] != str(values[0]):
+            options = data if tensor in data else f"{tensor} {data}"
+            lines.append(
+                f"{one.engine}: tensor_parallel={values[0]} data_parallel={values[1]} is {options} "
+                "(GPUs of an attention replica, and the replicas)"
+            )
+    return lines
 
 
 def promises(outcome: Recommendation) -> list[str]:
@@ -224,20 +222,28 @@ def _sentence(outcome: Recommendation) -> str:
         nothing = f"No configuration was feasible {where}: there is no command to recommend."
         miss = outcome.nearest_miss
         return " ".join(filter(None, [nothing, missed(miss), _way_out(outcome, miss)])) if miss else nothing
-    both = outcome.workloads.get(choice.objective.workload)
-    mine = both.recommended if both else None
-    figure = f"{choice.engine} {choice.engine_version} reaches {_value(outcome, choice.objective, mine)} {where}"
+    value = _value(outcome, choice.objective, _of_objective(outcome))
+    figure = f"{choice.engine} {choice.engine_version} reaches {value} {where}"
     if baseline is None:
         could = "carry any load within the limits" if choice.objective.metric.startswith("capacity_") else "run"
         return f"{figure}. The baseline could not {could}, so there is nothing to compare it with."
     if choice.fingerprint == baseline.fingerprint:
         return f"{figure}. This is the baseline itself: nothing was found that is shown to be better."
+    both = outcome.workloads.get(baseline.objective.workload)
+    value = _value(outcome, baseline.objective, both.baseline if both else None)
+    theirs = f"{value} with {baseline.engine} {baseline.engine_version}"
     if outcome.verdict is Verdict.INDISTINGUISHABLE:
         return (
-            f"{figure}. It cannot be told apart from the baseline ({_of(outcome, baseline)}) by these launches; "
-            "of the configurations that are as good, the simplest command is given."
+            f"{figure}. It cannot be told apart from the baseline ({theirs}) by these launches; of the configurations "
+            "that are as good, the simplest command is given."
         )
-    return f"{figure}; the baseline reaches {_of(outcome, baseline)}."
+    return f"{figure}; the baseline reaches {theirs}."
+
+
+def _of_objective(outcome: Recommendation) -> Metrics:
+    """Return the metrics of the recommended command under the objective's workload."""
+    row = outcome.workloads.get(outcome.recommended.objective.workload) if outcome.recommended else None
+    return (row.recommended if row else None) or {}
 
 
 def missed(miss: NearestMiss) -> str:
@@ -270,12 +276,6 @@ def _way_out(outcome: Recommendation, miss: NearestMiss) -> str:
         f"With {workload.points[0].prompts:,} requests at once no configuration was found that keeps {limits}; "
         f"--find-load concurrency{how} finds what it carries."
     )
-
-
-def _of(outcome: Recommendation, baseline: Choice) -> str:
-    both = outcome.workloads.get(baseline.objective.workload)
-    value = _value(outcome, baseline.objective, both.baseline if both else None)
-    return f"{value} with {baseline.engine} {baseline.engine_version}"
 
 
 def _value(outcome: Recommendation, objective: Objective, metrics: Metrics | None = None) -> str:
@@ -319,9 +319,7 @@ def over_recipe(outcome: Recommendation) -> list[str]:
 
 def short_load(outcome: Recommendation) -> str:
     """Warn of a load that is over so soon that it says little of a server that is always busy; empty of longer ones."""
-    found = outcome.workloads.get(outcome.recommended.objective.workload) if outcome.recommended else None
-    metrics = (found.recommended if found else None) or {}
-    seconds = metrics.get("duration")
+    seconds = _of_objective(outcome).get("duration")
     if seconds is None or seconds >= SHORT_S:
         return ""
     return f"The load took {seconds:.0f} s, mostly to fill a batch and empty it: one with more prompts says more."
@@ -329,9 +327,7 @@ def short_load(outcome: Recommendation) -> str:
 
 def _few_good(outcome: Recommendation) -> str:
     """Warn where goodput was asked for and next to no request is good; empty elsewhere."""
-    choice = outcome.recommended
-    row = outcome.workloads.get(choice.objective.workload) if choice else None
-    metrics = (row.recommended if row else None) or {}
+    choice, metrics = outcome.recommended, _of_objective(outcome)
     good, done = metrics.get(GOODPUT), metrics.get("request_throughput")
     if choice is None or choice.objective.metric != GOODPUT or good is None or not done or good / done >= _FEW_GOOD:
         return ""
