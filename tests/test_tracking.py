@@ -122,6 +122,7 @@ def test_a_resumed_tracker_completes_what_a_killed_one_left(home: Path) -> None:
     resumed.close()
 
 
+@pytest.mark.e2e
 def test_a_kill_while_the_database_is_made_leaves_nothing_half(tmp_path: Path) -> None:
     """Killed 0.3 CPU seconds into the second that MLflow's tables take."""
     script = (
@@ -329,6 +330,7 @@ def test_odd_names_are_made_fit_for_mlflow(tracker: Tracker) -> None:
     assert child.data.metrics["jsonl:_data_.._x y.jsonl.total_token_throughput"] == 5.0
 
 
+@pytest.mark.e2e
 def test_the_tracker_is_silent_and_importing_it_is_light(tmp_path: Path) -> None:
     script = (
         "import sys; sys.path.insert(0, sys.argv[2])\n"

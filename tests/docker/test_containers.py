@@ -213,8 +213,8 @@ def test_a_folder_for_models_that_cannot_be_made_is_bad_input(
 
 MOMENTS = [
     ("launching", 0.05, []),
-    ("launched", 0.00, ["--ignore-term"]),
-    ("launched", 0.15, ["--never-ready"]),
+    pytest.param("launched", 0.00, ["--ignore-term"], marks=pytest.mark.e2e),
+    pytest.param("launched", 0.15, ["--never-ready"], marks=pytest.mark.e2e),
     ("ready", 0.00, ["--fork-away", "--ignore-term"]),
 ]
 

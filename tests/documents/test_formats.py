@@ -8,9 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
+from click.testing import CliRunner
 from pydantic import BaseModel
 
+from autotune.cli.main import cli
 from autotune.loadgen.workloads import Workload
+from autotune.simulator.fit.reading import points_of, read_file
 from autotune.space.cards import HardwareCard, ModelCard
 from tests.product.cli import Finished, autotune, new_home
 
@@ -26,6 +29,13 @@ def ends(done: Finished) -> Finished:
     assert done.code == 0, done.err
     assert "Traceback" not in done.err
     return done
+
+
+def here(*arguments: str, home: Path) -> str:
+    """Run a command in this process, which has read the packaged files before; return what it prints."""
+    done = CliRunner().invoke(cli, arguments, env={"AUTOTUNE_HOME": str(home)}, catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +57,10 @@ REPLAY_OPTIONAL: dict[str, tuple[tuple[object, object], list[str]]] = {
 }
 
 
+REPLAYED = (None, "failure", "long:total_token_throughput")
+"""Of these tables a study is made; of the others it is told what would be."""
+
+
 def table_of(columns: dict[str, tuple[object, object]]) -> str:
     """Write columns of two rows as CSV."""
     rows = [columns, *({name: cells[i] for name, cells in columns.items()} for i in (0, 1))]
@@ -58,11 +72,13 @@ def test_a_replay_table(home: Path, column: str | None) -> None:
     cells, words = REPLAY_OPTIONAL[column] if column else ((0, 0), [])
     path = home.parent / "table.csv"
     path.write_text(table_of({**REPLAY, **({column: cells} if column else {})}))
-    study = f"table-{column or 'smallest'}".replace(":", "-").replace("_", "-")
-    done = ends(autotune("run", *NODE, "--on", f"replay:{path}", *words, "--study", study, "--json", home=home))
+    question = ["run", *NODE, "--on", f"replay:{path}", *words, "--json"]
+    if column not in REPLAYED:
+        assert ends(autotune(*question, "--dry-run", home=home)).json["candidates"] == {"vllm": 2}
+        return
+    done = ends(autotune(*question, "--study", f"table-{column}".replace(":", "-"), home=home))
     assert done.json["engine"] == "vllm"
-    failed = column == "failure"
-    assert done.json["config"]["max_num_seqs"] == (128 if failed else 256)
+    assert done.json["config"]["max_num_seqs"] == (128 if column == "failure" else 256)
 
 
 CALIBRATION = {
@@ -90,24 +106,41 @@ CALIBRATION_OPTIONAL: dict[str, object] = {
 }
 
 
-@pytest.mark.parametrize("form", ["csv", "json"])
-@pytest.mark.parametrize("column", [None, "lengths", *CALIBRATION_OPTIONAL])
-def test_a_table_of_measurements(home: Path, column: str | None, form: str) -> None:
-    row: dict[str, object] = dict(CALIBRATION)
-    if column == "lengths":
-        del row["workload"]
-        row |= LENGTHS
-    elif column is not None:
-        row[column] = CALIBRATION_OPTIONAL[column]
-    # A fit needs a row that ran, and metrics are not needed of one that failed.
-    rows = [dict(CALIBRATION), {k: v for k, v in row.items() if column != "failure" or k != "total_token_throughput"}]
-    path = home.parent / f"measured.{form}"
+def measured(folder: Path, form: str, *rows: dict[str, object]) -> Path:
+    """Write a table of measurements in one of its forms."""
+    path = folder / f"measured.{form}"
     if form == "json":
         path.write_text("".join(json.dumps(one) + "\n" for one in rows))
     else:
         columns = list(dict.fromkeys(name for one in rows for name in one))
         lines = [columns, *([one.get(name, "") for name in columns] for one in rows)]
         path.write_text("".join(",".join(map(str, line)) + "\n" for line in lines))
+    return path
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+@pytest.mark.parametrize("column", [None, "lengths", *CALIBRATION_OPTIONAL])
+def test_a_table_of_measurements(tmp_path: Path, column: str | None, form: str) -> None:
+    row: dict[str, object] = dict(CALIBRATION)
+    if column == "lengths":
+        del row["workload"]
+        row |= LENGTHS
+    elif column is not None:
+        row[column] = CALIBRATION_OPTIONAL[column]
+    if column == "failure":
+        del row["total_token_throughput"]
+    found = read_file(measured(tmp_path, form, row))
+    assert (len(found.rows), found.left_out) == (1, ())
+    assert len(points_of(found.rows)) == 1
+
+
+@pytest.mark.parametrize("form", ["csv", "json"])
+def test_a_calibration_reads_all_columns_at_once(home: Path, form: str) -> None:
+    whole = {**CALIBRATION, **CALIBRATION_OPTIONAL}
+    del whole["request_rate"]  # A load is closed or open.
+    failed = {name: cell for name, cell in whole.items() if name != "total_token_throughput"}
+    del whole["failure"]
+    path = measured(home.parent, form, CALIBRATION, whole, failed)
     done = ends(autotune("calibrate", "--data", str(path), "--compare", "--json", home=home))
     assert done.json["read"]["left_out"] == [], done.json
 
@@ -149,7 +182,7 @@ def test_a_file_of_requests(home: Path, name: str) -> None:
     path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
     workload = f"{form}:{path}" + (":1" if form == "sharegpt" else "")
     words = ["--hw", "h200", "--workload", workload, "--json", "--", "vllm", "serve", MODEL, "-tp", "8"]
-    assert ends(autotune("simulate", *words, home=home)).json["completed"] >= 1
+    assert json.loads(here("simulate", *words, home=home))["completed"] >= 1
 
 
 def test_a_sharegpt_file_may_be_one_list(home: Path) -> None:
@@ -226,6 +259,6 @@ def test_a_card(home: Path, kind: str, name: str) -> None:
     path = folder / "mine.yaml"
     path.write_text(yaml.safe_dump(VARIANTS[kind, name]))
     try:
-        ends(autotune("space", "check", str(folder.parent), home=home))
+        here("space", "check", str(folder.parent), home=home)
     finally:
         path.unlink()

@@ -10,6 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from autotune.engines import names
 from autotune.engines.conformance import EngineConformance
 from tests.engines.settings import MODELS, NODES, OURS
@@ -55,6 +57,7 @@ def test_every_engine_of_autotune_s_own_is_in_the_suite() -> None:
     assert cards <= set(names())
 
 
+@pytest.mark.e2e
 def test_an_engine_of_somebody_else_s_passes_in_its_own_environment(tmp_path: Path) -> None:
     """Installed as an editable package is: its folder on the path, and its entry points beside it."""
     about = tmp_path / "autotune_llama_server-0.1.0.dist-info"

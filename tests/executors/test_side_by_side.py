@@ -136,6 +136,7 @@ def test_a_launch_sees_its_share_and_one_that_is_alone_has_no_neighbour(tmp_path
     assert "CUDA_VISIBLE_DEVICES" not in os.environ
 
 
+@pytest.mark.e2e
 def test_a_share_that_is_taken_is_left_out_and_its_launch_made_on_another(tmp_path: Path) -> None:
     said: list[str] = []
     with pytest.raises(CannotGoOn, match="not idle"):
@@ -151,6 +152,7 @@ def test_a_process_that_is_killed_costs_one_launch(tmp_path: Path) -> None:
     assert [x.result.state for x in (kept, after)] == [State.COMPLETE] * 2
 
 
+@pytest.mark.e2e
 def test_what_is_slow_is_retired_and_the_last_share_is_not_given_up(tmp_path: Path) -> None:
     setup = EvaluationSetup(told, spec(), Library(), tmp_path, silent)
     with closing(SideBySideExecutor(setup, HALVES)) as executor:

@@ -36,6 +36,7 @@ def rows(home: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (home / "studies" / "s" / "results.jsonl").read_text().splitlines()]
 
 
+@pytest.mark.e2e
 def test_a_study_finds_the_command_of_the_highest_capacity(tmp_path: Path) -> None:
     home = tmp_path / "home"
     limits = ["--slo", "p90_ttft_ms<=1000", "--slo", "p90_tpot_ms<=40", "--workload", "random:500:50:50"]
@@ -73,6 +74,7 @@ def test_a_study_finds_the_command_of_the_highest_capacity(tmp_path: Path) -> No
     assert "find_load: concurrency" in (home / "studies" / "s" / "study.yaml").read_text()
 
 
+@pytest.mark.e2e
 def test_where_the_lightest_load_breaks_a_limit_the_nearest_miss_is_told(tmp_path: Path) -> None:
     home = tmp_path / "home"
     done = autotune(*RUN, "--find-load", "rate", "--slo", "p90_ttft_ms<=1", "--launches", "4", "--json", home=home)

@@ -22,7 +22,7 @@ QUESTION = [
     *("--space", str(ROOT / "examples" / "emulated-space.yaml")),
 ]
 MARKER = "AUTOTUNE_LAUNCH"
-KILLS = [1, pytest.param(3, marks=pytest.mark.e2e), pytest.param(20, marks=pytest.mark.slow)]
+KILLS = [pytest.param(3, marks=pytest.mark.e2e), pytest.param(20, marks=pytest.mark.slow)]
 """The first meets a server for certain."""
 
 

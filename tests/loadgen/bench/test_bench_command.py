@@ -132,6 +132,7 @@ def test_the_table_has_the_titles_and_the_order_of_vllm_s(tmp_path: Path):
     ]
 
 
+@pytest.mark.e2e
 def test_without_a_steady_state_there_is_no_steady_figure(tmp_path: Path):
     with Server() as server:
         two = bench(tmp_path, server.url, "--workload", "random:12:5:2", "--save-result", "two.json")
@@ -199,6 +200,7 @@ def test_failed_requests_are_exit_4_with_the_file_written(tmp_path: Path):
     assert "come back later" in result["failure"]
 
 
+@pytest.mark.e2e
 def test_an_invalid_measurement_says_so_in_its_file_and_has_new_prompts_the_next_time(tmp_path: Path):
     async def brief(call: Call) -> None:
         if call.method == "POST":
@@ -301,6 +303,7 @@ def test_more_streams_than_open_files_is_said_before_the_run(tmp_path: Path):
     assert "ulimit" in done.stderr
 
 
+@pytest.mark.e2e
 def test_repeats_do_not_hide_a_limit_that_was_missed(tmp_path: Path):
     load = ("--concurrency", "4", "--repeats", "2", "--json")
     with Server(good) as server:
@@ -312,6 +315,7 @@ def test_repeats_do_not_hide_a_limit_that_was_missed(tmp_path: Path):
     assert missed["max_concurrent_requests"] <= 10
 
 
+@pytest.mark.e2e
 def test_goodput_and_money_of_a_load(tmp_path: Path):
     load = ("--concurrency", "4", "--json")
     price = ("--gpus", "8", "--gpu-hour-price", "3.6")

@@ -56,6 +56,7 @@ def test_the_concurrency_that_keeps_the_limit_is_found(tmp_path: Path) -> None:
     assert "Capacity (requests in flight):" in done.out
 
 
+@pytest.mark.e2e
 def test_a_server_that_is_too_slow_for_any_load_ends_with_3_and_the_nearest_miss(tmp_path: Path) -> None:
     with Server(Queue()) as server:
         done = find(tmp_path, server.url, "--find-load", "rate", "--slo", "p90_ttft_ms<=5")
@@ -82,6 +83,7 @@ def test_a_server_that_answers_nothing_ends_with_4(tmp_path: Path) -> None:
     assert "500" in done.err
 
 
+@pytest.mark.e2e
 def test_a_server_that_dies_of_a_load_leaves_the_heaviest_that_it_kept(tmp_path: Path) -> None:
     """It hangs up on everybody for good as soon as 50 are in flight."""
     queue, dead = Queue(), False
