@@ -20,7 +20,7 @@ from typing import Any, Literal
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.metrics.formulas import Slo
-from autotune.metrics.table import CURVE, HEADLINE, METRICS, counts
+from autotune.metrics.table import CURVE, HEADLINE, counts
 from autotune.search import objective
 from autotune.search.decide.sequential_test import FEW_DEGREES, LAUNCH_NOISE, Spread, Z, mean, percent
 from autotune.search.decide.verdict import Gain, Judgement, evidence, settings_of
@@ -55,7 +55,7 @@ from autotune.trial import Launch, Metrics, Role
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """How far the recommended configuration is ahead at a concurrency, in logarithms; `half` of its 95 % interval."""
+    """Lead of the recommended configuration at a concurrency, in logarithms; `half` of its 95 % interval."""
 
     concurrency: int
     log: float
@@ -63,7 +63,7 @@ class Difference:
 
     @property
     def faster(self) -> Side | None:
-        """Who is, beyond noise."""
+        """The side that is, beyond noise."""
         if abs(self.log) <= self.half:
             return None
         return "recommended" if self.log > 0 else "baseline"
@@ -78,10 +78,15 @@ def compare(
         spread: of the objective from launch to launch.
         baseline, recommended: the launches that count; the second are none where the baseline is recommended.
     """
-    curves = [_scores(spec, spec.objective, rows) for rows in (baseline, recommended)]
-    metric = spec.objective if any(curves) else HEADLINE
-    theirs, mine = curves if any(curves) else [_scores(spec, metric, rows) for rows in (baseline, recommended)]
-    if not theirs and not mine:
+    theirs, mine = dict[int, list[float]](), dict[int, list[float]]()
+    for metric in (spec.objective, HEADLINE):
+        curves = [scores_by_load(spec, rows, [metric]) for rows in (baseline, recommended)]
+        theirs, mine = (
+            {load: [score for (score,) in scores] for load, scores in one.items() if load is not None} for one in curves
+        )
+        if theirs or mine:
+            break
+    else:
         return None
     points, differences = [], []
     for load in sorted(mine.keys() | theirs.keys()):
@@ -104,15 +109,19 @@ def compare(
     )
 
 
-def _scores(spec: StudySpec, metric: str, launches: Sequence[Launch]) -> dict[int, list[float]]:
-    """Concurrency to the scores of the launches there."""
-    scores: dict[int, list[float]] = {}
-    for launch in launches if metric in METRICS else ():
-        for concurrency, row in objective.curve(launch, spec.workloads[0]).items():
-            score = objective.score_of(metric, row.get(metric, 0.0))
-            if score is not None:
-                scores.setdefault(concurrency, []).append(score)
-    return scores
+def scores_by_load(
+    spec: StudySpec, launches: Sequence[Launch], metrics: Sequence[str]
+) -> dict[int | None, list[tuple[float, ...]]]:
+    """Return the scores of metrics in each launch that has them all, by concurrency; None is the workload as it is."""
+    points: dict[int | None, list[tuple[float, ...]]] = {}
+    for launch in launches:
+        as_it_is = launch.result.metrics.get(spec.workloads[0], {})
+        for load, row in [(None, as_it_is), *objective.curve(launch, spec.workloads[0]).items()]:
+            scores = [objective.score_of(metric, row.get(metric, 0.0)) for metric in metrics]
+            told = tuple(score for score in scores if score is not None)
+            if len(told) == len(metrics):
+                points.setdefault(load, []).append(told)
+    return points
 
 
 def half_width(spread: Spread, counts: Sequence[int]) -> float:
@@ -125,7 +134,7 @@ def half_width(spread: Spread, counts: Sequence[int]) -> float:
 
 
 def _noise(spread: Spread) -> float:
-    """Of one launch; what is usual where few repeats show less, or equal ones none at all."""
+    """Noise of one launch; what is usual where few repeats show less, or equal ones none at all."""
     few = spread.sd == 0 or spread.degrees <= FEW_DEGREES
     return max(spread.sd, LAUNCH_NOISE) if few else spread.sd
 
@@ -165,21 +174,6 @@ def _zero(way: Sequence[Difference], heights: Sequence[float]) -> float:
             logs = math.log(a.concurrency), math.log(b.concurrency)
             return float(f"{math.exp(logs[0] + share * (logs[1] - logs[0])):.4g}")
     return float(way[-1].concurrency)
-
-
-def loads_of(spec: StudySpec, launches: Sequence[Launch]) -> dict[int | None, list[tuple[float, float]]]:
-    """Concurrency to the scores of both goals in each launch; None is the workload as it is."""
-    points: dict[int | None, list[tuple[float, float]]] = {}
-    for launch in launches:
-        as_it_is = launch.result.metrics.get(spec.workloads[0], {})
-        loads: list[tuple[int | None, Metrics]] = [(None, as_it_is)]
-        loads += objective.curve(launch, spec.workloads[0]).items()
-        for load, metrics in loads:
-            ends = (spec.goals[0], spec.goals[-1])
-            one, other = (objective.score_of(metric, metrics.get(metric, 0.0)) for metric in ends)
-            if one is not None and other is not None:
-                points.setdefault(load, []).append((one, other))
-    return points
 
 
 class Sheet:
@@ -292,7 +286,7 @@ class Sheet:
         return setup, self._metrics(position, self._main) or {}
 
     def predictions(self) -> list[Verification]:
-        """What another study predicted of the candidates, and what was measured."""
+        """Compare what another study predicted of the candidates, and what was measured."""
         return [self._verified(one) for one in self.spec.verifies.commands] if self.spec.verifies else []
 
     def _verified(self, one: PredictedCommand) -> Verification:

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -74,12 +75,7 @@ def recommend(
         on_a_node = sheet.gain_interval90(winner, gain)
     joined = equivalents.canonical_of(launches, candidates, candidates.items[base].fingerprint)
     return Recommendation(
-        study=spec.study,
-        model=spec.model.id,
-        hardware=spec.hardware.name,
-        gpus=spec.gpus,
-        evidence=seen.evidence,
-        evidence_of=seen.evidence_of,
+        **_head(spec, launches, seen),
         verdict=judgement.verdict,
         stop_reason="; ".join(
             [
@@ -103,9 +99,7 @@ def recommend(
         **dict(told),
         matrix=sheet.matrix(),
         front=front(sheet),
-        launches=len(launches),
         trials=len(history.by_position),
-        failures=_failures(launches),
         excluded=list(excluded),
         resolutions=equivalents.differences(launches, joined),
         nodes=nodes,
@@ -130,12 +124,7 @@ def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
         launches: at least one.
     """
     return Recommendation(
-        study=spec.study,
-        model=spec.model.id,
-        hardware=spec.hardware.name,
-        gpus=spec.gpus,
-        evidence=launches[0].result.evidence,
-        evidence_of=launches[0].result.evidence_of,
+        **_head(spec, launches, launches[0].result),
         verdict=Verdict.UNFINISHED,
         stop_reason="",
         recommended=None,
@@ -145,16 +134,23 @@ def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
         workloads={},
         contributions=[],
         excluded=[],
-        launches=len(launches),
         trials=len({launch.trial.configuration.fingerprint for launch in launches}),
-        failures=_failures(launches),
         duration_s=sum(sum(launch.result.times_s.values()) for launch in launches),
     )
 
 
-def _failures(launches: Sequence[Launch]) -> dict[str, int]:
-    """Count the failures by kind."""
-    return dict(sorted(Counter(x.result.failure.kind.value for x in launches if x.result.failure).items()))
+def _head(spec: StudySpec, launches: Sequence[Launch], seen: TrialResult) -> dict[str, Any]:
+    """Return what is said of a study at any time: what it is of, its evidence, its launches, and failures by kind."""
+    return {
+        "study": spec.study,
+        "model": spec.model.id,
+        "hardware": spec.hardware.name,
+        "gpus": spec.gpus,
+        "evidence": seen.evidence,
+        "evidence_of": seen.evidence_of,
+        "launches": len(launches),
+        "failures": dict(sorted(Counter(x.result.failure.kind.value for x in launches if x.result.failure).items())),
+    }
 
 
 def _crashes(history: History, launches: Sequence[Launch], winner: int | None) -> str:
@@ -270,10 +266,10 @@ def _point(sheet: Sheet, position: int, **more: object) -> FrontPoint:
 
 def _of_loads(sheet: Sheet) -> list[FrontPoint]:
     """For each engine the loads of its configurations that no other such load of it beats."""
-    spec, groups = sheet.spec, dict[str, list[tuple[int, int | None, list[tuple[float, float]]]]]()
+    spec, groups = sheet.spec, dict[str, list[tuple[int, int | None, list[tuple[float, ...]]]]]()
     for position in (p for p in sheet.history.by_position if sheet.history.feasible(p, Role.FINAL)):
         name = sheet.history.candidates.items[position].configuration.engine
-        loads = comparison.loads_of(spec, sheet.measured(position))
+        loads = comparison.scores_by_load(spec, sheet.measured(position), (spec.goals[0], spec.goals[-1]))
         groups.setdefault(name, []).extend((position, load, scores) for load, scores in loads.items())
     points = []
     for group in filter(None, groups.values()):

@@ -40,7 +40,7 @@ _WAYS_OUT = {
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "make it writable again"),
     errno.EIO: "the disk, or the way to it, fails",
 }
-"""What to do about a file that cannot be written."""
+"""Way out of a file that cannot be written."""
 
 
 def run(

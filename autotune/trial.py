@@ -41,7 +41,7 @@ that recorded launches keep their fingerprints."""
 
 
 SURE_TO_START = 0.9
-"""Of starting: what has less, and did not start itself, is no command to recommend."""
+"""Odds of starting: what has less, and did not start itself, is no command to recommend."""
 
 
 class Role(StrEnum):
@@ -56,7 +56,7 @@ class Role(StrEnum):
 
 
 class State(StrEnum):
-    """How a launch ended. ``invalid``: the measurement failed, which says nothing about the configuration."""
+    """End of a launch. ``invalid``: the measurement failed, which says nothing about the configuration."""
 
     COMPLETE = "complete"
     FAILED = "failed"
@@ -110,7 +110,7 @@ class FailureKind(StrEnum):
 
 
 class Phase(StrEnum):
-    """What a server was doing when it failed; out of memory has another way out in each."""
+    """Phase of a server when it failed; out of memory has another way out in each."""
 
     LOAD = "load"
     KV_CACHE = "kv_cache"
@@ -190,7 +190,7 @@ def referenced(value: str) -> str | None:
 
 
 def reference_in(word: str) -> tuple[str, str | None]:
-    """What stands before a reference, and its variable: ``--key=${A}`` is ``("--key=", "A")``; None where none is."""
+    """Split off a reference's variable: ``--key=${A}`` is ``("--key=", "A")``; None where none is."""
     option, equals, value = word.rpartition("=")
     name = referenced(value)
     return (f"{option}{equals}", name) if name else (word, None)
@@ -216,7 +216,7 @@ def _quoted(word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What a person would type to start a server, and the files that it needs beside it.
+    """Command line that a person would type to start a server, and the files that it needs beside it.
 
     Attributes:
         argv: program and arguments.
@@ -235,7 +235,7 @@ class Command:
 
     @property
     def replicas(self) -> int:
-        """How many servers it starts."""
+        """Number of servers that it starts."""
         return len(self.servers) or 1
 
     @property
@@ -307,7 +307,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """What the engine made of its arguments, by its own word.
+    """Configuration that the engine made of its arguments, by its own word.
 
     Attributes:
         fingerprint: of the effective configuration with the knobs that the engine says it has; a knob that it does
@@ -334,7 +334,7 @@ class Example:
 
 @dataclass(frozen=True, slots=True)
 class Accuracy:
-    """What the check of a launch's answers came to.
+    """Result of the check of a launch's answers.
 
     Attributes:
         kind: ``builtin``, ``tasks`` or ``command``.
@@ -362,7 +362,7 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class TrialResult(Evidenced):
-    """What came of a trial; the same shape whether measured, emulated, simulated or replayed.
+    """Result of a trial; the same shape whether measured, emulated, simulated or replayed.
 
     Attributes:
         metrics: workload name to metrics; empty unless the state is ``complete`` or ``invalid``.

@@ -29,7 +29,7 @@ _ANSWER_S = 900.0
 """For one answer: the server is warm, but it may wait behind others."""
 _WORD = re.compile(r"\s*\S+")
 _TOO_LONG = (400, 413, 422)
-"""How engines answer a prompt that they cannot take."""
+"""Statuses by which engines answer a prompt that they cannot take."""
 
 
 class NoAnswers(AutotuneError):

@@ -37,7 +37,7 @@ CUTS = (0.25, 0.5, 0.75, 1.0)
 SHORT_TOKENS, LONG_TOKENS = 32, 48
 """Generated for each context."""
 ENTRIES = 560
-"""Of the ledger: more than 8192 tokens by any tokenizer that takes no more than five characters for one, 3/4 of it."""
+"""Lines of the ledger: 3/4 of it are more than 8192 tokens by any tokenizer with five characters at most for one."""
 NEEDLES = 16
 ALONE_SHORT, ALONE_LONG = 12, 4
 """Contexts of each length that are sent one at a time."""
@@ -48,10 +48,10 @@ Answers = Mapping[str, Answer | None]
 """By the context's name; None where the server could not take the context."""
 SEVERE = 1.0
 TOLERATED_WRONG, TOLERATED_DIVERGENCE = 3e-4, 1e-2
-"""Of all positions, beyond the null: so many tokens may differ because a kernel is another one."""
+"""Share of all positions, beyond the null: so many tokens may differ because a kernel is another one."""
 ORDINARY = 1.5
 WRONG_LEVEL = 2e-3
-"""Of the test of each group."""
+"""Error rate of the test of each group."""
 LOSS = 0.02
 LOSS_LEVEL = 5e-4
 _WORST_LOSS = 5.0

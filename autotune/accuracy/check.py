@@ -50,7 +50,7 @@ from autotune.study.spec import StudySpec
 from autotune.trial import Accuracy, Example, Failure, FailureKind, Launch, State
 
 LIMIT_S = 4 * 3600
-"""Of one run; a server may be asked thousands of questions."""
+"""Limit of one run; a server may be asked thousands of questions."""
 _TAIL = 300
 CheckEvidence = Mapping[str, Any]
 """One of the objects of `_EVIDENCE`."""

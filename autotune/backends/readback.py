@@ -30,7 +30,7 @@ from autotune.trial import Resolved, Trial
 
 FILE_NAME = "resolved.json"
 ANSWER_S = 60.0
-"""How long a server may take to tell its arguments: vLLM collects facts of its machine for that answer."""
+"""Seconds that a server may take to tell its arguments: vLLM collects facts of its machine for that answer."""
 
 
 @dataclass(frozen=True, slots=True)

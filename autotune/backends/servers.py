@@ -44,7 +44,7 @@ from autotune.study.spec import StudySpec, is_local
 from autotune.trial import Command, Evidence, Failure, FailureKind, Metrics, State, Trial, TrialResult
 
 DEATH_S = 5.0
-"""How long a server whose requests were cut off is given to show that it died, and why."""
+"""Seconds that a server whose requests were cut off is given to show that it died, and why."""
 
 
 @contextmanager
@@ -167,7 +167,7 @@ class Launched:
         return replace(result, **served, evidence=evidence, pids=pids, resolved=resolved, quarantine=quarantine)
 
     def _context(self, trial: Trial) -> Context:
-        """What knobs are resolved by: the node, and the longest request of all workloads."""
+        """Return what knobs are resolved by: the node, and the longest request of all workloads."""
         longest = max(load_workload(name, self.library).longest_request for name in self.spec.workloads)
         return Context(self.spec.model, self.spec.hardware, self.spec.gpus, trial.engine_version, longest)
 
@@ -220,7 +220,7 @@ class Launched:
             return self._answers(server, trial, metrics)
 
     def _answers(self, server: Server, trial: Trial, metrics: dict[str, Metrics]) -> TrialResult:
-        """What the check of answers is told by a server that was measured.
+        """Keep what the check of answers is told by a server that was measured.
 
         Raises `BadInput` where the user's command or task file fails on the very first launch, the baseline's.
         """
@@ -250,12 +250,12 @@ class Launched:
 
 
 def _is_blameless(result: TrialResult) -> bool:
-    """Whether a launch failed, and not for its configuration; an invalid measurement is none, and has metrics."""
+    """Tell whether a launch failed, and not for its configuration; an invalid measurement is none, and has metrics."""
     return result.state is State.INVALID and not result.metrics
 
 
 def weights_failure(trial: Trial, kind: Engine, spec: StudySpec) -> Failure | None:
-    """What a trial's weights lack on this node of a cluster; None where that is nothing, or not certain."""
+    """Say what a trial's weights lack on this node of a cluster; None where that is nothing, or not certain."""
     backend = backend_of(spec)
     if not backend.on_gpus or is_local(spec.executor):
         return None  # Here they were checked before the first launch.
@@ -266,7 +266,7 @@ def weights_failure(trial: Trial, kind: Engine, spec: StudySpec) -> Failure | No
 
 
 def node_of(spec: StudySpec) -> Node:
-    """What a study's launches need of this machine: its GPUs only where they run on them."""
+    """Return what a study's launches need of this machine: its GPUs only where they run on them."""
     on_gpus = backend_of(spec).on_gpus and spec.hardware.vendor != "cpu"
     return Node(count=spec.gpus) if on_gpus else Node(gpus=tuple)
 

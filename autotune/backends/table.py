@@ -22,7 +22,7 @@ from autotune.backends import PHASES, Backend, Evaluator, OwnCandidates, noise_f
 from autotune.engines import Engine, engine
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.loadgen.workloads import load_workload
-from autotune.metrics.table import CURVE, scaled
+from autotune.metrics.table import CURVE, HEADLINE, scaled
 from autotune.notify import Watch, silent
 from autotune.replay.table import (
     ENGINE,
@@ -54,7 +54,7 @@ KnownEngines = Mapping[str, tuple[Engine, Context]]
 """The table's engines that have an engine card, each with the context of its commands."""
 COLUMNS = ("concurrency", "max_concurrency")
 _NO_COMMAND = (BadInput, ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError)
-"""What the expressions of an engine card may raise for values that nobody checked."""
+"""Errors of the expressions of an engine card for values that nobody checked."""
 _SHOWN = 12
 _FORM = "'column=value,…', e.g. 'engine=vllm,tensor_parallel=8'; a part with a comma in it is quoted"
 
@@ -134,7 +134,7 @@ def _read(
 
 
 def command_writer(commands: Mapping[Configuration, Command], known: KnownEngines) -> Callable[[Candidate], Command]:
-    """What writes a candidate's command: as it was recorded, else as its engine would."""
+    """Return the writer of a candidate's command: as it was recorded, else as its engine would."""
 
     def write(candidate: Candidate) -> Command:
         recorded = commands.get(candidate.configuration)
@@ -270,7 +270,7 @@ def _remaining(table: Table, engines: Sequence[str], pins: Mapping[str, Scalar])
         value = "" if pins[column] is None else cell_text(pins[column])
         raise BadInput(
             f"no candidate is left: --set {column}={value} removes the last of {len(remaining)}, in which {column} is "
-            f"{_listed_values(remaining, column)}"
+            f"{_listed(value_at(c, column) for c in remaining)}"
         )
     return remaining
 
@@ -317,11 +317,11 @@ def named_row(table: Table, text: str, library: Library, remaining: list[Configu
     if missing is not None:
         chosen, missing = _with_values(table.configurations, wanted)
     if missing is not None:
-        instead = f"with what stands before it, {missing} is {_listed_values(chosen, missing)}"
+        instead = f"with what stands before it, {missing} is {_listed(value_at(c, missing) for c in chosen)}"
         raise BadInput(f"--baseline {text}: no row of {table.path} has all of that; {instead}")
     if len(chosen) > 1:
         columns = [name for name in (ENGINE, *table.columns) if len({value_at(c, name) for c in chosen}) > 1]
-        values = "; ".join(f"{name} is {_listed_values(chosen, name)}" for name in columns)
+        values = "; ".join(f"{name} is {_listed(value_at(c, name) for c in chosen)}" for name in columns)
         for name in columns:
             if len(_with_values(chosen, wanted)[0]) > 1:
                 wanted[name] = value_at(chosen[0], name)
@@ -335,12 +335,9 @@ def named_row(table: Table, text: str, library: Library, remaining: list[Configu
     return chosen[0]
 
 
-def _listed_values(configurations: Iterable[Configuration], column: str) -> str:
-    return _listed(dict.fromkeys(value_at(c, column) for c in configurations))
-
-
 def _listed(values: Iterable[Scalar]) -> str:
-    return shortened(sorted(map(cell_text, values), key=lambda word: (len(word), word)))
+    """List different values, the shortest words first: so whole numbers rise."""
+    return shortened(sorted(set(map(cell_text, values)), key=lambda word: (len(word), word))) or "none"
 
 
 def shortened(words: Sequence[str]) -> str:
@@ -352,8 +349,16 @@ def _check_metrics(spec: StudySpec, table: Table, configurations: Sequence[Confi
     """Raise `BadInput` unless every row that ran has the metrics of the goals and the SLOs."""
     for number, workload in enumerate(spec.workloads):
         key = table.key_of_workload(workload, objective=number == 0)
+        if not table.metrics:
+            columns = _listed(table.columns)
+            raise BadInput(f"{table.path} has no column of a metric, e.g. {HEADLINE}; its columns: {columns}")
         if key is None:
-            raise BadInput(_no_metrics(table, workload, objective=number == 0))
+            named = [name for name in table.metrics if name != PLAIN]
+            has = f"the workloads that it names: {', '.join(named)}" if named else "it names no workload"
+            raise BadInput(
+                f"--workload {workload}: {table.path} has no column of a metric for it; {has}; a CSV has columns such "
+                f"as '{workload}:{HEADLINE}' for it, and those without a workload are of the first one"
+            )
         for option, metric in spec.asked.items() if number == 0 else [("--objective", spec.objective)]:
             if metric not in table.metrics[key]:
                 where = f"of {workload} " if key != PLAIN else ""
@@ -371,20 +376,6 @@ def _check_metrics(spec: StudySpec, table: Table, configurations: Sequence[Confi
         if metrics_of_row[spec.objective] <= 0:
             problem = f"{spec.objective} is {metrics_of_row[spec.objective]}; where nothing ran, 'failure' says why"
             raise MalformedFile(table.path, problem, row.line)
-
-
-def _no_metrics(table: Table, workload: str, objective: bool) -> str:
-    if not table.metrics:
-        columns = _listed(table.columns)
-        return f"{table.path} has no column of a metric, e.g. total_token_throughput; its columns: {columns}"
-    named = [name for name in table.metrics if name != PLAIN]
-    has = f"the workloads that it names: {', '.join(named)}" if named else "it names no workload"
-    if objective:
-        return f"--workload {workload}: {table.path} has no column of a metric for it; {has}"
-    return (
-        f"--workload {workload}: {table.path} answers for the first workload only, and {has}; a CSV has columns such "
-        f"as '{workload}:total_token_throughput' for another one"
-    )
 
 
 def command_of(candidate: Candidate, kind: Engine | None, context: Context | None) -> Command:
@@ -461,7 +452,7 @@ def _of_study(table: Table, rungs: tuple[int, ...]) -> tuple[Table, tuple[int, .
             metrics[workload] = {**rest, CURVE: curve} if curve else rest
         rows.append(replace(row, metrics=metrics))
     if not loads:
-        raise BadInput(f"no launch in {table.path} was measured at concurrency {_numbers(rungs)}")
+        raise BadInput(f"no launch in {table.path} was measured at concurrency {_listed(rungs)}")
     there = tuple(rung for rung in rungs if rung in loads)
     return replace(table, rows=rows, notes=(*table.notes, *_missing(rungs, there))), there
 
@@ -484,8 +475,8 @@ def _of_csv(table: Table, rungs: tuple[int, ...]) -> tuple[Table, tuple[int, ...
     loads = {load for group in groups.values() for load in group}
     there = tuple(rung for rung in rungs if rung in loads)
     if not there:
-        has = _numbers(sorted(load for load in loads if isinstance(load, int)))
-        raise BadInput(f"{table.path} has no row at {_numbers(rungs)}; its {column}: {has}")
+        has = _listed(load for load in loads if isinstance(load, int))
+        raise BadInput(f"{table.path} has no row at {_listed(rungs)}; its {column}: {has}")
     whole = None if None in loads else there[-1]
     rows = [
         _with_curve(row, number, group, there)
@@ -519,11 +510,7 @@ def _with_curve(row: Row, number: int, group: Mapping[object, Sequence[Row]], ru
 
 
 def _missing(rungs: Sequence[int], there: Sequence[int]) -> list[str]:
-    missing = [rung for rung in rungs if rung not in there]
-    return (
-        [f"no row is of concurrency {_numbers(missing)}, so these are measured: {_numbers(there)}"] if missing else []
-    )
-
-
-def _numbers(numbers: Sequence[int]) -> str:
-    return ", ".join(map(str, numbers)) or "none"
+    """Note the rungs that no row has."""
+    missing = sorted(set(rungs) - set(there))
+    told = f"no row is of concurrency {_listed(missing)}, so these are measured: {_listed(there)}"
+    return [told] if missing else []

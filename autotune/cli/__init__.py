@@ -1,1 +1,1 @@
-"""What each command of the command line does: call the product, print the outcome."""
+"""Run each command of the command line: call the product, print the outcome."""

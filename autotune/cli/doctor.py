@@ -1,4 +1,4 @@
-"""What ``autotune doctor`` prints. It reports, and so it succeeds whatever it finds."""
+"""Print what ``autotune doctor`` found. It reports, and so it succeeds whatever it finds."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from autotune.machine.node import local_node
 
 _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
 _WIDTH = 160
-"""Of a table in a file or a pipe, which have no width of their own."""
+"""Width of a table in a file or a pipe, which have no width of their own."""
 
 
 def doctor(home: Path, as_json: bool) -> None:

@@ -192,7 +192,7 @@ def doctor(home: Path, as_json: bool) -> None:
 
 @cli.group()
 def space() -> None:
-    """What may be tried: show or check the search spaces."""
+    """Show or check the search spaces: what may be tried."""
 
 
 @space.command()

@@ -247,7 +247,7 @@ def _results(
 _WARM_UP_CONCURRENCY = 128
 _WARM_UP_OUTPUT = 32
 _WARM_UP_INPUT_TOKENS = 200_000
-"""Of the warm-up, for each server: it must touch every code path and batch size, not cost as much as the load."""
+"""Bounds of the warm-up, for each server: it must touch every code path and batch size, and cost less than the load."""
 
 
 def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOptions | None = None) -> Measurement:

@@ -22,13 +22,13 @@ from autotune.metrics.steady import steady
 from autotune.trial import Metrics
 
 _MAX_LENGTH_ERROR = 0.01
-"""How far the mean output length may be off the one asked for. An engine that honours ``ignore_eos`` is exact; one that
-did not wrote 300 tokens instead of 1023, and looked fast (aiperf#339)."""
+"""Share by which the mean output length may be off the one asked for. An engine that honours ``ignore_eos`` is exact; a
+server that did not wrote 300 tokens instead of 1023, and looked fast (aiperf#339)."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """How a workload is sent.
+    """Options of sending a workload.
 
     Attributes:
         endpoint, as_text, vocabulary, tokenizer: see `Prompts`.

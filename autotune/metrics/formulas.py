@@ -140,7 +140,7 @@ def summarize(records: RequestRecords, slos: Sequence[Slo] = ()) -> Metrics:
 
 
 LATENCIES = ("ttft", "tpot", "e2el")
-"""What a request has one of."""
+"""Latencies that a request has one of."""
 
 MOST_VIOLATIONS = Slo(metric=VIOLATIONS, sense="<=", limit=55)
 """A study of goodput ends where this limit is out of reach (`autotune.search.reach`): at most 17 % of the requests were

@@ -124,16 +124,12 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
             excluded.append(Exclusion(engine=kind.name, reason=reason))
     if not spaces:
         check_layouts(spec, [library.engine(choice.name) for choice in spec.engines])
-        raise BadInput(f"no engine is left to try on {spec.hardware.name}{heavy}: {_by_reason(excluded)}")
+        engines = {e.reason: ", ".join(o.engine for o in excluded if o.reason == e.reason) for e in excluded}
+        why = "; ".join(f"{names}: {reason}" for reason, names in engines.items())
+        raise BadInput(f"no engine is left to try on {spec.hardware.name}{heavy}: {why}")
     notes += unknown_architecture(spec.model, [space.card for space in spaces.values()])
     spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
     return _with_baseline(spec, library, spaces, tuple(excluded), longest, plans, anywhere=anywhere)
-
-
-def _by_reason(excluded: Sequence[Exclusion]) -> str:
-    """List the reasons why engines are not searched, each once."""
-    engines = {e.reason: ", ".join(o.engine for o in excluded if o.reason == e.reason) for e in excluded}
-    return "; ".join(f"{names}: {reason}" for reason, names in engines.items())
 
 
 def _searched(
@@ -315,21 +311,17 @@ def _positions(configurations: Sequence[Configuration], positions: Mapping[str, 
 
 def _check_commands(prepared: Prepared) -> None:
     """Check the references to the environment in one command of each engine, and in the baseline that was typed."""
-    candidates = list(prepared.candidates.items)
-    if prepared.baseline_command is not None:
-        _check_references(prepared, candidates.pop(prepared.candidates.baseline), "--baseline: ")
-    # The last of equal keys stays: the first candidate of each engine.
-    for candidate in {c.configuration.engine: c for c in reversed(candidates)}.values():
-        _check_references(prepared, candidate, "")
-
-
-def _check_references(prepared: Prepared, candidate: Candidate, prefix: str) -> None:
     if prepared.backend.virtual:
         return
-    try:
+    candidates = list(prepared.candidates.items)
+    if prepared.baseline_command is not None:
+        try:
+            resolve_references(prepared.command_of(candidates.pop(prepared.candidates.baseline)), os.environ)
+        except BadInput as error:
+            raise BadInput(f"--baseline: {error}") from error
+    # The last of equal keys stays: the first candidate of each engine.
+    for candidate in {c.configuration.engine: c for c in reversed(candidates)}.values():
         resolve_references(prepared.command_of(candidate), os.environ)
-    except BadInput as error:
-        raise BadInput(f"{prefix}{error}") from error
 
 
 def typed_candidate(

@@ -24,7 +24,7 @@ from autotune.trial import Command
 WITHIN_S = 10.0
 """The Hub answers in a fraction of a second, or a person is told what else would do."""
 _NEAR = 0.8
-"""Of the letters of an id; less are alike by chance, as `Instruct` stands in many."""
+"""Share of the letters of an id; less are alike by chance, as `Instruct` stands in many."""
 _FILES = ("hf_quant_config.json", CONFIG)
 
 

@@ -1,4 +1,4 @@
-"""What is known of candidates' memory before any launch: whether they start, and their longest requests."""
+"""Predict candidates' memory before any launch: whether they start, and their longest requests."""
 
 from __future__ import annotations
 

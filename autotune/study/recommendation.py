@@ -1,4 +1,4 @@
-"""What a study ends with: the content of ``recommendation.json`` as values.
+"""Values that a study ends with: the content of ``recommendation.json`` as values.
 
 `autotune.recommend` computes it; report, export and tracking read it.
 """
@@ -16,11 +16,11 @@ from autotune.trial import Evidence, Evidenced, Metrics, Scalar
 SCHEMA = 1
 
 STAND_IN = "replayed:"
-"""How `Choice.argv` begins where a table of recorded launches does not tell a command; the engine's name follows."""
+"""Beginning of `Choice.argv` where a table of recorded launches does not tell a command; the engine's name follows."""
 
 
 SERVED = ("kv_cache_tokens", "longest_request_tokens", "odds_of_starting")
-"""What launches tell of the requests that a server takes."""
+"""Figures by launches of the requests that a server takes."""
 _PREDICTED = {Evidence.SIMULATED: "in the simulation", Evidence.EMULATED: "on the emulated node"}
 
 Side = Literal["baseline", "recommended"]

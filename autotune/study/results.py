@@ -23,7 +23,7 @@ RESULTS = "results.jsonl"
 
 _TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
 _HELD = (BlockingIOError, PermissionError)
-"""How a file system says that somebody else has a lock (flock(2); fcntl(2), by which network file systems do it)."""
+"""Errors of a lock that somebody else has (flock(2); fcntl(2), by which network file systems do it)."""
 _OPTIONAL = ("servers", "bound_node", "ladder")
 """Keys of a trial that stand in its row only where they say something."""
 

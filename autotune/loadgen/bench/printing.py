@@ -37,7 +37,7 @@ _VLLM = {
 }
 """The figures of ``vllm bench serve`` with its titles, in its order."""
 _OF_A_SWEEP = ("completed", "failed", "duration", "total_input_tokens", "total_output_tokens")
-"""What adds up over load points; a throughput or a latency is of one of them, and stands in the curve."""
+"""Figures that add up over load points; a throughput or a latency is of one of them, and stands in the curve."""
 _LATENCIES = (
     ("ttft", "Time to First Token", "TTFT"),
     ("tpot", "Time per Output Token (excl. 1st token)", "TPOT"),

@@ -31,10 +31,10 @@ LOOKS = 2
 """Looks at one load, each after as many requests again as before. After the last the figure itself decides: a load that
 is still open then lies at the limit as near as the test can see."""
 BATCHES = 20
-"""Of requests that follow each other, for what they have in common."""
+"""Batches of requests that follow each other, for what they have in common."""
 BY_CHANCE = 1.59
-"""What the spread of so many batches exceeds in one of 20 cases where requests fare by themselves: chi-squared by its
-19 degrees of freedom. Less is taken for chance."""
+"""Inflation that the spread of so many batches exceeds in one of 20 cases if requests fare by themselves: chi-squared
+by its 19 degrees of freedom. Less is taken for chance."""
 COMMON = 0.1
 """Share of the slowest requests by which it is judged how alike requests fare that follow each other."""
 NEAR = 1.5
@@ -65,7 +65,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """What is known of a load.
+    """Verdict on a load.
 
     Attributes:
         kept: whether it keeps every limit; None: not decided, as one is too near.

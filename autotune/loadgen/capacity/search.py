@@ -33,7 +33,7 @@ from autotune.metrics.records import RequestRecords
 from autotune.trial import Metrics
 
 TOLERANCE = 0.1
-"""How far the lightest load that breaks may lie above the heaviest one that keeps, as a share of that."""
+"""Share by which the lightest load that breaks may lie above the heaviest one that keeps."""
 
 
 @dataclass
@@ -107,12 +107,12 @@ class Bracket:
 
 By = Literal["concurrency", "rate"]
 LOADS: dict[By, str] = {"concurrency": "concurrency", "rate": "request_rate"}
-"""What is searched for to the key of a load in a row of the curve; with ``capacity_`` before it, of the result."""
+"""Key of a load in a row of the curve, by what is searched for; with ``capacity_`` before it, of the result."""
 
 
 @dataclass(frozen=True, slots=True)
 class FoundLoad:
-    """What a load search ends with.
+    """Result of a load search, in figures and in words.
 
     Attributes:
         capacity: the heaviest load that keeps every SLO; 0 where the lightest breaks one.
@@ -189,9 +189,9 @@ START_RATE, LIGHTEST_RATE = 4.0, 1 / 8
 LEAST_OPEN = 200
 """Requests of an open load: they come in bunches, and of fewer one bunch decides."""
 OVERLOADED = 0.5
-"""Of what is sent, what a server serves that is far beyond its limits: then that tells where the capacity lies."""
+"""Share of what is sent below which a server is far beyond its limits: what it serves tells where the capacity lies."""
 MOST_REQUESTS = 100_000
-"""Of one probe."""
+"""Requests of one probe."""
 
 
 @dataclass(frozen=True, slots=True)
