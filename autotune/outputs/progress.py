@@ -52,13 +52,9 @@ FIRST = 5
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A launch as the simulator predicts it.
+    """A simulator's word on a launch: the objective's value (None: it fails or is not known), `interval90` on a node.
 
-    Attributes:
-        value: the objective's; None where it fails or is not known.
-        interval90: the value's on a real node.
-        seconds: node time from the start to the end of the load.
-        failure: why it would not run.
+    `seconds` of the node go from the start to the end of the load; `failure` is why it would not run.
     """
 
     value: float | None = None
@@ -149,7 +145,7 @@ def cost_line(prepared: Prepared, first: list[tuple[Trial, Prediction]], places:
 _MOST_RUNNING = 8
 """Launches that are shown; of those beyond it the number."""
 _OTHER_ROWS = 6
-"""Of the terminal that launches leave free: for the other rows of the block, and one line of the log."""
+"""Lines of the terminal that launches leave free: for the other rows of the block, and one line of the log."""
 _LABEL = 12
 _PER_SECOND = 4
 
@@ -288,10 +284,10 @@ class Progress:
         block.facts = [f"{len(launches)}/{self._spec.launches}", label, f"{failed} failed" if failed else ""]
         history = self._history(launches)
         best = best_of(history)
-        block.best = [self._best_line(launches)] if best is None else self._best_row(history, best)
-
-    def _best_row(self, history: History, best: int) -> Sequence[str]:
-        """Return the best so far: its value, its gain over the baseline with the 95 % interval, and its differences."""
+        if best is None:
+            block.best = [self._best_line(launches)]
+            return
+        # Its value, its gain over the baseline with the 95 % interval, and its differences from the defaults.
         mine, base = history.candidates.items[best].configuration, history.candidates.baseline
         value = f"{objective.from_score(self._spec, fmean(evidence(history, best))):,.1f}"
         both, gain = [history.node_scores(p, *roles_of(history, p)) or history.node_scores(p) for p in (best, base)], ""
@@ -300,7 +296,7 @@ class Progress:
             difference, _ = contrast(*both)
             low, high = percents(difference, half)
             gain = f"{text.percent(percent(difference))} ({low:+.1f} to {high:+.1f})"
-        return [value, gain, f"{mine.engine}  {described(self._history(()), mine)}"]
+        block.best = [value, gain, f"{mine.engine}  {described(self._history(()), mine)}"]
 
     def _history(self, launches: Sequence[Launch]) -> History:
         return History.of(self._spec, self._candidates, launches)

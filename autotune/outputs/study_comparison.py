@@ -18,7 +18,7 @@ from autotune.search.decide.sequential_test import percent
 from autotune.space.context import Context
 from autotune.space.fingerprint import effective
 from autotune.study.home import Home
-from autotune.study.recommendation import Choice, Objective, Recommendation
+from autotune.study.recommendation import Objective, Recommendation
 from autotune.study.spec import StudySpec
 from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Evidence, Scalar
@@ -32,7 +32,7 @@ _NOTES = (
 
 @dataclass(frozen=True, slots=True)
 class FinishedStudy:
-    """A study that has ended, of the home folder or of a bundle."""
+    """A finished study, of the home folder or of a bundle."""
 
     name: str
     spec: StudySpec
@@ -45,24 +45,16 @@ class FinishedStudy:
 
     def summary(self) -> dict[str, Any]:
         """Sum up one study of a comparison."""
-        done, spent = self.outcome, self.outcome.study_cost
+        told, done, spent = self.outcome.to_json(), self.outcome, self.outcome.study_cost
         cost = {"launches": done.launches, "failures": done.failures, "hours": done.duration_s / 3600}
         cost |= {"gpu_hours": spent.gpu_hours if spent else None, "money": spent.cost if spent else None}
-        return {
-            "study": self.name,
-            "model": done.model,
-            "hardware": {"name": done.hardware, "gpus": done.gpus},
-            "evidence": done.evidence.value,
-            "evidence_of": done.evidence_of,
-            "verdict": done.verdict.value,
-            "recommended": _choice(done.recommended),
-            "baseline": _choice(done.baseline),
-            "gain_percent": done.gain_percent,
-            "gain_ci95": done.gain_ci95,
-            "gain_interval90_on_a_node": done.gain_interval90_on_a_node,
-            "holds_on_a_node": done.holds_on_a_node,
-            "cost": cost,
-        }
+        keys = ("engine", "engine_version", "config", "fingerprint", "command", "objective")
+        choices = {"recommended": told if done.recommended else None, "baseline": told["baseline"]}
+        sides = {role: {key: row[key] for key in keys} if row else None for role, row in choices.items()}
+        gains = ("gain_percent", "gain_ci95", "gain_interval90_on_a_node", "holds_on_a_node")
+        shown = ("model", "hardware", "evidence", "evidence_of", "verdict")
+        about = {"study": self.name, **{key: told[key] for key in shown}}
+        return {**about, **sides, **{key: told[key] for key in gains}, "cost": cost}
 
     def set_knobs(self) -> dict[str, Scalar]:
         """Return the recommended knobs that are not at the engine's default; of an unknown engine, all."""
@@ -76,11 +68,6 @@ class FinishedStudy:
             own = Configuration(kind.name, kind.default_knobs(context))
             defaults |= effective(kind.card, own, context).knobs
         return {name: value for name, value in chosen.config.items() if value != defaults.get(name)}
-
-
-def _choice(choice: Choice | None) -> dict[str, Any] | None:
-    keys = {"engine", "engine_version", "command", "fingerprint", "config", "objective"}
-    return choice.model_dump(mode="json", include=keys) if choice else None
 
 
 def study_named(text: str, home: Home) -> FinishedStudy | None:
@@ -103,12 +90,10 @@ def study_named(text: str, home: Home) -> FinishedStudy | None:
 
 @dataclass(frozen=True, slots=True)
 class StudyComparison:
-    """Two studies compared.
+    """Two studies compared, with warnings why they are not comparable or not measured.
 
-    Attributes:
-        warnings: reasons why they are not comparable, or not measured.
-        metrics: of the recommended commands, by the workloads that both measured.
-        knobs: set in either recommended command, with the value in both; None: not set.
+    `metrics` are the recommended commands', by the workloads that both measured; `knobs` those set in either one, with
+    the value in both (None: not set).
     """
 
     a: FinishedStudy
@@ -119,7 +104,7 @@ class StudyComparison:
 
     @property
     def carried_over(self) -> dict[str, Scalar]:
-        """The knobs that both commands set alike."""
+        """Return the knobs that both commands set alike."""
         both = self.a.set_knobs().keys() & self.b.set_knobs().keys()
         return {name: a for name, (a, b) in self.knobs.items() if name in both and a == b}
 

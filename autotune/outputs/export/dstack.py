@@ -21,7 +21,7 @@ _INSTANCE = "/var/cache/autotune"
 _IMAGE_GB = 100
 """Beside the weights, for the image and the system: dstack's own default, which assumes no more than that."""
 _MEMORY_SHARE = 0.9
-"""Of a GPU's memory on its data sheet that it must have: sellers count it in powers of two, and some is kept."""
+"""Share of a GPU's memory on its data sheet that it must have: sellers count it in powers of two, and some is kept."""
 
 
 def service(winner: Winner) -> str:

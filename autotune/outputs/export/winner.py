@@ -35,7 +35,7 @@ from autotune.trial import PORT, Command, Configuration, Evidence, Launch, State
 ANYWHERE = "0.0.0.0"
 """Its address there: a container's loopback is reached by nobody outside it."""
 SHARED_MEMORY_GIB = 32
-"""Of /dev/shm, where a container cannot have the host's: what SGLang's documentation gives ``docker run``
+"""Size of /dev/shm, where a container cannot have the host's: what SGLang's documentation gives ``docker run``
 (https://docs.sglang.io, install with Docker: ``--shm-size 32g``); vLLM's and TensorRT-LLM's name less."""
 NAME_LENGTH = 40
 """A dstack run's name has at most 41 characters; a DNS label, with an ending such as ``-cache``, at most 63."""
@@ -45,7 +45,7 @@ _START_MARGIN = 3.0
 _LEAST_START_S = 600.0
 _MODELS = "HF_HOME"
 _ROOM = 1.25
-"""Of the volume over the weights: compiled kernels, tokenizer, a download's temporary files."""
+"""Volume over weights: room for compiled kernels, tokenizer, a download's temporary files."""
 _NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?")
 
 
@@ -179,12 +179,10 @@ def render_json(winner: Winner) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """A recommendation that somebody can start.
+    """A recommendation that somebody can start, on `gpus` for each of its servers.
 
-    Attributes:
-        ready_s: seconds from launch to ready of each launch that became ready.
-        gpus: GPUs of each of its servers.
-        image: the user's container image; None: the measured one, else the one that is known for it.
+    `ready_s` are the seconds from launch to ready of each launch that became ready. `image` is the user's; None: the
+    measured one, else the one that is known for it.
     """
 
     recommendation: Recommendation
@@ -196,17 +194,17 @@ class Winner:
 
     @property
     def servers(self) -> tuple[dict[str, str], ...]:
-        """Settings of each of several servers besides the common ones; empty of one."""
+        """Return the settings of each of several servers besides the common ones; empty of one."""
         return servers_of(self.choice.config, self.spec.hardware.vendor)
 
     @property
     def replicas(self) -> int:
-        """Number of servers."""
+        """Return the number of servers."""
         return replicas_of(self.choice.config)
 
     @property
     def engine(self) -> Engine:
-        """The engine that it runs on."""
+        """Return the engine that it runs on."""
         return engine(self.choice.engine, library_of(self.spec))
 
 

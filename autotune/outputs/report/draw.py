@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-from autotune.outputs.report.pictures import DARK, LIGHT, PIXELS, Line, Panel, Picture, Point
+from autotune.outputs.report.pictures import DARK, LIGHT, PIXELS, Panel, Picture, Point
 from autotune.outputs.report.text import printable
 
 _STYLE: dict[Any, Any] = {
@@ -46,7 +46,7 @@ _UNWANTED = (
     (re.compile(r"font-family: [^;\"]*;? ?"), ""),
     (re.compile("xlink:href"), "href"),
 )
-"""What matplotlib writes, and its substitute: a page's own font, and links as SVG 2 has them."""
+"""Patterns that matplotlib writes, and their substitutes: a page's own font, and links as SVG 2 has them."""
 
 # It tells of fonts and of folders for its cache, which is nothing to those who tune.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
@@ -64,10 +64,10 @@ def drawn(picture: Picture, watermark: str) -> str:
         rows = math.ceil(len(picture.panels) / columns)
         figure = Figure(figsize=(PIXELS / _INCH, rows * picture.height / _INCH), layout="constrained")
         places = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
-        told: list[str] = []
+        first = 0
         for axes, panel in zip(places, picture.panels, strict=False):
-            _panel(axes, panel, len(told))
-            told += [point.told for point in panel.points]
+            _panel(axes, panel, first)
+            first += len(panel.points)
         for axes in places[len(picture.panels) :]:
             axes.remove()
         if picture.keys:
@@ -90,20 +90,14 @@ def drawn(picture: Picture, watermark: str) -> str:
         body = pattern.sub(by, body)
     for look, colour in LIGHT.items():
         body = body.replace(colour, f"var(--{look},{colour})")
-    body = _GROUP.sub(lambda group: _opened(group[1], told), body)
+    # A point has its title and the watermark its class; other names of matplotlib's are no use.
+    titles = (escape(printable(point.told)) for panel in picture.panels for point in panel.points)
+    opened = {f"{_POINT}{i}": f'<g class="mark"><title>{title}</title>' for i, title in enumerate(titles)}
+    opened[_WATERMARK] = f'<g class="{_WATERMARK}">'
+    body = _GROUP.sub(lambda group: opened.get(group[1], "<g>"), body)
     view_box = f"{72 * PIXELS / _INCH:g} {72 * rows * picture.height / _INCH:g}"
     label = quoteattr(printable(picture.question))
     return f'<svg xmlns="{_SVG}" viewBox="0 0 {view_box}" class="drawn" role="img" aria-label={label}>{body}'
-
-
-def _opened(name: str, told: list[str]) -> str:
-    """Return the opening tag of a group: a point's has its title, other names of matplotlib's are no use."""
-    if name == _WATERMARK:
-        return f'<g class="{name}">'
-    if not name.startswith(_POINT):
-        return "<g>"
-    title = escape(printable(told[int(name.removeprefix(_POINT))]))
-    return f'<g class="mark"><title>{title}</title>'
 
 
 def _panel(axes: Axes, panel: Panel, first: int) -> None:
@@ -112,7 +106,14 @@ def _panel(axes: Axes, panel: Panel, first: int) -> None:
     for place in panel.bands:
         axes.axvspan(place - 0.5, place + 0.5, color=LIGHT["band"], linewidth=0)
     for line in panel.lines:
-        _line(axes, line)
+        shape = "--" if line.dashed else "-"
+        style: _Style = {"color": LIGHT[line.look], "linewidth": 1.2, "linestyle": shape, "zorder": 2}
+        if len(line.ys) == 1 and not line.xs:
+            axes.axhline(line.ys[0], **style)
+        elif len(line.xs) == 1 and not line.ys:
+            axes.axvline(line.xs[0], **style)
+        else:
+            axes.plot(line.xs, line.ys, drawstyle="steps-post" if line.stepped else "default", **style)
     for number, point in enumerate(panel.points, first):
         _point(axes, point, f"{_POINT}{number}", 6.5 if len(panel.points) <= _MANY else 4.0)
     axes.autoscale_view()
@@ -120,21 +121,6 @@ def _panel(axes: Axes, panel: Panel, first: int) -> None:
     axes.set_ylabel(panel.y_label)
     axes.set_title(panel.title, loc="left")
     _scale(axes, panel)
-
-
-def _line(axes: Axes, line: Line) -> None:
-    style: _Style = {
-        "color": LIGHT[line.look],
-        "linewidth": 1.2,
-        "linestyle": "--" if line.dashed else "-",
-        "zorder": 2,
-    }
-    if len(line.ys) == 1 and not line.xs:
-        axes.axhline(line.ys[0], **style)
-    elif len(line.xs) == 1 and not line.ys:
-        axes.axvline(line.xs[0], **style)
-    else:
-        axes.plot(line.xs, line.ys, drawstyle="steps-post" if line.stepped else "default", **style)
 
 
 def _point(axes: Axes, point: Point, name: str, size: float) -> None:

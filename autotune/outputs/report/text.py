@@ -14,7 +14,7 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What is to be seen first: names and values, as Markdown text."""
+    """Figures to be seen first: names and values, as Markdown text."""
 
     rows: Mapping[str, str]
 

@@ -94,7 +94,7 @@ class Tracker:
 
     @property
     def has_everything(self) -> bool:
-        """True if MLflow has the whole of the finished study; a database that is gone has nothing."""
+        """Tell whether MLflow has the whole of the finished study; a database that is gone has nothing."""
         file = database_file(self._uri)
         return shown(self._uri) in self._sync_state.sent_to and (file is None or file.exists())
 

@@ -97,7 +97,7 @@ ARTIFACTS = ("report.md", "report.html", "serve.sh", "recommendation.json", "res
 _PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
 _LOG_END_BYTES = 4 * 2**20
-"""Of a longer log so much of each end is sent; MLflow's pages show a file as a whole."""
+"""Sent of each end of a longer log; MLflow's pages show a file as a whole."""
 _BATCH = 100  # MLflow takes 100 params and 1000 metrics in one call
 
 
@@ -343,7 +343,7 @@ class StudyRuns:
 
 
 PROBE_S = 5
-"""How long a server may take to say that it is there."""
+"""Seconds that a server may take to say that it is there."""
 
 _LOCKED_S = 5
 
