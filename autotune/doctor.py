@@ -142,8 +142,8 @@ def warning(message: str, to_do: str, about: str = "") -> Finding:
     return Finding(about, (), Status.WARNING, message, to_do)
 
 
-def missing(message: str, to_do: str, about: str = "") -> Finding:
-    return Finding(about, (), Status.MISSING, message, to_do)
+def missing(message: str, to_do: str) -> Finding:
+    return Finding("", (), Status.MISSING, message, to_do)
 
 
 def judged(good: bool, if_good: str, if_not: str, to_do: str) -> Finding:
@@ -171,7 +171,7 @@ def installed(name: str, library: Library) -> tuple[str, str | None]:
 
 
 def _engines(host: Host) -> Iterator[Finding]:
-    """One that can be started is enough: those that are not there are not searched."""
+    """Look for an engine that can be started: those that are not there are not searched."""
     found = {name: installed(name, host.library) for name in names()}
     if all(reason is not None for _, reason in found.values()):
         to_do = "install one in a virtual environment of its own, and put that environment's bin folder on the PATH"
@@ -208,7 +208,7 @@ def present(host: Host) -> Iterator[Finding]:
 
 
 def fabric_manager(host: Host) -> Iterator[Finding]:
-    """Without its service the GPUs behind NVSwitches are shown, and none can be used (CUDA's error 802)."""
+    """Look for the service of NVSwitches: without it their GPUs are shown, and none can be used (CUDA's error 802)."""
     devices = (host.root / "sys/bus/pci/devices").glob("*")
     switches = [d for d in devices if text(d / "vendor") == _NVIDIA and text(d / "class").startswith(_SWITCH)]
     # A container shows the switches of its machine, but not the machine's processes.
@@ -222,7 +222,7 @@ def fabric_manager(host: Host) -> Iterator[Finding]:
 
 
 def idle(host: Host) -> Iterator[Finding]:
-    """Whoever else computes on a GPU, or holds its memory, changes every number measured on it."""
+    """Check that nobody computes on a GPU, or holds its memory, which would change every number measured on it."""
     told = [gpu for gpu in host.gpus if gpu.memory_total_bytes or gpu.busy_pids]
     busy = [gpu for gpu in told if gpu.busy_pids or gpu.memory_used_bytes > IDLE_BYTES]
     for gpu in busy:
@@ -235,7 +235,7 @@ def idle(host: Host) -> Iterator[Finding]:
 
 
 def amd_access(host: Host) -> Iterator[Finding]:
-    """Engines open ``/dev/kfd`` and the cards under ``/dev/dri``."""
+    """Check access to ``/dev/kfd``, which engines open beside the cards under ``/dev/dri``."""
     if not host.gpus_of("amd"):
         return
     kfd = host.root / "dev/kfd"
@@ -249,7 +249,7 @@ def amd_access(host: Host) -> Iterator[Finding]:
 
 
 def numa_balancing(host: Host) -> Iterator[Finding]:
-    """The kernel moves pages between sockets to be near a thread, and GPUs wait for the pages meanwhile."""
+    """Check that the kernel moves no pages between sockets to be near a thread: GPUs wait for them meanwhile."""
     value = number(host.root / "proc/sys/kernel/numa_balancing")
     if host.gpus_of("amd") and value is not None:
         yield judged(
@@ -261,7 +261,7 @@ def numa_balancing(host: Host) -> Iterator[Finding]:
 
 
 def scratch_reclaim(host: Host) -> Iterator[Finding]:
-    """Old microcode of MI300X and scratch memory that is given back do not go together."""
+    """Check MI300X's microcode: an old one and scratch memory that is given back do not go together."""
     if not any("mi300" in gpu.name.lower() for gpu in host.gpus_of("amd")):
         return
     versions = mec_firmware(host.root)
@@ -282,7 +282,7 @@ def scratch_reclaim(host: Host) -> Iterator[Finding]:
 
 
 def iommu(host: Host) -> Iterator[Finding]:
-    """Transfers between GPUs hang or crawl when each address is translated."""
+    """Check that no IOMMU translates each address: transfers between GPUs would hang or crawl."""
     groups = host.root / "sys/kernel/iommu_groups"
     if len(host.gpus_of("amd")) < 2:
         return
@@ -297,7 +297,7 @@ def iommu(host: Host) -> Iterator[Finding]:
 
 
 def shared_memory(host: Host) -> Iterator[Finding]:
-    """Ranks of one server talk through it; a container's 64 MB are used up at the first large model."""
+    """Check the memory that ranks of one server share; a container's 64 MB are used up at the first large model."""
     size = shared_memory_bytes(host.root)
     yield judged(
         size >= SHARED_MEMORY_BYTES,
@@ -308,7 +308,7 @@ def shared_memory(host: Host) -> Iterator[Finding]:
 
 
 def open_files(host: Host) -> Iterator[Finding]:
-    """One per request in flight, in the tuner and in the server; the tuner raises the soft limit by itself."""
+    """Check the limit, a file per request in flight in tuner and server; the tuner raises the soft one by itself."""
     hard = host.open_files
     yield judged(
         hard is None or hard >= OPEN_FILES,
@@ -319,7 +319,7 @@ def open_files(host: Host) -> Iterator[Finding]:
 
 
 def home(host: Host) -> Iterator[Finding]:
-    """Studies, logs and the MLflow database."""
+    """Check the disk of studies, logs and the MLflow database."""
     free = disk_free_bytes(host.home)
     said = f"{free / 1e9:.0f} GB free for {host.home}"
     if not os.access(existing_folder(host.home), os.W_OK | os.X_OK):
@@ -333,7 +333,7 @@ def home(host: Host) -> Iterator[Finding]:
 
 
 def caches(host: Host) -> Iterator[Finding]:
-    """Weights that engines download, kernels that they compile."""
+    """Check the disk of weights that engines download, and of kernels that they compile."""
     folder = Path(models_folder(host.environment))
     free = disk_free_bytes(folder)
     said = f"{free / 1e9:.0f} GB free for models and compiled kernels in {folder}"
@@ -342,13 +342,13 @@ def caches(host: Host) -> Iterator[Finding]:
 
 
 def command(host: Host) -> Iterator[Finding]:
-    """Without the command nothing else of Docker can be asked."""
+    """Look for the command, without which nothing else of Docker can be asked."""
     path = _program(host, "docker")
     yield ok(f"the command is {path}") if path else missing("no docker command on the PATH", _INSTALL)
 
 
 def daemon(host: Host) -> Iterator[Finding]:
-    """It is the daemon that runs containers; the command alone only asks it."""
+    """Ask the daemon, which runs the containers."""
     path = _program(host, "docker")
     if path is None:
         return
@@ -361,7 +361,7 @@ def daemon(host: Host) -> Iterator[Finding]:
 
 
 def nvidia_toolkit(host: Host) -> Iterator[Finding]:
-    """``--gpus`` works through NVIDIA's container toolkit, or through CDI files that it wrote."""
+    """Look for NVIDIA's container toolkit, or CDI files that it wrote, through which ``--gpus`` works."""
     if not host.gpus_of("nvidia"):
         return
     path = _program(host, "nvidia-ctk") or _program(host, "nvidia-container-runtime")

@@ -65,12 +65,12 @@ class Cpu:
 
     @property
     def bandwidth_gb_s(self) -> float:
-        """Memory bandwidth by a rule of thumb: about 10 GB/s per core, at most 200 GB/s."""
+        """Return the memory bandwidth by a rule of thumb: about 10 GB/s per core, at most 200 GB/s."""
         return min(self.cores * CORE_GB_S, SOCKET_GB_S)
 
     @property
     def tflops(self) -> float:
-        """Peak of 16-bit matrix products: cores x clock x operations per cycle of the widest instruction set.
+        """Return the peak of 16-bit matrix products: cores x clock x operations per cycle of the widest instruction set.
 
         Two fused multiply-adds per cycle: 16 operations with 128 bits of float32, 32 with AVX2, 64 with AVX-512, 128
         with its bfloat16 dot product; 2048 with AMX tiles (Intel optimisation reference manual, chapter on AMX).

@@ -55,11 +55,10 @@ def local_node(library: Library | None = None, root: Path = ROOT) -> HardwareCar
     name, _ = Counter(gpu.name for gpu in found).most_common(1)[0]
     alike = [gpu for gpu in found if gpu.name == name]
     cards = [card for card in (library or Library()).hardware.values() if is_kind(name, card.name)]
+    if not cards:
+        return _unknown(alike)
     # The H100 PCIe's name holds the H100's.
-    return _known(alike, max(cards, key=lambda card: len(card.name))) if cards else _unknown(alike)
-
-
-def _known(alike: list[Gpu], card: HardwareCard) -> HardwareCard:
+    card = max(cards, key=lambda card: len(card.name))
     read_gb = alike[0].memory_total_bytes / 1e9
     differs = read_gb > 0 and abs(read_gb / card.memory_gb - 1) > _SAME_MEMORY
     memory = {"memory_gb": round(read_gb, 1), "driver_memory_gb": None} if differs else {}
