@@ -54,9 +54,9 @@ class Engine:
     """
 
     abbreviations: ClassVar[bool] = True
-    """Whether the engine's parser takes unambiguous beginnings of long options."""
+    """True if the engine's parser takes unambiguous beginnings of long options."""
     hyphens: ClassVar[bool] = False
-    """Whether it takes underscores for the hyphens of long options."""
+    """True if it takes underscores for the hyphens of long options."""
 
     flags_in_file: ClassVar[str] = "*"
     """The versions that read flags in a ``--config`` file right."""

@@ -70,7 +70,7 @@ class Cpu:
 
     @property
     def tflops(self) -> float:
-        """Return the peak of 16-bit matrix products: cores x clock x operations per cycle of the widest instruction set.
+        """Return the peak of 16-bit matrix products: cores x clock x operations per cycle of the widest instructions.
 
         Two fused multiply-adds per cycle: 16 operations with 128 bits of float32, 32 with AVX2, 64 with AVX-512, 128
         with its bfloat16 dot product; 2048 with AMX tiles (Intel optimisation reference manual, chapter on AMX).

@@ -27,7 +27,7 @@ class Indexer(Entry):
 
 
 MatrixType = Literal["bf16", "fp8", "fp4"]
-"""What matrix kernels multiply in; their peaks stand in the hardware's card."""
+"""Types that matrix kernels multiply in; their peaks stand in the hardware's card."""
 
 
 class Architecture(Entry):

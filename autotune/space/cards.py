@@ -1,4 +1,4 @@
-"""What the YAML files say of a model and of a node: `ModelCard` and `HardwareCard`.
+"""Cards of a model and of a node, as the YAML files have them: `ModelCard` and `HardwareCard`.
 
 Expressions in the engines' files see them as ``model`` and ``hardware``.
 """
@@ -17,7 +17,7 @@ _FIGURES = frozenset(Architecture.model_fields)
 
 
 class EngineExtras(Entry):
-    """What one engine needs, or serves better with, for this model: parsers, templates, tokenizer modes."""
+    """Additions that one engine needs, or serves better with, for this model: parsers, templates, tokenizer modes."""
 
     always: list[Addition] = []
 

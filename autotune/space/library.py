@@ -238,7 +238,7 @@ _KIND_BY_KEY = {
 KINDS = tuple(_KIND_BY_KEY.values())
 """Kinds of documents. A kind is also the name of the folder that may hold its files."""
 _ENGINE_FILES = {"engines": "engine.yaml", "simulation": "simulator.yaml", "emulation": "emulator.yaml"}
-"""Of what is written once per engine, the file in the engine's folder."""
+"""File in the engine's folder of a kind that is written once per engine."""
 _COUNTED = re.compile(r"(?P<gpus>[1-9]|1[0-6])\s*x\s*(?P<name>.+)", re.IGNORECASE)
 """A node by its GPUs, e.g. ``4xl40s``; no node has more than 16."""
 _MAKERS = re.compile(r"nvidia|geforce|amd|instinct|[\s_-]+")

@@ -48,7 +48,7 @@ class Values(Entry):
 
 
 class Reading(Entry):
-    """How a knob is read from a command line, in a range of versions."""
+    """Reading of a knob from a command line, in a range of versions."""
 
     value: Expression
     versions: VersionRange = "*"
@@ -59,11 +59,11 @@ Readings = Annotated[list[Reading], BeforeValidator(lambda r: [{"value": r}] if 
 
 
 GiveUpKind = Literal["shorter-context", "no-prefix-caching", "lossy", "no-memory-reserve"]
-"""What can be given up for speed."""
+"""Kinds of promises that can be given up for speed."""
 
 
 class GiveUp(Entry):
-    """What some values of a knob take from the people who use the server.
+    """Promise that some values of a knob take from the people who use the server.
 
     A shorter `context_length` needs no mark: see `autotune.space.promises.Promised`.
     """
@@ -227,7 +227,7 @@ class Recipe(Entry):
 
 
 class Requirement(Entry):
-    """What the engine needs of model and hardware; where it does not hold the engine is excluded with the reason."""
+    """Need of the engine in model and hardware; where it does not hold the engine is excluded with the reason."""
 
     expect: Expression
     reason: str
