@@ -32,7 +32,7 @@ from scipy.stats import binomtest
 from autotune.accuracy.builtin import contexts
 from autotune.accuracy.check import Builtin
 from autotune.loadgen.client.target import Target
-from autotune.simulator.emulator.answers import AnswerSettings, GreedyAnswer
+from autotune.simulator.emulator.completions import AnswerSettings, GreedyAnswer
 from autotune.simulator.emulator.http import text_tokens
 from autotune.simulator.emulator.launch import Emulation, prepare_launch
 from autotune.simulator.emulator.process import emulate

@@ -71,12 +71,9 @@ class Prompts:
     """Makes request bodies for one endpoint.
 
     Attributes:
-        model: the name that the server knows the model by.
         endpoint: ``/v1/completions`` takes token ids and text, ``/v1/chat/completions`` text.
         vocabulary: how many tokens the model has; None = the tokenizer's, or what every model has.
         tokenizer: gives text the right length, see `Texts`.
-        as_text: whether random prompts are text where token ids are possible.
-        streaming: whether answers come as events.
     """
 
     model: str

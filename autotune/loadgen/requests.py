@@ -23,7 +23,6 @@ class Turns:
         think_s: how long after that answer it is sent, shape (n,).
         own_tokens: what each adds to the history, without the answer before it, shape (n,).
         system: number of what stands before the first turn, shape (n,); -1 = nothing does.
-        system_tokens: how long that is, shape (n,).
         systems: system prompt and tools by that number.
     """
 
@@ -43,20 +42,16 @@ class Turns:
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The requests of one load point, in the order in which they are sent.
+    """The requests of one load point, in the order in which they are sent; arrays have the shape (n,).
 
     Attributes:
-        input_tokens: shape (n,).
-        output_tokens: shape (n,).
-        send_s: when an open-loop request is sent, seconds since the start, shape (n,); zeros otherwise.
-        group: which shared prefix it has, shape (n,); -1 = none.
-        prefix_tokens: length of the shared prefix.
+        send_s: when an open-loop request is sent, seconds since the start; zeros otherwise.
+        group: which shared prefix it has; -1 = none.
         concurrency: how many may be in flight; n where there is no limit.
         ramp_s: seconds in which the streams of a closed loop begin, evenly; 0 = all at once.
         contents: the prompts, n entries with None where only the length is given; empty = lengths only.
         blocks: what random prompts are made of, n entries: hash ids, each of a block of `block_tokens`, the last one
             of what is left; equal ids are equal blocks. None: a prompt shares nothing; empty = none of them does.
-        block_tokens: tokens of such a block.
         turns: of sessions, whose requests are sent when the answer before is there; None = each stands alone. The
             contents are what the user says then, and `concurrency` how many sessions are open together.
         is_text: whether the prompts are text as people write it, whose continuation can be guessed.

@@ -29,8 +29,6 @@ class ResolvedCommand:
 
     Attributes:
         effective: the knobs as the engine runs them.
-        failure: why the engine's rules refuse it.
-        calibration: other fitted figures of the simulated node than the packaged ones.
     """
 
     card: EngineCard

@@ -10,7 +10,7 @@ import pytest
 
 from autotune.accuracy.builtin import contexts
 from autotune.accuracy.check import Gate
-from autotune.simulator.emulator.answers import AnswerSettings, GreedyAnswer
+from autotune.simulator.emulator.completions import AnswerSettings, GreedyAnswer
 from autotune.simulator.emulator.http import text_tokens
 from autotune.trial import Launch, Role, State
 from tests.product.cli import autotune, new_home

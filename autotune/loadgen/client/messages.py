@@ -57,13 +57,10 @@ class ClientHealth:
     """Figures of the client during one load; of several workers, those of the worst; zeros when none reported.
 
     Attributes:
-        span_s: how long the load was.
         cpu_share: of one core, by the thread that sends and reads.
         run_delay_share: of the load's time in which that thread could have run and was not let.
         loop_lag_p99_ms: by how much a timer of the event loop is late.
         send_delay_p99_ms: by how much requests with a planned time are late.
-        reads: reads of sockets.
-        chunks: events with text.
     """
 
     span_s: float = 0.0
@@ -149,11 +146,9 @@ class RequestLog:
     Attributes:
         records: what the metrics are made of; times in seconds of ``CLOCK_MONOTONIC``, one clock for all
             processes of a machine. A request that failed has NaN where it knows nothing.
-        outcomes: how each request ended, n entries.
         retries: connections that turned out stale before the request was answered, shape (n,).
         send_delay_s: how much later than planned each was sent, shape (n,); zeros in a closed loop.
         cached_tokens: prompt tokens that the server took from its cache, shape (n,); NaN where it does not tell.
-        chunks: events with text, shape (n,).
         expected_tokens: how many tokens each answer was asked to have, shape (n,).
     """
 
@@ -248,7 +243,6 @@ class RequestTimeouts:
     """When to give up on a request.
 
     Attributes:
-        connect_s: for a connection to be made.
         stall_s: without an event: of its own once its answer has begun, before that of any request, as a request
             that waits in a busy server's queue is not stalled.
     """
@@ -264,7 +258,6 @@ class Conversation:
     Attributes:
         turns: of each its number in the load, its place in the schedule of the worker that sends it, and what the
             user says, made before the clock starts.
-        messages: what was said so far.
     """
 
     target: Target

@@ -57,7 +57,6 @@ class EventStream:
         last_ns: when the last event with a choice came; 0 before the first.
         heard_ns: when the last event of any kind came; comments (a server's heartbeat) do not count.
         others: how many events came that carry no plain text.
-        done: whether ``[DONE]`` came.
         problem: what ended the stream early, if anything did.
     """
 
@@ -284,14 +283,10 @@ class Exchange:
     """One request and what came back; times in ns of `time.perf_counter_ns`.
 
     Attributes:
-        expected_tokens: how many tokens the answer must have.
-        streaming: whether the answer was asked for as a stream of events.
         sent_ns: when it was handed to the socket, or when a connection for it was asked for.
         finished_ns: when the last event with a choice came; for a failure, when it was known.
-        started: whether anything came back.
         status: HTTP status; 0 before the answer begins.
         location: where the server says the answer is to be found, if it says so.
-        outcome: how it ended; None while it is under way.
     """
 
     def __init__(self, expected_tokens: int, streaming: bool = True, events: EventStream | None = None) -> None:
@@ -362,12 +357,7 @@ class Exchange:
 
 
 class Connection(asyncio.Protocol):
-    """One connection to the server.
-
-    Attributes:
-        open: whether another request may be sent on it.
-        reads: how often the socket was read.
-    """
+    """One connection to the server."""
 
     def __init__(self) -> None:
         self.open = False

@@ -25,7 +25,6 @@ class Target:
 
     Attributes:
         prefix: path below which the API lies, without ``/v1``; mostly empty.
-        others: further servers that share its load.
     """
 
     scheme: str

@@ -96,8 +96,6 @@ class Drawn(NamedTuple):
     Attributes:
         contents: what the prompts say, None where it is random; empty = all random.
         send_s: when a trace sends them, seconds after the first, shape (prompts,); None where nothing says so.
-        blocks: see `Requests.blocks`, of `BLOCK_TOKENS`.
-        turns: see `Requests.turns`.
     """
 
     input_tokens: Ints

@@ -192,8 +192,6 @@ class Conversations(NamedTuple):
 
     Attributes:
         pairs: first and second turn of each conversation that has both, in the file's order.
-        rows: everything in the list.
-        skipped: rows that are no conversation.
     """
 
     pairs: list[tuple[str, str]]
@@ -296,7 +294,6 @@ class Session(NamedTuple):
     """One conversation of a file.
 
     Attributes:
-        system: the system prompt; empty = none.
         tools: as of OpenAI's API; empty = none.
         line: where it stands in the file, from 1.
     """
@@ -374,7 +371,6 @@ class Trace(NamedTuple):
 
     Attributes:
         send_s: seconds after the first, shape (n,), ascending.
-        input_tokens: shape (n,).
         output_tokens: shape (n,), at least 1.
         blocks: hash ids of each prompt's blocks of `BLOCK_TOKENS`; None where the trace tells none.
         lines: where each stands in the file, from 1.

@@ -212,10 +212,9 @@ class CompletionRequest:
 
     Attributes:
         prompts: token ids of each.
-        output_tokens: how many to generate for each.
         finish_reasons: why each ends: ``length``, or ``stop`` where the answer ends by itself.
         were_text: whether a tokeniser had to make the prompts.
-        greedy: whether the answers are those of a model, see `answers`; else words of no meaning.
+        greedy: whether the answers are those of a model, see `completions.GreedyAnswer`; else words of no meaning.
         logprobs: likeliest tokens that are told with each; 0: none.
     """
 
@@ -235,7 +234,6 @@ class Limits:
     """Limits that a server sets.
 
     Attributes:
-        models: names under which it serves.
         context: prompt + answer, tokens.
         pool: the same, by the KV cache of a replica.
         step: tokens of a prompt that one step can compute; None: prompts are cut into chunks.

@@ -12,7 +12,6 @@ from typing import Any
 
 from autotune.engines import ParsedCommand, command_of, recognise
 from autotune.errors import BadInput, RefusedCommand
-from autotune.simulator.emulator.answers import AnswerSettings
 from autotune.simulator.emulator.card import EmulationCard, emulation_card, filled
 from autotune.simulator.node import start_failure
 from autotune.simulator.node.memory import MemoryPlan, plan_memory, startup_s
@@ -32,7 +31,6 @@ class Emulation:
 
     Attributes:
         host, port: where to listen; None: as the engine's command line says.
-        speed: virtual seconds per second.
         startup_s: seconds of the wall clock until it serves; None: the node's, scaled by `speed`.
         fault, answers: as `process.read_faults` and `AnswerSettings.read` take them.
     """
@@ -88,11 +86,6 @@ class EmulatedLaunch:
         return None
 
     @property
-    def fails_late(self) -> bool:
-        """Return whether it fails only once the weights are there: for memory, or by what no rule knows."""
-        return self.failure is not None and self.failure.kind in (FailureKind.OUT_OF_MEMORY, FailureKind.CRASHED)
-
-    @property
     def startup_s(self) -> float:
         if self.asked.startup_s is not None:
             return self.asked.startup_s
@@ -125,10 +118,6 @@ class EmulatedLaunch:
             "env": Namespace(self.parsed.env),
             "server": Namespace(figures),
         }
-
-    @cached_property
-    def answers(self) -> AnswerSettings:
-        return AnswerSettings.read(self.asked.answers).of_launch(self.scope)
 
     @property
     def block_tokens(self) -> int:

@@ -30,14 +30,14 @@ from typing import Any, TextIO
 import uvloop
 
 from autotune.errors import BadInput, UnknownName
-from autotune.simulator.emulator.answers import AnswerSettings
 from autotune.simulator.emulator.card import filled
-from autotune.simulator.emulator.completions import ANSWER_TOKENS, EngineApi
+from autotune.simulator.emulator.completions import ANSWER_TOKENS, AnswerSettings, EngineApi
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import HttpConnection
 from autotune.simulator.emulator.launch import Died, EmulatedLaunch, Emulation, prepare_launch
 from autotune.space.expression import evaluate
 from autotune.space.library import Library
+from autotune.trial import FailureKind
 
 VARIABLE = "AUTOTUNE_EMULATE_FAULT"
 LEAKED = "autotune-emulated-"
@@ -84,6 +84,8 @@ DEATHS: Mapping[str, str] = {
 Sources: cudaErrorSystemNotReady (huggingface/huggingface_hub#4134); NVIDIA/TensorRT-LLM#2594 and #5854; transformers'
 ``cached_files``; safetensors, ``src/tensor.rs``.
 """
+_LATE = (FailureKind.OUT_OF_MEMORY, FailureKind.CRASHED)
+"""What fails only once the weights are there: for memory, or by what no rule knows."""
 _LOOK_S = 0.2
 _SOCKETS = Path("/proc/net/unix")
 _BACKLOG = 4096
@@ -136,12 +138,6 @@ def fork_away(listener: socket.socket, lifetime_s: float) -> None:
     subprocess.run(["sh", "-c", script], pass_fds=[listener.fileno()], start_new_session=True, check=True)
 
 
-def flood(megabytes: float) -> None:
-    """Have a child fill the log as fast as it can while this process serves, with so many MB."""
-    line = "DEBUG emulated: a line that nobody wanted to read, and so the next one and the one after that"
-    subprocess.run(["sh", "-c", f"yes '{line}' | head -c {int(megabytes * 1e6)} >&2 &"], check=True)
-
-
 class Log:
     """Write the engine's log, with ``{time}`` and ``{date}`` of the moment, to stderr if stdout must stay free."""
 
@@ -192,7 +188,7 @@ def start(launch: EmulatedLaunch, faults: Mapping[str, float], log: Log) -> None
     if last_words := _last_words(launch, faults, loaded=0.0):
         raise log.crash(last_words)
     for phase in launch.card.startup:
-        if phase.shard is not None and failure is not None and not launch.fails_late:
+        if phase.shard is not None and failure is not None and failure.kind not in _LATE:
             break
         if not evaluate(phase.when, launch.scope):
             continue
@@ -282,7 +278,9 @@ def _serve(launch: EmulatedLaunch, faults: Mapping[str, float], as_json: bool) -
         log = Log(launch, listener.getsockname()[1], as_json)
     start(launch, faults, log)
     if "flood" in faults:
-        flood(faults["flood"])
+        # A child fills the log as fast as it can while this process serves, with so many MB.
+        line = "DEBUG emulated: a line that nobody wanted to read, and so the next one and the one after that"
+        subprocess.run(["sh", "-c", f"yes '{line}' | head -c {int(faults['flood'] * 1e6)} >&2 &"], check=True)
     if listener is not None and "fork-away" in faults:
         listener.listen(_BACKLOG)
         fork_away(listener, faults["fork-away"])

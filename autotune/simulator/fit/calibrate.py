@@ -430,7 +430,6 @@ class Predicted:
         metrics: under the names of `autotune.metrics.formulas`, with figures fitted to all points; empty where it is
             predicted not to run.
         low, high: ends of the 90 % interval of the total token throughput, tokens per second.
-        failure: why it is predicted not to run.
         left_out: kind of group to the total token throughput with figures fitted to all points but those of this
             point's group; 0 where it is predicted not to run.
     """

@@ -69,9 +69,7 @@ class MeasuredRow:
     Attributes:
         label: short: ``3``, ``MI300X vllm c64``, ``study/0007``.
         source: file name, or the study's.
-        resolved: its command, parsed as the measured version does.
         metrics: under the names of `autotune.metrics.formulas`, as measured; empty when it failed.
-        failure: the measured failure's text.
     """
 
     label: str
@@ -187,7 +185,6 @@ class MeasuredPoint:
     """One effective configuration under one load, measured once or more.
 
     Attributes:
-        members: its rows; they differ in nothing that counts.
         metrics: geometric means over the members, each less its own silent seconds; empty when it did not start.
         spread: ln of the highest total token throughput over the lowest; 0 for a single row.
         weight: of its squared error: the mean of the members'.
@@ -261,9 +258,8 @@ def _merged(members: tuple[MeasuredRow, ...]) -> MeasuredPoint:
     warm = [row.warm for row in members]
     names = dict.fromkeys(name for metrics in warm for name in metrics)
     means = {name: _geometric_mean([m[name] for m in warm if name in m]) for name in names}
-    headline = [math.log(metrics[HEADLINE]) for metrics in warm if metrics]
-    spread = max(headline) - min(headline) if headline else 0.0
-    return MeasuredPoint(members, means, spread, float(np.mean([row.weight for row in members])))
+    logs = [math.log(metrics[HEADLINE]) for metrics in warm if metrics] or [0.0]
+    return MeasuredPoint(members, means, max(logs) - min(logs), float(np.mean([row.weight for row in members])))
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
@@ -524,10 +520,16 @@ class Reading:
     rows: tuple[MeasuredRow, ...]
     left_out: tuple[LeftOut, ...]
 
+    @classmethod
+    def of(cls, rows: Iterable[MeasuredRow | LeftOut]) -> Reading:
+        found = list(rows)
+        left_out = tuple(row for row in found if isinstance(row, LeftOut))
+        return cls(tuple(row for row in found if isinstance(row, MeasuredRow)), left_out)
+
 
 def read_file(path: Path) -> Reading:
     """Read a table; raises `BadInput` (with file and row) where it cannot be read or cannot be right."""
-    return _sorted(table_rows(path, Library()))
+    return Reading.of(table_rows(path, Library()))
 
 
 def read(files: Sequence[Path], studies: Sequence[str], home: Home, *, allow_unmeasured: bool = False) -> Reading:
@@ -540,18 +542,12 @@ def read(files: Sequence[Path], studies: Sequence[str], home: Home, *, allow_unm
         rows += table_rows(path, library)
     for name in dict.fromkeys(studies):
         rows += study_rows(home, name, allow_unmeasured)
-    reading = _sorted(rows)
+    reading = Reading.of(rows)
     if not any(row.failure is None for row in reading.rows):
         out = [f"{one.label}: {one.reason}" for one in reading.left_out]
         why = f"; the first of {len(out)} that were left out, {out[0]}" if out else ""
         raise BadInput(f"no row with measured metrics can be used{why}")
     return reading
-
-
-def _sorted(rows: Iterable[MeasuredRow | LeftOut]) -> Reading:
-    rows = list(rows)
-    kept = tuple(row for row in rows if isinstance(row, MeasuredRow))
-    return Reading(kept, tuple(row for row in rows if isinstance(row, LeftOut)))
 
 
 def study_rows(home: Home, study: str, allow_unmeasured: bool = False) -> Iterator[MeasuredRow | LeftOut]:
@@ -613,5 +609,5 @@ def _unusable(launch: Launch) -> str:
         return f"its measurement does not count{f' ({result.failure.message})' if result.failure else ''}"
     if result.failure is not None and not result.failure.blames_the_configuration:
         return f"its failure was not the configuration's ({result.failure.kind.value})"
-    external = launch.trial.command.argv[:1] and launch.trial.command.argv[0].startswith("external:")
+    external = any(word.startswith("external:") for word in launch.trial.command.argv[:1])
     return "somebody else's server, whose command is not known" if external else ""

@@ -44,7 +44,6 @@ class SimulatedOutcome:
         metrics: of the whole workload, its load points one after the other; empty when it failed.
         startup_s: virtual seconds from launch to ready.
         memory: the memory plan; None when a rule failed before.
-        preemptions: sequences thrown out of a full KV pool and computed anew.
         knobs_read: names of the knobs that the arithmetic asked for, set or not.
         runs: what a client would have seen, by load point.
     """

@@ -50,14 +50,12 @@ class MemoryPlan:
     """Bytes on one GPU.
 
     Attributes:
-        total: what the driver gives the engine.
         weights: model weights, with the copies that the engine makes of them.
         activations: the largest step's tensors, growing with its tokens and, for sparse attention, with the context.
         runtime: the driver's context and the buffers of communication.
         kv_cache: what is left for the cache under the engine's fraction; negative = does not fit.
         kv_token: bytes that a replica's token takes, over the layers of one pipeline stage.
         capacity_tokens: tokens that one attention replica can keep, in whole blocks.
-        longest_request_tokens: input and output of the longest request that is served.
         needed_tokens: tokens that the engine insists on at start (vLLM: one sequence of full length).
         spare: what is left beside the engine's share, where graphs and whatever is not in the share must fit.
         cache_sigma, spare_sigma: standard deviations of `kv_cache` and `spare`.

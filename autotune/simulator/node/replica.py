@@ -231,10 +231,7 @@ class Sequences:
     Attributes:
         read: prompt tokens as they were sent.
         prompt: tokens to compute before decoding; grows when a preempted request is computed anew.
-        output: tokens asked for.
         context: its own tokens in the KV pool.
-        written: tokens generated.
-        replica: which replica has it.
         is_text: whether its prompt is text, whose continuation is guessed more often.
     """
 
@@ -271,8 +268,6 @@ class Replica:
 
     Attributes:
         capacity: tokens of KV, whole blocks.
-        waiting: requests not yet computed, in order.
-        running: how many sequences decode.
         in_flight: how many requests it has, waiting ones included.
         prompt_tokens: prompts of the requests that it has, summed.
         used: tokens in the KV pool in whole blocks, those of prompts being filled included.

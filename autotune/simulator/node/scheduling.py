@@ -138,7 +138,6 @@ class EngineStep:
 
     Attributes:
         ids: the sequences that decode in it, shape (n,).
-        started: requests whose prompt ends in it.
     """
 
     ids: Ints

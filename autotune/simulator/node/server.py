@@ -29,10 +29,8 @@ class ServerSetup:
     """A server to be simulated.
 
     Attributes:
-        engine: ``vllm``, ``sglang`` or ``tensorrt_llm``.
         knobs: effective knobs; one that is missing or None is decided by the engine.
         gpus: GPUs of the node that the study may use.
-        calibration: other fitted figures than the packaged ones.
     """
 
     engine: str
@@ -73,7 +71,6 @@ class SimulatedServer:
         joined_replicas: replicas that meet at the experts; those of a model without experts are servers of their own.
         stage_gpus: GPUs of one pipeline stage: those that share a layer.
         replicas: servers side by side, each of which is what the other attributes say; only `gpus` is of all of them.
-        gpus: GPUs of all servers.
         expert_parallel: ranks that the experts are spread over; each expert is cut into `stage_gpus / expert_parallel`
             shards.
         tokens_per_step: expected tokens that a running sequence gains per decode step: 1 + a + a^2 …

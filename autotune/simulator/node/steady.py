@@ -67,9 +67,7 @@ class LoadSummary:
     """Means and quantiles of the requests of one load point.
 
     Attributes:
-        in_flight: at most.
         read, written: mean tokens of a prompt, of an answer.
-        longest_prompt: tokens.
         answers: tokens of an answer at `EDGES` of the distribution.
         lengths: the same at `SHARES`.
         residuals: as `answers`, of what is left to write of a running answer, at a random moment.
@@ -465,7 +463,6 @@ class SteadyPrediction:
             are.
         starts: the odds that it starts and takes the workload's requests.
         doubt: what speaks against that: ``memory`` or ``length``; empty where nothing does.
-        startup_s: from launch to ready.
         drawn: ln of the total token throughput and of mean latencies with each draw of the figures, shape (draws,); of
             a server that is loaded to its capacity, of the total token throughput there alone.
     """
@@ -565,7 +562,15 @@ class SteadyNode:
         server = self._server(knobs, engine, version, drawn=True)
         loads = [load.share(server.replicas) for load in self._loads]
         flows = [flow_of(server, load, most) for load, most in zip(loads, running, strict=True)]
-        return self._metrics_of([flow.first_draw() for flow in flows]), self._drawn_of(flows) if self._moved else {}
+        metrics = self._metrics_of([flow.first_draw() for flow in flows])
+        if not self._moved:
+            return metrics, {}
+        if self._limits.capacity:
+            found = {HEADLINE: carried(self._loads, flows, self._limits.capacity)[0]}
+        else:
+            found = {name: np.log(value) for name, value in _central(self._loads, flows).items()}
+        count = len(next(iter(self._moved.values())))
+        return metrics, {name: np.broadcast_to(logs, (count,))[1:] for name, logs in found.items()}
 
     def _metrics_of(self, flows: Sequence[Flow]) -> dict[str, float]:
         metrics = _metrics(self._loads, flows)
@@ -578,14 +583,6 @@ class SteadyNode:
             good = [share * load.requests for load, share in zip(self._loads, shares, strict=True) if share is not None]
             metrics |= {GOODPUT: sum(good) / metrics["duration"]} if len(good) == len(shares) else {}
         return metrics
-
-    def _drawn_of(self, flows: Sequence[Flow]) -> dict[str, Floats]:
-        if self._limits.capacity:
-            found = {HEADLINE: carried(self._loads, flows, self._limits.capacity)[0]}
-        else:
-            found = {name: np.log(value) for name, value in _central(self._loads, flows).items()}
-        count = len(next(iter(self._moved.values())))
-        return {name: np.broadcast_to(logs, (count,))[1:] for name, logs in found.items()}
 
 
 class Memo(Generic[Value]):

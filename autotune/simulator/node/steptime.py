@@ -43,7 +43,6 @@ class RankBatch:
     """The batch of one attention replica in a step.
 
     Attributes:
-        sequences: running sequences that decode.
         context: their cached tokens, summed.
         attended: the same with each sequence's tokens cut to what sparse attention or a sliding window keeps.
         entries: what the kernels work through of these, padding included.
@@ -51,7 +50,6 @@ class RankBatch:
         prefill_scored: such pairs that the indexer of sparse attention scores.
         prefill_attended: what sparse kernels compute of these; without sparse attention, pairs within the window.
         new_requests: requests whose prefill ends in this step.
-        prompts: requests of which this step computes prompt tokens.
         padding: tokens that a CUDA graph adds: projected, sent and given to experts like any other.
     """
 
