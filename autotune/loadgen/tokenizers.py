@@ -92,7 +92,9 @@ class FileTokenizer:
         size = self.vocabulary or 0
         ids = range(0, size, max(size // _CANDIDATES, 1))
         candidates = (str(self.model.decode([token])).strip() for token in ids)
-        whole = dict.fromkeys(word for word in candidates if word.isascii() and word.isalnum() and self._single(word))
+        plain = [word for word in dict.fromkeys(candidates) if word.isascii() and word.isalnum()]
+        # One more of a single token, after a blank, is one more token.
+        whole = [w for w in plain if self.count(f"{w} {w} {w}") - self.count(f"{w} {w}") == 1]
         return tuple(whole) if len(whole) >= _FEWEST_WORDS else ()
 
     def count(self, text: str) -> int:
@@ -100,7 +102,3 @@ class FileTokenizer:
 
     def describe(self) -> str:
         return f"tokenizer {self.file}"
-
-    def _single(self, word: str) -> bool:
-        """Return whether one more of it, after a blank, is one more token."""
-        return self.count(f"{word} {word} {word}") - self.count(f"{word} {word}") == 1

@@ -70,7 +70,12 @@ def resolve_for(kind: Engine, command: Command, context: Context) -> ResolvedCom
     """Resolve a command line of an engine that is recognised already, in a version that it knows."""
     card = kind.card
     raw = kind.knobs(kind.parse(command, context.version), context)
-    refused = _out_of_range(card, raw)
+    refused = None
+    # A number that no engine takes, though its parser lets it through: the server's start fails.
+    for name, value in raw.knobs.items():
+        knob = card.knobs[name]
+        if refused is None and knob.choices is None and (wanted := knob.refuses(value)) is not None:
+            refused = Failure(FailureKind.BAD_ARGUMENT, f"{name}={value} is refused: {card.title} wants {wanted}.")
     width = raw.knobs.get("tensor_parallel")
     # A division's remainder is kept as a fraction, for a rule to say what does not divide.
     divides = not (isinstance(width, float) and width > 0 and not width.is_integer())
@@ -83,16 +88,6 @@ def resolve_for(kind: Engine, command: Command, context: Context) -> ResolvedCom
     elif refused is None and (reason := unsuited(card, context)) is not None:
         refused = Failure(FailureKind.UNSUPPORTED, reason, f"RuntimeError: {reason}")
     return ResolvedCommand(card, context, made, refused, effects)
-
-
-def _out_of_range(card: EngineCard, configuration: Configuration) -> Failure | None:
-    """Refuse a number that no engine takes, though its parser lets it through: the server's start fails."""
-    for name, value in configuration.knobs.items():
-        knob = card.knobs[name]
-        reason = knob.refuses(value) if knob.choices is None else None
-        if reason is not None:
-            return Failure(FailureKind.BAD_ARGUMENT, f"{name}={value} is refused: {card.title} wants {reason}.")
-    return None
 
 
 def model_of(command: Command, library: Library, version: str | None = None, model_id: str | None = None) -> ModelCard:

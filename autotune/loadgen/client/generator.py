@@ -347,7 +347,6 @@ class Generator:
                 done()
 
     async def _begin_streams(self, start_ns: int) -> None:
-        """Let the streams of a closed loop begin one after the other."""
         streams = max(self._schedule.concurrency, 1)
         for stream in range(streams):
             await _until(start_ns + int(stream * self._schedule.ramp_s / streams * 1e9))

@@ -255,10 +255,10 @@ class Completion:
         self._exchange.write(data)
         if self._generated[index] >= _TOKENS_BEFORE_FAULT:
             # Nothing more is written of a stream that is left as it is, closed or reset.
-            if self._fault == "stall-mid-stream":
-                self._abandon()
-            elif self._fault in ("close-mid-stream", "reset-mid-stream"):
-                self._exchange.break_off(reset=self._fault == "reset-mid-stream")
+            connection = self._exchange.connection
+            ends = {"stall": self._abandon, "close": connection.close, "reset": connection.reset}
+            if end := ends.get(self._fault.removesuffix("-mid-stream")):
+                end()
 
     def _events(self, index: int, reached: int, count: int, last: bool) -> bytes:
         """Return the HTTP chunks of a prompt's tokens, the first of them the `reached`-th of the answer."""
@@ -396,10 +396,9 @@ class EngineApi:
 
     def _reset(self, exchange: HttpExchange) -> None:
         answer = of_version(self._card.api.reset, self._launch.parsed.version) or ResetAnswer()
-        if self._engine.reset_cache():
-            exchange.respond(200, answer.done.encode(), answer.content_type)
-        else:
-            exchange.respond(answer.refused_status, answer.refused.encode(), answer.content_type)
+        done = self._engine.reset_cache()
+        status, text = (200, answer.done) if done else (answer.refused_status, answer.refused)
+        exchange.respond(status, text.encode(), answer.content_type)
 
     def _complete(self, exchange: HttpExchange, *, chat: bool) -> None:
         api = self._card.api

@@ -45,34 +45,27 @@ class HttpExchange:
     headers: dict[bytes, bytes]
     body: bytes
     _keep_alive: bool
-    _connection: HttpConnection
+    connection: HttpConnection
     on_abandoned: Callable[[], None] | None = None
 
     def respond(self, status: int, body: bytes = b"", content_type: str = "application/json") -> None:
         kind = f"content-type: {content_type}\r\n" if body else ""
         head = self._head(status, f"{kind}content-length: {len(body)}\r\n")
-        self._connection.write(head + body)
+        self.connection.write(head + body)
         self.finished()
 
     def begin_stream(self) -> None:
         """Answer with server-sent events; each later write must be HTTP chunks."""
         more = "content-type: text/event-stream; charset=utf-8\r\ntransfer-encoding: chunked\r\n"
-        self._connection.write(self._head(200, more))
+        self.connection.write(self._head(200, more))
 
     def write(self, data: bytes) -> None:
-        self._connection.write(data)
+        self.connection.write(data)
 
     def finished(self) -> None:
         """End the answer, which has been written."""
         self.on_abandoned = None
-        self._connection.answered(self._keep_alive)
-
-    def break_off(self, reset: bool = False) -> None:
-        """Close the connection in the middle of the answer, or reset it."""
-        if reset:
-            self._connection.reset()
-        else:
-            self._connection.close()
+        self.connection.answered(self._keep_alive)
 
     def _head(self, status: int, fields: str) -> bytes:
         keep = "" if self._keep_alive else "connection: close\r\n"
@@ -273,6 +266,8 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionReques
     if not isinstance(options, dict):
         raise RequestRefused(400, "BadRequestError", "stream_options must be an object")
     stream = bool(document.get("stream", False))
+    told = document.get("logprobs") or not chat
+    logprobs = _count(document, "top_logprobs" if chat else "logprobs") if told else 0
     return CompletionRequest(
         chat=chat,
         stream=stream,
@@ -283,7 +278,7 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionReques
         were_text=chat or isinstance(prompt, str) or any(isinstance(part, str) for part in prompt),
         # A load asks for answers of a given length, and nobody reads them: they cost nothing to make.
         greedy=document.get("temperature") == 0 and not document.get("ignore_eos", False),
-        logprobs=_logprobs(document, chat),
+        logprobs=logprobs or 0,
     )
 
 
@@ -294,12 +289,6 @@ def _count(document: dict[str, Any], name: str) -> int | None:
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise RequestRefused(400, "BadRequestError", f"{name} must be a whole number of at least 0, not {value!r}")
     return value
-
-
-def _logprobs(document: dict[str, Any], chat: bool) -> int:
-    if chat and not document.get("logprobs"):
-        return 0
-    return _count(document, "top_logprobs" if chat else "logprobs") or 0
 
 
 def _answer(prompt: list[int], wanted: int | None, least: int, natural: bool, limits: Limits) -> tuple[int, str]:
@@ -364,16 +353,13 @@ def _chat_tokens(document: dict[str, Any]) -> list[int]:
     # Templates write them down before everything else.
     tokens: list[int] = text_tokens(json.dumps(tools)) if tools else []
     for message in messages:
-        role, said = crc32(str(message.get("role")).encode()), text_tokens(_content(message.get("content")))
+        content = message.get("content")
+        if isinstance(content, list):
+            content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
+        role, said = crc32(str(message.get("role")).encode()), text_tokens("" if content is None else str(content))
         if message.get("role") == "assistant":
             # As it was generated: behind the mark that a prompt ends with.
             tokens += [_GENERATE, *said] + [role] * (_TEMPLATE_TOKENS - 1)
         else:
             tokens += [role] * _TEMPLATE_TOKENS + said
     return [*tokens, _GENERATE]
-
-
-def _content(content: Any) -> str:
-    if isinstance(content, list):
-        return "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-    return "" if content is None else str(content)
