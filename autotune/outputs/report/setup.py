@@ -171,16 +171,12 @@ def reproduction(study: StudyRecord) -> list[str]:
     where, block = "Every run in a browser:", [text.block(ui_command(home), "bash")]
     if is_server(uri):
         where, block = f"Every run is in MLflow at <{shown(uri)}>.", []
+    passed_through = chain.from_iterable(map(shlex.split, study.spec.engine_args.values()))
+    again = redact.text(command_line(study.spec), redact.secrets_in(list(passed_through), {}))
     return [
         "The same study again:",
-        text.block(_asked_again(study.spec), "bash"),
+        text.block(again, "bash"),
         "The whole question is in `study.yaml`, every launch in `results.jsonl`, logs in `trials/`, the command as a "
         f"script in `serve.sh`. {where}",
         *block,
     ]
-
-
-def _asked_again(spec: StudySpec) -> str:
-    """Return the command line that asks a study's question, secrets masked."""
-    passed_through = chain.from_iterable(map(shlex.split, spec.engine_args.values()))
-    return redact.text(command_line(spec), redact.secrets_in(list(passed_through), {}))

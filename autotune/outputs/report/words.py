@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 
 from autotune.engines import engine as engine_of
 from autotune.errors import BadInput
@@ -13,7 +13,6 @@ from autotune.metrics.formulas import Slo
 from autotune.metrics.steady import SHORT_S
 from autotune.metrics.table import GOODPUT, VIOLATIONS
 from autotune.outputs.report import text
-from autotune.search.objective import maximises
 from autotune.space.context import Context
 from autotune.study.recommendation import Choice, NearestMiss, Objective, Recommendation, Verdict
 from autotune.study.spec import StudySpec
@@ -31,7 +30,8 @@ _DOING = {
 }
 _FEW_GOOD = 0.1
 """Share of the requests that are good below which a goodput says that the load is too heavy."""
-_WORSE = 1.1  # below, the noise of one launch
+_WORSE = 1.1
+"""Times the baseline's latency; below it is the noise of one launch."""
 
 
 def failed(failure: Failure) -> str:
@@ -97,10 +97,13 @@ def promises(outcome: Recommendation) -> list[str]:
             f"The best command that {other.label} reaches {_value(outcome, other.objective)} "
             f"({'; '.join(filter(None, facts))}): the recommended one is {over} over it{within}."
         )
-    slower = [
-        f"{text.title(name)} {text.number(new)} on {workload}, {new / old:.1f} times the baseline's {text.number(old)}"
-        for workload, name, old, new in worse(outcome, ("p99_ttft_ms", "p99_tpot_ms"))
-    ]
+    slower = []
+    for workload, row in outcome.workloads.items():
+        for name in ("p99_ttft_ms", "p99_tpot_ms"):
+            old, new = (row.baseline or {}).get(name), (row.recommended or {}).get(name)
+            if old and new and new / old > _WORSE:
+                times = f"{new / old:.1f} times the baseline's {text.number(old)}"
+                slower.append(f"{text.title(name)} {text.number(new)} on {workload}, {times}")
     return [*head, *lines, *([f"It costs latency: {_listed(slower)}."] if slower else [])]
 
 
@@ -118,15 +121,6 @@ def served(choice: Choice) -> str:
     cache = f"KV cache of a replica {tokens:,}" if tokens is not None else ""
     starts = f"odds of starting {100 * odds:.0f} %" if odds is not None else ""
     return f"longest request {longest:,} tokens ({', '.join(filter(None, (cache, starts)))})"
-
-
-def worse(outcome: Recommendation, metrics: Iterable[str]) -> Iterator[tuple[str, str, float, float]]:
-    """Yield workload, metric and values where the recommended command is `_WORSE` times worse than the baseline."""
-    for workload, row in outcome.workloads.items():
-        for name in metrics:
-            old, new = (row.baseline or {}).get(name), (row.recommended or {}).get(name)
-            if old and new and (old / new if maximises(name) else new / old) > _WORSE:
-                yield workload, name, old, new
 
 
 def predictions(outcome: Recommendation) -> list[str]:
@@ -158,12 +152,6 @@ def carried(metrics: Metrics | None) -> str:
     at = next((f"at {described(by, load)}" for by, load in found if load), "")
     speedup = metrics.get("capacity_speedup") if at else None
     return at + (f", {speedup:.3g} times as fast as recorded," if speedup else "")
-
-
-def on_a_node(outcome: Recommendation) -> str:
-    """Return the interval of the gain by the simulator's own error, in a phrase; empty where nothing was simulated."""
-    ends = outcome.gain_interval90_on_a_node
-    return f"90 % interval on a real node, by the simulator's own error, {text.percents(ends)}" if ends else ""
 
 
 def _answers(outcome: Recommendation) -> str:
@@ -221,7 +209,7 @@ def _sentence(outcome: Recommendation) -> str:
     if choice is None:
         nothing = f"No configuration was feasible {where}: there is no command to recommend."
         miss = outcome.nearest_miss
-        return " ".join(filter(None, [nothing, missed(miss), _way_out(outcome, miss)])) if miss else nothing
+        return f"{nothing} {_missed(outcome, miss)}" if miss else nothing
     value = _value(outcome, choice.objective, _of_objective(outcome))
     figure = f"{choice.engine} {choice.engine_version} reaches {value} {where}"
     if baseline is None:
@@ -246,34 +234,30 @@ def _of_objective(outcome: Recommendation) -> Metrics:
     return (row.recommended if row else None) or {}
 
 
-def missed(miss: NearestMiss) -> str:
-    """Name the limits that the nearest miss breaks, and by how much."""
+def _missed(outcome: Recommendation, miss: NearestMiss) -> str:
+    """Name the limits that the nearest miss breaks, by how much, and the load search where none was asked for."""
     at = "" if miss.load is None else f" at the lightest load, {miss.load:g}"
     parts = []
     for one in miss.broken or [miss]:
         if one.metric == VIOLATIONS:
             parts.append(f"{100 - one.value:.1f} % of the requests within the limits of the goodput")
-            continue
-        beyond = f"{100 * Slo.parse(one.slo).excess(one.value):.0f} % beyond the limit {one.slo}"
-        parts.append(f"a {text.measure(one.metric, one.value)}{at}, {beyond}")
-    return f"The nearest miss has {_listed(parts)}."
-
-
-def _way_out(outcome: Recommendation, miss: NearestMiss) -> str:
-    """Name the load search, where limits are broken and none was asked for; else empty."""
+        else:
+            beyond = f"{100 * Slo.parse(one.slo).excess(one.value):.0f} % beyond the limit {one.slo}"
+            parts.append(f"a {text.measure(one.metric, one.value)}{at}, {beyond}")
+    told = f"The nearest miss has {_listed(parts)}."
     broken = [one.metric for one in miss.broken if one.metric.endswith("_ms") or one.metric == VIOLATIONS]
     try:
         workload = load_workload(next(iter(outcome.workloads)))
     except (BadInput, StopIteration):  # a file that is gone, or a load without a name of ours
-        return ""
+        return told
     if miss.load is not None or not broken or how_fixed(workload) or outcome.origin is Evidence.REPLAYED:
-        return ""
+        return told
     limits, how = "these limits" if len(miss.broken) > 1 else "this limit", ""
     if VIOLATIONS in broken:
         least = next(100 - one.limit for one in miss.broken if one.metric == VIOLATIONS)
         limits, how = f"the limits for {least:g} % of them", " with --slo"
     return (
-        f"With {workload.points[0].prompts:,} requests at once no configuration was found that keeps {limits}; "
+        f"{told} With {workload.points[0].prompts:,} requests at once no configuration was found that keeps {limits}; "
         f"--find-load concurrency{how} finds what it carries."
     )
 
@@ -295,26 +279,19 @@ def gain(outcome: Recommendation) -> str:
     sure = f"no interval, from {repeats}"
     if outcome.gain_ci95 is not None:
         sure = f"95 % interval {text.percents(outcome.gain_ci95)}, from {repeats}"
-    if node := on_a_node(outcome):
-        sure += f"; {node}"
+    if ends := outcome.gain_interval90_on_a_node:
+        sure += f"; 90 % interval on a real node, by the simulator's own error, {text.percents(ends)}"
     meaning = ", as the difference may be chance" if outcome.verdict is Verdict.INDISTINGUISHABLE else ""
     if outcome.verdict is Verdict.BETTER and outcome.origin in (Evidence.SIMULATED, Evidence.EMULATED):
         meaning = f": measure these commands with `autotune verify {outcome.study} --on process`"
     elif outcome.verdict is Verdict.BETTER and outcome.gain_ci95:
         meaning = ", as the whole interval lies above zero"
-    told = f"Gain {text.percent(outcome.gain_percent)} ({sure})"
-    return f"{'; '.join([told, *over_recipe(outcome)])}. Verdict: {outcome.qualified_verdict}{meaning}."
-
-
-def over_recipe(outcome: Recommendation) -> list[str]:
-    """Return the gain over a vendor's recipe, or that the command is the recipe; empty without one."""
-    one = outcome.gain_over_recipe
-    if one is None:
-        return []
-    recipe = f"{one.engine}'s recipe {one.recipe}"
-    if one.ci95 is None:
-        return [f"the command is {recipe}"]
-    return [f"{text.percent(one.percent)} over {recipe} (95 % interval {text.percents(one.ci95)})"]
+    told, over = f"Gain {text.percent(outcome.gain_percent)} ({sure})", outcome.gain_over_recipe
+    if over is not None:
+        recipe = f"{over.engine}'s recipe {over.recipe}"
+        within = f"{text.percent(over.percent)} over {recipe} (95 % interval {text.percents(over.ci95)})"
+        told += f"; the command is {recipe}" if over.ci95 is None else f"; {within}"
+    return f"{told}. Verdict: {outcome.qualified_verdict}{meaning}."
 
 
 def short_load(outcome: Recommendation) -> str:
