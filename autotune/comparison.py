@@ -494,7 +494,11 @@ def percents(interval: tuple[float, float] | None) -> tuple[float, float] | None
 
 def _means_of(rows: Sequence[Metrics]) -> Metrics:
     """Means of several launches; of a curve at each load that was measured, over those that measured it."""
-    means = {name: _mean_of([row.get(name) for row in rows], rows[-1][name]) for name in rows[-1]}
+    means: Metrics = {}
+    for name, last in rows[-1].items():
+        values = [row.get(name) for row in rows]
+        numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+        means[name] = mean(numbers) if len(numbers) == len(values) else last
     if any(isinstance(row.get(CURVE), list) for row in rows):
         loads: dict[tuple[str, float], list[Metrics]] = {}
         for point in (point for row in rows for point in row.get(CURVE) or [] if counts(point)):
@@ -502,11 +506,6 @@ def _means_of(rows: Sequence[Metrics]) -> Metrics:
             loads.setdefault((by, point.get(by, 0)), []).append(point)
         means[CURVE] = [{**_means_of(points), by: load} for (by, load), points in sorted(loads.items())]
     return means
-
-
-def _mean_of(values: Sequence[object], last: object) -> object:
-    numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
-    return mean(numbers) if len(numbers) == len(values) else last
 
 
 def nodes(history: History) -> list[NodeShare]:

@@ -74,16 +74,13 @@ def recommend(
     if seen.origin in (Evidence.SIMULATED, Evidence.EMULATED) and gain and baseline and winner not in (None, base):
         on_a_node = sheet.gain_interval90(winner, gain)
     joined = equivalents.canonical_of(launches, candidates, candidates.items[base].fingerprint)
+    names = dict.fromkeys(launch.trial.configuration.fingerprint for launch in launches)
+    given = {one: history.given_up(history.canonical(candidates.position(one))) for one in names}
+    given_up = {one: sorted({row.kind for row in rows}) for one, rows in given.items() if rows}
     return Recommendation(
         **_head(spec, launches, seen),
         verdict=judgement.verdict,
-        stop_reason="; ".join(
-            [
-                *_explained(stop_reason, judgement, len(history.by_position) > 1, nodes),
-                *filter(None, [history.one_at_a_time, _crashes(history, launches, winner)]),
-                *_unfit_recipes(history, launches),
-            ]
-        ),
+        stop_reason="; ".join(_explained(stop_reason, judgement, history, launches, nodes)),
         recommended=recommended,
         baseline=baseline,
         gain_percent=percent(gain.log) if gain else None,
@@ -91,7 +88,7 @@ def recommend(
         gain_interval90_on_a_node=on_a_node,
         gain_over_recipe=sheet.over_recipe(),
         gives_up=list(history.given_up(winner)) if winner is not None else [],
-        given_up=_given_up(history, launches),
+        given_up=given_up,
         alternatives=sheet.alternatives(),
         predictions=sheet.predictions(),
         accuracy=accuracy_of(launches, candidates, winner),
@@ -108,13 +105,6 @@ def recommend(
         study_cost=study_cost(spec, launches, judgement.verdict, percent(gain.log) if gain else None, workloads),
         duration_s=sum(entry.seconds for entry in history),
     )
-
-
-def _given_up(history: History, launches: Sequence[Launch]) -> dict[str, list[str]]:
-    """The kinds of what each launched configuration gives up, by fingerprint."""
-    names = dict.fromkeys(launch.trial.configuration.fingerprint for launch in launches)
-    given = {one: history.given_up(history.canonical(history.candidates.position(one))) for one in names}
-    return {one: sorted({row.kind for row in rows}) for one, rows in given.items() if rows}
 
 
 def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
@@ -206,10 +196,13 @@ def accuracy_of(launches: Sequence[Launch], candidates: CandidateSet, winner: in
     )
 
 
-def _explained(stop_reason: str, judgement: Judgement, challenged: bool, nodes: Sequence[NodeShare]) -> list[str]:
+def _explained(
+    stop_reason: str, judgement: Judgement, history: History, launches: Sequence[Launch], nodes: Sequence[NodeShare]
+) -> list[str]:
+    """List why the study ended, and what keeps its answer from being a surer one."""
     parts = [stop_reason] if stop_reason else []
     if judgement.verdict is Verdict.INDISTINGUISHABLE:
-        parts += _undecided(judgement, challenged)
+        parts += _undecided(judgement, len(history.by_position) > 1)
     if judgement.change is not None:
         parts.append(
             f"the baseline's score changed by {percent(judgement.change):+.1f} % from its first launch to its last: "
@@ -222,7 +215,8 @@ def _explained(stop_reason: str, judgement: Judgement, challenged: bool, nodes: 
                 f"node {node.node} is {abs(node.offset_percent):.0f} % {how} than the others: nothing more was "
                 "launched there, and scores of its launches are corrected"
             )
-    return parts
+    parts += filter(None, [history.one_at_a_time, _crashes(history, launches, judgement.winner)])
+    return parts + _unfit_recipes(history, launches)
 
 
 def _undecided(judgement: Judgement, challenged: bool) -> list[str]:

@@ -231,21 +231,12 @@ class Builtin:
         verdict = builtin.judge(reference, ours, alike, groups)
         if not verdict.null.total:
             raise BadInput("two launches of the baseline answered no context in common, so nothing can be compared")
-        own, within = verdict.null.score
         score, ci95 = verdict.agreement.score
         texts = {context.name: context.prompt for context in contexts()}
         worst = [] if not verdict.reasons else verdict.worst[:EXAMPLES]
-        return replace(
-            self.alone(mine),
-            score=score,
-            ci95=ci95,
-            baseline=own,
-            baseline_ci95=within,
-            threshold=verdict.threshold,
-            passed=not verdict.reasons,
-            reasons=verdict.reasons,
-            examples=tuple(_example(texts[d.context], reference[d.context], ours[d.context]) for d in worst),
-        )
+        examples = [_example(texts[d.context], reference[d.context], ours[d.context]) for d in worst]
+        result = replace(self.alone(mine), score=score, ci95=ci95)
+        return _beside(verdict.null.score, result, verdict.threshold, verdict.reasons, examples)
 
 
 def _row(token: Token) -> list[Any]:
@@ -263,6 +254,19 @@ def _answers(evidence: CheckEvidence) -> dict[str, Answer | None]:
 
 def _example(prompt: str, baseline: Answer | None, finalist: Answer | None) -> Example:
     return Example(_end(prompt), baseline.text if baseline else "", finalist.text if finalist else "")
+
+
+def _beside(
+    baseline: tuple[float, Interval | None],
+    result: Accuracy,
+    threshold: float,
+    reasons: tuple[str, ...],
+    examples: Sequence[Example] = (),
+) -> Accuracy:
+    """Return the score of a server beside the baseline's; it passes where no reason is given against it."""
+    own, within = baseline
+    told = replace(result, baseline=own, baseline_ci95=within, threshold=threshold, examples=tuple(examples))
+    return replace(told, passed=not reasons, reasons=reasons)
 
 
 def _end(text: str, most: int = 300) -> str:
@@ -402,19 +406,11 @@ class TaskFile:
             change = f"{result.score:.1f} % of {len(self.tasks)} answers are right, the baseline's {own.score:.1f} %"
             reasons = (f"{change} (95 % interval of the difference {low:+.1f} to {high:+.1f} points)",)
         lost = [i for i, right in enumerate(before["marks"]) if right and not mine["marks"][i]] if reasons else []
-        examples = (
+        examples = [
             Example(_end(self.tasks[i].question), _end(before["texts"][i]), _end(mine["texts"][i]))
             for i in lost[:EXAMPLES]
-        )
-        return replace(
-            result,
-            baseline=own.score,
-            baseline_ci95=own.ci95,
-            threshold=own.score + WORST_DROP,
-            passed=not reasons,
-            reasons=reasons,
-            examples=tuple(examples),
-        )
+        ]
+        return _beside((own.score, own.ci95), result, own.score + WORST_DROP, reasons, examples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -458,14 +454,7 @@ class ScoreCommand:
         errors = [evidence["error"] or 0.0 for evidence in (baselines[0], mine)]
         highest = result.score + 1.96 * math.hypot(*errors)
         reasons = () if highest >= threshold else (f"its score is {result.score:g}, the baseline's {own.score:g}",)
-        return replace(
-            result,
-            baseline=own.score,
-            baseline_ci95=own.ci95,
-            threshold=threshold,
-            passed=not reasons,
-            reasons=reasons,
-        )
+        return _beside((own.score, own.ci95), result, threshold, reasons)
 
 
 class _BuiltinEvidence(BaseModel):

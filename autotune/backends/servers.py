@@ -107,7 +107,10 @@ class Launched:
         node = self.node or node_of(self.spec)
         waits_s = self.waits_s if self.backend.launches else ()
         for i, wait_s in enumerate((*waits_s, None)):
-            unfit = self._unfit(trial, node) if self.backend.launches else None
+            unfit = None
+            if self.backend.launches:
+                kind = engine(trial.configuration.engine, self.library)
+                unfit = node.unfit(self.folder) or weights_failure(trial, kind, self.spec)
             result = self._failed(unfit) if unfit else self._launch(trial, node, times_s)
             failure = result.failure
             if wait_s is None or failure is None or not _is_blameless(result) or result.quarantine or failure.lasting:
@@ -125,11 +128,6 @@ class Launched:
                 raise CannotGoOn(f"the first launch failed, and not for its configuration: {failure.message}")
         where = platform.node()
         return replace(result, times_s=times_s, gpus=self.spec.gpus, node=where, started_at=started_at)
-
-    def _unfit(self, trial: Trial, node: Node) -> Failure | None:
-        """Why nothing can be launched here: the machine, or the weights on it."""
-        kind = engine(trial.configuration.engine, self.library)
-        return node.unfit(self.folder) or weights_failure(trial, kind, self.spec)
 
     def _failed(self, failure: Failure) -> TrialResult:
         state = State.FAILED if failure.blames_the_configuration else State.INVALID
@@ -150,7 +148,10 @@ class Launched:
             with measured(times_s, "ready"):
                 failure = server.wait_ready(self.startup)
                 pids = server.pids
-                context = self._context(trial)
+                # Knobs are resolved by the node, and the longest request of all workloads.
+                spec = self.spec
+                longest = max(load_workload(name, self.library).longest_request for name in spec.workloads)
+                context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
                 resolved = None if failure else read_back(server, kind, trial, context, folder)
                 served = {} if failure else read_served(server, kind.card, trial, context, resolved)
             result = self._failed(failure) if failure else self._load(server, trial, kind.card, folder, times_s)
@@ -165,11 +166,6 @@ class Launched:
         evidence = Evidence.EMULATED if server.emulated else self.evidence
         served = served if result.failure is None else {}
         return replace(result, **served, evidence=evidence, pids=pids, resolved=resolved, quarantine=quarantine)
-
-    def _context(self, trial: Trial) -> Context:
-        """Return what knobs are resolved by: the node, and the longest request of all workloads."""
-        longest = max(load_workload(name, self.library).longest_request for name in self.spec.workloads)
-        return Context(self.spec.model, self.spec.hardware, self.spec.gpus, trial.engine_version, longest)
 
     def _load(
         self, server: Server, trial: Trial, card: EngineCard, folder: Path, times_s: dict[str, float]

@@ -6,7 +6,6 @@ import json
 from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Any
 
 from autotune.accuracy.check import Check, CheckEvidence, check_of, read_evidence, timed
@@ -61,7 +60,7 @@ def bench(options: Bench, as_json: bool) -> None:
             result = results.result(options, workload, evidence, runs, load_options.tokenizer)
     if options.save_result is not None:
         result = results.save(options.save_result, result, runs)
-        MESSAGES.print(f"wrote {options.save_result} and {result['requests_file']}", highlight=False, markup=False)
+        say(f"wrote {options.save_result} and {result['requests_file']}")
     answer(as_json, result, printing.table(result))
     if problem := result["failure"] or result["invalid"]:
         raise LoadFailed(problem)
@@ -93,13 +92,7 @@ def _search(options: Bench, workload: Workload, load_options: LoadOptions) -> Fo
         how = replace(load_options, on_progress=live.show)
         plan = LoadSearch.of(options.find_load, options.slos, workload, limits=load_options.slos, confirm_s=CONFIRM_S)
         load = Load(workload.name, workload, options.seed, plan)
-        came = send(
-            options.url,
-            options.model,
-            load,
-            how,
-            partial(MESSAGES.print, highlight=False, markup=False, soft_wrap=True),
-        )
+        came = send(options.url, options.model, load, how, say)
         assert isinstance(came, FoundCapacity)
         return came
 
@@ -128,7 +121,7 @@ def _check_answers(options: Bench, as_json: bool) -> None:
     evidence = _asked(check, target, model)
     if options.save_result is not None:
         write_atomically(options.save_result, json.dumps(evidence), mode=0o600)
-        MESSAGES.print(f"wrote {options.save_result}", highlight=False, markup=False)
+        say(f"wrote {options.save_result}")
     came = _judged(check, references, evidence, target, model) if references else check.alone(evidence)
     origin = Evidence.EMULATED if emulated else Evidence.MEASURED
     answer(as_json, {"model": model, "evidence": origin.value, **asdict(came)}, _lines(came))
@@ -142,7 +135,7 @@ def _judged(
     """Beside earlier answers; too few of these say nothing of what is ordinary, so the server is asked once more."""
     if len(references) >= check.baselines:
         return check.judge(references, evidence)
-    MESSAGES.print("asking once more, as one reference does not tell what differs by itself", highlight=False)
+    say("asking once more, as one reference does not tell what differs by itself")
     again = _asked(check, target, model)
     # Of one launch, which differ less than two do: more --reference files of fresh launches are better.
     return check.judge(references, evidence, again)

@@ -39,7 +39,8 @@ def find_model(name: str, model_id: str | None, library: Library) -> ModelCard:
         wanted = model_id or name
         if not MODEL_ID.fullmatch(wanted):
             raise
-    path = _cached(wanted) or cache_folder("models") / wanted.replace("/", "--") / CONFIG
+    cached = (folder / CONFIG for folder in snapshots(hub_folder(os.environ), wanted))
+    path = next(filter(Path.is_file, cached), None) or cache_folder("models") / wanted.replace("/", "--") / CONFIG
     if not path.is_file() and (why := _fetch(wanted, path.parent)):
         by_lower = {known.lower(): known for known in library.models}
         near = [by_lower[name] for name in difflib.get_close_matches(wanted.lower(), by_lower, n=3, cutoff=_NEAR)]
@@ -55,12 +56,6 @@ def know_model(command: Command, version: str | None, model_id: str | None, libr
     kind = recognise(command.argv, library)
     card = find_model(kind.parse(command, kind.version(version)).model, model_id, library)
     library.models.setdefault(card.id, card)
-
-
-def _cached(model_id: str) -> Path | None:
-    """The model's ``config.json`` in the local cache of huggingface_hub; None where it has none."""
-    paths = (folder / CONFIG for folder in snapshots(hub_folder(os.environ), model_id))
-    return next((path for path in paths if path.is_file()), None)
 
 
 def _fetch(model_id: str, folder: Path) -> str:

@@ -39,11 +39,7 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> Non
         with suppress(OSError):
             draft.unlink()
         raise
-    _remove_drafts(path)
-
-
-def _remove_drafts(path: Path) -> None:
-    """Remove drafts of a file whose writing process on this machine has ended; other machines may share the folder."""
+    # Other machines may share the folder, and write.
     for draft in path.parent.glob(f".{glob.escape(f'{path.name}.{platform.node()}')}.*.tmp"):
         writer = draft.name.split(".")[-2]
         if writer.isdecimal() and not Path("/proc", writer).exists():
