@@ -25,7 +25,7 @@ from autotune.cli.spaces import space_check
 from autotune.engines import engine, names, split_command
 from autotune.errors import BadInput
 from autotune.loadgen.client.stream import EventStream
-from autotune.loadgen.prefix_cache import counters, known_metrics, sums
+from autotune.loadgen.prefix_cache import counters, known_metrics, samples
 from autotune.loadgen.workloads import load_workload
 from autotune.replay.bundle import read_bundle
 from autotune.replay.table import read_table
@@ -128,7 +128,7 @@ def _events(content: bytes, _: Path) -> None:
 
 
 def _metrics(content: bytes, _: Path) -> None:
-    page = sums(content.decode(errors="replace"))
+    page = {name: sum(values) for name, values in samples(content.decode(errors="replace")).items()}
     for name in names():
         for metrics in known_metrics(engine(name).card):
             counters(metrics, page)

@@ -218,11 +218,6 @@ def read_pages(
         yield card, metrics, pages[path]
 
 
-def sums(text: str) -> dict[str, float]:
-    """Every metric of a Prometheus page, added up over its label sets."""
-    return {name: sum(values) for name, values in samples(text).items()}
-
-
 def samples(text: str) -> dict[str, list[float]]:
     """Return the samples of each metric of a Prometheus page; lines that are none are skipped.
 

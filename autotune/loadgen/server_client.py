@@ -141,7 +141,12 @@ class ServerClient:
                 answer = http.post(path)
             except httpx.HTTPError as error:
                 return CacheReset(ResetOutcome.NO_ANSWER, f"POST {path}: no answer: {error}")
-            if answer.is_success and not _denies(answer):
+            document: Any = None
+            with contextlib.suppress(ValueError):
+                document = answer.json()
+            # vLLM 0.32 says with status 200 that it did not work.
+            denied = isinstance(document, dict) and document.get("success") is False
+            if answer.is_success and not denied:
                 return CacheReset(ResetOutcome.DONE)
             outcome = _STATUSES.get(answer.status_code, ResetOutcome.FAILED)
             again = outcome in (ResetOutcome.REFUSED, ResetOutcome.FAILED)
@@ -165,14 +170,6 @@ class ServerClient:
             return self._http.get(path)
         except httpx.HTTPError as error:
             raise BadInput(f"nothing answers at {self._target.url}{path} ({error}); is the server running?") from error
-
-
-def _denies(answer: httpx.Response) -> bool:
-    """Return whether a document says that it did not work: vLLM 0.32 answers so with status 200."""
-    with contextlib.suppress(ValueError):
-        document = answer.json()
-        return isinstance(document, dict) and document.get("success") is False
-    return False
 
 
 class ServerTokenizer:

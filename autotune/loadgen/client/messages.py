@@ -333,32 +333,27 @@ class WorkerTask:
         """Make the request bodies of this task; workers make theirs side by side."""
         prompts, own = self.prompts, self.requests.part(self.worker, self.workers)
         bodies = list[bytes]()
-        if own.turns is None:
+        begun: list[Conversation] = []
+        if (turns := self.requests.turns) is None:
             bodies = prompts.bodies(self.requests, self.key, slice(self.worker, None, self.workers))
+        else:
+            for place, request in enumerate(self.requests.dealt(self.worker, self.workers).tolist()):
+                if turns.after[request] < 0:
+                    begun.append(Conversation(self.target, prompts, self.requests))
+                content = self.requests.contents[request]
+                if content is None:
+                    content = prompts.random_text(int(turns.own_tokens[request]), request, self.key)
+                assert isinstance(content, str)
+                begun[-1].turns.append((request, place, content))
         return Schedule(
             requests=[self.target.request(prompts.endpoint, body) for body in bodies],
             send_s=own.send_s,
             output_tokens=own.output_tokens,
             concurrency=own.concurrency,
             streaming=prompts.streaming,
-            conversations=self._conversations(),
+            conversations=begun,
             ramp_s=own.ramp_s,
         )
-
-    def _conversations(self) -> list[Conversation]:
-        begun: list[Conversation] = []
-        turns = self.requests.turns
-        if turns is None:
-            return begun
-        for place, request in enumerate(self.requests.dealt(self.worker, self.workers).tolist()):
-            if turns.after[request] < 0:
-                begun.append(Conversation(self.target, self.prompts, self.requests))
-            content = self.requests.contents[request]
-            if content is None:
-                content = self.prompts.random_text(int(turns.own_tokens[request]), request, self.key)
-            assert isinstance(content, str)
-            begun[-1].turns.append((request, place, content))
-        return begun
 
 
 @dataclass(frozen=True, slots=True)

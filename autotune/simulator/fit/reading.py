@@ -34,7 +34,7 @@ from autotune.loadgen.workloads.lengths import FixedLengths, Lengths, LibraryTex
 from autotune.metrics.records import LATENCIES
 from autotune.metrics.table import HEADLINE, METRICS
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_for
-from autotune.space.cards import HardwareCard, ModelCard
+from autotune.space.cards import ModelCard
 from autotune.space.context import Context
 from autotune.space.fingerprint import broken_rules
 from autotune.space.library import Library
@@ -399,23 +399,18 @@ def _table_row(source: str, line: int, cells: Mapping[str, Any], library: Librar
     try:
         asked = _workload(cells, counts, rate, library)
         workload = _completed(asked, metrics)
-        hardware, gpus = _node(str(cells["hardware"]), counts["gpus"], library)
+        # How many GPUs of a node were used is given, or the name says it; else all.
+        named = _NODE.fullmatch(str(cells["hardware"]).strip())
+        hardware = library.node(named[2].strip() if named else str(cells["hardware"]).strip())
+        gpus = counts["gpus"] or (int(named[1]) if named else hardware.gpus)
+        if not 0 < gpus <= hardware.gpus:
+            raise BadInput(f"{gpus} GPUs: nodes of {hardware.name} have 1 to {hardware.gpus}")
         engine, version = as_measured(recognise(command.argv, library), str(cells["engine_version"]))
         model = library.model(str(cells["model"]) if "model" in cells else engine.parse(command, version).model)
         resolved = resolve_for(engine, command, Context(model, hardware, gpus, version, workload.longest_request))
     except BadInput as error:
         return LeftOut(label, source, str(error))
     return MeasuredRow(label, source, resolved, workload, metrics, failure)
-
-
-def _node(text: str, gpus: int | None, library: Library) -> tuple[HardwareCard, int]:
-    """Return the card of a node, and how many of its GPUs were used: as given, as the name says, else all."""
-    match = _NODE.fullmatch(text.strip())
-    hardware = library.node(match[2].strip() if match else text.strip())
-    used = gpus or (int(match[1]) if match else hardware.gpus)
-    if not 0 < used <= hardware.gpus:
-        raise BadInput(f"{used} GPUs: nodes of {hardware.name} have 1 to {hardware.gpus}")
-    return hardware, used
 
 
 def _workload(
