@@ -1,4 +1,4 @@
-"""Where trials are evaluated: the contract, and the executor of this process.
+"""Executors, which evaluate trials somewhere: the contract, and the executor of this process.
 
 An executor asks for trials while it has room, and yields launches in the order in which they end. It knows neither the
 search nor what an evaluation does.

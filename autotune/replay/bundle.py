@@ -36,18 +36,18 @@ from autotune.trial import Configuration, Launch, Scalar
 
 STUDY, CANDIDATES, RECOMMENDATION = "study.yaml", "candidates.json", "recommendation.json"
 SCHEMA = 1
-"""Of the members and the manifest; larger in archives that this version cannot read."""
+"""Version of the members and the manifest; larger in archives that this version cannot read."""
 MANIFEST = "manifest.json"
 BEGINNING = b"PK"
-"""How a zip begins, and no table of launches does."""
+"""First bytes of a zip, with which no table of launches begins."""
 
 _MOST_MEMBERS = 10_000
 _MOST_BYTES = 256 * 2**20
-"""Of all members together; a small file can claim to hold far more."""
+"""Limit of all members together; a small file can claim to hold far more."""
 _NAME = re.compile(r"[A-Za-z0-9][\w.=-]*(/[A-Za-z0-9][\w.=-]*)*", re.ASCII)
 _NO_TABLE = "It is no text, so no table either: that is a CSV in UTF-8, or a study's results.jsonl"
 _BROKEN = (BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, IndexError, RuntimeError, OverflowError)
-"""What `zipfile` and `json` raise for content that is no archive of ours."""
+"""Errors of `zipfile` and `json` for content that is no archive of ours."""
 
 
 class KnownCandidate(Entry):

@@ -54,14 +54,14 @@ _COMMON = (
 """Words that mean one thing whatever the engine."""
 
 _RAN = frozenset({"false", "none", "no", "0", "nan", "null", "n/a", "-"})
-"""What people write who mean that nothing failed; an empty cell says that."""
+"""Words of people who mean that nothing failed; an empty cell says that."""
 
 _EXCERPT_CHARACTERS = 500
 
 MOST_VALUES = 4096
-"""Of one knob. The search compares each value of a knob with each other one: as many squared are kept."""
+"""Limit of one knob. The search compares each value of a knob with each other one: as many squared are kept."""
 REPLAY = "replay:"
-"""How `StudySpec.on` begins for a replay; the file's path follows."""
+"""Beginning of `StudySpec.on` for a replay; the file's path follows."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ from autotune.study.home import expanded
 from autotune.trial import Command, referenced
 
 DOCKER_RUN = ("docker", "run", "--rm")
-"""How every command in a container begins."""
+"""Beginning of every command in a container."""
 FILES_FOLDER = "/autotune"
 """The container's folder of a command's own files; its working folder, where there are any."""
 _ANSWER_S = 30.0

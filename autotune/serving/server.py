@@ -31,7 +31,7 @@ _EXTERNAL_ANSWER_S = 10.0
 _MOST_BROKEN = 10
 """So many answers in a row with a server error are no start any more."""
 PATHS = ("/v1/models", "/v1/completions")
-"""What is asked for besides the health check."""
+"""Paths that are asked for besides the health check."""
 _LATER = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS)
 
 

@@ -1,4 +1,4 @@
-"""What a model's weights lack on this machine, by the files of the command's folder or of the Hub's cache.
+"""Find what a model's weights lack on this machine, by the files of the command's folder or of the Hub's cache.
 
 Only what is certain counts as missing: a server would download it while its readiness is waited for, or not start.
 """

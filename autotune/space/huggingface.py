@@ -77,7 +77,7 @@ _ATTENTION_KINDS = {
     "linear_attention",
 }
 _MOST_LAYERS = 10_000
-"""Of more, what each layer is would not be listed in reasonable time."""
+"""Limit of layers: of more, the kinds would not be listed in reasonable time."""
 _PREFIXES = ("model.layers.", "language_model.model.layers.", "model.language_model.layers.")
 _EXPERT = ("mlp.experts.0.gate_proj", "block_sparse_moe.experts.0.w1", "feed_forward.experts.gate_up_proj")
 _SHARED = ("mlp.shared_experts.gate_proj", "mlp.shared_expert.gate_proj", "feed_forward.shared_expert.gate_proj")
@@ -85,7 +85,7 @@ _DENSE = ("mlp.gate_proj", "feed_forward.gate_proj")
 _IGNORE = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "exclude")
 _PLAIN_16, _PLAIN_32 = 2.0, 4.0
 _NESTED = ("text_config", "llm_config", "language_config")
-"""Where a model that also sees or hears keeps the figures of its decoder."""
+"""Keys under which a model that also sees or hears keeps the figures of its decoder."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -235,7 +235,7 @@ class Requirement(Entry):
 
 
 class InstallationFacts(Entry):
-    """How an installation of the engine is recognised and asked for its options."""
+    """Signs of an installation of the engine, and the way to ask for its options."""
 
     distributions: list[str] = Field(
         default=[], description="Python distributions that are the engine; the first that is there tells the version"

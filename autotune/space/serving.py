@@ -76,7 +76,7 @@ class DraftMetrics(Entry):
 
 
 class ResolvedSource(Entry):
-    """Where a running engine tells what it made of its arguments: a path of its server, or a line of its log.
+    """Place where a running engine tells what it made of its arguments: a path of its server, or a line of its log.
 
     What is found stands under `name` in the knobs' `resolved` readings; of entries with one name the first that
     gives something counts. A pattern is searched in the log up to readiness. Its group ``settings`` is read as printed
@@ -100,7 +100,7 @@ class ResolvedSource(Entry):
 
 
 class Serving(Entry):
-    """How a running server of the engine is talked to. Paths are below the server's URL."""
+    """Ways to talk to a running server of the engine. Paths are below the server's URL."""
 
     host_flag: str = "--host"
     port_flag: str = "--port"

@@ -45,18 +45,18 @@ from autotune.trial import Launch, Trial, TrialResult
 POLL_S = 1.0
 """Between two looks at what Ray Tune says of lost trials."""
 TRIES = 2
-"""Of a trial whose node or process is lost. A node that loses so many processes in a row is left out."""
+"""Launches of a trial whose node or process is lost. A node that loses so many processes in a row is left out."""
 CLOSE_S = 30.0
 NOTICE_S = 5.0
 """Ray reports a lost process somewhat before it reports that its node is gone."""
 WAIT_S = 60.0
 """For GPUs that no trial of ours has, before a message says so."""
 TRIAL_FOLDER, TUNE_FOLDER = "autotune-trial", "autotune-ray"
-"""How the names begin of the folders of running trials, and of those in which Ray Tune keeps its files."""
+"""Beginnings of the names of running trials' folders, and of those in which Ray Tune keeps its files."""
 _THREADS = "OMP_NUM_THREADS"
 _OOM_SCORE = Path("/proc/self/oom_score_adj")
 A_LITTLE = 0.001
-"""Of a node's processors, which are the server's and nobody counts, and of the resource that names its hardware."""
+"""Share of a node's processors, which are the server's and nobody counts, and of what names its hardware."""
 
 
 @dataclass(frozen=True, slots=True)

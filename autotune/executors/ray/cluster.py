@@ -34,7 +34,7 @@ ANSWER_S = 20.0
 HEAD_S = 15.0
 """For a head node that does not answer to come back. Ray ends the process of the tuner, without a word, after 60 s."""
 ACCELERATOR = "accelerator_type:"
-"""How Ray names the resource by which it tells the GPUs that it found itself."""
+"""Beginning of the resource by which Ray tells the GPUs that it found itself."""
 
 _WORKERS = {
     # Ray would kill the watchdog with the process that ran a trial, and nobody would end its server's other processes.
@@ -44,11 +44,11 @@ _WORKERS = {
 }
 """The environment of processes that run trials, besides that of ``ray start``."""
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""What an HTTP/2 client says first: the preface and an empty SETTINGS frame."""
+"""First words of an HTTP/2 client: the preface and an empty SETTINGS frame."""
 _FRAME_HEAD = 9
 _SETTINGS = 4
 _NOT_JOINED = (ConnectionError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError)
-"""What Ray raises where a cluster cannot be joined."""
+"""Errors of Ray where a cluster cannot be joined."""
 
 
 NodeInfo = Mapping[str, Any]
