@@ -21,6 +21,7 @@ from autotune.loadgen.loads import Load
 from autotune.metrics.formulas import Slo
 from autotune.metrics.table import scaled
 from autotune.notify import Watch, silent
+from autotune.simulator.node import SimulatedOutcome
 from autotune.simulator.node.calibration import calibration_of
 from autotune.simulator.node.memory import plan_memory
 from autotune.simulator.node.server import SimulatedServer
@@ -88,11 +89,11 @@ class Simulated:
         times_s = dict.fromkeys(PHASES, 0.0)
         failure: Failure | None = None
         for load in loads:
-            came = simulate(resolved, load, spec.request_limits, factor)
+            came, load_s = simulate(resolved, load, spec.request_limits, factor)
             times_s["ready"], failure = came.startup_s, came.failure
             if failure is not None:
                 break
-            times_s["load"] += came.load_s
+            times_s["load"] += load_s
             load.add(metrics, came.metrics)
         return TrialResult(
             state=State.FAILED if failure else State.COMPLETE,
@@ -124,18 +125,10 @@ def _served(resolved: ResolvedCommand) -> dict[str, Any]:
     }
 
 
-@dataclass(frozen=True, slots=True)
-class SimulatedLoad:
-    """A load on a simulated server; `load_s` are virtual seconds, of all probes of a load search."""
-
-    metrics: Metrics
-    failure: Failure | None
-    startup_s: float
-    load_s: float
-
-
-def simulate(resolved: ResolvedCommand, load: Load, limits: Sequence[Slo] = (), factor: float = 1.0) -> SimulatedLoad:
-    """Load a simulated server in virtual time: by the workload as it is, or by the probes of its load search.
+def simulate(
+    resolved: ResolvedCommand, load: Load, limits: Sequence[Slo] = (), factor: float = 1.0
+) -> tuple[SimulatedOutcome, float]:
+    """Load a simulated server: by the workload as it is, or by the probes of its load search; with virtual seconds.
 
     Args:
         limits: that a request keeps to count as good.
@@ -146,16 +139,15 @@ def simulate(resolved: ResolvedCommand, load: Load, limits: Sequence[Slo] = (), 
         limits = [slo.model_copy(update={"limit": slo.limit * factor}) for slo in limits]
         outcome = resolved.simulate(load.workload, load.seed, limits)
         metrics = scaled(outcome.metrics, factor)
-        return SimulatedLoad(metrics, outcome.failure, outcome.startup_s, float(metrics.get("duration", 0.0)))
-    load_s = startup_s = 0.0
+        return replace(outcome, metrics=metrics), float(metrics.get("duration", 0.0))
+    load_s = 0.0
     while (probe := load.search.ask()) is not None:
         outcome = resolved.simulate(_slowed(probe, factor).workload(load.workload), probe.seed(load.seed))
-        startup_s = outcome.startup_s
         if outcome.failure is not None:
-            return SimulatedLoad({}, outcome.failure, startup_s, load_s)
+            return outcome, load_s
         load_s += float(outcome.metrics["duration"]) / factor
         load.search.tell(outcome.runs[0].faster(factor), beside(outcome.metrics))
-    return SimulatedLoad(load.search.found.metrics, None, startup_s, load_s)
+    return replace(outcome, metrics=load.search.found.metrics), load_s
 
 
 def _slowed(probe: Probe, factor: float) -> Probe:
