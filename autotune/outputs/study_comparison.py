@@ -12,7 +12,7 @@ from typing import Any
 from autotune.engines import engine
 from autotune.errors import BadInput
 from autotune.loadgen.bench.compare import SHOWN, Change, Interval, changes_json, rows_of
-from autotune.outputs.report import text
+from autotune.outputs.report import words
 from autotune.replay.bundle import BEGINNING, read_bundle
 from autotune.search.decide.sequential_test import percent
 from autotune.space.context import Context
@@ -205,9 +205,8 @@ def _told(name: str, study: FinishedStudy) -> list[str]:
         what = f"{done.recommended.engine} {done.recommended.engine_version}"
         lines.append(f"   {what}: {goal.metric} {goal.value:,.1f} on {goal.workload}{ends}")
         lines += [f"   {line}" for line in done.recommended.command.splitlines()]
-    base = f" over {done.baseline.engine} {done.baseline.engine_version}" if done.baseline else ""
-    within = f" (95 % interval {done.gain_ci95[0]:+.1f} % to {done.gain_ci95[1]:+.1f} %)" if done.gain_ci95 else ""
-    lines.append(f"   {done.qualified_verdict}: gain {text.percent(done.gain_percent)}{within}{base}")
+    base = f" The baseline is {done.baseline.engine} {done.baseline.engine_version}." if done.baseline else ""
+    lines.append(f"   {words.gain(done)}{base}")
     failed = f", {sum(done.failures.values())} failed" if done.failures else ""
     money = f", {cost['money']:,.2f} for the GPUs" if cost["money"] else ""
     hours = f"{cost['hours']:.1f} hours" + (f", {cost['gpu_hours']:.1f} GPU hours" if cost["gpu_hours"] else "")

@@ -15,7 +15,6 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Iterable, Sequence
-from functools import cache
 from importlib.resources import files
 from typing import Any, NamedTuple
 
@@ -108,25 +107,19 @@ def _file(
     return comment(about) + yaml.safe_dump(document, sort_keys=False, width=2**20)
 
 
-@cache
-def _known() -> dict[str, Any]:
-    """Return the options that name the file, and those that are fields of it."""
-    known: dict[str, Any] = yaml.safe_load(files("autotune.outputs.export").joinpath("trtllm_config.yaml").read_text())
-    return known
-
-
 def render_trtllm(winner: Winner) -> str:
     """Return the file, with the command that uses it in its first lines."""
-    choice = winner.choice
-    parts = _parse(model_first(choice, winner.engine))
-    named = [name for name in _known()["config_options"] if name in parts.options]
+    choice, parts = winner.choice, _parse(model_first(winner.choice, winner.engine))
+    # The options that name the file, and those that are fields of it.
+    known = yaml.safe_load(files("autotune.outputs.export").joinpath("trtllm_config.yaml").read_text())
+    named = [name for name in known["config_options"] if name in parts.options]
     own = [str(parts.options.pop(name)) for name in named]
     # The config file that the command line names, where autotune wrote it.
     content = next((choice.files[name] for name in own if name in choice.files), "")
     document: dict[str, Any] = yaml.safe_load(content) or {}
     remaining: list[str] = []
     for name, value in parts.options.items():
-        field = _known()["fields"].get(name)
+        field = known["fields"].get(name)
         if field is None:
             values = value if isinstance(value, list) else [] if value is True else [value]
             remaining += [f"--{name}", *map(str, values)]
@@ -137,6 +130,6 @@ def render_trtllm(winner: Winner) -> str:
                 nested = nested.setdefault(parent, {})
             # The file wins over the command line.
             nested.setdefault(last, value)
-    flag = named[0] if named else _known()["config_options"][0]
+    flag = named[0] if named else known["config_options"][0]
     command = [*parts.program, f"--{flag}", "trtllm.yaml", *remaining, *parts.rest]
     return _file(winner, document, command, set(choice.files) - set(own), parts.secrets)

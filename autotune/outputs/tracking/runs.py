@@ -354,7 +354,16 @@ not sent is sent later; one more try, at once, is for a connection that was clos
 
 def connect(uri: str) -> MlflowClient:
     """Open MLflow; a database is made first where there is none. Costs seconds, for the import too."""
-    _silence()
+    # Before mlflow is imported: no usage statistics, no chatter on stdout or stderr, no long waits.
+    for name, value in _HTTP.items():
+        os.environ.setdefault(name, value)
+    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
+    # MLflow logs an exception that it also raises; what is raised is told by us.
+    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")
+    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
+    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
+    for name in ("mlflow", "alembic", "urllib3"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
     # MLflow 3.17 on SQLAlchemy 2.1 warns of deprecations while it sets up; none is ours to mend.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -430,16 +439,3 @@ def _lives(pid: str) -> bool:
     except PermissionError:
         return True
     return True
-
-
-def _silence() -> None:
-    """Before mlflow is imported: no usage statistics, no chatter on stdout or stderr, no long waits."""
-    for name, value in _HTTP.items():
-        os.environ.setdefault(name, value)
-    os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")
-    # MLflow logs an exception that it also raises; what is raised is told by us.
-    os.environ.setdefault("MLFLOW_LOGGING_LEVEL", "CRITICAL")
-    os.environ.setdefault("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "true")
-    os.environ.setdefault("GIT_PYTHON_REFRESH", "quiet")
-    for name in ("mlflow", "alembic", "urllib3"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
