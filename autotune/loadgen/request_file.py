@@ -20,7 +20,7 @@ from autotune.loadgen.client.messages import RequestLog
 from autotune.study.home import write_atomically
 
 SCHEMA = 1
-"""Of the file; in its metadata as ``schema``."""
+"""Version of the file; in its metadata as ``schema``."""
 
 _TEXTS = ("point", "outcome", "message")
 _COUNTS = ("seed", "request", "expected_tokens", "chunks", "retries")

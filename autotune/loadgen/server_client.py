@@ -47,7 +47,7 @@ _STATUSES = {
     **dict.fromkeys((401, 403), ResetOutcome.NOT_ALLOWED),
     **dict.fromkeys((200, 400, 409), ResetOutcome.REFUSED),
 }
-"""What the status of an answer means that does not empty the cache; any other one is a failure."""
+"""Meaning of the status of an answer that does not empty the cache; any other one is a failure."""
 
 
 @dataclass(frozen=True, slots=True)

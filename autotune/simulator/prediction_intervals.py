@@ -1,4 +1,4 @@
-"""How sure the simulated node is of what it says: intervals, and comparisons of two configurations."""
+"""Uncertainty of the simulated node: intervals, and comparisons of two configurations."""
 
 from __future__ import annotations
 

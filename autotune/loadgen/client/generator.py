@@ -36,7 +36,7 @@ _AT_ONCE = 64
 """Connections opened at the same time before a load: fewer than the shortest usual backlog of a listening socket."""
 
 _AFTER_DONE_S = 2.0
-"""How long the end of the body may be waited for once the stream has said that it is over."""
+"""Longest wait for the end of the body once the stream has said that it is over."""
 HEAD_START_NS = 20_000_000
 """From the last preparation to the first request."""
 _BURST = 8

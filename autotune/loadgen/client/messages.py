@@ -29,7 +29,7 @@ from autotune.metrics.records import COLUMNS, SERIES, RequestRecords
 
 _TICK_S = 0.02
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
-"""Of the calling thread: ns on a CPU, ns runnable but not running, time slices (the kernel's sched-stats.rst)."""
+"""Times of the thread: ns on a CPU, ns runnable but not running, time slices (the kernel's sched-stats.rst)."""
 
 
 _SPAN_S = 2.0
@@ -368,4 +368,4 @@ class Progress:
 
 
 Answer: TypeAlias = str | Progress | tuple[RequestLog, ClientHealth]
-"""Of a worker whose task can be sent."""
+"""Answer of a worker whose task can be sent."""

@@ -79,7 +79,7 @@ def tally(outcomes: Iterable[RequestOutcome]) -> dict[str, int]:
 
 
 def failure_sentence(outcomes: Iterable[RequestOutcome]) -> str:
-    """One sentence on the requests that failed, each way with the first message; empty when none failed."""
+    """Return a sentence on the requests that failed, each way with the first message; empty when none failed."""
     listed = list(outcomes)
     counts = tally(outcome for outcome in listed if not outcome.ok)
     if not counts:

@@ -13,7 +13,7 @@ from autotune.errors import BadInput
 _MAX_MESSAGE = 300
 
 BALANCING = "to the server with the fewest requests in flight, of those that the client process sent"
-"""How requests are spread over several servers."""
+"""Spread of requests over several servers."""
 
 _TELLING = 8
 """So many of the first characters of an API key are worth hiding."""

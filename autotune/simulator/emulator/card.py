@@ -1,4 +1,4 @@
-"""What an engine's server looks like from outside: ``search_spaces/<engine>/emulator.yaml``.
+"""Dialect of an engine's server, as seen from outside: ``search_spaces/<engine>/emulator.yaml``.
 
 Log lines are templates: ``{name}`` is replaced by a figure of the launch, such as ``{model}``, ``{pid}`` or ``{port}``.
 """
@@ -21,7 +21,7 @@ _HOLE = re.compile(r"\{(\w+)\}")
 
 
 class Rewording(Entry):
-    """How the engine's own parser words what `argparse` words as `pattern`; ``\\1`` stands for a group."""
+    """Wording of the engine's own parser for what `argparse` words as `pattern`; ``\\1`` stands for a group."""
 
     pattern: str
     say: str
@@ -75,7 +75,7 @@ class MetricLine(Entry):
 
 
 class ResetAnswer(Entry):
-    """How the cache's reset is answered; of a list the first of the version counts."""
+    """Answer to the cache's reset; of a list the first of the version counts."""
 
     done: str = ""
     refused: str = Field(default="", description="while requests run")
@@ -96,7 +96,7 @@ _Versioned = TypeVar("_Versioned", ResetAnswer, CachedTokensReport)
 
 
 class HttpDialect(Entry):
-    """How the HTTP interface of an engine speaks."""
+    """Form of the HTTP interface of an engine."""
 
     owner: str = Field(description="`owned_by` of the model list")
     error_nested: bool = Field(description="whether an error's fields stand under the key `error`")
@@ -142,7 +142,7 @@ class EmulationCard(Entry):
 
 @lru_cache(maxsize=16)
 def emulation_card(engine: str) -> EmulationCard:
-    """The packaged card of an engine; raises `UnknownName` when there is none."""
+    """Return the packaged card of an engine; raises `UnknownName` when there is none."""
     path = packaged("emulation", engine)
     if not path.is_file():
         hint = f"Its dialect would stand in {path}; a real server is launched with --on process."

@@ -54,7 +54,7 @@ _KEYS = ("wrong", "after", "under-load", "noise", "seed", "no-logprobs", "when")
 
 @dataclass(frozen=True, slots=True)
 class AnswerSettings:
-    """How greedy answers come about.
+    """Settings of greedy answers.
 
     Attributes:
         wrong: share of the tokens that are replaced.
@@ -164,7 +164,7 @@ def _normal(eight: bytes) -> float:
 
 
 ANSWER_TOKENS = text_tokens("".join(WORDS))
-"""What a history that is sent again makes of them."""
+"""Tokens of them in a history that is sent again."""
 
 _QUOTED = tuple(json.dumps(word).encode() for word in WORDS)
 _TOKENS_BEFORE_FAULT = 3

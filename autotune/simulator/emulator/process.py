@@ -85,7 +85,7 @@ Sources: cudaErrorSystemNotReady (huggingface/huggingface_hub#4134); NVIDIA/Tens
 ``cached_files``; safetensors, ``src/tensor.rs``.
 """
 _LATE = (FailureKind.OUT_OF_MEMORY, FailureKind.CRASHED)
-"""What fails only once the weights are there: for memory, or by what no rule knows."""
+"""Failures that come only once the weights are there: for memory, or by what no rule knows."""
 _LOOK_S = 0.2
 _SOCKETS = Path("/proc/net/unix")
 _BACKLOG = 4096

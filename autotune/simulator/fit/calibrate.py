@@ -69,10 +69,10 @@ UNCERTAIN = {"total_token_throughput": 0.08, "median_ttft_ms": 0.35, "median_tpo
 vLLM and 15 % on SGLang. Latencies are held more loosely: they hang on the order in which a client's requests arrive."""
 
 _STEP = 0.05
-"""Of ln(factor), for differences: large enough to look over the jumps of a schedule."""
+"""Step of ln(factor) for differences: large enough to look over the jumps of a schedule."""
 
 _FAILED = 10.0
-"""What a load that ran is taken to be predicted wrong by when it is predicted to fail."""
+"""Error in ln of a load that ran, when it is predicted to fail."""
 
 _ROUNDS = 12
 _TOLD_EVERY = 100
@@ -80,7 +80,7 @@ _CHUNK = 4
 """Runs that a worker gets at a time."""
 
 _FARTHEST = 0.7
-"""Of ln(factor), a step to where a fit without some points lies: beyond it the Jacobian says nothing."""
+"""Longest step of ln(factor) to where a fit without some points lies: beyond it the Jacobian says nothing."""
 _ENOUGH = 3e-4
 """A step that lowers the cost by less than this share ends a fit."""
 METRICS = (HEADLINE, "median_ttft_ms", "median_tpot_ms")

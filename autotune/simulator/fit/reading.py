@@ -325,7 +325,7 @@ _SAME = math.log(1.1)
 """Throughput times duration is the tokens, but for rounding and a client's own idea of when a run begins."""
 
 _ENOUGH = 0.95
-"""Of the requests that were sent; where fewer came back, the load was another one than was asked for."""
+"""Share of the requests that were sent; where fewer came back, the load was another one than was asked for."""
 
 
 def table_rows(path: Path, library: Library) -> Iterator[MeasuredRow | LeftOut]:

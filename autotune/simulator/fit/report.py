@@ -143,10 +143,10 @@ def _percent(share: float | None) -> str:
 # is 20 % off everywhere ranks perfectly.
 
 _LEAST = 4
-"""Of fewer points a rank correlation says nothing."""
+"""Points from which on a rank correlation says something."""
 
 _LEAST_WEIGHT = 0.25
-"""What counts for less (a run most of which a cold server was silent) is too uncertain for a rank."""
+"""Weight from which on a point has a rank; less (a run most of which a cold server was silent) is too uncertain."""
 
 Pair = tuple[MeasuredPoint, Predicted]
 

@@ -37,7 +37,7 @@ Z90 = 1.645
 _NEAR = math.log(2.0)
 """Loads within a factor of 2 in lengths and requests in flight count as one that was measured."""
 OWN = "own"
-"""What an engine does on a user's own node beyond what the shipped rows say of it."""
+"""Level of what an engine does on a user's own node beyond what the shipped rows say of it."""
 LEVELS = ("all", "engine", "vendor", "era", "engine_era", OWN)
 
 

@@ -1,4 +1,4 @@
-"""What the arithmetic needs of an engine: its documented behaviour, and the figures that are fitted.
+"""Coefficients that the arithmetic needs of an engine: its documented behaviour, and the figures that are fitted.
 
 The arithmetic is the same for every engine. Its behaviour stands in ``search_spaces/<engine>/simulator.yaml``, written
 by hand; the figures are composed in `autotune.simulator.node.calibration`.
@@ -23,7 +23,7 @@ from autotune.trial import Scalar
 
 
 class Behaviour(Entry):
-    """What an engine does, as its sources and documentation say: scheduling, memory, constants of its kernels.
+    """Behaviour of an engine, as its sources and documentation say: scheduling, memory, constants of its kernels.
 
     Nothing here is fitted. ``*_share`` multiplies a rate; 1 would be the hardware's peak.
     """
@@ -126,7 +126,7 @@ class Behaviour(Entry):
 
 
 class Figures(Entry):
-    """How fast it is: the figures that are fitted, each with its range in ``physics.yaml``.
+    """Speed of an engine: the figures that are fitted, each with its range in ``physics.yaml``.
 
     ``*_share`` multiplies a rate; 1 would be the hardware's achieved (or, for links and sparse attention, peak) rate.
     Where a prediction is made for several draws of the figures at once, a figure is an array, shape (draws,).
@@ -161,11 +161,11 @@ class Figures(Entry):
 
 
 class Coefficients(Behaviour, Figures):
-    """How an engine schedules, what it keeps in memory, and how far its kernels are from the peak."""
+    """Behaviour and fitted figures of an engine for one configuration."""
 
 
 class Adjustment(Entry):
-    """What differs under a condition over ``knobs, model, hardware, gpus``; all that hold apply, in order."""
+    """Difference under a condition over ``knobs, model, hardware, gpus``; all that hold apply, in order."""
 
     when: Expression = "True"
     versions: VersionRange = "*"
@@ -197,7 +197,7 @@ class SpeedCard(Entry):
 
 @lru_cache(maxsize=64)
 def speed_card(engine: str) -> SpeedCard:
-    """The packaged card of an engine; raises `UnknownName` when there is none."""
+    """Return the packaged card of an engine; raises `UnknownName` when there is none."""
     path = packaged("simulation", engine)
     if not path.is_file():
         hint = f"Its figures would stand in {path}; a real server is measured with --on process or autotune bench."

@@ -226,7 +226,7 @@ _SORTED_QUEUE = 128
 
 
 class Sequences:
-    """How far each request is; arrays of shape (n,).
+    """Progress of each request; arrays of shape (n,).
 
     Attributes:
         read: prompt tokens as they were sent.

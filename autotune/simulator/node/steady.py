@@ -383,7 +383,7 @@ _SPREAD = {"ttft": 0.2, "tpot": 0.15, "e2el": 0.1}
 sure: that of the means (``benchmarks/priors.py``), as requests of one kind fare much alike."""
 Value = TypeVar("Value")
 LEAST_ODDS, BEST_ODDS = 0.02, 0.98
-"""Of starting: the memory plan is not surer than that."""
+"""Odds of starting: the memory plan is not surer than that."""
 
 
 def carried(loads: Sequence[LoadSummary], flows: Sequence[Flow], slos: Sequence[Slo]) -> tuple[Floats, Floats]:

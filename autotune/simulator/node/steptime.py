@@ -27,7 +27,7 @@ from autotune.space.architecture import (
 )
 
 Seconds = float | Floats
-"""Of one prediction, or of several draws of the figures, shape (draws,)."""
+"""Value of one prediction, or of several draws of the figures, shape (draws,)."""
 
 
 def longer(one: Seconds, other: Seconds) -> Seconds:
