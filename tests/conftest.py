@@ -56,6 +56,7 @@ E2E = (
     "product/test_no_effect.py",
     "product/test_verify.py",
     "accuracy/test_server.py",
+    "search/test_search_dashboard.py",
     "test_mlflow_browser.py",
     "test_report_browser.py",
     "test_tracking_outage.py",

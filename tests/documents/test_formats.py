@@ -8,14 +8,12 @@ from typing import Any
 
 import pytest
 import yaml
-from click.testing import CliRunner
 from pydantic import BaseModel
 
-from autotune.cli.main import cli
 from autotune.loadgen.workloads import Workload
 from autotune.simulator.fit.reading import points_of, read_file
 from autotune.space.cards import HardwareCard, ModelCard
-from tests.product.cli import Finished, autotune, new_home
+from tests.product.cli import Finished, autotune, here, new_home
 
 from .pages import ROOT
 
@@ -29,13 +27,6 @@ def ends(done: Finished) -> Finished:
     assert done.code == 0, done.err
     assert "Traceback" not in done.err
     return done
-
-
-def here(*arguments: str, home: Path) -> str:
-    """Run a command in this process, which has read the packaged files before; return what it prints."""
-    done = CliRunner().invoke(cli, arguments, env={"AUTOTUNE_HOME": str(home)}, catch_exceptions=False)
-    assert done.exit_code == 0, done.output
-    return done.stdout
 
 
 @pytest.fixture(scope="module")
@@ -182,7 +173,7 @@ def test_a_file_of_requests(home: Path, name: str) -> None:
     path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
     workload = f"{form}:{path}" + (":1" if form == "sharegpt" else "")
     words = ["--hw", "h200", "--workload", workload, "--json", "--", "vllm", "serve", MODEL, "-tp", "8"]
-    assert json.loads(here("simulate", *words, home=home))["completed"] >= 1
+    assert ends(here("simulate", *words, home=home)).json["completed"] >= 1
 
 
 def test_a_sharegpt_file_may_be_one_list(home: Path) -> None:
@@ -259,6 +250,6 @@ def test_a_card(home: Path, kind: str, name: str) -> None:
     path = folder / "mine.yaml"
     path.write_text(yaml.safe_dump(VARIANTS[kind, name]))
     try:
-        here("space", "check", str(folder.parent), home=home)
+        ends(here("space", "check", str(folder.parent), home=home))
     finally:
         path.unlink()

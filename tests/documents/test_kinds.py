@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autotune.outputs.export import FORMATS
-from tests.product.cli import Finished, autotune, finished_rows, new_home
+from tests.product.cli import Finished, autotune, finished_rows, here, new_home
 from tests.product.processes import start
 from tests.product.server import emulated
 
@@ -154,10 +154,10 @@ def test_what_follows_a_study(name: str, tmp_path: Path) -> None:
     told(replayed, kind.replayed)
 
     for form in ("md", "html"):
-        assert told(autotune("report", "s", "--format", form, home=home), 0).out
+        assert told(here("report", "s", "--format", form, home=home), 0).out
     for form in FORMATS:
         wanted = 0 if form in kind.formats else 2
-        exported = told(autotune("export", "s", "--to", form, home=home), wanted)
+        exported = told(here("export", "s", "--to", form, home=home), wanted)
         assert bool(exported.out) == (wanted == 0), form
     assert "s" in {row["study"] for row in told(autotune("list", "--json", home=home), 0).json}
 

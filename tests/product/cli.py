@@ -13,6 +13,11 @@ from pathlib import Path
 from tempfile import TemporaryFile
 from typing import Any
 
+from click.testing import CliRunner
+
+from autotune.cli.main import cli
+from autotune.errors import AutotuneError
+
 from .processes import PROGRAM, start, warm
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
@@ -46,6 +51,16 @@ def autotune(*arguments: str, home: Path, cwd: Path | None = None, fresh: bool =
         [*PROGRAM, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
     )
     return Finished(done.returncode, done.stdout, done.stderr)
+
+
+def here(*arguments: str, home: Path) -> Finished:
+    """Run a command line to its end in this process, which has read the packaged files before."""
+    done = CliRunner().invoke(cli, arguments, env={"AUTOTUNE_HOME": str(home)})
+    if isinstance(done.exception, AutotuneError):
+        return Finished(done.exception.exit_code, done.stdout, f"{done.stderr}autotune: {done.exception}\n")
+    if done.exception is not None and not isinstance(done.exception, SystemExit):
+        raise done.exception
+    return Finished(done.exit_code, done.stdout, done.stderr)
 
 
 def new_home(folder: Path) -> Path:

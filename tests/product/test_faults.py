@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-FAULTS = [20, pytest.param(100, marks=pytest.mark.slow)]
+FAULTS = [12, pytest.param(100, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("faults", FAULTS)

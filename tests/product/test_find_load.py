@@ -44,9 +44,9 @@ def test_a_study_finds_the_command_of_the_highest_capacity(tmp_path: Path) -> No
     assert done.code == 0, done.err
     outcome = done.json
     assert outcome["objective"]["metric"] == "capacity_total_token_throughput"
-    for row in rows(home):
-        if row["state"] != "complete":
-            continue
+    complete = [row for row in rows(home) if row["state"] == "complete"]
+    assert complete
+    for row in complete:
         metrics = row["metrics"][WORKLOAD]
         at = [point for point in metrics["curve"] if point["concurrency"] == metrics["capacity_concurrency"]]
         assert len(at) == 1
@@ -61,9 +61,7 @@ def test_a_study_finds_the_command_of_the_highest_capacity(tmp_path: Path) -> No
         further = row["metrics"].get("random:500:50:50", {})
         assert "curve" not in further
         assert further.get("completed", 50) == 50
-    best = max(
-        row["metrics"][WORKLOAD]["capacity_total_token_throughput"] for row in rows(home) if row["state"] == "complete"
-    )
+    best = max(row["metrics"][WORKLOAD]["capacity_total_token_throughput"] for row in complete)
     assert 0.8 * best <= outcome["objective"]["value"] <= best
     report = (home / "studies" / "s" / "report.md").read_text()
     assert "## What load does it carry within the limits?" in report
@@ -86,6 +84,7 @@ def test_where_the_lightest_load_breaks_a_limit_the_nearest_miss_is_told(tmp_pat
     assert miss["argv"]
     assert "at the lightest load" in done.err
     launched = [row["fingerprint"] for row in rows(home)]
+    assert launched
     assert len(launched) == len(set(launched)), "what is too slow is not launched again"
     assert all(row["metrics"][WORKLOAD]["capacity_request_rate"] == 0 for row in rows(home))
 

@@ -2,9 +2,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from .cli import autotune
 
 
+@pytest.mark.e2e
 def test_it_tells_what_remains_and_what_each_rule_removed(tmp_path: Path) -> None:
     done = autotune("space", "show", "--json", home=tmp_path / "home")
     assert done.code == 0, done.err
