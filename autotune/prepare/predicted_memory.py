@@ -14,12 +14,13 @@ from autotune.simulator.node.memory import TOO_CLOSE, MemoryPlan, plan_memory
 from autotune.simulator.node.server import ServerSetup, SimulatedServer
 from autotune.simulator.node.steady import Memo
 from autotune.space.architecture import weight_bytes_per_gpu
-from autotune.space.context import gpus_of, replicas_of
+from autotune.space.context import Context, gpus_of, replicas_of
 from autotune.space.entry import in_range
 from autotune.space.enumeration import Candidate
 from autotune.space.expression import evaluate
 from autotune.space.library import Library
 from autotune.space.promises import GivenUp, Promised, admitted, given_up_by, promises_of
+from autotune.space.schema import EngineCard
 from autotune.study.spec import StudySpec
 from autotune.trial import SURE_TO_START, Configuration, Scalar
 
@@ -91,14 +92,17 @@ def _may_start(plan: MemoryPlan, simulated: bool) -> bool:
 
 def _may_hold(space: EngineSpace, one: Configuration, plan: MemoryPlan) -> bool:
     """True if the engine's own share of a GPU may hold the weights: planned, less `HOPELESS`; evenly split at least."""
-    context, knob = space.context, space.card.knobs.get("memory_fraction")
-    share = 1.0
-    for reading in knob.becomes if knob is not None else ():
-        if in_range(context.version, reading.versions):
-            share = float(evaluate(reading.value, context.scope(one.knobs)))
+    context, share = space.context, own_share(space.card, space.context, one)
     weights = weight_bytes_per_gpu(context.model.architecture, 1, 1, 1, mtp=False)
     gpus = gpus_of(one, context.gpus) // replicas_of(one.knobs)
-    return share * plan.total > max(weights / gpus, (1 - HOPELESS) * plan.weights)
+    return (1.0 if share is None else share) * plan.total > max(weights / gpus, (1 - HOPELESS) * plan.weights)
+
+
+def own_share(card: EngineCard, context: Context, one: Configuration) -> float | None:
+    """Compute the share of a GPU that the engine plans for weights and KV cache; None where the card does not say."""
+    knob = card.knobs.get("memory_fraction")
+    found = [each for each in (knob.becomes if knob else ()) if in_range(context.version, each.versions)]
+    return float(evaluate(found[-1].value, context.scope(one.knobs))) if found else None
 
 
 def promises_kept(

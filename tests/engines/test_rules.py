@@ -23,6 +23,9 @@ NEW, OLD = "0.5.23", "0.5.6"
 
 SGLANG_OF = "python3 -m sglang.launch_server --model-path {} --tp-size 8"
 GPT_OSS = "openai/gpt-oss-120b"
+# 192 columns of an expert for each of 8 ranks: one block of 128 and a half.
+QWEN3 = "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8"
+BLOCKS = "expert-shards-split-blocks"
 
 FAILS = [
     # command, version, model, node, the rule
@@ -43,7 +46,6 @@ FAILS = [
     (f"{VLLM} --max-model-len 200000", "0.32.0", V32, "h200", "context-beyond-model"),
     (f"{VLLM} -dp 2", "0.32.0", V32, "h200", "layout-needs-more-gpus"),
     (f"{VLLM_R1} --enable-eplb", "0.32.0", R1, "h200", "eplb-needs-experts"),
-    (f"{SGLANG} --dsa-decode-backend flashmla_kv", NEW, V32, "h200", "flashmla-kv-wants-fp8"),
     (f"{SGLANG} {FP8} --dsa-decode-backend fa3", NEW, V32, "h200", "sparse-16-bit-kernels"),
     (f"{SGLANG} {FP8} --dsa-decode-backend flashmla_sparse", NEW, V32, "h200", "sparse-16-bit-kernels"),
     (f"{SGLANG} --dsa-decode-backend flashmla_auto", NEW, V32, "h200", "flashmla-auto-is-prefill-only"),
@@ -67,6 +69,9 @@ FAILS = [
     (SGLANG, "0.5.2", V32, "h200", "sparse-attention-unknown"),
     (SGLANG_OF.format("Qwen/Qwen3.5-9B"), "0.5.6", "Qwen/Qwen3.5-9B", "h200", "qwen3.5-younger-than-engine"),
     (SGLANG_OF.format(GPT_OSS), "0.4.10", GPT_OSS, "h200", "gpt-oss-younger-than-engine"),
+    (f"vllm serve {QWEN3} -tp 8", "0.28.0", QWEN3, "h200", BLOCKS),
+    (SGLANG_OF.format(QWEN3), NEW, QWEN3, "h200", BLOCKS),
+    (SGLANG_OF.format(QWEN3), "0.5.10", QWEN3, "mi300x", f"{BLOCKS}-on-amd"),
 ]
 RUNS = [
     (VLLM, "0.32.0", V32, "h200"),
@@ -81,6 +86,9 @@ RUNS = [
     (f"{SGLANG} {FP8}", NEW, V32, "h200"),
     (f"{SGLANG} {FP8}", OLD, V32, "h200"),
     (f"{SGLANG} --nsa-decode-backend flashmla_kv", OLD, V32, "h200"),
+    (f"{SGLANG} --dsa-decode-backend flashmla_kv", NEW, V32, "h200"),
+    (f"vllm serve {QWEN3} -tp 8", "0.29.0", QWEN3, "h200"),
+    (SGLANG_OF.format(QWEN3), NEW, QWEN3, "mi300x"),
     (f"{SGLANG} --dsa-prefill-backend tilelang --dsa-decode-backend tilelang", NEW, V32, "mi300x"),
     (f"{SGLANG_R1} --attention-backend aiter {FP8}", NEW, R1, "mi300x"),
     (f"{SGLANG} --speculative-algorithm EAGLE", NEW, V32, "h200"),

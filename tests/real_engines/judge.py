@@ -14,7 +14,7 @@ from pydantic import BaseModel, ConfigDict
 from autotune.backends.readback import of_answer, of_log
 from autotune.engines import Engine
 from autotune.engines.report_back import compare, parse_reported
-from autotune.prepare.predicted_memory import HOPELESS, MemoryPlans
+from autotune.prepare.predicted_memory import HOPELESS, MemoryPlans, own_share
 from autotune.space.context import Context
 from autotune.space.entry import in_range
 from autotune.space.expression import evaluate
@@ -25,6 +25,8 @@ VOLATILE = {"random_seed", "instance_id", "nccl_port", "port", "gpu_id"}
 """What differs between two starts of one command."""
 LEFT = (None, "auto")
 """Values that leave the choice to the engine: its choice is no difference."""
+ROUNDING = 0.001
+"""SGLang rounds its share of the memory to three digits."""
 EXPLAINED = Path(__file__).with_name("explained.yaml")
 
 
@@ -82,7 +84,8 @@ class Judge:
             return
         if case.rule is not None and case.rule.kind is FailureKind.OUT_OF_MEMORY:
             # No argument is refused for it: the share that the engine resolves says whether the rule is right.
-            if not list(self._memory(case.configuration, verdict["reported"], command)):
+            found = self._memory(case.configuration, verdict["reported"], command)
+            if not any(one.kind != "difference" for one in found):
                 yield self._finding("rule", case.rule.name, "leaves room", command, case.configuration)
             return
         if case.rule is not None:
@@ -123,9 +126,11 @@ class Judge:
                 yield self._finding("difference", name, f"{wanted} -> {got}", command, asked)
 
     def _memory(self, asked: Configuration, reported: Mapping[str, Any], command: str) -> Iterator[Finding]:
-        """A share of the memory that cannot hold the weights, were they lighter than planned by `HOPELESS`."""
+        """A share of the memory that the card computes otherwise, or that holds no weights lighter by `HOPELESS`."""
         plan = self.plans.of(asked, self.context.version)
-        share = static_share(self.engine.name, reported)
+        share, own = static_share(self.engine.name, reported), own_share(self.engine.card, self.context, asked)
+        if share is not None and own is not None and abs(share - own) > ROUNDING:
+            yield self._finding("difference", "memory_fraction", f"{own:.3f} -> {share:.3f}", command, asked)
         if plan is None or share is None:
             return
         left = share * plan.total - plan.weights

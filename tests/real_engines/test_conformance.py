@@ -12,7 +12,7 @@ from autotune.engines.choose import engine_of
 from autotune.notify import silent
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
-from autotune.prepare.predicted_memory import MemoryPlans
+from autotune.prepare.predicted_memory import MemoryPlans, own_share
 from autotune.space.context import Context
 from autotune.space.enumeration import enumerate_engine
 from autotune.space.fingerprint import broken_rules
@@ -76,7 +76,7 @@ def told(judge: Judge, one: Configuration, **changes: Any) -> dict[str, Any]:
         "attn_dp_size": 1,
         "dp_size": 1,
         "max_running_requests": knobs["max_running_requests"],
-        "mem_fraction_static": 0.9,
+        "mem_fraction_static": own_share(judge.engine.card, judge.context, one),
         "random_seed": id(changes),
     }
     return {"reported": {"documents": {"/server_info": info | changes}, "log": ""}}
@@ -95,7 +95,7 @@ def test_a_verdict_is_compared_with_the_card(judge: Judge) -> None:
     assert kinds(Case(one, rule), {"refused": ["no"]}) == []
     assert kinds(Case(one, rule), told(judge, one)) == ["rule"]
     assert kinds(Case(one), told(judge, one, max_running_requests=48)) == ["difference"]
-    assert kinds(Case(one), told(judge, one, mem_fraction_static=0.05)) == ["no memory"]
+    assert kinds(Case(one), told(judge, one, mem_fraction_static=0.05)) == ["difference", "no memory"]
     other = one.with_knobs(prefix_caching=False)
     assert kinds(Case(other), told(judge, one)) == ["twin"]
 
