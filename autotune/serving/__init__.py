@@ -6,7 +6,7 @@
         report = server.stop()
 
 `process.ProcessLauncher` starts a `server.Server` as a process of this machine, `docker.DockerLauncher` in a container,
-and `external.connect` finds one that somebody else runs. Three kinds of outcome are kept apart:
+and `server.connect` finds one that somebody else runs. Three kinds of outcome are kept apart:
 
 * a configuration that cannot run is a *value*: `Server.wait_ready` and `Server.failure` return a `trial.Failure`;
 * what the user has to put right (a program that is not there, a folder that cannot be written, a URL that does not
