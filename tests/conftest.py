@@ -61,6 +61,7 @@ E2E = (
     "test_report_browser.py",
     "test_tracking_outage.py",
     "simulator/emulator/test_traffic.py",
+    "loadgen/test_client_benchmarks.py",
 )
 """Files whose tests are all marked ``e2e``, the longest first; single tests have the mark where they stand."""
 
@@ -71,10 +72,11 @@ LONG = (
     "serving/test_process.py",
     "product/test_bad_input.py",
     "product/test_kill.py",
-    "test_report_pictures.py",
     "serving/test_kill.py",
+    "simulator/emulator/test_acceptance.py",
     "docker/test_containers.py",
     "executors/test_ray_refusals.py",
+    "executors/test_side_by_side.py",
     "test_tracking.py",
     "simulator/node/test_measured_rows.py",
     "simulator/node/test_batching.py",

@@ -274,11 +274,11 @@ def rename_the_experiment(client: Any, runs: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("meddle", "said"),
     [
-        (change_the_number, 0),
-        (delete_a_launch, 0),
+        pytest.param(change_the_number, 0, marks=pytest.mark.e2e),
+        pytest.param(delete_a_launch, 0, marks=pytest.mark.e2e),
         (delete_the_study, 0),
         (delete_the_experiment, 2),
-        (rename_the_experiment, 0),
+        pytest.param(rename_the_experiment, 0, marks=pytest.mark.e2e),
     ],
 )
 def test_what_a_person_does_in_mlflow_meanwhile_loses_and_doubles_nothing(

@@ -7,9 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[2]
 
 
+@pytest.mark.e2e
 def test_the_benchmark_counts_launches_from_the_baseline(tmp_path: Path) -> None:
     samplers = ["ours", "tpe", "one-factor"]
     out = tmp_path / "runs.json"

@@ -196,6 +196,7 @@ def large() -> CandidateSet:
     return CandidateSet([Candidate(Configuration("x", dict(zip(names, v, strict=True))), "1") for v in values], 0)
 
 
+@pytest.mark.e2e
 def test_a_large_space_is_looked_at_in_part_and_its_best_is_found() -> None:
     candidates = large()
     assert len(candidates) > EVERY

@@ -33,6 +33,7 @@ def find(tmp_path: Path, url: str, *more: str) -> Finished:
     return autotune("bench", "--url", url, *words, *more, home=tmp_path / "mlruns")
 
 
+@pytest.mark.e2e
 def test_the_concurrency_that_keeps_the_limit_is_found(tmp_path: Path) -> None:
     """With n in flight each waits n times as long: 20 keep 205 ms. A busy machine takes some of that."""
     with Server(Queue()) as server:
