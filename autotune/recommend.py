@@ -31,7 +31,6 @@ from autotune.search.history import History
 from autotune.search.reach import OUT_OF_REACH
 from autotune.space.enumeration import CandidateSet
 from autotune.study.recommendation import (
-    AccuracyComparison,
     Exclusion,
     Explanation,
     FrontPoint,
@@ -40,6 +39,7 @@ from autotune.study.recommendation import (
     StudyCost,
     Verdict,
     WorkloadComparison,
+    checked,
 )
 from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Launch, Role, State, TrialResult
@@ -68,7 +68,6 @@ def recommend(
     nodes, told = comparison.nodes(measured), explanation or Explanation()
     sheet = comparison.Sheet(history, launches, judgement)
     gain, winner, base = judgement.gain, judgement.winner, candidates.baseline
-    recommended = sheet.choice(winner) if winner is not None else None
     baseline, workloads = sheet.choice(base) if history.scores(base) else None, sheet.workloads()
     seen, on_a_node = launches[0].result if launches else TrialResult(State.COMPLETE, Evidence.MEASURED), None
     if seen.origin in (Evidence.SIMULATED, Evidence.EMULATED) and gain and baseline and winner not in (None, base):
@@ -77,11 +76,12 @@ def recommend(
     names = dict.fromkeys(launch.trial.configuration.fingerprint for launch in launches)
     given = {one: history.given_up(history.canonical(candidates.position(one))) for one in names}
     given_up = {one: sorted({row.kind for row in rows}) for one, rows in given.items() if rows}
+    chosen = candidates.items[winner].fingerprint if winner is not None else ""
     return Recommendation(
         **_head(spec, launches, seen),
         verdict=judgement.verdict,
         stop_reason="; ".join(_explained(stop_reason, judgement, history, launches, nodes)),
-        recommended=recommended,
+        recommended=sheet.choice(winner) if winner is not None else None,
         baseline=baseline,
         gain_percent=percent(gain.log) if gain else None,
         gain_ci95=comparison.percents(gain.interval) if gain else None,
@@ -91,7 +91,7 @@ def recommend(
         given_up=given_up,
         alternatives=sheet.alternatives(),
         predictions=sheet.predictions(),
-        accuracy=accuracy_of(launches, candidates, winner),
+        **checked(launches, candidates.items[base].fingerprint, chosen),
         workloads=workloads,
         **dict(told),
         matrix=sheet.matrix(),
@@ -166,34 +166,6 @@ def _unfit_recipes(history: History, launches: Sequence[Launch]) -> list[str]:
         why = f"did not run ({failure.kind.value})" if failure else "did not keep what was asked for"
         told.append(f"{one.engine}'s recipe {name} {why}")
     return told
-
-
-def accuracy_of(launches: Sequence[Launch], candidates: CandidateSet, winner: int | None) -> AccuracyComparison | None:
-    """Outcome of the check of answers for the winner, beside the baseline; None where nothing was checked."""
-    base = candidates.items[candidates.baseline].fingerprint
-    checks = [(row.trial.configuration.fingerprint, row.result.accuracy) for row in launches if row.result.accuracy]
-    if not checks:
-        return None
-    judged = [check for _, check in checks if check.passed is not None]
-    baselines = [check for fingerprint, check in checks if fingerprint == base]
-    own = next(((c.baseline, c.baseline_ci95) for c in judged), None)
-    own = own or next(((c.score, c.ci95) for c in baselines), (None, None))
-    chosen = candidates.items[winner].fingerprint if winner is not None else ""
-    mine = next((check for fingerprint, check in reversed(checks) if fingerprint == chosen), None)
-    # The baseline itself is what others are held against: it passes, once it was asked.
-    itself = chosen == base and mine is not None
-    score, ci95 = own if itself else (mine.score, mine.ci95) if mine else (None, None)
-    return AccuracyComparison(
-        kind=checks[0][1].kind,
-        baseline=own[0],
-        baseline_ci95=own[1],
-        recommended=score,
-        recommended_ci95=ci95,
-        threshold=mine.threshold if mine else None,
-        passed=True if itself else mine.passed if mine else None,
-        note=next((check.note for _, check in checks if check.note), ""),
-        seconds=sum(check.seconds for _, check in checks),
-    )
 
 
 def _explained(

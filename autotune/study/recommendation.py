@@ -5,13 +5,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import StrEnum
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.space.promises import GivenUp
-from autotune.trial import Evidence, Evidenced, Metrics, Scalar
+from autotune.trial import Evidence, Evidenced, Launch, Metrics, Scalar
 
 SCHEMA = 1
 
@@ -66,6 +67,37 @@ class AccuracyComparison(_Value):
     passed: bool | None
     note: str = ""
     seconds: float = 0.0
+
+
+def checked(launches: Sequence[Launch], base: str, chosen: str) -> dict[str, AccuracyComparison]:
+    """Return the field of a `Recommendation` on the check of answers; none where nothing was checked.
+
+    Args:
+        base, chosen: fingerprints of the baseline and of what is recommended, empty where nothing is.
+    """
+    checks = [(row.trial.configuration.fingerprint, row.result.accuracy) for row in launches if row.result.accuracy]
+    if not checks:
+        return {}
+    judged = [check for _, check in checks if check.passed is not None]
+    baselines = [check for fingerprint, check in checks if fingerprint == base]
+    own = next(((c.baseline, c.baseline_ci95) for c in judged), None)
+    own = own or next(((c.score, c.ci95) for c in baselines), (None, None))
+    mine = next((check for fingerprint, check in reversed(checks) if fingerprint == chosen), None)
+    # The baseline itself is what others are held against: it passes, once it was asked.
+    itself = chosen == base and mine is not None
+    score, ci95 = own if itself else (mine.score, mine.ci95) if mine else (None, None)
+    outcome = AccuracyComparison(
+        kind=checks[0][1].kind,
+        baseline=own[0],
+        baseline_ci95=own[1],
+        recommended=score,
+        recommended_ci95=ci95,
+        threshold=mine.threshold if mine else None,
+        passed=True if itself else mine.passed if mine else None,
+        note=next((check.note for _, check in checks if check.note), ""),
+        seconds=sum(check.seconds for _, check in checks),
+    )
+    return {"accuracy": outcome}
 
 
 class NodeShare(_Value):
