@@ -61,7 +61,7 @@ def test_files_of_whole_studies_exist_and_are_marked() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *words], cwd=ROOT, capture_output=True, text=True, check=False
     )
-    assert "by_faults[20]" in done.stdout, done.stdout
+    assert "left_behind_or_changed_by_faults[" in done.stdout, done.stdout
     assert "[100]" not in done.stdout, "slow tests have a command of their own"
 
 
