@@ -272,7 +272,8 @@ def gain(outcome: Recommendation) -> str:
     """Return the gain with its intervals, and the verdict, in a sentence or two."""
     choice, baseline = outcome.recommended, outcome.baseline
     if choice is None or baseline is None:
-        return f"Verdict: {outcome.verdict.value}."
+        unopposed = ": the baseline did not run, so the gain is unknown" if choice is not None else ""
+        return f"Verdict: {outcome.verdict.value}{unopposed}."
     if outcome.gain_percent is None or choice.fingerprint == baseline.fingerprint:
         return f"Verdict: {outcome.verdict.value}, so no gain is claimed."
     repeats = " against ".join(text.count(one.objective.repeats, "launch", "launches") for one in (choice, baseline))
