@@ -35,6 +35,10 @@ class OurEngine(EngineConformance):
         "relaxed_acceptance": {"speculative_tokens": 1},
     }
 
+    @pytest.mark.e2e
+    def test_defaults_and_good_starts_are_searched_and_the_parser_takes_all_that_is(self) -> None:
+        super().test_defaults_and_good_starts_are_searched_and_the_parser_takes_all_that_is()
+
 
 class TestVLLM(OurEngine):
     engine = "vllm"

@@ -267,6 +267,7 @@ def test_several_workloads_goals_slos_and_pins(home: Path) -> None:
         assert point["command"] in report
 
 
+@pytest.mark.e2e
 def test_a_baseline_as_typed_is_launched_as_typed(home: Path) -> None:
     typed = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8 --max-num-seqs 256"
     found = tuned(home, *V32, *SMALL, "--launches", "5", "--engine", "vllm", "--baseline", typed, "--study", "typed")
@@ -276,6 +277,7 @@ def test_a_baseline_as_typed_is_launched_as_typed(home: Path) -> None:
     assert found["baseline"]["config"]["max_running_requests"] == 256
 
 
+@pytest.mark.e2e
 def test_the_vendor_s_recipe_is_the_baseline(home: Path) -> None:
     asked = ["--launches", "3", "--engine", "vllm", "--baseline", "recipe:sglang", "--study", "recipe"]
     found = tuned(home, *V32, *SMALL, *asked)
