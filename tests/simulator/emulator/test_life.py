@@ -9,7 +9,6 @@ import time
 from pathlib import Path
 
 import httpx
-import openai
 import pytest
 
 from tests.mlflow_servers import free_port
@@ -55,6 +54,8 @@ def test_a_client_that_goes_frees_its_place():
 
 
 def test_an_api_key_is_wanted():
+    import openai
+
     with serving(*VLLM, "--api-key", "secret") as server:
         assert server.get("/health").status_code == 200
         with pytest.raises(openai.AuthenticationError):
@@ -113,6 +114,8 @@ def test_it_hangs_at_start():
 
 
 def test_it_dies_in_the_middle_of_the_load():
+    import openai
+
     with serving(*VLLM, options=("--speed", "2", "--fault", "die-mid-load:30")) as server:
         stream = server.openai().completions.create(model=V32, prompt="a", **LONG)
         with pytest.raises((openai.APIError, httpx.TransportError)):
@@ -128,6 +131,8 @@ def test_it_is_unavailable_now_and_then():
 
 
 def test_it_closes_streams_in_the_middle():
+    import openai
+
     with serving(*VLLM, options=("--fault", "close-mid-stream:2")) as server:
         ends = []
         for i in range(4):
