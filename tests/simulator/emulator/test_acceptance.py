@@ -19,11 +19,13 @@ TOKENS = 2
 ENGINES = Library().engines
 VERSIONS = [(engine, version) for engine in ("vllm", "sglang") for version in ENGINES[engine].versions]
 ENDS = {(engine, ENGINES[engine].versions[place]) for engine in ("vllm", "sglang") for place in (0, -1)}
+SHORT = {*((*one, 1) for one in ENDS), *((engine, ENGINES[engine].newest, 8) for engine in ("vllm", "sglang"))}
 CASES = [
-    *((engine, ENGINES[engine].newest, 8) for engine in ("vllm", "sglang")),
-    *(pytest.param(*one, 1, marks=() if one in ENDS else pytest.mark.e2e) for one in VERSIONS),
+    pytest.param(*one, ranks, marks=() if (*one, ranks) in SHORT else pytest.mark.e2e)
+    for one in VERSIONS
+    for ranks in (1, 8)
 ]
-"""How the ranks' figures are added up is no matter of the version."""
+"""The short test command has the ends of the versions, and the newest with ranks, whose figures add up by version."""
 WITHOUT_RATE = ("0.4.3.post2", "0.5.3")
 
 
