@@ -15,8 +15,7 @@ import numpy as np
 from autotune.arrays import Floats
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.workloads import Workload
-from autotune.space.cards import HardwareCard, ModelCard
-from autotune.space.weights import (
+from autotune.space.architecture import (
     BF16,
     expert_layers,
     kv_bytes_per_token_layer,
@@ -24,6 +23,7 @@ from autotune.space.weights import (
     rank_layers,
     weight_bytes_per_gpu,
 )
+from autotune.space.cards import HardwareCard, ModelCard
 from autotune.trial import Configuration, Scalar
 
 _UNLIMITED = 1024
