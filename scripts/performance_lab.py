@@ -70,6 +70,9 @@ _NOTES = {
 _LIBRARY = Library()
 
 
+BEFORE_AND_AFTER = ("Workload", "Baseline", "Baseline TPOT", "Recommended", "Recommended TPOT", "Gain")
+
+
 @dataclass(frozen=True)
 class Command:
     """A command of a document.
@@ -175,6 +178,10 @@ def twins(document: Sequence[Command]) -> dict[int, str]:
     return {number: letter for letter, group in zip("ABCDEF", groups, strict=False) for number in group}
 
 
+def _rows(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> list[dict[str, str]]:
+    return [dict(zip(headings, line, strict=True)) for line in lines]
+
+
 def page(name: str, document: Sequence[Command], rows: Mapping[int, Mapping[str, Any]], done: Recommendation) -> str:
     """A document's section."""
     loads = {n: row["sharegpt"] for n, row in rows.items() if row}
@@ -195,9 +202,9 @@ def page(name: str, document: Sequence[Command], rows: Mapping[int, Mapping[str,
     return "\n\n".join(
         [
             f"## {MODELS[name].partition('/')[2]}",
-            table(headings, lines, "r--rrr-"),
-            table(["Step", "Commands", "Gain", "What it is"], steps, "--r-"),
-            table(["Workload", "Baseline", "TPOT", "Recommended", "TPOT", "Gain"], _before_and_after(done), "-rrrrr"),
+            table(_rows(headings, lines), "r--rrr-"),
+            table(_rows(["Step", "Commands", "Gain", "What it is"], steps), "--r-"),
+            table(_rows(BEFORE_AND_AFTER, _before_and_after(done)), "-rrrrr"),
             "\n".join([*_conclusions(document, loads, same, done), *filter(None, [_NOTES.get(name)])]),
         ]
     )
