@@ -176,7 +176,7 @@ class Agreement:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The judgement of a server's answers.
+    """Verdict on a server's answers, compared with those of the baseline.
 
     Attributes:
         null: the agreement of the baseline with itself.

@@ -1,1 +1,1 @@
-"""Run each command of the command line: call the product, print the outcome."""
+"""Implement the commands of the command line: call the product, print the outcome."""

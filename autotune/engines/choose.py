@@ -12,7 +12,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from autotune.engines import Engine, engine, recognise, split_command
-from autotune.engines.detect import find, lacking_modules, options_of, stand_in
+from autotune.engines.detect import Installation, find, lacking_modules, options_of, stand_in
 from autotune.engines.translate import translate, translate_arguments
 from autotune.errors import BadInput
 from autotune.notify import Notify
@@ -92,13 +92,8 @@ def choose(
             installed[name] = InstalledEngine(
                 program=there.program, version=there.version, asked=warning is None, lacking=lacking
             )
-            kinds[name] = kind = kind.installed(there.program, table)
-            asked_version = asked_versions.get(name)
-            if asked_version is not None and Version(kind.version(asked_version)) != Version(there.release):
-                raise BadInput(
-                    f"--engine {name}=={asked_version}: {kind.card.title} {there.version} is installed "
-                    f"({there.program[0]}); name that version's program with --engine-bin {name}=PATH"
-                )
+            kinds[name] = kind.installed(there.program, table)
+            _check_version(kinds[name], there, asked_versions.get(name))
     elif binaries:
         where = f"trials on {elsewhere} start no engine of this machine"
         raise BadInput(f"--engine-bin would not be used: {where}; leave it out, or say --on process")
@@ -114,6 +109,15 @@ def choose(
             passed[name], said = translate_arguments(kinds[name], text, versions[name])
             notes += said
     return Chosen(installed, versions, baseline, passed, tuple(dict.fromkeys(notes)))
+
+
+def _check_version(kind: Engine, there: Installation, asked: str | None) -> None:
+    """Raise `BadInput` where another version was asked for than is installed."""
+    if asked is not None and Version(kind.version(asked)) != Version(there.release):
+        raise BadInput(
+            f"--engine {kind.name}=={asked}: {kind.card.title} {there.version} is installed "
+            f"({there.program[0]}); name that version's program with --engine-bin {kind.name}=PATH"
+        )
 
 
 def _with_baseline_s(

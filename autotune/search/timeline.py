@@ -59,7 +59,7 @@ def node_s(launches: Sequence[Launch]) -> float:
 
 
 def covered_s(intervals: Sequence[tuple[float, float]]) -> float:
-    """Return the time in which at least one of some intervals (begin, end) ran; gaps do not count."""
+    """Return the total length of the union of intervals (begin, end); gaps do not count."""
     total, reached = 0.0, float("-inf")
     for begin, end in sorted(intervals):
         total += max(0.0, end - max(begin, reached))

@@ -44,7 +44,7 @@ class ResolvedCommand:
         return ServerSetup(self.card.engine, c.version, knobs, c.model, c.hardware, c.gpus, self.calibration)
 
     def simulate(self, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
-        """Simulate one load; the failure of a rule comes before the arithmetic."""
+        """Simulate one load; a configuration that a rule forbids fails before anything is computed."""
         if self.failure is not None:
             return SimulatedOutcome(failure=self.failure)
         return simulate(self.setup, workload, seed, slos)

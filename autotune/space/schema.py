@@ -63,7 +63,7 @@ GiveUpKind = Literal["shorter-context", "no-prefix-caching", "lossy", "no-memory
 
 
 class GiveUp(Entry):
-    """Promise that some values of a knob take from the people who use the server.
+    """Promise to users of the server that some values of a knob break, e.g. a lossless KV cache.
 
     A shorter `context_length` needs no mark: see `autotune.space.promises.Promised`.
     """

@@ -359,7 +359,7 @@ class NoEffect(_Value):
         knob: a knob's name, or a flag as it stands on the command line.
         values: what it was set to.
         reason: one sentence, with inline code as in Markdown: whose word it is.
-        effect_percent: the largest effect of any value, with its interval; None where it is known without measuring.
+        effect_percent, ci95: None, as nothing here rests on measured effects; the keys stay for readers of the file.
         launches: how many launches tell it; 0 where it is known without any.
     """
 

@@ -23,7 +23,7 @@ RESULTS = "results.jsonl"
 
 _TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
 _HELD = (BlockingIOError, PermissionError)
-"""Errors of a lock that somebody else has (flock(2); fcntl(2), by which network file systems do it)."""
+"""Errors of a file lock that another process holds (flock(2); fcntl(2) on network file systems)."""
 _OPTIONAL = ("servers", "bound_node", "ladder")
 """Keys of a trial that stand in its row only where they say something."""
 

@@ -34,7 +34,7 @@ ANSWER_S = 20.0
 HEAD_S = 15.0
 """For a head node that does not answer to come back. Ray ends the process of the tuner, without a word, after 60 s."""
 ACCELERATOR = "accelerator_type:"
-"""Beginning of the resource by which Ray tells the GPUs that it found itself."""
+"""Prefix of the resources by which Ray names the GPUs that it detected."""
 
 _WORKERS = {
     # Ray would kill the watchdog with the process that ran a trial, and nobody would end its server's other processes.

@@ -69,7 +69,7 @@ OK = RequestOutcome(OutcomeKind.OK)
 
 
 def malformed(message: str) -> RequestOutcome:
-    """Return an answer that does not keep to the protocol."""
+    """Return the outcome of a response that violates HTTP or the format of its stream."""
     return RequestOutcome(OutcomeKind.MALFORMED, message)
 
 

@@ -53,7 +53,7 @@ logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 
 def drawn(picture: Picture, watermark: str) -> str:
-    """Return a picture as an SVG element for a page, across it a watermark unless that is empty."""
+    """Return a picture as an inline SVG element, with a watermark across it unless that is empty."""
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()  # whatever the user's own file says
         # The same file whenever the study is the same; ids that no other picture of the page has.

@@ -96,7 +96,7 @@ def _so_far(study: StudyRecord) -> list[str | text.Facts]:
 
 
 def _facts(study: StudyRecord) -> text.Facts:
-    """Return verdict, gain with both intervals, and what the launches took."""
+    """List the summary cells: verdict, gain with both intervals, launches and their hours."""
     outcome = study.recommendation
     facts = {"Verdict": outcome.qualified_verdict}
     if outcome.gain_percent is not None and outcome.recommended is not None:
@@ -329,9 +329,5 @@ def inert(study: StudyRecord) -> list[str]:
         # A switch has no value.
         shown = [value for value in row.values if not (value is True and row.knob.startswith("-"))]
         values = ", ".join(text.code(text.scalar(value)) for value in shown)
-        line = f"- {text.code(row.knob)}{f' ({values})' if values else ''}: {row.reason}"
-        if row.effect_percent is not None:
-            told = text.count(row.launches, "launch tells it", "launches tell it")
-            line += f": {text.percent(row.effect_percent)}, {text.percents(row.ci95)}; {told}"
-        lines.append(f"{line}.")
+        lines.append(f"- {text.code(row.knob)}{f' ({values})' if values else ''}: {row.reason}.")
     return ["\n".join(lines)]

@@ -416,7 +416,7 @@ def _table_row(source: str, line: int, cells: Mapping[str, Any], library: Librar
 def _workload(
     cells: Mapping[str, Any], counts: Mapping[str, int | None], rate: float | None, library: Library
 ) -> Workload:
-    """Return the workload that was asked for: one that has a name, where it is the same, else one of its own."""
+    """Return the packaged workload that a launch was measured under, else one made of its parameters."""
     arrival = arrival_of(counts["max_concurrency"], rate)
     if "workload" in cells:
         workload = load_workload(str(cells["workload"]), library)

@@ -31,7 +31,7 @@ Seconds = float | Floats
 
 
 def longer(one: Seconds, other: Seconds) -> Seconds:
-    """Return the larger of two, draw by draw where one of them is drawn."""
+    """Return the maximum of two times, elementwise over draws where one has them."""
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         longest: Floats = np.maximum(one, other)
         return longest
