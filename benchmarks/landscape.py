@@ -41,12 +41,14 @@ class Sources:
         kernel_tables: CSV files of `kernel_tables.py`.
         measured: the table of the performance lab's rows (docs/calibration.md), or None.
         jobs: processes that compute tables.
+        tuning_tables: folder of measured tuning tables of another field, replay files, or None.
     """
 
     cache: Path
     kernel_tables: tuple[Path, ...] = ()
     measured: Path | None = None
     jobs: int = 1
+    tuning_tables: Path | None = None
 
 
 @dataclass(frozen=True)

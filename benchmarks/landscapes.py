@@ -4,7 +4,7 @@ Building the simulated ones takes minutes, once: they are kept in a folder of th
 
     landscape.py              the value and its figures
     landscapes_simulated.py   the simulated node, its coefficients drawn away from the packaged ones
-    landscapes_tables.py      tables: NVIDIA's kernel measurements, the performance-lab documents
+    landscapes_tables.py      tables: NVIDIA's kernel measurements, the performance-lab documents, tuning tables
     landscapes_altered.py     made-up ones, and what can go wrong with any other
 """
 
@@ -16,7 +16,7 @@ from functools import cache
 from landscape import Landscape, Sources
 from landscapes_altered import ALTERED, MADE_UP
 from landscapes_simulated import SIMULATED, simulated
-from landscapes_tables import kernels, measured
+from landscapes_tables import kernels, measured, tuning
 
 NAMES = (
     "v32",
@@ -28,7 +28,13 @@ NAMES = (
     "calibrated:kernels-r1",
     "calibrated:kernels-v32",
     "measured",
+    "tuning:convolution_w7800",
+    "tuning:dedispersion_a4000",
+    "tuning:gemm",
+    "tuning:pnpoly",
     "needle",
+    "plateau",
+    "overlooked",
     "misplaced",
     "misplaced:kernels-v32",
     "walled",
@@ -55,6 +61,8 @@ def build(name: str, sources: Sources) -> Landscape:
         return MADE_UP[kind]()
     if kind in SIMULATED:
         return simulated(kind, sources)
+    if kind == "tuning":
+        return tuning(name, sources)
     if kind == "measured":
         return measured(sources)
     if kind.startswith("kernels-"):

@@ -67,6 +67,46 @@ def needle() -> Landscape:
     return Landscape("needle", words, "none", spec, CandidateSet(tuple(items), base), np.array(truth))
 
 
+def plateau() -> Landscape:
+    """2,880 candidates, the upper ones twins within noise; one exchange is worth 40 % in large batches alone."""
+    grid = itertools.product(
+        ("vllm", "sglang"),
+        ((8, 1), (4, 2), (1, 8)),
+        ("ring", "direct"),
+        (2048, 4096, 8192, 16384, 32768),
+        (64, 256, 1024, 2048),
+        ("plain", "graph", "lazy"),
+        ("auto", "fp8"),
+        (16, 64),
+    )
+    items, truth = [], []
+    for engine, (tp, dp), exchange, tokens, running, loop, kv, block in grid:
+        knobs: dict[str, Scalar] = {"tensor_parallel": tp, "data_parallel": dp, "exchange": exchange, "loop": loop}
+        knobs |= {"max_batched_tokens": tokens, "max_running_requests": running, "kv_cache_dtype": kv, "block": block}
+        items.append(Candidate(Configuration(engine, knobs), "1"))
+        filled = min(1.0, (math.log2(tokens) - 10 + math.log2(running) - 5) / 8)
+        score = 0.5 * filled + 0.08 * (engine == "sglang") + 0.06 * (dp == 2)
+        score += 0.01 * (kv == "fp8") + 0.005 * block / 64
+        large = tokens >= 16384 and running == 2048
+        truth.append(4000 * math.exp(score + (0.35 if large else -0.05) * (exchange == "direct")))
+    base = next(i for i, c in enumerate(items) if c.configuration.knobs["max_batched_tokens"] == 8192)
+    spec = study_of("plateau", "deepseek-ai/DeepSeek-R1-0528", ["vllm", "sglang"])
+    words = "made up; a plateau of twins, and one exchange that is worth 40 % in large batches and costs 5 % elsewhere"
+    return Landscape("plateau", words, "none", spec, CandidateSet(tuple(items), base), np.array(truth))
+
+
+def overlooked() -> Landscape:
+    """The plateau with a prior that is right within 2 % of all but the exchange, which it puts 20 % below the ring."""
+    base = plateau()
+    direct = np.array([c.configuration.knobs["exchange"] == "direct" for c in base.candidates.items])
+    scores = np.log(base.truth)
+    # Each candidate of the exchange stands 240 places behind the same one of the ring.
+    error = 0.02 * np.random.default_rng(3).standard_normal(len(scores))
+    prior = Prior("made up", np.where(direct, np.roll(scores, 240) - 0.2, scores) + error)
+    words = "made up; the plateau with a prior that is right of everything but the exchange: it expects too little"
+    return replace(base, name="overlooked", words=words, kind="misplaced", priors=(prior,))
+
+
 def misplaced(base: Landscape) -> Landscape:
     """The best layouts lose half of their speed, one after the other, until the prior's favourite is a bad one."""
     truth = base.truth.copy()
@@ -232,7 +272,12 @@ def noisy(base: Landscape) -> Landscape:
     return replace(base, words=f"{base.name} with 5 % noise per launch", noise=0.05)
 
 
-MADE_UP: dict[str, Callable[[], Landscape]] = {"toy": toy, "needle": needle}
+MADE_UP: dict[str, Callable[[], Landscape]] = {
+    "toy": toy,
+    "needle": needle,
+    "plateau": plateau,
+    "overlooked": overlooked,
+}
 ALTERED: dict[str, tuple[str, Callable[[Landscape], Landscape]]] = {
     "calibrated": ("kernels-r1", calibrated),
     "misplaced": ("calibrated:v32", misplaced),

@@ -1,4 +1,4 @@
-"""Landscapes that are tables of somebody else's figures: kernel measurements, and the performance-lab documents."""
+"""Landscapes that are tables of somebody else's figures: kernels, the performance-lab documents, tuning tables."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from landscape import Absent, Landscape, Sources, believed, study_of
 from autotune.simulator.fit.reading import read_file
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
+from autotune.study.spec import EngineChoice
 from autotune.trial import Configuration, Failure, FailureKind, Scalar
 
 MODELS = {"kernels-r1": "deepseek-ai/DeepSeek-R1-0528", "kernels-v32": "deepseek-ai/DeepSeek-V3.2"}
@@ -43,6 +44,29 @@ def kernels(name: str, sources: Sources) -> Landscape:
     candidates = CandidateSet(tuple(items), _baseline(items), monotone_memory=Library().monotone_memory)
     priors = believed(spec, candidates)
     return Landscape(name, words, "useful", spec, candidates, np.array(truth), priors, failures)
+
+
+def tuning(name: str, sources: Sources) -> Landscape:
+    """A measured tuning table of another field: names and numbers of which nothing is known; no prior.
+
+    The baseline is the first row that ran.
+    """
+    stem = name.partition(":")[2]
+    path = sources.tuning_tables / f"{stem}.csv" if sources.tuning_tables else Path()
+    if not path.is_file():
+        raise Absent(f"give --tuning-tables FOLDER, with {stem}.csv in it")
+    items: list[Candidate] = []
+    truth: list[float] = []
+    for row in _rows(path):
+        failed, value, engine = row.pop("failure"), row.pop(METRIC), str(row.pop("engine"))
+        truth.append(math.nan if failed or not isinstance(value, int | float) else float(value))
+        items.append(Candidate(Configuration(engine, row), "1"))
+    values = np.array(truth)
+    engines = tuple(EngineChoice(name=engine, version="1") for engine in {c.configuration.engine for c in items})
+    # A study names a model; nothing reads it here.
+    spec = study_of(name.replace(":", "-"), MODELS["kernels-r1"], ()).model_copy(update={"engines": engines})
+    candidates = CandidateSet(tuple(items), int(np.flatnonzero(np.isfinite(values))[0]))
+    return Landscape(name, f"measured GPU kernel variants ({stem}); no prior", "none", spec, candidates, values)
 
 
 def _rows(path: Path) -> list[dict[str, Scalar]]:

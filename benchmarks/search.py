@@ -47,11 +47,13 @@ def _arguments() -> argparse.Namespace:
     add("--landscape", nargs="+", default=list(NAMES), metavar="NAME", help=names)
     add("--sampler", nargs="+", default=list(COMPARED), choices=list(LOOPS), metavar="NAME", help=", ".join(LOOPS))
     add("--seeds", type=int, default=20)
+    add("--budgets", type=int, nargs="+", default=list(BUDGETS), help="launches; a study of the product's for each")
     add("--gp-seeds", type=int, default=5, help="of Optuna's GPSampler")
-    add("--gp-launches", type=int, default=40, choices=BUDGETS, help="of Optuna's GPSampler")
+    add("--gp-launches", type=int, default=max(BUDGETS), help="of Optuna's GPSampler")
     add("--jobs", type=int, default=2, help="processes")
     add("--cache", type=Path, default=Path(tempfile.gettempdir()) / "autotune-search-benchmark", help="for tables")
     add("--kernel-tables", type=Path, nargs="+", default=[], metavar="FILE", help="kernels-r1.csv, kernels-v32.csv")
+    add("--tuning-tables", type=Path, metavar="FOLDER", help="measured tuning tables of another field")
     add("--measured", type=Path, metavar="FILE", help="the documents' measurements as a table")
     add("--json", type=Path, metavar="FILE", help="every run, with seeds and versions")
     add("--read", type=Path, metavar="FILE", help="print and draw what --json wrote, and run nothing")
@@ -74,11 +76,11 @@ def _built(names: Sequence[str], sources: Sources, skipped: dict[str, str]) -> d
     return found
 
 
-def _run(task: tuple[str, str, int, int]) -> dict[str, Any] | None:
+def _run(task: tuple[str, str, int, tuple[int, ...]]) -> dict[str, Any] | None:
     """One run as JSON: the quality of each launch, and of what is recommended by budget."""
-    name, sampler, seed, launches = task
+    name, sampler, seed, budgets = task
     landscape, began = _landscapes[name], perf_counter()
-    run = play(sampler, landscape, seed, [budget for budget in BUDGETS if budget <= launches])
+    run = play(sampler, landscape, seed, budgets)
     if run is None:
         return None
     served = {k: 0.0 if p is None else landscape.quality(p) for k, p in run.recommended.items()}
@@ -105,14 +107,15 @@ def _versions() -> dict[str, str]:
 def _measured(asked: argparse.Namespace) -> dict[str, Any]:
     """Every run."""
     skipped = {name: why for name in asked.sampler if (why := missing(name)) is not None}
-    sources = Sources(asked.cache, tuple(asked.kernel_tables), asked.measured, asked.jobs)
+    sources = Sources(asked.cache, tuple(asked.kernel_tables), asked.measured, asked.jobs, asked.tuning_tables)
     _landscapes.update(_built(asked.landscape, sources, skipped))
     for name, why in skipped.items():
         print(f"skipped {name}: {why}", flush=True)
     samplers = [name for name in dict.fromkeys(asked.sampler) if name not in skipped]
     seeds = {name: min(asked.gp_seeds, asked.seeds) if name == "gp" else asked.seeds for name in samplers}
-    launches = {name: asked.gp_launches if name == "gp" else max(BUDGETS) for name in samplers}
-    tasks = [(name, s, seed, launches[s]) for name in _landscapes for s in samplers for seed in range(seeds[s])]
+    launches = {name: asked.gp_launches if name == "gp" else max(asked.budgets) for name in samplers}
+    budgets = {name: tuple(budget for budget in asked.budgets if budget <= launches[name]) for name in samplers}
+    tasks = [(name, s, seed, budgets[s]) for name in _landscapes for s in samplers for seed in range(seeds[s])]
     runs = []
     with ProcessPoolExecutor(asked.jobs, mp_context=get_context("fork")) as pool:
         for number, run in enumerate(pool.map(_run, tasks), 1):
@@ -122,7 +125,7 @@ def _measured(asked: argparse.Namespace) -> dict[str, Any]:
     return {
         "seeds": seeds,
         "launches": launches,
-        "budgets": list(BUDGETS),
+        "budgets": asked.budgets,
         "versions": _versions(),
         "skipped": skipped,
         "landscapes": {

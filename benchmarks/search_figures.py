@@ -31,6 +31,11 @@ def quartiles(values: Sequence[float | None]) -> list[float | None]:
     return [ordered[-(-last * quarter // 4)] for quarter in (1, 2, 3)]
 
 
+def _share(runs: Sequence[Sequence[float]]) -> float:
+    """Return the share of runs that made a launch of 98 % of the best."""
+    return sum(max(qualities) >= SHARES[-1] for qualities in runs) / len(runs)
+
+
 def summarised(told: Told) -> list[dict[str, Any]]:
     """One row per landscape and sampler."""
     groups: dict[tuple[str, str], list[Told]] = {}
@@ -42,6 +47,13 @@ def summarised(told: Told) -> list[dict[str, Any]]:
         row["to"] = {f"{s:.2f}": quartiles([launches_to(s, r["qualities"]) for r in runs]) for s in SHARES}
         budgets = [k for k in told["budgets"] if k <= told["launches"][sampler]]
         row["regret"] = {str(k): quartiles([regret(r["qualities"], k) for r in runs]) for k in budgets}
+        row["share"] = {str(k): _share([r["qualities"][:k] for r in runs]) for k in (30, 40) if k <= max(budgets)}
+        served = [1 - r["recommended"][str(budgets[-1])] for r in runs]
+        row["served"] = {
+            "within_2": sum(short <= 0.02 for short in served),
+            "mean": sum(served) / len(runs),
+            "worst": max(served),
+        }
         row["recommended"] = {str(k): quartiles([1 - r["recommended"][str(k)] for r in runs]) for k in budgets}
         rows.append(row)
     for row in rows:
@@ -90,13 +102,17 @@ def _percent(found: Sequence[float] | None) -> str:
 
 def _cells(row: Told, told: Told) -> list[str]:
     reached = [_launches(found, told["launches"][row["sampler"]]) for found in row["to"].values()]
-    return [*reached, *(_percent(row[what].get(str(k))) for what in ("regret", "recommended") for k in told["budgets"])]
+    share = " ".join(f"{100 * found:.0f}" for found in row["share"].values())
+    served = f"{row['served']['within_2']}, {100 * row['served']['mean']:.1f}, {100 * row['served']['worst']:.0f}"
+    short = [_percent(row[what].get(str(k))) for what in ("regret", "recommended") for k in told["budgets"]]
+    return [*reached, share, served, *short]
 
 
 def _heads(told: Told) -> list[str]:
     reached = [f"to {100 * share:.0f} %" for share in SHARES]
     budgets = told["budgets"]
-    return [*reached, *(f"visited {k}" for k in budgets), *(f"served {k}" for k in budgets)]
+    short = [f"{what} {k}" for what in ("visited", "served") for k in budgets]
+    return [*reached, "98 % by 30 40", "served ≤2 %", *short]
 
 
 def _facts(name: str, landscape: Told) -> str:

@@ -7,6 +7,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
+from functools import partial
 from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,13 +16,17 @@ from typing import Any
 import numpy as np
 from landscape import Landscape, command_of
 
+from autotune.arrays import Floats
 from autotune.recommend import recommend
-from autotune.search.gp.kernels import ENGINE, Encoding, Kernels
+from autotune.search.gp.kernels import ENGINE, Encoding, Kernels, is_size
 from autotune.search.history import Entry, History
 from autotune.search.sampler import CandidateSampler
 from autotune.search.study import Study
+from autotune.space.enumeration import CandidateSet
 from autotune.trial import Role
 
+_STARTS = 10
+"""Random launches with which BoTorch begins, the baseline among them."""
 PROTOTYPE = Path(os.environ.get("PROTOTYPE", "../shared/prototypes/search_prototype.py"))
 LEAD = ("engine", "tensor_parallel", "data_parallel", "expert_parallel")
 """What people change first: the documents begin with the engine, then the layout."""
@@ -126,12 +131,23 @@ def at_random(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
     return _best_seen(landscape, seed, visited, budgets)
 
 
-def one_factor(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
+_GOOD = 0.9
+"""The quantile of what runs from which on a start of one-factor counts as good."""
+
+
+def one_factor(landscape: Landscape, seed: int, budgets: Sequence[int], least: float | None = None) -> Run:
     """As in the documents: from the baseline one knob at a time, each of its values, keeping what is better.
 
     The engine and the layout come first, the other knobs in an order of the seed's; what must change with a knob
     changes with it. Round and round until nothing is left or the launches are used.
+
+    Args:
+        least: start at a candidate drawn from those that run and have this quantile; None: at the baseline.
     """
+    if least is not None:
+        runs = np.flatnonzero(landscape.truth >= np.nanquantile(landscape.truth, least))
+        start = int(np.random.default_rng([seed, 1]).choice(runs))
+        landscape = replace(landscape, candidates=replace(landscape.candidates, baseline=start))
     visited: list[int] = []
     seen: dict[int, float] = {}
     for position in _factors(landscape, seed, seen):
@@ -173,6 +189,52 @@ def _values_of(encoding: Encoding, current: int, name: str) -> list[int]:
     return found
 
 
+def botorch_log_ei(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
+    """BoTorch as its documents show it: SingleTaskGP, LogEI over every row not launched yet; ten random starts.
+
+    Sizes are scaled logarithms, the other values one-hot. A failure counts as the worst that ran.
+    """
+    import torch
+    from botorch.acquisition import LogExpectedImprovement
+    from botorch.fit import fit_gpytorch_mll
+    from botorch.models import SingleTaskGP
+    from gpytorch.mlls import ExactMarginalLogLikelihood
+
+    torch.manual_seed(seed)
+    torch.set_num_threads(1)
+    rows = torch.tensor(_features(landscape.candidates), dtype=torch.float64)
+    visited = at_random(landscape, seed, [_STARTS]).visited
+    scores = [_log(landscape.measure(p, 0, seed)) for p in visited]
+    while len(visited) < min(max(budgets), len(rows)):
+        lowest = min((s for s in scores if s is not None), default=0.0)
+        y = torch.tensor([[lowest if s is None else s] for s in scores], dtype=torch.float64)
+        model = SingleTaskGP(rows[visited], y)
+        fit_gpytorch_mll(ExactMarginalLogLikelihood(model.likelihood, model))
+        free = np.setdiff1d(np.arange(len(rows)), visited)
+        with torch.no_grad():
+            worth = LogExpectedImprovement(model, best_f=y.max())(rows[free][:, None, :])
+        visited.append(int(free[int(worth.argmax())]))
+        scores.append(_log(landscape.measure(visited[-1], 0, seed)))
+    return _best_seen(landscape, seed, visited, budgets)
+
+
+def _log(value: float | None) -> float | None:
+    return None if value is None else math.log(value)
+
+
+def _features(candidates: CandidateSet) -> Floats:
+    """Shape ``(candidates, features)``, all between 0 and 1."""
+    encoding, columns = Encoding(candidates), list[Floats]()
+    for k in encoding.varying:
+        choices, codes = encoding.choices[encoding.names[k]], encoding.codes[:, k]
+        if all(is_size(value) for value in choices):
+            # The distances of sizes are squares along one line.
+            columns.append(np.sqrt(encoding.distances[k][0])[codes])
+        else:
+            columns += [(codes == code).astype(np.float64) for code in range(len(choices))]
+    return np.stack(columns, axis=1)
+
+
 def _best_seen(landscape: Landscape, seed: int, visited: list[int], budgets: Sequence[int]) -> Run:
     """Who has no finals serves what looked best."""
     values = [landscape.measure(position, 0, seed) for position in visited]
@@ -194,16 +256,21 @@ LOOPS: dict[str, tuple[Loop, bool]] = {
     "gp": (sampled("optuna-gp"), False),
     "random": (at_random, False),
     "one-factor": (one_factor, False),
+    "one-factor-random": (partial(one_factor, least=0.0), False),
+    "one-factor-good": (partial(one_factor, least=_GOOD), False),
+    "botorch": (botorch_log_ei, False),
 }
 """By name: the loop, and whether it is given the prior."""
 
-COMPARED = ("ours", "ours-no-prior", "prototype", "prototype-no-prior", "tpe", "gp", "random", "one-factor")
+COMPARED = tuple(name for name in LOOPS if not name.startswith("ours-bare"))
 
 
 def missing(name: str) -> str | None:
     """Why a sampler cannot run here; None when it can."""
     if name == "gp" and find_spec("torch") is None:
         return "Optuna's GPSampler needs torch (pip install torch)"
+    if name == "botorch" and find_spec("botorch") is None:
+        return "BoTorch is not installed (pip install botorch)"
     if name.startswith("prototype") and not PROTOTYPE.is_file():
         return f"{PROTOTYPE} is not there; PROTOTYPE=FILE in the environment says where it is"
     return None

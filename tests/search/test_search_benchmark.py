@@ -16,7 +16,10 @@ ROOT = Path(__file__).resolve().parents[2]
 def test_the_benchmark_counts_launches_from_the_baseline(tmp_path: Path) -> None:
     samplers = ["ours", "tpe", "one-factor"]
     out = tmp_path / "runs.json"
-    words = ["--landscape", "toy", "kernels-r1", "--seeds", "2", "--jobs", "1", "--json", str(out)]
+    rows = ["kernel,1,,50", "kernel,2,crashed,", "kernel,4,,100", "kernel,8,,99"]
+    (tmp_path / "gemm.csv").write_text("\n".join(["engine,MWG,failure,total_token_throughput", *rows]) + "\n")
+    words = ["--landscape", "toy", "kernels-r1", "tuning:gemm", "tuning:pnpoly", "--tuning-tables", str(tmp_path)]
+    words += ["--seeds", "2", "--jobs", "1", "--json", str(out)]
     done = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "search.py", *words, "--sampler", *samplers],
         capture_output=True,
@@ -26,7 +29,15 @@ def test_the_benchmark_counts_launches_from_the_baseline(tmp_path: Path) -> None
     )
     assert done.returncode == 0, done.stderr
     assert "skipped kernels-r1: give --kernel-tables" in done.stdout
+    assert "skipped tuning:pnpoly: give --tuning-tables" in done.stdout
     told = json.loads(out.read_text())
+    figures = told["landscapes"]["tuning:gemm"]["figures"]
+    told_of_it = [figures[name] for name in ("candidates", "fail", "within_2_percent", "baseline")]
+    assert told_of_it == [4, 0.25, 2, 0.5]
+    # It has no prior, so what takes one does not run on it.
+    assert {run["sampler"] for run in told["runs"] if run["landscape"] == "tuning:gemm"} == {"tpe", "one-factor"}
+    told["runs"] = [run for run in told["runs"] if run["landscape"] == "toy"]
+    told["summary"] = [row for row in told["summary"] if row["landscape"] == "toy"]
     assert [(run["sampler"], run["seed"]) for run in told["runs"]] == [(s, seed) for s in samplers for seed in (0, 1)]
     baseline = round(told["landscapes"]["toy"]["figures"]["baseline"], 5)
     assert all(run["qualities"][0] == baseline for run in told["runs"])
@@ -38,4 +49,8 @@ def test_the_benchmark_counts_launches_from_the_baseline(tmp_path: Path) -> None
         # Of two neighbours the upper one is told.
         assert row["to"]["0.98"][1] == max(firsts) > 1
         assert row["regret"]["40"] == [0, 0, 0]
+        assert row["share"] == {"30": 1.0, "40": 1.0}
+        shorts = [1 - run["recommended"]["40"] for run in runs]
+        assert row["served"]["within_2"] == sum(short <= 0.02 for short in shorts)
+        assert row["served"]["worst"] == max(shorts) >= row["served"]["mean"]
         assert all(0 <= short < 1 for short in row["recommended"]["10"])
