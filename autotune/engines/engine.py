@@ -112,12 +112,20 @@ class Engine:
         found = [v for v in same if Version(v) == wanted] or same or begun
         return found[-1] if found else None
 
-    def borrowing(self, version: str) -> str | None:
-        """Warn that another version's options serve a version; None where it has a table."""
+    def borrowing(self, version: str, words: Sequence[str] = ()) -> str | None:
+        """Warn that another version's options serve a version, and name options that no table has; None where not."""
         if version in self.card.versions or (self._installed is not None and version == self._installed.version):
             return None
-        near = self.by_distance(version)[0]
-        return f"no table of the options of {self.card.title} {version} is known; that of {near}, the nearest, is used"
+        near, flags = self.by_distance(version)[0], self.table(version).flags
+        told = f"no table of the options of {self.card.title} {version} is known; that of {near}, the nearest, is used"
+        given = [word.partition("=")[0] for word in words if word.startswith("--")]
+        spelled = {flag: flag.replace("_", "-") if self.hyphens else flag for flag in given}
+        unknown = [
+            flag
+            for flag, name in spelled.items()
+            if name not in flags and not (self.abbreviations and any(f.startswith(name) for f in flags))
+        ]
+        return f"{told}; it lacks {', '.join(unknown)}, passed on unchecked" if unknown else told
 
     def by_distance(self, version: str) -> list[str]:
         """Sort the known versions, the closest release first; of two the older one."""

@@ -33,7 +33,7 @@ class OptionTable:
 
     Attributes:
         config_keys: keys of the engine's own config file, nested ones dotted; empty = none, or not known which.
-        borrowed: from another version, so that what it lacks may be there all the same.
+        borrowed: from another version: an option or a value that it lacks is passed on and not refused.
     """
 
     engine: str
@@ -64,14 +64,15 @@ class OptionTable:
     def lent_to(self, version: str, others: Sequence[OptionTable] = ()) -> OptionTable:
         """Make the table of a version without one, with others' options where this one has none of their spellings.
 
-        No key of a config file is refused.
+        No option, no choice of an option and no key of a config file is refused.
         """
         options = list(self.options)
         for table in others:
             known = {flag for option in options for flag in option.flags}
             # In front, so that of one name this table's default counts.
             options = [*(option for option in table.options if known.isdisjoint(option.flags)), *options]
-        return OptionTable(self.engine, version, tuple(options), borrowed=True)
+        free = tuple(option.model_copy(update={"choices": ()}) for option in options)
+        return OptionTable(self.engine, version, free, borrowed=True)
 
 
 @lru_cache(maxsize=32)
@@ -150,6 +151,8 @@ class OptionParser(argparse.ArgumentParser):
 
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
         """Return the given options, by destination, and ``model_tag``; raises `BadInput` where the engine exits."""
+        if self._table.borrowed:
+            return vars(self.parse_known_args(list(arguments))[0])
         return vars(self.parse_args(list(arguments)))
 
     def values(self, given: dict[str, Any]) -> dict[str, Any]:

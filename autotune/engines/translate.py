@@ -48,7 +48,7 @@ def translate_typed(words: Sequence[str], version: str | None, library: Library,
     engine = recognise(command.argv, library)
     known = engine.version(version)
     translated, notes = translate(engine, command, known)
-    for note in filter(None, (engine.borrowing(known), *notes)):
+    for note in filter(None, (engine.borrowing(known, translated.argv), *notes)):
         notify(note)
     return translated.typed() if notes else list(words)
 

@@ -11,6 +11,7 @@ from autotune.errors import BadInput
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.names import knob_named
 from autotune.space.library import Library
+from autotune.trial import Command
 
 from .settings import LIBRARY, RUN, V32, prepared, said
 
@@ -98,6 +99,7 @@ def test_a_pin_by_an_option_s_name_is_the_knob_s_and_says_so() -> None:
         ("vllm", "0.7.3", "0.11.0"),
         ("vllm", "9.9", "0.33.0"),
         ("sglang", "0.5.5", "0.5.6.post2"),
+        ("sglang", "0.5.8", "0.5.9"),
         ("sglang", "0.5.20", "0.5.23"),
         ("tensorrt_llm", "1.2.1", "1.2.0"),
     ],
@@ -128,7 +130,32 @@ def test_every_command_of_a_version_between_tables_is_understood_by_what_it_borr
     kind = asked.spaces["sglang"].engine
     assert len(asked.candidates) > 1
     for candidate in asked.candidates.items:
-        kind.parse(asked.command_of(candidate), "0.5.14")
+        command = asked.command_of(candidate)
+        kind.parse(command, "0.5.14")
+        assert "unchecked" not in (kind.borrowing("0.5.14", command.argv) or "")
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "words", "unknown"),
+    [
+        # SGLang 0.5.4 has the parser `glm` (function_call_parser.py), 0.5.3, its nearest table, has not.
+        ("sglang", "0.5.4.post2", "python3 -m sglang.launch_server --model-path m --tp 4 --tool-call-parser glm", ""),
+        ("vllm", "0.6.4", "vllm serve m -tp 8 --enforce-eager --num-scheduler-steps 15", "--num-scheduler-steps"),
+        ("vllm", "0.6.4", "vllm serve m -tp 8 --enforce_eager --num_scheduler_steps=15", "--num_scheduler_steps"),
+    ],
+)
+def test_a_borrowed_table_refuses_neither_options_nor_choices(
+    name: str, version: str, words: str, unknown: str
+) -> None:
+    kind = engine(name, LIBRARY)
+    parsed = kind.parse(Command(tuple(words.split())), version)
+    size = parsed.args["tp_size" if name == "sglang" else "tensor_parallel_size"]
+    assert (parsed.model, size) == ("m", 4 if name == "sglang" else 8)
+    note = kind.borrowing(version, words.split()) or ""
+    assert (f"it lacks {unknown}, passed on unchecked" in note) == bool(unknown)
+    known = engine(name, LIBRARY).card.versions[0]
+    with pytest.raises(BadInput):
+        kind.parse(Command((*words.split(), "--of-tomorrow")), known)
 
 
 def test_a_container_of_the_version_that_was_asked_for() -> None:

@@ -134,7 +134,7 @@ def test_a_config_file_takes_the_place_of_the_one_with_the_searched_settings(tmp
 
 def test_an_option_of_a_version_without_a_table_is_passed_through() -> None:
     found = prepared(replace(SMALL, engines=["vllm==0.40.0"], engine_args=["vllm=--of-tomorrow 3 --max-num-seqs 8"]))
-    assert found.spaces["vllm"].pins == {}
+    assert found.spaces["vllm"].pins == {"max_running_requests": 8}
     assert found.command_of(found.candidates.items[0]).argv[-4:] == ("--of-tomorrow", "3", "--max-num-seqs", "8")
 
 
