@@ -393,7 +393,8 @@ class Sheet:
 
     def seconds(self, position: int) -> list[float]:
         """The scores of the second goal."""
-        scores = (objective.second(self.spec, launch) for launch in self.measured(position))
+        values = (objective.second_value(self.spec, launch) for launch in self.measured(position))
+        scores = (objective.score_of(self.spec.goals[-1], value) for value in values)
         return [score for score in scores if score is not None]
 
     def matrix(self) -> list[MatrixRow]:

@@ -125,7 +125,7 @@ def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
         contributions=[],
         excluded=[],
         trials=len({launch.trial.configuration.fingerprint for launch in launches}),
-        duration_s=sum(sum(launch.result.times_s.values()) for launch in launches),
+        duration_s=sum(launch.result.seconds for launch in launches),
     )
 
 
@@ -270,7 +270,7 @@ def study_cost(
     """
     # A launch for which no GPUs were reserved had all of the study's.
     gpus = (min(spec.gpus, len(launch.result.gpu_ids)) or spec.gpus for launch in launches)
-    gpu_hours = sum(n * timeline.seconds(launch) for n, launch in zip(gpus, launches, strict=True)) / 3600
+    gpu_hours = sum(n * launch.result.seconds for n, launch in zip(gpus, launches, strict=True)) / 3600
     if not gpu_hours:
         return None
     gain = _gain(spec, gain_percent, workloads) if verdict is Verdict.BETTER else 0.0

@@ -164,7 +164,7 @@ def _launches(study: Study, executor: Executor, progress: Progress, gate: Gate) 
     for launch in executor.launches(ask):
         before, together = study.launches, not study.one_at_a_time
         try:
-            launch = gate.judged(launch, before)
+            launch = gate.judged(launch, before) if launch.result.answers else launch
         finally:
             # A finished launch is kept although its answers cannot be judged.
             study.tell(launch)

@@ -12,6 +12,7 @@ import re
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from datetime import datetime
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
@@ -398,6 +399,24 @@ class TrialResult(Evidenced):
     kv_cache_tokens: int | None = None
     longest_request_tokens: int | None = None
     odds_of_starting: float | None = None
+
+    @property
+    def seconds(self) -> float:
+        """Return how long it took, all its phases."""
+        return sum(self.times_s.values())
+
+    @property
+    def began_s(self) -> float | None:
+        """Return when it began by the clock of its node, seconds since the epoch; None where that is not told."""
+        try:
+            return datetime.fromisoformat(self.started_at).timestamp()
+        except ValueError:
+            return None
+
+    @property
+    def broke(self) -> bool:
+        """Tell whether the configuration itself failed (a port in use or a lost node is not its fault)."""
+        return self.state is State.FAILED and (self.failure is None or self.failure.blames_the_configuration)
 
     @property
     def answers_checked(self) -> bool:

@@ -76,7 +76,7 @@ def test_what_is_no_measurement_says_nothing(number: object) -> None:
     assert objective.value(row, "p99_ttft_ms", "chat") is None
     assert objective.score(asked, row) is None
     assert objective.achieved(asked, row) is None
-    assert objective.second(asked, row) is None
+    assert objective.second_value(asked, row) is None
     assert objective.violations(asked, row) == {}
 
 

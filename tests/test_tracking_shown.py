@@ -16,7 +16,7 @@ import pytest
 from autotune.metrics.formulas import Slo
 from autotune.metrics.records import LATENCIES, STATISTICS
 from autotune.outputs.tracking import Tracker
-from autotune.outputs.tracking.content import curve_points, experiment_name, launch_metrics
+from autotune.outputs.tracking.content import experiment_name, launch_points
 from autotune.study.recommendation import CurvePoint, Curves
 from autotune.study.tracking_uri import database_uri
 from autotune.trial import Role
@@ -74,13 +74,12 @@ def test_a_run_has_the_metrics_that_matter_and_those_that_were_asked_about() -> 
     many = {f"{statistic}_{latency}_ms": 1.0 for statistic in STATISTICS for latency in LATENCIES}
     values = {**small_study.metrics(5000.0), **many, "curve": [{"request_rate": 0.25, **small_study.metrics(40.0)}]}
     launch = small_study.launch(0, Role.BASELINE, small_study.BASELINE, {"sharegpt": values, "long": values})
-    logged = launch_metrics(spec, launch)
+    points = launch_points(spec, launch, None, start_ms=0)
+    logged = {point.name for point in points if point.step == 0}
     assert len(logged) < 35
-    assert {"objective", "sharegpt.p95_ttft_ms", "long.p95_ttft_ms", "sharegpt.mean_itl_ms", "time_s.load"} <= set(
-        logged
-    )
-    assert not {"sharegpt.std_ttft_ms", "sharegpt.client_bound", "long.mean_itl_ms"} & set(logged)
-    assert {point.step for point in curve_points(spec, launch)} == {15}, "requests per minute"
+    assert {"objective", "sharegpt.p95_ttft_ms", "long.p95_ttft_ms", "sharegpt.mean_itl_ms", "time_s.load"} <= logged
+    assert not {"sharegpt.std_ttft_ms", "sharegpt.client_bound", "long.mean_itl_ms"} & logged
+    assert {point.step for point in points} == {0, 15}, "requests per minute"
 
 
 def test_the_recommendation_is_fetched_by_name_as_the_documents_say(tracker: Tracker) -> None:

@@ -524,14 +524,13 @@ class Gate:
     baseline: str
 
     def judged(self, launch: Launch, launches: Sequence[Launch]) -> Launch:
-        """The launch with what the check came to, and as failed where its answers are worse than the baseline's.
+        """Return a launch with what the check came to, and as failed where its answers are worse than the baseline's.
 
         Args:
+            launch: its answers were kept; what is replayed was judged when it was recorded.
             launches: finished before.
         """
-        result = launch.result
-        # What is replayed was judged when it was recorded.
-        check = check_of_study(self.spec) if result.answers else None
+        result, check = launch.result, check_of_study(self.spec)
         if check is None:
             return launch
         evidence = dict(result.answers)

@@ -31,7 +31,7 @@ import numpy as np
 from autotune.engines import Engine
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.judge import LOOKS
-from autotune.loadgen.loads import Load, check_free, loads_of
+from autotune.loadgen.loads import check_free
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, Watch, silent
 from autotune.space.cards import HardwareCard
@@ -166,10 +166,6 @@ class Backend(ABC):
             folder: the study's, for what launches leave behind.
             notify: called when a launch is tried again, and with its stages.
         """
-
-    def loads(self, spec: StudySpec, trial: Trial, library: Library) -> list[Load]:
-        """Return what a launch measures in turn, as it is measured here."""
-        return loads_of(spec, trial, library, self.looks, self.confirms)
 
     # The question: from options to a specification.
 

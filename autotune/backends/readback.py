@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +46,16 @@ class ReportedSettings:
     settings: Mapping[str, Any]
 
 
-def read_back(server: Server, engine: Engine, trial: Trial, context: Context, folder: Path) -> Resolved | None:
+def read_back(
+    server: Server, engine: Engine, trial: Trial, context: Context, folder: Path
+) -> tuple[Resolved | None, dict[str, Any]]:
     """Ask a ready server for its resolved arguments; compare and keep them, see `compare_reported`.
 
-    Of the sources of one name the first counts that reports something.
+    Of the sources of one name the first counts that reports something. Also returns the fields of a result about the
+    requests that the server takes, by its log and its context.
     """
     documents: dict[str, Any] = {}
-    log = ""
+    log = read_head(server.log, server.log_offset) if server.log is not None else ""
     reported: dict[str, ReportedSettings] = {}
     with ServerClient(Target.parse(server.url, server.api_key), ANSWER_S) as client:
         for source in engine.card.resolved:
@@ -63,23 +66,15 @@ def read_back(server: Server, engine: Engine, trial: Trial, context: Context, fo
                     documents[source.path] = client.get_json(source.path)
                 answer = of_answer(source, documents[source.path])
             else:
-                log = log or (read_head(server.log, server.log_offset) if server.log is not None else "")
                 answer = of_log(source, log)
             if answer is not None and answer.settings:
                 reported[source.name] = answer
-    return compare_reported(engine, trial, context, list(reported.values()), folder, server.secrets)
-
-
-def read_served(
-    server: Server, card: EngineCard, trial: Trial, context: Context, resolved: Resolved | None
-) -> dict[str, Any]:
-    """The fields of a result about the requests that a ready server takes, by its log and its context."""
-    log = read_head(server.log, server.log_offset) if server.log is not None else ""
-    tokens = kv_cache_tokens(card, log, trial.engine_version)
+    resolved = compare_reported(engine, trial, context, list(reported.values()), folder, server.secrets)
+    tokens = kv_cache_tokens(engine.card, log, trial.engine_version)
     differs = resolved.differs if resolved is not None else {}
     ran = trial.configuration.with_knobs(**{name: got for name, (_, got) in differs.items()})
     longest = None if tokens is None else min(tokens, admitted(ran, context))
-    return {"kv_cache_tokens": tokens, "longest_request_tokens": longest, "odds_of_starting": 1.0}
+    return resolved, {"kv_cache_tokens": tokens, "longest_request_tokens": longest, "odds_of_starting": 1.0}
 
 
 def kv_cache_tokens(card: EngineCard, log: str, version: str) -> int | None:
@@ -108,9 +103,8 @@ def compare_reported(
     if not sources or not asked.knobs.keys() >= engine.card.knobs.keys():
         return None
     told, ran = parse_reported(engine, asked, context, {source.name: source.settings for source in sources})
-    comparison = compare(engine, asked, context, trial.command, ran)
     origin = " and ".join(dict.fromkeys(source.origin for source in sources))
-    resolved = Resolved(comparison.fingerprint, comparison.differs, origin, comparison.notes)
+    resolved = replace(compare(engine, asked, context, trial.command, ran), source=origin)
     # A server of somebody else's knows nothing of the command.
     all_secrets = {*secrets, *redact.secrets_in(trial.command.argv, trial.command.env)}
     document = {

@@ -16,10 +16,11 @@ from typing import ClassVar
 from autotune.accuracy.asking import NoAnswers
 from autotune.accuracy.check import check_of_study, timed
 from autotune.backends import PHASES, Backend, backend_of
-from autotune.backends.readback import read_back, read_served
+from autotune.backends.readback import read_back
 from autotune.engines import Engine, engine
 from autotune.errors import BadInput, CannotGoOn, ClientFailed
 from autotune.loadgen.client.target import Target
+from autotune.loadgen.loads import loads_of
 from autotune.loadgen.measuring import send
 from autotune.loadgen.prefix_cache import PrefixCache
 from autotune.loadgen.request_file import requests_path, write_requests
@@ -152,8 +153,7 @@ class Launched:
                 spec = self.spec
                 longest = max(load_workload(name, self.library).longest_request for name in spec.workloads)
                 context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
-                resolved = None if failure else read_back(server, kind, trial, context, folder)
-                served = {} if failure else read_served(server, kind.card, trial, context, resolved)
+                resolved, served = (None, {}) if failure else read_back(server, kind, trial, context, folder)
             result = self._failed(failure) if failure else self._load(server, trial, kind.card, folder, times_s)
             self.notify(Stage(trial.number, "stopping"))
             with measured(times_s, "stop"):
@@ -175,7 +175,7 @@ class Launched:
         A rung that was not measured as it should be says so in its row, and spoils nothing else.
         """
         metrics: dict[str, Metrics] = {}
-        loads = self.backend.loads(self.spec, trial, self.library)
+        loads = loads_of(self.spec, trial, self.library, self.backend.looks, self.backend.confirms)
         for load in loads:
             self.notify(Stage(trial.number, f"loaded with {load.workload.name}"))
             with measured(times_s, "load"), ServerClient(Target.parse(server.url, server.api_key)) as client:

@@ -17,7 +17,7 @@ from autotune.backends import PHASES, Backend, backend_of, missing_files, noise_
 from autotune.engines import Engine, engine
 from autotune.engines.report_back import compare
 from autotune.loadgen.capacity.search import Probe, beside
-from autotune.loadgen.loads import Load
+from autotune.loadgen.loads import Load, loads_of
 from autotune.metrics.formulas import Slo
 from autotune.metrics.table import scaled
 from autotune.notify import Watch, silent
@@ -25,7 +25,7 @@ from autotune.simulator.node import SimulatedOutcome
 from autotune.simulator.node.calibration import calibration_of
 from autotune.simulator.node.memory import plan_memory
 from autotune.simulator.node.server import SimulatedServer
-from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
+from autotune.simulator.resolve_command import ResolvedCommand, resolve_for
 from autotune.space.context import Context
 from autotune.space.library import LOCAL, Library
 from autotune.study.options import RunOptions, VerifyOptions
@@ -80,10 +80,11 @@ class Simulated:
     def __call__(self, trial: Trial) -> TrialResult:
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         spec = self.spec
-        loads = backend_of(spec).loads(spec, trial, self.library)
+        backend, kind = backend_of(spec), engine(trial.configuration.engine, self.library)
+        loads = loads_of(spec, trial, self.library, backend.looks, backend.confirms)
         longest = max(load.workload.longest_request for load in loads)
         context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
-        resolved = resolve_command(trial.command, self.library, context, trial.engine_version)
+        resolved = resolve_for(kind, trial.command, context, calibration_of(self.library))
         factor = noise_factor(spec.noise, spec.seed, trial)
         metrics: dict[str, Metrics] = {}
         times_s = dict.fromkeys(PHASES, 0.0)
@@ -95,6 +96,11 @@ class Simulated:
                 break
             times_s["load"] += load_s
             load.add(metrics, came.metrics)
+        ran: Resolved | None = None
+        if failure is None:
+            # Arguments that are passed through may make it run another configuration.
+            ran = compare(kind, trial.configuration, context, trial.command, resolved.effective)
+            ran = replace(ran, source="the simulated engine")
         return TrialResult(
             state=State.FAILED if failure else State.COMPLETE,
             evidence=self.evidence,
@@ -104,15 +110,9 @@ class Simulated:
             gpus=spec.gpus,
             node=f"simulated-{spec.hardware.name}",
             started_at=started_at,
-            resolved=None if failure else self._resolved(trial, resolved),
+            resolved=ran,
             **({} if failure else _served(resolved)),
         )
-
-    def _resolved(self, trial: Trial, resolved: ResolvedCommand) -> Resolved:
-        """Compare the simulated engine's configuration with the trial's; passed-through arguments may differ."""
-        kind = engine(trial.configuration.engine, self.library)
-        comparison = compare(kind, trial.configuration, resolved.context, trial.command, resolved.effective)
-        return Resolved(comparison.fingerprint, comparison.differs, "the simulated engine", comparison.notes)
 
 
 def _served(resolved: ResolvedCommand) -> dict[str, Any]:

@@ -262,7 +262,7 @@ class Progress:
         trial, result, launches = launch.trial, launch.result, [*before, launch]
         tried = described(self._history(before), trial.configuration)
         parts = [f"{trial.role.value:<8}", f"{trial.configuration.engine:<12}", tried, *self._outcome(launch, launches)]
-        parts.append(text.seconds(sum(result.times_s.values())))
+        parts.append(text.seconds(result.seconds))
         parts += [f"on {result.node}"] if result.gpu_ids or not is_local(self._spec.executor) else []
         parts.append(self._best_line(launches))
         if not self._backend.virtual:
@@ -329,7 +329,7 @@ class Progress:
     def _left_s(self, launches: Sequence[Launch]) -> float | None:
         """Return the time of the rest of the budget, by the mean of the launches that ran, on as many nodes."""
         done = len(launches)
-        took = [sum(one.result.times_s.values()) for one in launches if one.result.metrics]
+        took = [one.result.seconds for one in launches if one.result.metrics]
         together = 1 if self._history(launches).one_at_a_time else at_once({one.result.node for one in launches})
         each_s = fmean(took) / together if took else 0.0
         if self._backend.virtual:

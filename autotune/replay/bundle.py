@@ -98,7 +98,7 @@ class Bundle:
 
     def launches_for(self, spec: StudySpec) -> tuple[Launch, ...]:
         """Return the launches that a replay's budget has room for; hours count where they are not the bundle's own."""
-        ends_s = accumulate(sum(launch.result.times_s.values()) for launch in self.launches)
+        ends_s = accumulate(launch.result.seconds for launch in self.launches)
         limit_s = float("inf") if spec.hours in (None, self.spec.hours) else 3600 * (spec.hours or 0.0)
         fitting = sum(end_s <= limit_s for end_s in ends_s)
         return self.launches[: min(spec.launches, fitting)]

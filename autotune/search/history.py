@@ -379,32 +379,33 @@ def _entry_of(
     spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Mapping[int, int], began_s: float = 0.0
 ) -> Entry:
     """Return what a finished launch says; ``joined`` is position to that of its equivalent."""
-    position, failure = candidates.position(launch.trial.configuration.fingerprint), launch.result.failure
+    trial, result = launch.trial, launch.result
+    position = candidates.position(trial.configuration.fingerprint)
+    longest, odds = result.longest_request_tokens, result.odds_of_starting
+    failure = result.failure if result.broke else None
+    # What is computed fails again in the same way.
+    by_chance = _MAY_PASS if result.evidence is not Evidence.SIMULATED else ()
+    short = longest is not None and longest < (spec.min_context or 0)
     return Entry(
-        number=launch.trial.number,
-        role=launch.trial.role,
+        number=trial.number,
+        role=trial.role,
         position=joined.get(position, position),
         score=objective.score(spec, launch),
-        second=objective.second(spec, launch),
+        second=objective.score_of(spec.goals[-1], objective.second_value(spec, launch)),
         violations=objective.violations(spec.strict, launch),
-        broke=objective.broke(launch),
-        out_of_memory=objective.broke(launch) and failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY,
-        may_pass=objective.broke(launch) and failure is not None and failure.kind in _MAY_PASS and _is_real(launch),
-        cause=_cause(failure) if objective.broke(launch) and failure is not None else "",
+        broke=result.broke,
+        out_of_memory=failure is not None and failure.kind is FailureKind.OUT_OF_MEMORY,
+        may_pass=failure is not None and failure.kind in by_chance,
+        cause=_cause(failure) if failure is not None else "",
         too_slow=objective.too_slow(spec, launch),
-        seconds=timeline.seconds(launch),
+        seconds=result.seconds,
         began_s=began_s,
-        node=launch.result.node or launch.trial.node,
-        longest=launch.result.longest_request_tokens,
-        unfit=_is_unfit(spec, launch),
-        answered=launch.result.answers_checked,
-        right=launch.result.answers_right,
+        node=result.node or trial.node,
+        longest=longest,
+        unfit=short or (odds is not None and odds < SURE_TO_START),
+        answered=result.answers_checked,
+        right=result.answers_right,
     )
-
-
-def _is_unfit(spec: StudySpec, launch: Launch) -> bool:
-    longest, odds = launch.result.longest_request_tokens, launch.result.odds_of_starting
-    return (longest is not None and longest < (spec.min_context or 0)) or (odds is not None and odds < SURE_TO_START)
 
 
 def _without_crashes(entries: Sequence[Entry], baseline: int) -> list[Entry]:
@@ -421,11 +422,6 @@ def _without_crashes(entries: Sequence[Entry], baseline: int) -> list[Entry]:
         if len(broke) <= most and all(e.may_pass for e in broke) and any(e.measured for e in mine):
             chance |= {e.number for e in broke}
     return [e.without_result() if e.number in chance else e for e in entries]
-
-
-def _is_real(launch: Launch) -> bool:
-    """Tell whether a server was launched, now or when it was recorded: what is computed fails again in the same way."""
-    return launch.result.evidence is not Evidence.SIMULATED
 
 
 def _cause(failure: Failure) -> str:

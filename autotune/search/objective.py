@@ -65,17 +65,16 @@ def score(spec: StudySpec, launch: Launch, workload: str | None = None) -> float
     shares = weights(spec) if workload is None else {workload: 1.0}
     total = []
     for name, share in shares.items():
-        part = _score(launch, spec.objective, name)
+        number = value(launch, spec.objective, name)
+        if spec.objective == GOODPUT and number == 0:
+            # That no request kept the limits is an answer, not a fault; half of one stands for it, to have a logarithm.
+            duration_s = value(launch, "duration", name)
+            number = 0.5 / duration_s if duration_s else None
+        part = score_of(spec.objective, number)
         if part is None:
             return None
         total.append(share * part)
     return math.fsum(total)
-
-
-def second(spec: StudySpec, launch: Launch) -> float | None:
-    """Return the score of the second goal, in the shape of `score`; None where there is none."""
-    number = second_value(spec, launch)
-    return None if number is None or spec.pareto is None else score_of(spec.pareto, number)
 
 
 def second_value(spec: StudySpec, launch: Launch) -> float | None:
@@ -98,16 +97,7 @@ def curve(launch: Launch, workload: str) -> dict[int, Metrics]:
     return {row["concurrency"]: row for row in rows if "concurrency" in row and counts(row)}
 
 
-def _score(launch: Launch, metric: str, workload: str) -> float | None:
-    number = value(launch, metric, workload)
-    if metric == GOODPUT and number == 0:
-        # That no request kept the limits is an answer, not a fault; half of one stands for it, to have a logarithm.
-        duration_s = value(launch, "duration", workload)
-        number = 0.5 / duration_s if duration_s else None
-    return None if number is None else score_of(metric, number)
-
-
-def score_of(metric: str, number: float) -> float | None:
+def score_of(metric: str, number: float | None) -> float | None:
     """Return the logarithm of a figure, turned so that more is better; None of what has none."""
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
         return None
@@ -179,9 +169,3 @@ def lightest_load(spec: StudySpec, launch: Launch) -> float | None:
     """Return the lightest load of a load search; None where there was none."""
     curve = launch.result.metrics.get(spec.workloads[0], {}).get(CURVE) if spec.load_key else None
     return float(curve[0][spec.load_key]) if curve else None
-
-
-def broke(launch: Launch) -> bool:
-    """Tell whether the configuration itself failed (a port in use or a lost node is not its fault)."""
-    failure = launch.result.failure
-    return launch.result.state is State.FAILED and (failure is None or failure.blames_the_configuration)

@@ -113,7 +113,7 @@ class Journal:
         if launch is None:
             self._study.add_trial(create_trial(state=TrialState.FAIL))
             return
-        state, value, constraints = _outcome(self._spec, launch)
+        state, value, constraints, second = _outcome(self._spec, launch)
         fingerprint = launch.trial.configuration.fingerprint
         self._begun[fingerprint] += 1
         params = self._encoding.params(self._candidates.position(fingerprint))
@@ -123,7 +123,7 @@ class Journal:
             params=params,
             distributions={name: CategoricalDistribution(self._encoding.values[name]) for name in params},
             constraints=constraints,
-            user_attrs={**_second(self._spec, launch), **_attributes(launch.trial)},
+            user_attrs={**second, **_attributes(launch.trial)},
         )
         self._study.add_trial(trial)
 
@@ -158,32 +158,28 @@ class Journal:
     def tell(self, launch: Launch) -> None:
         """Tell the outcome of a trial."""
         trial = self._asked.pop(launch.trial.number)
-        state, value, constraints = _outcome(self._spec, launch)
+        state, value, constraints, second = _outcome(self._spec, launch)
         for name, violation in constraints.items():
             trial.set_constraint(name, violation)
-        for name, number in _second(self._spec, launch).items():
+        for name, number in second.items():
             trial.set_user_attr(name, number)
         self._study.tell(trial, value, state)
 
 
-def _outcome(spec: StudySpec, launch: Launch) -> tuple[TrialState, float | None, dict[str, float]]:
-    """State, value and constraints.
+def _outcome(spec: StudySpec, launch: Launch) -> tuple[TrialState, float | None, dict[str, float], Mapping[str, float]]:
+    """Return state, value, constraints, and the second goal's metric, an attribute: Optuna has one objective here.
 
     A configuration that failed is PRUNED with a violated constraint: Optuna's samplers learn nothing from FAIL, which
     is what a measurement that says nothing of the configuration becomes.
     """
-    if objective.broke(launch):
-        return TrialState.PRUNED, None, {STARTS: 1.0}
+    number = objective.second_value(spec, launch)
+    second = {} if number is None else {spec.goals[-1]: number}
+    if launch.result.broke:
+        return TrialState.PRUNED, None, {STARTS: 1.0}, second
     number = objective.achieved(spec, launch)
     if number is None:
-        return TrialState.FAIL, None, {}
-    return TrialState.COMPLETE, number, objective.violations(spec, launch)
-
-
-def _second(spec: StudySpec, launch: Launch) -> Mapping[str, float]:
-    """Return the second goal's metric: Optuna's pruning and constraints want one objective, so it is an attribute."""
-    number = objective.second_value(spec, launch)
-    return {} if number is None else {spec.goals[-1]: number}
+        return TrialState.FAIL, None, {}, second
+    return TrialState.COMPLETE, number, objective.violations(spec, launch), second
 
 
 def _attributes(trial: Trial) -> Mapping[str, Any]:

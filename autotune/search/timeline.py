@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 
 from autotune.study.places import node_of_place
 from autotune.trial import Evidence, Launch
@@ -24,26 +23,15 @@ def start_times(launches: Iterable[Launch], several: bool = True) -> Mapping[int
     found: dict[int, float] = {}
     free: dict[tuple[str, str], float] = {}
     latest = 0.0
-    for launch in sorted(launches, key=lambda row: (_told_s(row), row.trial.number)):
+    # Virtual launches have no time of their own on the clock.
+    told_s = [(0.0 if row.result.evidence in _VIRTUAL else row.result.began_s or 0.0, row) for row in launches]
+    for began_s, launch in sorted(told_s, key=lambda told: (told[0], told[1].trial.number)):
         result = launch.result
         gpus = [(node_of_place(result.node), gpu) for gpu in result.gpu_ids or ("",)] if several else [("", "")]
-        latest = max(_told_s(launch) or latest, *(free.get(gpu, 0.0) for gpu in gpus))
+        latest = max(began_s or latest, *(free.get(gpu, 0.0) for gpu in gpus))
         found[launch.trial.number] = latest
-        free |= dict.fromkeys(gpus, latest + seconds(launch))
+        free |= dict.fromkeys(gpus, latest + result.seconds)
     return found
-
-
-def _told_s(launch: Launch) -> float:
-    """Return when it began by the clock of its node; 0 where that tells nothing."""
-    result = launch.result
-    if result.evidence in _VIRTUAL or not result.started_at:
-        return 0.0
-    return datetime.fromisoformat(result.started_at).timestamp()
-
-
-def seconds(launch: Launch) -> float:
-    """Return how long a launch took, all its phases."""
-    return sum(launch.result.times_s.values())
 
 
 def node_s(launches: Sequence[Launch]) -> float:
@@ -54,7 +42,7 @@ def node_s(launches: Sequence[Launch]) -> float:
     ran: dict[str, list[tuple[float, float]]] = {}
     for launch in launches:
         begin, node = begins[launch.trial.number], node_of_place(launch.result.node) if several else ""
-        ran.setdefault(node, []).append((begin, begin + seconds(launch)))
+        ran.setdefault(node, []).append((begin, begin + launch.result.seconds))
     return sum(map(covered_s, ran.values()))
 
 

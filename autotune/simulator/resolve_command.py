@@ -62,11 +62,12 @@ def resolve_command(
 ) -> ResolvedCommand:
     """Parse a command line as its engine does, in a version (None: the newest known); raises `BadInput` as it would."""
     kind = recognise(command.argv, library)
-    resolved = resolve_for(kind, command, replace(context, version=kind.version(version)))
-    return replace(resolved, calibration=calibration_of(library))
+    return resolve_for(kind, command, replace(context, version=kind.version(version)), calibration_of(library))
 
 
-def resolve_for(kind: Engine, command: Command, context: Context) -> ResolvedCommand:
+def resolve_for(
+    kind: Engine, command: Command, context: Context, calibration: Calibration | None = None
+) -> ResolvedCommand:
     """Resolve a command line of an engine that is recognised already, in a version that it knows."""
     card = kind.card
     raw = kind.knobs(kind.parse(command, context.version), context)
@@ -80,14 +81,14 @@ def resolve_for(kind: Engine, command: Command, context: Context) -> ResolvedCom
     # A division's remainder is kept as a fraction, for a rule to say what does not divide.
     divides = not (isinstance(width, float) and width > 0 and not width.is_integer())
     if refused is not None and divides:
-        return ResolvedCommand(card, context, raw, refused)
+        return ResolvedCommand(card, context, raw, refused, calibration=calibration)
     made, effects = normalised(card, raw, context)
     broken = [rule for rule in broken_rules(card, made, context) if rule.kind is not FailureKind.RULE]
     if broken:
         refused = as_failure(broken[0])
     elif refused is None and (reason := unsuited(card, context)) is not None:
         refused = Failure(FailureKind.UNSUPPORTED, reason, f"RuntimeError: {reason}")
-    return ResolvedCommand(card, context, made, refused, effects)
+    return ResolvedCommand(card, context, made, refused, effects, calibration)
 
 
 def model_of(command: Command, library: Library, version: str | None = None, model_id: str | None = None) -> ModelCard:

@@ -8,7 +8,6 @@ import re
 import shlex
 import time
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
 from typing import Any, NamedTuple
 
 from autotune import redact
@@ -62,19 +61,6 @@ def _figures(spec: StudySpec, metrics: Metrics | None, prefix: str, more: Sequen
     return _numbers({f"{prefix}{name}": (metrics or {}).get(name) for name in (*SHOWN, *more, *spec.asked.values())})
 
 
-def launch_metrics(spec: StudySpec, launch: Launch, baseline: Launch | None = None) -> dict[str, float]:
-    """Return a launch's telling numbers: the objective also as `OBJECTIVE`, and its gain over a baseline launch."""
-    metrics: dict[str, Any] = dict.fromkeys((OBJECTIVE, spec.objective), achieved(spec, launch))
-    mine, base = score(spec, launch), None if baseline is None else score(spec, baseline)
-    if mine is not None and base is not None:
-        metrics["gain_percent"] = 100 * math.expm1(mine - base)
-    for workload, values in launch.result.metrics.items():
-        more = shown_in("mlflow") if workload == spec.workloads[0] else ()
-        metrics |= _figures(spec, values, f"{workload}.", more)
-    metrics |= {name: getattr(launch.result, name) for name in SERVED}
-    return _numbers(metrics | {f"time_s.{phase}": seconds for phase, seconds in launch.result.times_s.items()})
-
-
 class Point(NamedTuple):
     """A metric's value at a step; the time is that of what was measured, so that it is the same when sent again."""
 
@@ -84,13 +70,27 @@ class Point(NamedTuple):
     at_ms: int
 
 
-def curve_points(spec: StudySpec, launch: Launch) -> list[Point]:
-    """Return figures of a launch at other loads; the step is the concurrency, else the requests per minute."""
-    workload, points = spec.workloads[0], list[Point]()
+def launch_points(spec: StudySpec, launch: Launch, baseline: Launch | None, start_ms: int) -> list[Point]:
+    """Return a launch's telling numbers: the objective also as `OBJECTIVE`, and its gain over a baseline launch.
+
+    Figures at other loads follow; their step is the concurrency, else the requests per minute.
+    """
+    metrics: dict[str, Any] = dict.fromkeys((OBJECTIVE, spec.objective), achieved(spec, launch))
+    mine, base = score(spec, launch), None if baseline is None else score(spec, baseline)
+    if mine is not None and base is not None:
+        metrics["gain_percent"] = 100 * math.expm1(mine - base)
+    for workload, values in launch.result.metrics.items():
+        more = shown_in("mlflow") if workload == spec.workloads[0] else ()
+        metrics |= _figures(spec, values, f"{workload}.", more)
+    metrics |= {name: getattr(launch.result, name) for name in SERVED}
+    metrics |= {f"time_s.{phase}": seconds for phase, seconds in launch.result.times_s.items()}
+    # The time stamp is the launch's own, so that writing a metric again does not add a second point.
+    points = [Point(name, value, 0, start_ms) for name, value in _numbers(metrics).items()]
+    workload, ends = spec.workloads[0], span_ms(launch)[1]
     for row in filter(counts, launch.result.metrics.get(workload, {}).get(CURVE) or ()):
         load = row["concurrency"] if "concurrency" in row else 60 * row["request_rate"]
         figures = _figures(spec, row, f"{workload}.curve.", (PER_USER,))
-        points += [Point(name, value, round(load), ended_ms(launch)) for name, value in figures.items()]
+        points += [Point(name, value, round(load), ends) for name, value in figures.items()]
     return points
 
 
@@ -100,7 +100,7 @@ def progress_points(spec: StudySpec, launches: Iterable[Launch]) -> list[Point]:
     values = [(number, achieved(spec, launch)) for number, launch in by_number.items()]
     rows = [("launch_objective", number, value) for number, value in values if value is not None]
     rows += [("best_so_far", number, value) for number, value in best_so_far(spec, by_number.values())]
-    return [Point(name, value, number, ended_ms(by_number[number])) for name, number, value in rows]
+    return [Point(name, value, number, span_ms(by_number[number])[1]) for name, number, value in rows]
 
 
 def launch_tags(spec: StudySpec, launch: Launch) -> dict[str, str]:
@@ -221,16 +221,11 @@ def outcome_tags(outcome: Recommendation) -> dict[str, str]:
     return {**tags, **chosen, "command": command[:TEXT_LENGTH]}
 
 
-def started_ms(launch: Launch) -> int:
-    try:
-        return int(datetime.fromisoformat(launch.result.started_at).timestamp() * 1000)
-    except ValueError:
-        return int(time.time() * 1000)
-
-
-def ended_ms(launch: Launch) -> int:
-    """Return the end by the phases' seconds; virtual ones make runs overlap, each as long as it would have been."""
-    return started_ms(launch) + int(sum(launch.result.times_s.values()) * 1000)
+def span_ms(launch: Launch) -> tuple[int, int]:
+    """Return start and end, the end by the phases' seconds: virtual ones make runs overlap, each as long as it was."""
+    began_s = launch.result.began_s
+    start = int((time.time() if began_s is None else began_s) * 1000)
+    return start, start + int(launch.result.seconds * 1000)
 
 
 def view_of(spec: StudySpec, experiment_id: str) -> tuple[str, str]:

@@ -142,25 +142,22 @@ class StudyRuns:
         if child is not None and child.info.status != "RUNNING":
             return
         trial, result = launch.trial, launch.result
+        start, end = content.span_ms(launch)
         if child is None:
             tags = content.launch_tags(self._spec, launch)
             tags |= {_PARENT: self._parent.info.run_id, "study_id": self._study_id}
             name = f"{trial.number:04d} {trial.role.value} {trial.configuration.engine}"
-            start = content.started_ms(launch)
             child = self._client.create_run(self._experiment, start_time=start, tags=tags, run_name=name)
         run_id = child.info.run_id
         knobs = {"engine": trial.configuration.engine, **trial.configuration.knobs}
-        # The time stamp is the launch's own, so that writing a metric again does not add a second point.
-        figures = content.launch_metrics(self._spec, launch, baseline)
-        points = [content.Point(name, value, 0, child.info.start_time) for name, value in figures.items()]
-        self._log_batch(run_id, [*points, *content.curve_points(self._spec, launch)], knobs)
+        self._log_batch(run_id, content.launch_points(self._spec, launch, baseline, child.info.start_time), knobs)
         log = self._folder / "trials" / f"{trial.number:04d}" / "server.log"
         if log.is_file():
             secrets = redact.secrets_in(trial.command.argv, trial.command.env)
             text = read_ends(log, _LOG_END_BYTES).decode(errors="replace")
             self._log_text(run_id, redact.text(text, secrets), "server.log")
         status = "FINISHED" if result.state is State.COMPLETE else "FAILED"
-        self._client.set_terminated(run_id, status, end_time=content.ended_ms(launch))
+        self._client.set_terminated(run_id, status, end_time=end)
         self._children[trial.number] = self._client.get_run(run_id)
         self._tag(self._parent, {"evidence": result.label.lower()})
 
