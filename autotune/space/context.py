@@ -26,6 +26,8 @@ class Context:
     Attributes:
         gpus: GPUs that the study uses, at most the node's.
         longest_request: input + output tokens of the longest request of the workloads; 0 = unknown.
+        concurrency: most requests in flight; infinite = unknown, or sent whatever the server does.
+        tokens_in_flight: their tokens, prompts and answers, in the mean; infinite = unknown.
         version: the engine's version.
         lacking: Python modules that the engine's installation was asked for and does not have.
     """
@@ -36,16 +38,14 @@ class Context:
     version: str
     longest_request: int = 0
     lacking: tuple[str, ...] = ()
+    concurrency: float = math.inf
+    tokens_in_flight: float = math.inf
 
     def scope(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the names that an expression sees: the knobs and ``model, hardware, gpus, workload``."""
-        return {
-            **knobs,
-            "model": self.model,
-            "hardware": self.hardware,
-            "gpus": self.gpus,
-            "workload": Namespace({"longest_request": self.longest_request}),
-        }
+        load = {name: getattr(self, name) for name in ("longest_request", "concurrency", "tokens_in_flight")}
+        fixed = {"model": self.model, "hardware": self.hardware, "gpus": self.gpus}
+        return {**knobs, **fixed, "workload": Namespace(load)}
 
 
 def default_of(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:

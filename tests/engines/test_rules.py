@@ -23,6 +23,7 @@ NEW, OLD = "0.5.23", "0.5.6"
 
 SGLANG_OF = "python3 -m sglang.launch_server --model-path {} --tp-size 8"
 GPT_OSS = "openai/gpt-oss-120b"
+GLM = "zai-org/GLM-5.2-FP8"
 # 192 columns of an expert for each of 8 ranks: one block of 128 and a half.
 QWEN3 = "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8"
 BLOCKS = "expert-shards-split-blocks"
@@ -34,7 +35,17 @@ FAILS = [
     (f"{VLLM} --attention-backend TRITON_MLA", "0.13", V32, "h200", "sparse-model-dense-backend"),
     (f"{VLLM_R1} --attention-backend FLASHMLA_SPARSE", "0.32.0", R1, "h200", "dense-model-sparse-backend"),
     (f"{VLLM} -dcp 8", "0.13", V32, "h200", "sparse-decode-context-parallel"),
+    (f"{VLLM} -dcp 4", "0.28.0", V32, "h200", "sparse-decode-context-parallel"),
     (f"{VLLM} -dcp 8", "0.32.0", V32, "h200", "sparse-decode-context-parallel-bf16"),
+    (f"{VLLM} -dcp 8 --kv-cache-dtype fp8_ds_mla", "0.33.0", V32, "h200", "sparse-decode-context-parallel-heads"),
+    (
+        f"vllm serve {V32} -tp 4 -dp 2 -dcp 2 --kv-cache-dtype fp8",
+        "0.33.0",
+        V32,
+        "h200",
+        "sparse-decode-context-parallel-heads",
+    ),
+    (f"vllm serve {QWEN3} -tp 8 -dcp 4", "0.33.0", QWEN3, "h200", "grouped-query-decode-context-parallel"),
     (f"{VLLM} --kv-cache-dtype fp8_e5m2", "0.32.0", V32, "h200", "sparse-kv-dtype"),
     (f"{VLLM_R1} --kv-cache-dtype fp7", "0.33.0", R1, "h200", "unknown-cache-dtype"),
     (f"{VLLM_R1} --kv-cache-dtype fp8_ds_mla", "0.32.0", R1, "h200", "dense-kv-layout"),
@@ -76,7 +87,9 @@ FAILS = [
 RUNS = [
     (VLLM, "0.32.0", V32, "h200"),
     (f"{VLLM} --kv-cache-dtype fp8", "0.32.0", V32, "h200"),
-    (f"{VLLM} -dcp 8 --kv-cache-dtype fp8_ds_mla", "0.32.0", V32, "h200"),
+    (f"{VLLM} -dcp 4 --kv-cache-dtype fp8_ds_mla", "0.29.0", V32, "h200"),
+    (f"vllm serve {GLM} -tp 8 -dcp 8 --kv-cache-dtype fp8_ds_mla", "0.33.0", GLM, "h200"),
+    (f"vllm serve {QWEN3} -tp 8 -ep -dcp 2", "0.33.0", QWEN3, "h200"),
     (f"VLLM_ATTENTION_BACKEND=CUTLASS_MLA {VLLM}", "0.32.0", V32, "h200"),
     (f"VLLM_ROCM_USE_AITER=1 {VLLM_R1}", "0.32.0", R1, "mi300x"),
     (VLLM_R1, "0.11", R1, "mi300x"),
@@ -121,6 +134,17 @@ def made(command: str, version: str, model: str = V32) -> dict[str, object]:
 
 
 EQUIVALENTS = [
+    (f"{VLLM} --performance-mode throughput", f"{VLLM} --max-num-seqs 2048 --max-num-batched-tokens 16384", "0.33.0"),
+    (
+        f"{VLLM} --performance-mode throughput --max-num-seqs 512",
+        f"{VLLM} --max-num-seqs 512 --max-num-batched-tokens 16384",
+        "0.17.0",
+    ),
+    (
+        "vllm serve Qwen/Qwen3-8B --performance-mode throughput --max-num-seqs 1024",
+        "vllm serve Qwen/Qwen3-8B --max-num-batched-tokens 16384",
+        "0.32.0",
+    ),
     (f"{SGLANG} --enable-dp-attention", SGLANG, NEW),
     (f"{SGLANG} --dp-size 1 --enable-dp-attention --enable-dp-lm-head", SGLANG, OLD),
     (f"{SGLANG} --enable-dp-lm-head", SGLANG, NEW),

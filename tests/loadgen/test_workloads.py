@@ -1,6 +1,7 @@
 """Names, forms, drawn lengths and bad input of workloads."""
 
 import json
+import math
 from pathlib import Path
 
 import numpy as np
@@ -59,6 +60,27 @@ def test_random_form():
     assert workload.longest_request == 4200
     assert workload.points[0].prompts == 500
     assert load_workload("random:10:20").points[0].prompts == 1000
+
+
+@pytest.mark.parametrize(
+    ("name", "concurrency", "tokens"),
+    [
+        ("random:4000:200:500", 500, 500 * 4200),
+        ("sharegpt-c4", 4, 4 * 420),
+        ("sweep", 128, 128 * 4000),
+        ("output-sweep", 128, 128 * 9600),
+        ("offline", 1024, 1024 * 6400),
+    ],
+)
+def test_what_is_in_flight_is_that_of_the_load_with_most(name: str, concurrency: int, tokens: float) -> None:
+    workload = load_workload(name)
+    assert workload.concurrency == concurrency
+    assert workload.tokens_in_flight == pytest.approx(tokens, rel=0.05)
+
+
+def test_of_requests_that_are_sent_at_their_times_nobody_knows_how_many_are_in_flight() -> None:
+    workload = load_workload("sharegpt").with_arrival(Arrival(kind="poisson", request_rate=1))
+    assert workload.concurrency == workload.tokens_in_flight == math.inf
 
 
 def test_jsonl_form_takes_counts_text_ids_or_messages(tmp_path: Path):

@@ -121,6 +121,22 @@ class Workload(Part):
         return max(point.lengths.longest for point in self.points)
 
     @property
+    def concurrency(self) -> float:
+        """Most requests in flight; infinite where requests are sent whatever the server does."""
+        return max(self._in_flight(point) for point in self.points)
+
+    @property
+    def tokens_in_flight(self) -> float:
+        """Tokens of the requests in flight, prompts and answers, in the mean; of the load point with most."""
+        drawn = [self.draw(position, 0) for position in range(len(self.points))]
+        means = [float((one.input_tokens + one.output_tokens).mean()) for one in drawn]
+        return max(self._in_flight(point) * mean for point, mean in zip(self.points, means, strict=True))
+
+    @staticmethod
+    def _in_flight(point: LoadPoint) -> float:
+        return math.inf if point.arrival.open_loop else min(point.arrival.concurrency or point.prompts, point.prompts)
+
+    @property
     def has_text(self) -> bool:
         """True if its prompts are a file's text, so that somebody must count its tokens."""
         return any(isinstance(point.lengths, _TEXTS) for point in self.points)

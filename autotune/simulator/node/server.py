@@ -163,8 +163,9 @@ class SimulatedServer:
 
     @cached_property
     def block_tokens(self) -> int:
-        """Return the tokens per block of the KV pool: a sequence occupies whole ones."""
-        return self._count("block_size", 0) or self._count("tokens_per_block", 0) or self.coefficients.block_tokens
+        """Return the tokens per block of the KV pool, of which each rank that shares a context keeps its part."""
+        given = self._count("block_size", 0) or self._count("tokens_per_block", 0)
+        return (given or self.coefficients.block_tokens) * self.context_parallel
 
     @cached_property
     def reserve_share(self) -> float:

@@ -26,6 +26,7 @@ from autotune.space.architecture import (
     rank_layers,
 )
 
+_CANDIDATE_BYTES = 8
 Seconds = float | Floats
 """Value of one prediction, or of several draws of the figures, shape (draws,)."""
 
@@ -89,7 +90,10 @@ class StepTime:
         self._kv_bandwidth = server.bandwidth * c.kv_share
         local_heads = a.heads / tp
         self._dense_heads = local_heads
-        self._heads = max(local_heads, c.sparse_head_tile) if a.indexer else local_heads
+        # Ranks that share a context gather each other's queries. Dense kernels read a rank's own entries; sparse ones
+        # run over all chosen ones and mask those of other ranks.
+        shared = server.context_parallel
+        self._heads = max(local_heads * shared, c.sparse_head_tile) if a.indexer else local_heads
         latent = a.kv_lora_rank > 0
         # Absorbed latent attention multiplies by the cached width; prefill without absorption by the heads' own.
         self._decode_width = 2 * a.kv_lora_rank + a.qk_rope_head_dim if latent else 2 * a.head_dim
@@ -98,9 +102,9 @@ class StepTime:
         self._dense_flops = bf16 * c.attention_share
         sparse = hw.bf16_tflops * 1e12 * c.sparse_attention_share
         self._attention_flops = sparse if a.indexer else self._dense_flops
-        self._indexer_flops = hw.fp8_tflops * 1e12 * c.indexer_share
+        self._indexer_flops = hw.fp8_tflops * 1e12 * c.indexer_share * shared
         self._indexer_layers = indexer_layers(a)
-        self._indexer_keys = indexer_bytes_per_token_layer(a)
+        self._indexer_keys = indexer_bytes_per_token_layer(a) / shared
         self._cut_layers = 1.0 if a.indexer else a.sliding_layers / a.layers
         self._state_bytes = 2 * linear_state_bytes(a) / min(tp, max(1, a.linear_value_heads))
         self._linear_flops = bf16 * c.linear_share
@@ -152,6 +156,7 @@ class StepTime:
         tokens, fullest = sum(computed), max(computed)
         device = rank + self._experts_seconds(tokens * part) + fullest * part * self._passed_bytes / self._bandwidth
         device = device + self._latency + self._communication_seconds(fullest * part, tokens * part)
+        device = device + self._context_seconds(batches, fullest) * part
         sequences = max(b.sequences for b in batches)
         host = c.step_ms * 1e-3 + sequences * c.sequence_us * 1e-6
         if self._decode_tokens > 1 and sequences:
@@ -185,8 +190,7 @@ class StepTime:
         layers, queries, indexer, cut = self._attending, self._decode_tokens, self._a.indexer, self._cut_layers
         keys = self._indexer_keys
         attended, entries = (cut * part + (1.0 - cut) * b.context for part in (b.attended, b.entries))
-        traffic = attended * (self._kv_layer - keys / self._server.context_parallel) * self._layers / self._kv_bandwidth
-        # Ranks that share a context gather each other's queries: fewer entries each, as many times more heads.
+        traffic = attended * (self._kv_layer - keys) * self._layers / self._kv_bandwidth
         flops = 2 * queries * entries * self._heads * self._decode_width * layers
         seconds = longer(traffic, flops / self._attention_flops)
         if indexer:
@@ -233,6 +237,26 @@ class StepTime:
         traffic = touched * self._expert_elements * a.weight_bytes / (self._bandwidth * self._c.moe_read_share)
         arithmetic = 2 * padded * self._expert_elements / self._moe_flops
         return (longer(traffic, arithmetic) + rows * self._row_bytes / self._bandwidth) * self._expert_layers
+
+    def _context_seconds(self, batches: Sequence[RankBatch], computed: float) -> Seconds:
+        """Exchange what ranks that share a context need of each other, of `computed` tokens on the fullest replica.
+
+        Per layer they gather queries and sums of the softmax, and reduce and scatter outputs (vLLM 0.33:
+        v1/attention/ops/dcp.py cp_lse_ag_out_rs). Indexers gather each rank's best positions with their scores, 8 bytes
+        each (model_executor/layers/sparse_attn_indexer.py _merge_dcp_topk_global). Sparse attention does so for prompts
+        too; dense attention of prompts gathers the context before a chunk, which is left out.
+        """
+        a, others = self._a, self._server.context_parallel - 1
+        if not others:
+            return 0.0
+        tokens = computed if a.indexer else max(b.sequences for b in batches) * self._decode_tokens
+        latency = self._c.collective_us * 1e-6 * ((others + 1) / 8) ** 0.5
+        moved = tokens * others * self._dense_heads * self._decode_width * BF16
+        seconds: Seconds = self._attending * (3 * latency + moved / self._link)
+        if a.indexer:
+            chosen = tokens * others * a.indexer.top_k * _CANDIDATE_BYTES
+            seconds = seconds + self._indexer_layers * (latency + chosen / self._link)
+        return seconds
 
     def _communication_seconds(self, rank_tokens: float, all_tokens: float) -> Seconds:
         """Sum the all-reduces of the attention replica and the exchange with the experts of the others."""
