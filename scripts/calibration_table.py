@@ -3,8 +3,9 @@
     python scripts/calibration_table.py seed_measurements.json -o lab.jsonl
     python scripts/calibration_table.py online_results.csv -o sweep.jsonl
     python scripts/calibration_table.py more_measurements.csv -o more.jsonl
+    python scripts/calibration_table.py newer_rows.csv -o newer.jsonl
 
-Three layouts are known, by their content:
+Four layouts are known, by their content:
 
 - GPUStack's performance lab as JSON: a list of objects, one per serving command, with ``model, command, engine_version,
   hardware`` (``8xH200``), ``workload`` (``dataset`` sharegpt or random, ``input_len, output_len, num_prompts,
@@ -13,7 +14,9 @@ Three layouts are known, by their content:
 - rows of both as one CSV with ``source``, ``dataset`` and ``bench_tool``; a row is labelled by its line. dstackai's
   offline batches name a script instead of a server: they get the command of the online rows of the same engine and GPU,
   and are left out where that ran another engine. guidellm's TPOT counts the time to the first token and is left out;
-  its throughput is that of its fullest stretch, and is replaced by tokens over duration.
+  its throughput is that of its fullest stretch, and is replaced by tokens over duration;
+- published means of closed loops as CSV with ``origin`` and ``input_output`` (1024/8192): ten requests per client; a
+  row is labelled by its line. Option files lie beside the table.
 
 Nothing is checked here: ``autotune calibrate`` refuses what cannot be right, with the line.
 """
@@ -57,6 +60,13 @@ _MORE = {
     **{name: name for name in ("hardware", "gpus", "env", "total_token_throughput")},
     **{name: name for name in ("total_input_tokens", "total_output_tokens")},
 }
+_LOOPS = {
+    "version": "engine_version",
+    "gpu": "hardware",
+    "ttft_ms": "mean_ttft_ms",
+    "tpot_ms": "mean_tpot_ms",
+    **{name: name for name in ("gpus", "env", "total_token_throughput")},
+}
 _R1 = "deepseek-ai/DeepSeek-R1"
 _OFFLINE = {
     ("vllm", "h200"): f"vllm serve {_R1} --trust-remote-code --tensor-parallel-size 8 --max-model-len 32768",
@@ -80,7 +90,17 @@ def converted(path: Path) -> list[dict[str, Any]]:
     rows = list(csv.DictReader(text.splitlines()))
     if rows and "bench_tool" in rows[0]:
         return [_more_row(str(line), row) for line, row in enumerate(rows, start=2) if _served(row)]
+    if rows and "input_output" in rows[0]:
+        return [_loop_row(str(line), row, path.parent) for line, row in enumerate(rows, start=2)]
     return [_dstack_row(row) for row in rows]
+
+
+def _loop_row(label: str, row: Mapping[str, str], folder: Path) -> dict[str, Any]:
+    read, written = map(int, row["input_output"].split("/"))
+    clients = int(row["concurrency"])
+    load = {"input_len": read, "output_len": written, "num_prompts": 10 * clients, "max_concurrency": clients}
+    command = re.sub(r"(--extra_llm_api_options )(\S+)", lambda m: f"{m[1]}{folder / m[2]}", row["command"])
+    return {**_renamed(row, _LOOPS), "label": label, "command": command, **load}
 
 
 def _lab_row(label: str, entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -93,6 +93,23 @@ GLM_4_5_AIR = {
     "n_routed_experts": 128,
     "max_position_embeddings": 131072,
 }
+MINIMAX_M2: dict[str, Any] = {
+    "architectures": ["MiniMaxM2ForCausalLM"],
+    "model_type": "minimax_m2",
+    "num_hidden_layers": 62,
+    "hidden_size": 3072,
+    "vocab_size": 200064,
+    "num_attention_heads": 48,
+    "num_key_value_heads": 8,
+    "head_dim": 128,
+    "intermediate_size": 1536,
+    "num_local_experts": 256,
+    "num_experts_per_tok": 8,
+    "max_position_embeddings": 196608,
+    "tie_word_embeddings": False,
+    "torch_dtype": "bfloat16",
+    "quantization_config": FP8_BLOCKS,
+}
 GLM_5_2: dict[str, Any] = {
     "architectures": ["GlmMoeDsaForCausalLM"],
     "model_type": "glm_moe_dsa",
@@ -308,6 +325,7 @@ PUBLISHED: dict[str, tuple[dict[str, Any], float, float | None]] = {
     "zai-org/GLM-4.6": (GLM_4_6, 355, 32),
     "zai-org/GLM-4.5-Air": (GLM_4_5_AIR, 106, 12),
     "zai-org/GLM-5.2": (GLM_5_2, 743, 39),
+    "MiniMaxAI/MiniMax-M2.5": (MINIMAX_M2, 230, None),
     "Qwen/Qwen3-30B-A3B": (QWEN3_30B, 30.5, 3.3),
     "Qwen/Qwen3-235B-A22B-Instruct-2507": (QWEN3_235B, 235, 22),
     "Qwen/Qwen2-57B-A14B": (QWEN2_57B, 57.4, 14.2),

@@ -74,7 +74,7 @@ def test_the_parameters_are_those_that_the_authors_publish(tmp_path: Path, name:
 
 @pytest.mark.parametrize("card", [*LIBRARY.models.values()], ids=lambda card: card.id)
 def test_a_shipped_card_says_what_the_config_says(tmp_path: Path, card: Any) -> None:
-    known = {"deepseek-ai/DeepSeek-V3-0324", "deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-R1-0528"}
+    known = {f"deepseek-ai/DeepSeek-{name}" for name in ("V3-0324", "V3.1", "R1", "R1-0528")}
     sparse = {"index_topk": 2048, "index_head_dim": 128, "index_n_heads": 64}
     configs = {
         **{name: config for name, (config, *_) in PUBLISHED.items()},
