@@ -17,7 +17,7 @@ from autotune.engines.choose import engine_of
 from autotune.engines.engine import RULE, ParsedCommand, accepted
 from autotune.engines.space import CONTRADICTS, NOTHING, EngineSpace, passed_through
 from autotune.errors import BadInput
-from autotune.loadgen.workloads import Workload, load_workload
+from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
 from autotune.prepare.predicted_memory import MemoryPlans, leave_out_by_memory, promises_kept
 from autotune.prepare.recipes import known_recipes
@@ -103,7 +103,12 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
     spaces: dict[str, EngineSpace] = {}
     excluded: list[Exclusion] = []
     notes: list[str] = []
-    heavy, plans, most = "", MemoryPlans(spec, library), _most_in_flight(spec, loads)
+    heavy, plans = "", MemoryPlans(spec, library)
+    kept = [] if spec.varies_load else loads
+    most = (
+        max((load.concurrency for load in kept), default=math.inf),
+        max((load.tokens_in_flight for load in kept), default=math.inf),
+    )
     for choice in spec.engines:
         here = spec.installed.get(choice.name)
         lacking = here.lacking if here is not None else ()
@@ -131,13 +136,6 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
     notes += unknown_architecture(spec.model, [space.card for space in spaces.values()])
     spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
     return _with_baseline(spec, library, spaces, tuple(excluded), longest, plans, anywhere=anywhere)
-
-
-def _most_in_flight(spec: StudySpec, loads: Sequence[Workload]) -> tuple[float, float]:
-    """Return the most requests in flight of a study's loads, and the most tokens; infinite where it varies the load."""
-    if spec.find_load is not None or spec.front_over_rungs:
-        return math.inf, math.inf
-    return max(load.concurrency for load in loads), max(load.tokens_in_flight for load in loads)
 
 
 def _searched(

@@ -216,6 +216,11 @@ class StudySpec(_Value):
         """True if the front is over the loads of the ladder, so that every launch measures them."""
         return self.pareto == PER_USER and bool(self.ladder)
 
+    @property
+    def varies_load(self) -> bool:
+        """True if launches are compared under other loads than the workloads' own."""
+        return self.find_load is not None or self.front_over_rungs
+
     def rungs_of(self, role: Role) -> tuple[int, ...]:
         """Return the requests in flight with which a launch measures the first workload besides."""
         return self.ladder if self.front_over_rungs or role in (Role.BASELINE, Role.FINAL) else ()
