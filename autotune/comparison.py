@@ -29,6 +29,7 @@ from autotune.search.nodes import NodeScore, contrast
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import calibration_of, interval90, sigma
 from autotune.simulator.prediction_intervals import errors_for, gain_interval90, subject_of
+from autotune.study.home import library_of
 from autotune.study.recommendation import (
     SERVED,
     Alternative,
@@ -49,7 +50,6 @@ from autotune.study.recommendation import (
     WorkloadComparison,
 )
 from autotune.study.spec import PredictedCommand, StudySpec
-from autotune.study.user_library import library_of
 from autotune.trial import Launch, Metrics, Role
 
 

@@ -28,11 +28,10 @@ from autotune.search.budget import most_nodes
 from autotune.search.priors import keep, priors_of, sources_of
 from autotune.search.study import Study
 from autotune.space.context import gpus_of
-from autotune.study.home import Home
+from autotune.study.home import Home, library_of
 from autotune.study.recommendation import Recommendation
 from autotune.study.results import Lock
 from autotune.study.spec import StudySpec
-from autotune.study.user_library import library_of
 from autotune.trial import Evidence, Launch, Trial, TrialResult
 
 _WAYS_OUT = {

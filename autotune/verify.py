@@ -27,11 +27,10 @@ from autotune.search.decide.verdict import evidence, judge
 from autotune.search.history import History
 from autotune.space.context import RANKS
 from autotune.space.library import LOCAL, Library
-from autotune.study.home import Home
+from autotune.study.home import Home, library_of
 from autotune.study.options import VerifyOptions
 from autotune.study.recommendation import Choice, Recommendation
 from autotune.study.spec import EngineChoice, PredictedCommand, StudySpec, Verified, verified_name
-from autotune.study.user_library import library_of
 from autotune.trial import Command, Evidence
 
 _PREDICTED = (Evidence.SIMULATED, Evidence.EMULATED)

@@ -23,8 +23,8 @@ from autotune.executors import EvaluationSetup, Executor
 from autotune.executors.factory import executor_for
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
+from autotune.study.home import library_of
 from autotune.study.options import RunOptions
-from autotune.study.user_library import library_of
 from autotune.trial import Role, Trial
 
 EVERY = 50

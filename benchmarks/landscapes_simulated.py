@@ -22,8 +22,8 @@ from autotune.simulator.node.calibration import OWN, Calibration, packaged_calib
 from autotune.simulator.resolve_command import resolve_for
 from autotune.space.enumeration import CandidateSet
 from autotune.space.library import Library
+from autotune.study.home import library_of
 from autotune.study.options import RunOptions
-from autotune.study.user_library import library_of
 from autotune.trial import Failure
 
 DRAWN = 0.5

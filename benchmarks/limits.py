@@ -27,9 +27,9 @@ from autotune.prepare.candidates import Prepared, prepare
 from autotune.search.history import History
 from autotune.search.priors import priors_of
 from autotune.search.study import Study
+from autotune.study.home import library_of
 from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
-from autotune.study.user_library import library_of
 from autotune.trial import Launch, Role, Trial
 
 PROBLEMS = (

@@ -28,8 +28,8 @@ from autotune.prepare.candidates import prepare
 from autotune.simulator.fit.reading import MeasuredPoint, points_of, read_file
 from autotune.simulator.node import ServerSetup, simulate
 from autotune.simulator.node.steady import SteadyNode
+from autotune.study.home import library_of
 from autotune.study.options import RunOptions
-from autotune.study.user_library import library_of
 
 _HEADLINE = "total_token_throughput"
 _CASES = (

@@ -22,9 +22,8 @@ from autotune.prepare.candidates import Prepared, prepare
 from autotune.simulator.node.calibration import calibration_of
 from autotune.simulator.node.steady import SteadyNode
 from autotune.space.enumeration import Candidate
-from autotune.study.home import Home
+from autotune.study.home import Home, library_of
 from autotune.study.spec import StudySpec
-from autotune.study.user_library import library_of
 from autotune.trial import Role, Trial
 
 

@@ -36,9 +36,9 @@ from autotune.search.gp.kernels import Prior
 from autotune.search.priors import priors_of
 from autotune.search.study import Study
 from autotune.simulator.resolve_command import knobs_read, resolve_for
+from autotune.study.home import library_of
 from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation, Verdict
-from autotune.study.user_library import library_of
 from autotune.trial import Launch
 
 _made: dict[str, Any] = {}

@@ -13,8 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.backends import evaluator_for
-from autotune.backends.checked import Checked
+from autotune.backends import Checked, evaluator_for
 from autotune.backends.simulator import Simulated
 from autotune.comparison import Difference, compare, crossings
 from autotune.engines import recognise, split_command
@@ -30,10 +29,10 @@ from autotune.recommend import recommend
 from autotune.search import objective
 from autotune.search.decide.sequential_test import Spread
 from autotune.space.library import Library
+from autotune.study.home import library_of
 from autotune.study.options import RunOptions
 from autotune.study.results import launch_of, row_of
 from autotune.study.spec import StudySpec
-from autotune.study.user_library import library_of
 from autotune.trial import Launch, Metrics, Role, Trial
 
 from .data import SWEEP, rows

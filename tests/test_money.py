@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from autotune.backends.checked import Checked
+from autotune.backends import Checked
 from autotune.errors import BadInput
 from autotune.metrics.formulas import Slo, goodput_limits, parse_goodput, summarize
 from autotune.metrics.records import RequestRecords

@@ -16,9 +16,9 @@ from autotune.outputs.tracking.content import launch_tags
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
 from autotune.space.enumeration import Candidate, CandidateSet
+from autotune.study.home import library_of
 from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
-from autotune.study.user_library import library_of
 from tests import small_study
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -1,7 +1,9 @@
 """Where trials run: the contract of backends, and `backend_of`, which chooses one by ``--on``.
 
 A backend says what candidates there are, who evaluates them, and what its launches need. It is chosen once; nobody
-else asks which one it is. Each other file is one backend, except the last three:
+else asks which one it is. `Checked` is around each evaluator, so that no figure leaves it that cannot be: one that is
+not finite, or below zero where nothing can be, comes from a fault of the engine's own counts, of a replay file, of
+somebody else's evaluator. Each other file is one backend, except the last:
 
 process      engines that are installed on this machine
 docker       engines in containers of this machine
@@ -11,20 +13,19 @@ simulator    the simulated node in virtual time
 table        a file of recorded launches, which the search asks in its own order
 bundle       a bundled study, whose launches are answered in their order
 
-servers      what the first four share: the evaluator that loads a server over HTTP
-readback     what an engine that is ready made of its arguments
-checked      around each evaluator, so that no figure leaves it that cannot be
+servers      what the first four share: the evaluator that loads a server over HTTP and reads back its arguments
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from importlib import import_module
+from numbers import Integral, Real
 from pathlib import Path
-from typing import ClassVar, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -33,6 +34,8 @@ from autotune.errors import BadInput
 from autotune.loadgen.capacity.judge import LOOKS
 from autotune.loadgen.loads import check_free
 from autotune.loadgen.workloads import load_workload
+from autotune.metrics.formulas import without_capacity
+from autotune.metrics.table import CURVE, GOODPUT, METRICS
 from autotune.notify import Notify, Watch, silent
 from autotune.space.cards import HardwareCard
 from autotune.space.context import Context
@@ -42,7 +45,7 @@ from autotune.space.schema import EngineCard
 from autotune.study.options import RunOptions, VerifyOptions
 from autotune.study.recommendation import Exclusion, Recommendation
 from autotune.study.spec import StudySpec
-from autotune.trial import Command, Evidence, Launch, Trial, TrialResult
+from autotune.trial import Command, Evidence, Failure, FailureKind, Launch, Metrics, State, Trial, TrialResult
 
 BACKENDS = {
     "process": "autotune.backends.process:Process",
@@ -305,3 +308,93 @@ def forms(*, virtual: bool) -> str:
 
 def _unknown(on: str) -> BadInput:
     return BadInput(f"--on {on}: this version runs trials on: auto, {forms(virtual=True)}")
+
+
+_NOT_JSON = object()
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """An evaluator whose results have the derived metrics, complete ones the objective, and none an impossible figure.
+
+    A complete result with an impossible figure becomes ``invalid``, with the first one in its message. Such figures are
+    left out whatever the state, so that a row is always JSON.
+    """
+
+    evaluator: Evaluator
+    spec: StudySpec
+
+    @property
+    def evidence(self) -> Evidence:
+        """The evaluator's."""
+        return self.evaluator.evidence
+
+    def __call__(self, trial: Trial) -> TrialResult:
+        """See `Evaluator`."""
+        result = self.evaluator(trial)
+        metrics = {name: self.spec.derived(found, trial.configuration) for name, found in result.metrics.items()}
+        problem = next(self._problems(trial, metrics), None) if result.state is State.COMPLETE else None
+        result = replace(
+            result,
+            metrics={name: _plain(_without_impossible(measured)) for name, measured in metrics.items()},
+            times_s={name: float(s) for name, s in result.times_s.items() if _is_possible(s)},
+        )
+        if problem is None:
+            return result
+        message = f"{problem}. The measurement says nothing about the configuration."
+        return replace(result, state=State.INVALID, failure=Failure(FailureKind.INFRASTRUCTURE, message))
+
+    def _problems(self, trial: Trial, metrics: Mapping[str, Metrics]) -> Iterator[str]:
+        """List the problems of a complete result, the objective's first."""
+        objective = self.spec.objective
+        goals = {trial.workloads[0], *self.spec.weights}
+        for name in (name for name in trial.workloads if name in goals):
+            measured = metrics.get(name)
+            value = (measured or {}).get(objective)
+            if self.spec.load_key and without_capacity(measured or {}):
+                continue  # It was measured, and found too slow for any load.
+            if measured is None:
+                yield f"{name}: it was not measured, but the launch is reported as complete"
+            elif value is None:
+                yield f"{name}: there is no {objective} among its metrics, and it is the objective"
+            elif not _is_possible(value):
+                yield f"{name}: {objective} is {_impossible(value)}"
+            elif not value > 0 and not (objective == GOODPUT and measured.get("duration")):
+                more = METRICS[objective].maximise
+                kind = "nothing was counted" if more else "nothing takes no time, so nothing was timed"
+                yield f"{name}: {objective} is 0: {kind}"
+        for name, measured in metrics.items():
+            for metric, value in measured.items():
+                if metric in METRICS and value is not None and not _is_possible(value):
+                    yield f"{name}: {metric} is {_impossible(value)}"
+
+
+def _is_possible(value: object) -> bool:
+    """True for a finite number that is not below zero, as every metric and time is."""
+    return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < math.inf
+
+
+def _impossible(value: object) -> str:
+    return f"{str(value)[:40]}; a finite number of at least 0 was expected"
+
+
+def _without_impossible(metrics: Mapping[str, Any]) -> Metrics:
+    kept = {m: v for m, v in metrics.items() if m not in METRICS or not isinstance(v, Real) or _is_possible(v)}
+    if isinstance(rows := kept.get(CURVE), list):
+        kept[CURVE] = [_without_impossible(row) for row in rows]
+    return kept
+
+
+def _plain(value: Any) -> Any:
+    """Convert a value to JSON's types, numbers of any library to Python's; `_NOT_JSON` for what JSON has not."""
+    if value is None or isinstance(value, str | bool):
+        return value
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value) if math.isfinite(value) else _NOT_JSON
+    if isinstance(value, Mapping):
+        return {str(name): one for name, one in ((k, _plain(v)) for k, v in value.items()) if one is not _NOT_JSON}
+    if isinstance(value, list | tuple):
+        return [None if one is _NOT_JSON else one for one in map(_plain, value)]
+    return _NOT_JSON

@@ -11,7 +11,7 @@ from autotune.engines.choose import engine_of
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import silent
-from autotune.serving.secrets import read_secret
+from autotune.serving.command import read_secret
 from autotune.serving.server import ExternalServer, connect, normalised
 from autotune.space.cards import HardwareCard
 from autotune.space.context import Context

@@ -28,9 +28,9 @@ from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_for
 from autotune.space.context import Context
 from autotune.space.library import LOCAL, Library
+from autotune.study.home import library_of
 from autotune.study.options import RunOptions, VerifyOptions
 from autotune.study.spec import StudySpec
-from autotune.study.user_library import library_of
 from autotune.trial import Evidence, Failure, Metrics, Resolved, State, Trial, TrialResult
 
 

@@ -11,17 +11,16 @@ from typing import Any
 from autotune.accuracy.check import Check, CheckEvidence, check_of, read_evidence, timed
 from autotune.cli.shared import MESSAGES, answer, say
 from autotune.errors import BadInput, LoadFailed, NothingFeasible
-from autotune.loadgen.bench import printing, results
+from autotune.loadgen.bench import results
 from autotune.loadgen.bench.options import Bench
 from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
 from autotune.loadgen.client.messages import Progress
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.loads import Load
 from autotune.loadgen.measuring import measure, send
-from autotune.loadgen.prefix_cache import PrefixCache
+from autotune.loadgen.prefix_cache import DraftReader, PrefixCache
 from autotune.loadgen.results import FoundCapacity, LoadOptions, Measurement
 from autotune.loadgen.server_client import ServerClient
-from autotune.loadgen.speculation import DraftReader
 from autotune.loadgen.workloads import Workload
 from autotune.space.library import Library
 from autotune.study.home import write_atomically
@@ -61,7 +60,7 @@ def bench(options: Bench, as_json: bool) -> None:
     if options.save_result is not None:
         result = results.save(options.save_result, result, runs)
         say(f"wrote {options.save_result} and {result['requests_file']}")
-    answer(as_json, result, printing.table(result))
+    answer(as_json, result, results.table(result))
     if problem := result["failure"] or result["invalid"]:
         raise LoadFailed(problem)
     if result.get("nearest_miss"):
@@ -70,7 +69,7 @@ def bench(options: Bench, as_json: bool) -> None:
 
 def _measured(options: Bench, workload: Workload, seeds: list[int], load_options: LoadOptions) -> Sequence[Measurement]:
     runs: list[Measurement] = []
-    with printing.LiveLine(MESSAGES) as live:
+    with results.LiveLine(MESSAGES) as live:
         for number, seed in enumerate(seeds, start=1):
             name = f"repeat {number} of {len(seeds)}" if len(seeds) > 1 else ""
 
@@ -88,7 +87,7 @@ def _measured(options: Bench, workload: Workload, seeds: list[int], load_options
 def _search(options: Bench, workload: Workload, load_options: LoadOptions) -> FoundCapacity:
     """Search for the server's capacity, and print a line for each load."""
     assert options.find_load is not None
-    with printing.LiveLine(MESSAGES) as live:
+    with results.LiveLine(MESSAGES) as live:
         how = replace(load_options, on_progress=live.show)
         plan = LoadSearch.of(options.find_load, options.slos, workload, limits=load_options.slos, confirm_s=CONFIRM_S)
         load = Load(workload.name, workload, options.seed, plan)

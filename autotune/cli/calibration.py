@@ -19,9 +19,8 @@ from autotune.simulator.fit.calibrate import Predicted, fitted_calibration, pred
 from autotune.simulator.fit.reading import MeasuredPoint, Reading, points_of, read, shape
 from autotune.simulator.fit.report import error_lines, errors, ranking_lines, rankings, table
 from autotune.simulator.node.calibration import packaged_calibration, read_calibration
-from autotune.study.home import Home, write_atomically
+from autotune.study.home import Home, calibration_of_home, write_atomically
 from autotune.study.options import CalibrateOptions
-from autotune.study.user_library import calibration_of_home
 
 _HEADING = "# Written by `autotune calibrate`; another calibration writes it anew.\n"
 

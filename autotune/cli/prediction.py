@@ -15,15 +15,15 @@ from autotune.errors import BadInput, NothingFeasible, RefusedCommand
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.machine.node import check_gpus, node
 from autotune.metrics.table import COSTS, Rent
-from autotune.prepare.hub import know_model
+from autotune.prepare.names import know_model
 from autotune.simulator.node.calibration import calibration_in
 from autotune.simulator.node.memory import MEMORY_KEYS
 from autotune.simulator.prediction_intervals import against
 from autotune.simulator.resolve_command import ResolvedCommand, model_of, prediction, resolve_command
 from autotune.space.context import Context, gpus_of
 from autotune.space.library import Library
+from autotune.study.home import calibration_of_home, library_for
 from autotune.study.options import SimulateOptions
-from autotune.study.user_library import calibration_of_home, library_for
 
 
 def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:

@@ -15,8 +15,8 @@ from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import PROMISES
 from autotune.prepare.predicted_memory import MEMORY
 from autotune.space.entry import in_range
+from autotune.study.home import library_for
 from autotune.study.options import RunOptions
-from autotune.study.user_library import library_for
 from autotune.trial import SURE_TO_START
 
 if TYPE_CHECKING:

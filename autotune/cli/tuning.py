@@ -14,11 +14,10 @@ from autotune.backends import backend_of
 from autotune.cli.shared import MESSAGES, answer, say
 from autotune.errors import BadInput, NothingFeasible, StudyLocked, UnknownName
 from autotune.prepare.build_spec import build_spec
-from autotune.study.home import Home
+from autotune.study.home import Home, calibration_of_home, library_of
 from autotune.study.options import RunOptions, VerifyOptions
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec, is_local, verified_name
-from autotune.study.user_library import calibration_of_home, library_of
 
 
 def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:

@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
-from autotune.backends import Evaluator
-from autotune.backends.checked import Checked
+from autotune.backends import Checked, Evaluator
 from autotune.errors import AutotuneError, CannotGoOn
 from autotune.notify import Watch
 from autotune.space.library import Library

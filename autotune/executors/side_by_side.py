@@ -4,7 +4,7 @@ A share's process sees its GPUs alone (`CUDA_VISIBLE_DEVICES` and its kin), and 
 processes, containers and the check for idle GPUs read that variable anyway. It ends with the tuner, by ``kill -9``
 too, and the watchdog of its server then ends that.
 
-A launch has a share beside others, or the first share alone while the others idle (`study.places`); the study decides
+A launch has a share beside others, or the first share alone while the others idle (`study.spec`); the study decides
 (`search.side_by_side`).
 """
 
@@ -28,8 +28,7 @@ from autotune.machine.gpu import Gpu, gpus
 from autotune.notify import Notify, Stage, on_node, silent
 from autotune.serving.preflight import VISIBLE, busy
 from autotune.space.context import DEVICES
-from autotune.study.places import alone, is_alone, share_name
-from autotune.study.spec import StudySpec, most_at_once
+from autotune.study.spec import StudySpec, alone, is_alone, most_at_once, share_name
 from autotune.trial import Launch, Trial, TrialResult
 
 Share = tuple[int, ...]

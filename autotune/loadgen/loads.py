@@ -31,7 +31,7 @@ CAPACITY = "capacity_total_token_throughput"
 LEAST_PROMPTS = 32
 """Prompts of the lightest loads: a mean latency of fewer has too wide an interval."""
 PER_PLACE = 8
-"""Prompts of a load per unit of its concurrency; a steady state is found from three on (`autotune.metrics.steady`)."""
+"""Prompts of a load per unit of its concurrency; a steady state is found from three on (`metrics.formulas`)."""
 _CONCURRENCY = re.compile(r"[1-9]\d{0,5}")
 _COMPARED = (Role.BASELINE, Role.CONTROL, Role.FINAL)
 

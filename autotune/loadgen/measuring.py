@@ -27,13 +27,13 @@ from autotune.errors import AutotuneError, ClientFailed
 from autotune.loadgen.capacity.search import Probe, beside
 from autotune.loadgen.client.generator import HEAD_START_NS, allow_open_files
 from autotune.loadgen.client.messages import Answer, ClientHealth, Progress, RequestLog, WorkerTask
-from autotune.loadgen.client.outcomes import RequestOutcome
+from autotune.loadgen.client.stream import RequestOutcome
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.loads import Load
+from autotune.loadgen.prefix_cache import DraftUse
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.results import FoundCapacity, LoadOptions, LoadResult, Measurement
-from autotune.loadgen.speculation import DraftUse
 from autotune.loadgen.workloads import Workload
 from autotune.notify import Notify, silent
 

@@ -10,15 +10,13 @@ from typing import Any
 
 from autotune.loadgen.capacity.search import FoundLoad, Probe
 from autotune.loadgen.client.messages import ClientHealth, Progress, RequestLog, RequestTimeouts
-from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, failure_sentence, tally
+from autotune.loadgen.client.stream import OutcomeKind, RequestOutcome, failure_sentence, tally
 from autotune.loadgen.client.target import BALANCING
-from autotune.loadgen.prefix_cache import CacheReport, CacheUse, PrefixCache
+from autotune.loadgen.prefix_cache import CacheReport, CacheUse, DraftUse, PrefixCache, ReadDrafts, acceptance
 from autotune.loadgen.request_file import LoadLog
-from autotune.loadgen.speculation import DraftUse, ReadDrafts, acceptance
 from autotune.loadgen.tokenizers import Tokenizer
 from autotune.loadgen.workloads import LoadPoint
-from autotune.metrics.formulas import Slo, summarize, summarize_loads
-from autotune.metrics.steady import steady
+from autotune.metrics.formulas import Slo, steady, summarize, summarize_loads
 from autotune.trial import Metrics
 
 _MAX_LENGTH_ERROR = 0.01

@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import httpx
 
 from autotune.errors import BadInput, UnknownName
-from autotune.loadgen.client.outcomes import refusal
+from autotune.loadgen.client.stream import refusal
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.tokenizers import Approximate, FileTokenizer, Tokenizer
 from autotune.trial import EMULATOR_NAME

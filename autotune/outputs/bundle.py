@@ -26,12 +26,11 @@ from autotune.notify import Notify
 from autotune.prepare.candidates import prepare
 from autotune.replay.bundle import CANDIDATES, RECOMMENDATION, STUDY, KnownCandidate, KnownCandidates, pack
 from autotune.search.decide.simplify import ablations
-from autotune.serving.secrets import read_secret
+from autotune.serving.command import read_secret
 from autotune.space.library import Library
-from autotune.study.home import Home
+from autotune.study.home import Home, library_of
 from autotune.study.results import RESULTS, row_of
 from autotune.study.spec import StudySpec
-from autotune.study.user_library import library_of
 from autotune.trial import Launch, Role, reference_in
 
 _LOG_BYTES = 12_000

@@ -19,8 +19,7 @@ from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.text import Text
 
-from autotune.backends import backend_of
-from autotune.backends.checked import Checked
+from autotune.backends import Checked, backend_of
 from autotune.backends.simulator import Simulated
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
@@ -42,8 +41,7 @@ from autotune.simulator.prediction_intervals import intervals
 from autotune.simulator.resolve_command import resolve_command
 from autotune.space.context import Context
 from autotune.space.enumeration import CandidateSet
-from autotune.study.places import at_once, node_of_place
-from autotune.study.spec import StudySpec, is_local
+from autotune.study.spec import StudySpec, at_once, is_local, node_of_place
 from autotune.trial import Configuration, Evidence, Launch, Role, Scalar, State, Trial
 
 FIRST = 5

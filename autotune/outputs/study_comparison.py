@@ -11,16 +11,16 @@ from typing import Any
 
 from autotune.engines import engine
 from autotune.errors import BadInput
-from autotune.loadgen.bench.compare import SHOWN, Change, Interval, changes_json, rows_of
+from autotune.loadgen.bench.compare import SHOWN, Change, changes_json, rows_of
+from autotune.loadgen.bench.results import Interval
 from autotune.outputs.report import words
 from autotune.replay.bundle import BEGINNING, read_bundle
 from autotune.search.decide.sequential_test import percent
 from autotune.space.context import Context
 from autotune.space.fingerprint import effective
-from autotune.study.home import Home
+from autotune.study.home import Home, library_of
 from autotune.study.recommendation import Objective, Recommendation
 from autotune.study.spec import StudySpec
-from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Evidence, Scalar
 
 _NOTES = (

@@ -23,21 +23,20 @@ from autotune.loadgen.workloads import load_workload, with_speedup
 from autotune.machine.gpu import has
 from autotune.machine.node import check_gpus, node
 from autotune.notify import Notify, silent
-from autotune.prepare.hub import find_model
-from autotune.prepare.names import engine_and_version, knob_named
+from autotune.prepare.names import engine_and_version, find_model, knob_named
 from autotune.prepare.recipes import with_recipe
 from autotune.prepare.weights import check_fetch
+from autotune.serving.command import refuse_secrets, secret_sources
 from autotune.serving.docker_run import asked_images
-from autotune.serving.secrets import refuse_secrets, secret_sources
 from autotune.simulator.node.calibration import calibration_in
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import Context
 from autotune.space.library import LOCAL, Library
 from autotune.space.schema import EngineCard
 from autotune.study.goals import with_goals
+from autotune.study.home import library_for
 from autotune.study.options import RunOptions
 from autotune.study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name
-from autotune.study.user_library import library_for
 from autotune.trial import Scalar
 
 _DEFAULT = "sharegpt"

@@ -21,7 +21,7 @@ from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
 from autotune.prepare.predicted_memory import MemoryPlans, leave_out_by_memory, promises_kept
 from autotune.prepare.recipes import known_recipes
-from autotune.serving.secrets import resolve_references
+from autotune.serving.command import resolve_references
 from autotune.space.architecture import weight_bytes_per_gpu
 from autotune.space.cards import ModelCard
 from autotune.space.context import RANKS, Context, search_values

@@ -13,7 +13,7 @@ from autotune.errors import BadInput
 from autotune.machine.gpu import disk_free_bytes
 from autotune.notify import Notify
 from autotune.prepare.candidates import Prepared
-from autotune.serving.secrets import read_secret
+from autotune.serving.command import read_secret
 from autotune.serving.weights import Missing, missing_for
 from autotune.study.spec import is_local
 

@@ -22,8 +22,7 @@ from autotune.search.decide.sequential_test import LAUNCH_NOISE, Spread, mean, p
 from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets
 from autotune.space.enumeration import CandidateSet
 from autotune.space.promises import BY_LENGTH, UNASKED, GivenUp
-from autotune.study.places import is_alone, is_beside
-from autotune.study.spec import StudySpec
+from autotune.study.spec import StudySpec, is_alone, is_beside
 from autotune.trial import SURE_TO_START, Evidence, Failure, FailureKind, Launch, Role, Trial
 
 MAX_UNINFORMATIVE = 2

@@ -31,8 +31,8 @@ from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, Hi
 from autotune.search.reach import OUT_OF_REACH, out_of_reach
 from autotune.search.repeats import challengers, next_repeat, ranked
 from autotune.search.sampler import CandidateSampler
-from autotune.study.places import is_alone, is_beside
 from autotune.study.recommendation import Verdict
+from autotune.study.spec import is_alone, is_beside
 from autotune.trial import Launch, Role
 
 LEAST_SEARCH = 8

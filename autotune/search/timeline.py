@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from autotune.study.places import node_of_place
+from autotune.study.spec import node_of_place
 from autotune.trial import Evidence, Launch
 
 _VIRTUAL = (Evidence.SIMULATED, Evidence.REPLAYED)

@@ -20,12 +20,20 @@ from typing import ClassVar
 from autotune.child import IMPORT_FOLDER
 from autotune.errors import BadInput
 from autotune.serving import ShutdownTimeouts, StopReport
-from autotune.serving.command import absolute_paths, find_program, prepare_folder, with_serving
+from autotune.serving.command import (
+    absolute_paths,
+    api_key_of,
+    find_program,
+    inherited_secrets,
+    masked,
+    prepare_folder,
+    resolve_references,
+    with_serving,
+)
 from autotune.serving.logs import Progress, known_failure, last_line, log_problem, patterns_of, unknown_exit
 from autotune.serving.ports import LOOPBACK, PortLease, foreign_listener, is_free, lease_port
 from autotune.serving.preflight import VISIBLE
 from autotune.serving.processes import MARKER, Membership, end
-from autotune.serving.secrets import api_key_of, inherited_secrets, masked, resolve_references
 from autotune.serving.server import PATHS, Replicas, Server
 from autotune.serving.watchdog import Request, finish_log
 from autotune.space.schema import EngineCard

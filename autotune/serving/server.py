@@ -21,7 +21,7 @@ import httpx
 
 from autotune.errors import BadInput, UnknownName
 from autotune.serving import StartupTimeouts, StopReport
-from autotune.serving.secrets import masked
+from autotune.serving.command import masked
 from autotune.trial import EMULATOR_NAME, Failure, FailureKind
 
 _POLL_S = (0.05, 0.5)

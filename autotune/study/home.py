@@ -1,4 +1,4 @@
-"""The home folder: ``<home>/studies/<study>/``, one folder per study."""
+"""The home folder: ``<home>/studies/<study>/``, one folder per study; and the user's own search spaces."""
 
 from __future__ import annotations
 
@@ -7,14 +7,17 @@ import json
 import os
 import platform
 import shlex
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import yaml
 from pydantic import ValidationError
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
+from autotune.space.library import Library
 from autotune.study.recommendation import Recommendation
 from autotune.study.results import RESULTS, Lock, counted, read_launches, sync_folder
 from autotune.study.spec import StudySpec, check_study_name
@@ -194,3 +197,31 @@ class Home:
             problem = "not a recommendation; remove it, and `autotune resume` writes it again from the launches"
             raise MalformedFile(path, problem) from error
         return content.model_copy(update={"study": study})
+
+
+def library_of(spec: StudySpec) -> Library:
+    """The spaces of a study."""
+    return library_for(Path(spec.space) if spec.space else None, spec.calibration)
+
+
+def calibration_of_home(given: Path | None, home: Path) -> Path | None:
+    """Find the coefficients: the file that was given, else what `autotune calibrate` left in the home folder."""
+    left = Home(home).calibration
+    return given or (left if left.is_file() else None)
+
+
+def library_for(space: Path | None, calibration: Mapping[str, Any] | None = None) -> Library:
+    """The packaged spaces, under a folder or an engine's file of the user's own.
+
+    Args:
+        calibration: the simulator's coefficients in place of the packaged ones.
+    """
+    if space is None:
+        return Library(calibration=calibration)
+    if not space.exists():
+        raise BadInput(f"--space {space}: no such file or folder")
+    if not space.is_dir():
+        return Library(files=(space,), calibration=calibration)
+    if not any(space.glob("*/*.yaml")):
+        raise BadInput(f"--space {space}: no engines/*.yaml, models/*.yaml, hardware/*.yaml or workloads/*.yaml in it")
+    return Library((space,), calibration=calibration)

@@ -1,9 +1,13 @@
-"""`StudySpec`: everything that was asked of a study, frozen; the content of ``study.yaml``."""
+"""`StudySpec`: everything that was asked of a study, frozen; the content of ``study.yaml``.
+
+Places are shares of a node's GPUs, and the first share while the others idle. Their names stand in the column ``node``
+of a study whose launches run side by side on one machine.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, Literal
 
 import yaml
@@ -281,3 +285,39 @@ def most_at_once(executor: str) -> int | None:
     """The most launches at a time that a local executor's name allows; None: as many as fit."""
     _, colon, count = executor.partition(":")
     return int(count) if colon else None
+
+
+_SHARE, _ALONE = "gpus ", " alone"
+
+
+def share_name(gpus: Sequence[int]) -> str:
+    """The place of a share of the GPUs, e.g. ``gpus 0-3``."""
+    first, last = gpus[0], gpus[-1]
+    whole = list(gpus) == list(range(first, last + 1))
+    numbers = f"{first}-{last}" if whole and first != last else ",".join(map(str, gpus))
+    return f"{_SHARE}{numbers}"
+
+
+def alone(share: str) -> str:
+    """The place where a launch has a share, and the other shares idle."""
+    return share + _ALONE
+
+
+def is_alone(place: str) -> bool:
+    """True if launches of a place have the node to themselves although they use a share of it."""
+    return place.startswith(_SHARE) and place.endswith(_ALONE)
+
+
+def is_beside(place: str) -> bool:
+    """True if launches of a place may share the node with others."""
+    return place.startswith(_SHARE) and not is_alone(place)
+
+
+def node_of_place(place: str) -> str:
+    """Name the node of a place: empty for this machine, which shares are on; else the place is a node."""
+    return "" if place.startswith(_SHARE) else place
+
+
+def at_once(places: Collection[str]) -> int:
+    """Count the launches that run at a time on some places, all of which are free: at least one."""
+    return max(1, len({place for place in places if not is_alone(place)}))

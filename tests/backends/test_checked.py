@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.backends.checked import Checked
+from autotune.backends import Checked
 from autotune.metrics.table import METRICS
 from autotune.study.results import row_of
 from autotune.trial import Evidence, Failure, FailureKind, Launch, Role, State, Trial, TrialResult

@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from autotune.backends.readback import ReportedSettings, compare_reported
-from autotune.backends.servers import Launched
+from autotune.backends.servers import Launched, ReportedSettings, compare_reported
 from autotune.engines import engine
 from autotune.errors import BadInput
 from autotune.loadgen.request_file import read_requests

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from autotune.backends.readback import kv_cache_tokens
+from autotune.backends.servers import kv_cache_tokens
 from autotune.space.library import Library
 
 LIBRARY = Library()

@@ -8,8 +8,7 @@ import pytest
 
 from autotune.loadgen.client.generator import Connections, StallTimeouts
 from autotune.loadgen.client.messages import Schedule
-from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, tally
-from autotune.loadgen.client.stream import Connection, Exchange
+from autotune.loadgen.client.stream import Connection, Exchange, OutcomeKind, RequestOutcome, tally
 from autotune.loadgen.client.target import Target
 from tests.loadgen.odd import begin
 from tests.loadgen.sending import SHORT, completion, run, send

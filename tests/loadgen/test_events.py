@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.loadgen.client.outcomes import OutcomeKind
-from autotune.loadgen.client.stream import EventStream
+from autotune.loadgen.client.stream import EventStream, OutcomeKind
 from tests.loadgen.server import DONE, event, usage_event
 
 TEXTS = ["Grüße", " 東京", "", "🙂", 'a"text":"b', "\n\n", "data: x", "\r", '"usage"', "\u2028\x85\ufeff"]

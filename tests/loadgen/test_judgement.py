@@ -8,7 +8,7 @@ import numpy as np
 
 from autotune.loadgen import LoadResult, Measurement
 from autotune.loadgen.client.messages import ClientHealth, RequestLog
-from autotune.loadgen.client.outcomes import OK, OutcomeKind, RequestOutcome
+from autotune.loadgen.client.stream import OK, OutcomeKind, RequestOutcome
 from autotune.loadgen.workloads import LoadPoint
 from autotune.loadgen.workloads.lengths import FixedLengths
 from autotune.metrics.records import RequestRecords

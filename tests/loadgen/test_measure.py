@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from autotune.loadgen import LoadOptions, measure
-from autotune.loadgen.client.outcomes import tally
+from autotune.loadgen.client.stream import tally
 from autotune.loadgen.prefix_cache import PrefixCache
 from autotune.loadgen.server_client import CacheReset, ResetOutcome
 from autotune.loadgen.workloads import Prefix, Workload, load_workload

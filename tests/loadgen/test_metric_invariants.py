@@ -9,8 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from autotune.loadgen.client.messages import RequestLog
-from autotune.loadgen.client.outcomes import OK, OutcomeKind, RequestOutcome, tally
-from autotune.loadgen.client.stream import Exchange
+from autotune.loadgen.client.stream import OK, Exchange, OutcomeKind, RequestOutcome, tally
 from autotune.loadgen.prefix_cache import CacheUse
 from autotune.metrics.formulas import Slo, summarize, tpot_ms
 from autotune.metrics.records import LATENCIES, RequestRecords

@@ -4,8 +4,8 @@ import pytest
 from pydantic import ValidationError
 
 from autotune.loadgen.client.target import Target
+from autotune.loadgen.prefix_cache import DraftReader, DraftUse, acceptance, of_page
 from autotune.loadgen.server_client import ServerClient
-from autotune.loadgen.speculation import DraftReader, DraftUse, acceptance, of_page
 from autotune.space.library import Library
 from autotune.space.serving import DraftMetrics
 from tests.loadgen.server import Call, Server

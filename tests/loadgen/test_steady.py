@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.metrics.formulas import summarize
+from autotune.metrics.formulas import DRAIN_CUT, WHOLE_TURNOVERS, steady, steady_total_token_throughput, summarize
 from autotune.metrics.records import RequestRecords
-from autotune.metrics.steady import DRAIN_CUT, WHOLE_TURNOVERS, steady, steady_total_token_throughput
 from tests.loadgen.queue_server import LENGTHS, Load, serve
 from tests.loadgen.test_metrics import records, runs
 

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from autotune.errors import ClientFailed
 from autotune.loadgen import LoadOptions, measure
 from autotune.loadgen.client.messages import Progress, RequestTimeouts, WorkerTask
-from autotune.loadgen.client.outcomes import tally
+from autotune.loadgen.client.stream import tally
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.measuring import Workers, workers_for
 from autotune.loadgen.prompts import PromptKey, Prompts

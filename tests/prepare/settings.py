@@ -9,8 +9,8 @@ import pytest
 from autotune.errors import BadInput
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
+from autotune.study.home import library_for
 from autotune.study.options import RunOptions
-from autotune.study.user_library import library_for
 
 SPACE = Path(__file__).resolve().parents[2] / "examples" / "small-space.yaml"
 LIBRARY = library_for(SPACE)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import BadInput
-from autotune.prepare.hub import WITHIN_S, find_model
+from autotune.prepare.names import WITHIN_S, find_model
 from autotune.space.library import Library
 from tests.product.cli import autotune
 

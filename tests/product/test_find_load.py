@@ -20,8 +20,8 @@ from autotune.prepare.candidates import prepare
 from autotune.search.priors.simulated import physical
 from autotune.simulator.resolve_command import resolve_command
 from autotune.space.context import Context
+from autotune.study.home import library_for
 from autotune.study.options import RunOptions
-from autotune.study.user_library import library_for
 from autotune.trial import Role, State, Trial
 
 from .cli import autotune

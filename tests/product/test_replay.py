@@ -16,10 +16,9 @@ from autotune.outputs.progress import Progress
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
 from autotune.run import run
-from autotune.study.home import Home
+from autotune.study.home import Home, library_of
 from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation
-from autotune.study.user_library import library_of
 from autotune.trial import Evidence
 
 from .cli import Finished, autotune, new_home, rows

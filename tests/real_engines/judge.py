@@ -11,7 +11,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict
 
-from autotune.backends.readback import of_answer, of_log
+from autotune.backends.servers import of_answer, of_log
 from autotune.engines import Engine
 from autotune.engines.report_back import compare, parse_reported
 from autotune.prepare.predicted_memory import HOPELESS, MemoryPlans, own_share

@@ -18,16 +18,15 @@ from typing import Any
 import pytest
 import yaml
 
-from autotune.backends import evaluator_for
-from autotune.backends.checked import Checked
+from autotune.backends import Checked, evaluator_for
 from autotune.errors import BadInput
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import no_effect_by_rule, prepare
 from autotune.recommend import recommend
 from autotune.replay.bundle import read_bundle
 from autotune.search.study import Study
+from autotune.study.home import library_of
 from autotune.study.options import RunOptions
-from autotune.study.user_library import library_of
 from autotune.trial import Launch
 
 from .bundles import bundled, members_of, packed, study_in

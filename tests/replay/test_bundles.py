@@ -17,10 +17,9 @@ from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
 from autotune.recommend import recommend
 from autotune.replay.bundle import MANIFEST, read_bundle
-from autotune.study.home import Home
+from autotune.study.home import Home, library_of
 from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation
-from autotune.study.user_library import library_of
 from autotune.trial import Evidence, FailureKind
 from tests.product.cli import autotune, new_home, rows
 

@@ -11,8 +11,8 @@ from autotune.backends import evaluator_for
 from autotune.errors import BadInput
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, no_effect_by_rule, prepare
+from autotune.study.home import library_of
 from autotune.study.options import RunOptions
-from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Evidence, Role, State, Trial
 
 TABLE = """engine,tensor_parallel,data_parallel,kv_cache_dtype,magic,failure,total_token_throughput,p99_ttft_ms

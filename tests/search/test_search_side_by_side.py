@@ -17,8 +17,7 @@ from autotune.outputs.report.render import render
 from autotune.recommend import recommend
 from autotune.search.history import ERROR_RATE, History, one_at_a_time
 from autotune.search.study import Study
-from autotune.study.places import at_once, is_alone, is_beside, share_name
-from autotune.study.spec import StudySpec
+from autotune.study.spec import StudySpec, at_once, is_alone, is_beside, share_name
 from autotune.trial import Evidence, Launch, Role, Trial
 
 SMALL = small()

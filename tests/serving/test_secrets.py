@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import BadInput
-from autotune.serving.secrets import (
+from autotune.serving.command import (
     api_key_of,
     inherited_secrets,
     read_secret,

@@ -12,8 +12,8 @@ from autotune.prepare.candidates import Prepared, prepare
 from autotune.prepare.predicted_memory import MemoryPlans
 from autotune.simulator.node.memory import MemoryPlan
 from autotune.space.library import check
+from autotune.study.home import library_of
 from autotune.study.options import RunOptions
-from autotune.study.user_library import library_of
 
 
 def prepared(engine: str, pins: tuple[str, ...] = (), **options: Any) -> Prepared:

@@ -12,14 +12,11 @@ import numpy as np
 
 from autotune.arrays import Floats, Ints
 from autotune.errors import BadInput
-from autotune.loadgen.bench.results import number, read
+from autotune.loadgen.bench.results import INTERVAL_ERROR, Interval, moments, number, read, student
 from autotune.loadgen.request_file import RequestTable, read_requests
 from autotune.metrics.table import HEADLINE, METRICS
 from autotune.trial import Evidence
 
-Interval = tuple[float, float]
-
-INTERVAL_ERROR = 0.05
 MIN_REQUESTS = 20
 """With fewer requests the resampled means say little of the real ones."""
 
@@ -37,13 +34,6 @@ _OURS = ("workload", "seed", "evidence")
 ONE_RUN = "one run each says nothing about run-to-run noise: measure with --repeats, or on fresh launches"
 
 
-def mean_interval(values: Sequence[float]) -> Interval:
-    """Student's interval of a mean of two values or more."""
-    mean, squared_error = _moments(np.asarray(values, dtype=np.float64))
-    half = _student(len(values) - 1) * math.sqrt(squared_error)
-    return mean - half, mean + half
-
-
 def ratio_interval(a: Sequence[float], b: Sequence[float]) -> Interval | None:
     """Welch's interval of B over A, of geometric means, as a change in percent.
 
@@ -52,26 +42,14 @@ def ratio_interval(a: Sequence[float], b: Sequence[float]) -> Interval | None:
     """
     if min(len(a), len(b)) < 2 or min(*a, *b) <= 0:
         return None
-    (mean_a, error_a), (mean_b, error_b) = _moments(np.log(a)), _moments(np.log(b))
+    (mean_a, error_a), (mean_b, error_b) = moments(np.log(a)), moments(np.log(b))
     error = error_a + error_b
     half = 0.0
     if error > 0:
         degrees = error**2 / (error_a**2 / (len(a) - 1) + error_b**2 / (len(b) - 1))
-        half = _student(degrees) * math.sqrt(error)
+        half = student(degrees) * math.sqrt(error)
     change = mean_b - mean_a
     return 100 * math.expm1(change - half), 100 * math.expm1(change + half)
-
-
-def _student(degrees: float) -> float:
-    """Student's t that the mean leaves on either side in `INTERVAL_ERROR` of all cases."""
-    from scipy.special import stdtrit  # Half a second to load, for those who repeat.
-
-    return float(stdtrit(degrees, 1 - INTERVAL_ERROR / 2))
-
-
-def _moments(values: Floats) -> tuple[float, float]:
-    """Return the mean, and the square of its standard error."""
-    return float(values.mean()), float(values.var(ddof=1)) / len(values)
 
 
 def latency_intervals(a: RequestTable, b: RequestTable, seed: int = 0) -> dict[str, Interval]:

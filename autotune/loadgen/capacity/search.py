@@ -168,7 +168,7 @@ def of(broken: Broken) -> str:
 ALONE = 8
 """Requests one after the other, before any load."""
 TURNOVERS = 5
-"""Requests of a load for each one in flight: with fewer its steady state is not seen (`autotune.metrics.steady`)."""
+"""Requests of a load for each one in flight: with fewer its steady state is not seen (`autotune.metrics.formulas`)."""
 SPARE = 1.2
 """By how much more is sent where requests took longer than was foreseen, as they may again."""
 PATIENCE = 5.0

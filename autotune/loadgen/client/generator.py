@@ -28,8 +28,15 @@ from autotune.loadgen.client.messages import (
     RequestTimeouts,
     Schedule,
 )
-from autotune.loadgen.client.outcomes import OutcomeKind, RequestOutcome, malformed
-from autotune.loadgen.client.stream import AnswerStream, Connection, EventStream, Exchange
+from autotune.loadgen.client.stream import (
+    AnswerStream,
+    Connection,
+    EventStream,
+    Exchange,
+    OutcomeKind,
+    RequestOutcome,
+    malformed,
+)
 from autotune.loadgen.client.target import Target
 
 _AT_ONCE = 64

@@ -20,8 +20,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from autotune.arrays import Floats, Ints
-from autotune.loadgen.client.outcomes import RequestOutcome
-from autotune.loadgen.client.stream import Exchange
+from autotune.loadgen.client.stream import Exchange, RequestOutcome
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.requests import Requests

@@ -27,9 +27,9 @@ from autotune.serving.command import absolute_paths, with_serving
 from autotune.serving.docker_run import docker_card, image_of, mounted_paths, own_entrypoint, volume_name
 from autotune.space.context import gpus_of, replicas_of, servers_of
 from autotune.space.entry import in_range
+from autotune.study.home import library_of
 from autotune.study.recommendation import Choice, Recommendation
 from autotune.study.spec import StudySpec
-from autotune.study.user_library import library_of
 from autotune.trial import PORT, Command, Configuration, Evidence, Launch, State, reference_in
 
 ANYWHERE = "0.0.0.0"

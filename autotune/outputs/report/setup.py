@@ -14,11 +14,11 @@ from autotune.outputs.report import StudyRecord, text, words
 from autotune.search import objective
 from autotune.simulator.resolve_command import knobs_read, resolve_command
 from autotune.space.context import Context
+from autotune.study.home import library_of
 from autotune.study.options import command_line, rows_of
 from autotune.study.recommendation import Verdict
 from autotune.study.spec import StudySpec
 from autotune.study.tracking_uri import is_server, shown, tracking_uri, ui_command
-from autotune.study.user_library import library_of
 from autotune.trial import Evidence, State
 
 _PHASES = {

@@ -9,8 +9,7 @@ from autotune import redact
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.search.equivalents import canonical_of
 from autotune.search.objective import achieved, maximises
-from autotune.study.places import is_beside
-from autotune.study.spec import StudySpec
+from autotune.study.spec import StudySpec, is_beside
 from autotune.trial import Launch, Role, Scalar, State
 
 FINALS = (Role.FINAL, Role.BASELINE, Role.CONTROL)

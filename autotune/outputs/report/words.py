@@ -9,14 +9,13 @@ from autotune.engines import engine as engine_of
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.search import LOADS, described
 from autotune.loadgen.workloads import how_fixed, load_workload
-from autotune.metrics.formulas import Slo
-from autotune.metrics.steady import SHORT_S
+from autotune.metrics.formulas import SHORT_S, Slo
 from autotune.metrics.table import GOODPUT, VIOLATIONS
 from autotune.outputs.report import text
 from autotune.space.context import Context
+from autotune.study.home import library_of
 from autotune.study.recommendation import Choice, NearestMiss, Objective, Recommendation, Verdict
 from autotune.study.spec import StudySpec
-from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Evidence, Failure, FailureKind, Metrics, Phase
 
 ACCEPTANCE = "spec_decode_acceptance_rate"

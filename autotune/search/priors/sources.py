@@ -28,10 +28,9 @@ from autotune.search.gp.kernels import Encoding, Kernels, Prior, one_thread
 from autotune.search.gp.posterior import Posterior
 from autotune.search.objective import weights
 from autotune.space.enumeration import Candidate, CandidateSet
-from autotune.study.home import write_atomically
+from autotune.study.home import library_of, write_atomically
 from autotune.study.results import RESULTS, parse_rows
 from autotune.study.spec import StudySpec
-from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Launch, Scalar, State
 
 _FOLDER = "sources"

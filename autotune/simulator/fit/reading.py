@@ -38,10 +38,9 @@ from autotune.space.cards import ModelCard
 from autotune.space.context import Context
 from autotune.space.fingerprint import broken_rules
 from autotune.space.library import Library
-from autotune.study.home import Home
+from autotune.study.home import Home, library_of
 from autotune.study.results import RESULTS
 from autotune.study.spec import StudySpec
-from autotune.study.user_library import library_of
 from autotune.trial import Evidence, FailureKind, Launch, State
 
 _ANOTHER_THING = 0.5

@@ -12,7 +12,7 @@ import pytest
 from autotune.errors import BadInput
 from autotune.loadgen.bench.compare import ONE_RUN, compare
 from autotune.loadgen.client.messages import RequestLog
-from autotune.loadgen.client.outcomes import OK
+from autotune.loadgen.client.stream import OK
 from autotune.loadgen.request_file import LoadLog, requests_path, write_requests
 from autotune.metrics.formulas import summarize
 from autotune.metrics.records import RequestRecords

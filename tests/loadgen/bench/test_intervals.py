@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from autotune.loadgen.bench.compare import MIN_REQUESTS, latency_intervals, mean_interval, ratio_interval
+from autotune.loadgen.bench.compare import MIN_REQUESTS, latency_intervals, ratio_interval
+from autotune.loadgen.bench.results import mean_interval
 from autotune.loadgen.request_file import RequestTable
 
 RUNS_A, RUNS_B = [8000.0, 8150.0, 7900.0, 8040.0], [8500.0, 8420.0, 8610.0]

@@ -6,7 +6,7 @@ import io
 
 from rich.console import Console
 
-from autotune.loadgen.bench.printing import LiveLine, progress_line
+from autotune.loadgen.bench.results import LiveLine, progress_line
 from autotune.loadgen.client.messages import Progress
 
 

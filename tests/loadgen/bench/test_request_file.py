@@ -12,8 +12,7 @@ from hypothesis import strategies as st
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.client.messages import RequestLog
-from autotune.loadgen.client.outcomes import OK, OutcomeKind, RequestOutcome
-from autotune.loadgen.client.stream import Exchange
+from autotune.loadgen.client.stream import OK, Exchange, OutcomeKind, RequestOutcome
 from autotune.loadgen.request_file import COLUMNS, LoadLog, read_requests, requests_path, write_requests
 
 CLOSED = RequestOutcome(OutcomeKind.CLOSED, "gone with half a pair \ud800")

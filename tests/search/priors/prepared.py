@@ -9,9 +9,9 @@ from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
+from autotune.study.home import library_of
 from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
-from autotune.study.user_library import library_of
 from autotune.trial import Configuration, Scalar
 
 Row = tuple[str, Mapping[str, Scalar]]

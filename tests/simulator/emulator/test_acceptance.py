@@ -9,8 +9,8 @@ import pytest
 
 from autotune.loadgen import LoadOptions, load_workload, measure
 from autotune.loadgen.client.target import Target
+from autotune.loadgen.prefix_cache import DraftReader
 from autotune.loadgen.server_client import ServerClient
-from autotune.loadgen.speculation import DraftReader
 from autotune.space.library import Library
 from autotune.trial import Metrics
 from tests.simulator.emulator.servers import R1, serving

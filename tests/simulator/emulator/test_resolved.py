@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.backends.readback import of_answer, of_log
+from autotune.backends.servers import of_answer, of_log
 from autotune.engines import engine
 from autotune.engines.report_back import parse_reported
 from autotune.simulator.emulator.completions import resolved_arguments

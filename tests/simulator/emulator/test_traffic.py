@@ -9,9 +9,8 @@ import pytest
 
 from autotune.loadgen import LoadOptions, Measurement, load_workload, measure
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.prefix_cache import CacheUse, PrefixCache, expected_hit_rate
+from autotune.loadgen.prefix_cache import CacheUse, DraftReader, PrefixCache, expected_hit_rate
 from autotune.loadgen.server_client import ServerClient
-from autotune.loadgen.speculation import DraftReader
 from autotune.simulator import predict
 from autotune.space.library import Library
 from tests.simulator.emulator.servers import COMMANDS, V32, EmulatedServer, serving
