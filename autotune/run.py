@@ -25,7 +25,7 @@ from autotune.prepare.candidates import Prepared, no_effect_by_rule, prepare
 from autotune.prepare.weights import check_weights, fetch_weights
 from autotune.recommend import recommend
 from autotune.search.budget import most_nodes
-from autotune.search.priors import keep, priors_of, sources_of
+from autotune.search.priors import coverage, keep, priors_of, sources_of
 from autotune.search.study import Study
 from autotune.space.context import gpus_of
 from autotune.study.home import Home, library_of
@@ -81,6 +81,9 @@ def run(
                 progress.note(text)
             progress.opened(folder, prepared.candidates)
             candidates, priors = prepared.candidates, priors_of(prepared, sources)
+            if not prepared.recorded:
+                prepared = prepared.with_note(coverage(priors, candidates))
+                progress.note(prepared.spec.notes[-1])
             study = Study(folder, prepared.spec, candidates, prepared.command_of, priors, prepared.recorded)
         with closing(study):
             if not study.launches:

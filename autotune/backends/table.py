@@ -101,7 +101,7 @@ class RecordedTable(Backend):
             "engines": tuple(EngineChoice(name=n, version=table.version_of(n)) for n in dict.fromkeys(engines)),
             "workloads": workloads,
             "pins": dict(setting(table, text, "--set", library) for text in options.pins),
-            "notes": tuple(_notes(options, table, workloads[0])),
+            "notes": (*_notes(options, table, workloads[0]), *_words(table, library)),
         }
         return spec.model_copy(update=asked)
 
@@ -198,6 +198,25 @@ def _notes(options: RunOptions, table: Table, workload: str) -> Iterator[str]:
         yield f"--space tells what models, nodes and engines are; only rows of {table.path} are tried"
     if options.hours is not None and not any(row.times_s for row in table.rows):
         yield f"--hours is not used: {table.path} does not say how long launches took"
+
+
+def _words(table: Table, library: Library) -> Iterator[str]:
+    """Say which values the engines' cards call otherwise, and what they do not have."""
+    cells = dict.fromkeys((c.engine, *cell) for c in table.configurations for cell in c.knobs.items())
+    taken, unknown = list[str](), dict[str, None]()
+    for name, column, value in cells:
+        with suppress(UnknownName):
+            card = library.engine(name)
+            means, knob = card.in_own_words({column: value}).get(column), card.knobs.get(column)
+            here = f"{name}'s {column}"
+            if means is not None and column != VERSION and (knob is None or knob.refuses(means)):
+                unknown[here if knob is None else f"{here} {cell_text(value)}"] = None
+            elif means != value != AUTO:
+                taken.append(f"{here} {cell_text(value)} is {'not set' if means is None else cell_text(means)}")
+    if taken:
+        yield f"{table.path}: in the words of the engines' cards {shortened(taken)}"
+    if unknown:
+        yield f"{table.path}: without a prior of physics, as the engines' cards do not have it: {shortened([*unknown])}"
 
 
 def setting(table: Table, text: str, option: str, library: Library) -> tuple[str, Scalar]:
@@ -401,11 +420,9 @@ def command_of(candidate: Candidate, kind: Engine | None, context: Context | Non
 def _engine_command(configuration: Configuration, kind: Engine, context: Context) -> Command:
     """The engine's own command; raises one of `_NO_COMMAND` where there is none."""
     card = kind.card
-    values = {name: value for name, value in configuration.knobs.items() if value is not None}
+    values = card.in_own_words(configuration.knobs)
     options = {name: value for name, value in values.items() if name not in card.knobs and name != VERSION}
-    # ``auto`` leaves the choice to the engine, where it is no value of the knob's own.
-    auto = {n for n, knob in card.knobs.items() if values.get(n) == AUTO and AUTO not in (knob.choices or ())}
-    given = {n: value for n, value in values.items() if n in card.knobs and n not in auto}
+    given = {name: value for name, value in values.items() if name in card.knobs}
     for name, value in given.items():
         if (reason := card.knobs[name].refuses(value)) is not None:
             raise BadInput(f"{name}={value}: {reason}")

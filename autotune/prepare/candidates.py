@@ -66,6 +66,10 @@ class Prepared:
         """The backend on which the study's trials run."""
         return backend_of(self.spec)
 
+    def with_note(self, note: str) -> Prepared:
+        """Return the same with one more note."""
+        return replace(self, spec=self.spec.model_copy(update={"notes": (*self.spec.notes, note)}))
+
     def command_of(self, candidate: Candidate) -> Command:
         """The command of a candidate's server; the user's own baseline as typed."""
         configuration = candidate.configuration

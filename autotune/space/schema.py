@@ -9,6 +9,7 @@ PEP 440 specifiers (``>=0.5.20,<0.6``), ``*`` = all.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -257,6 +258,15 @@ class Renamed(Entry):
     source: str
 
 
+class Word(Entry):
+    """A value that tables have in a column, and what the card calls it."""
+
+    column: str
+    word: Scalar
+    means: Scalar = Field(default=None, description="None: what the engine does when nothing is said")
+    source: str
+
+
 class EngineCard(Entry):
     """``search_spaces/<engine>/engine.yaml``."""
 
@@ -273,6 +283,7 @@ class EngineCard(Entry):
     config_file: str = Field(default="", description="name of the config file that a command brings along")
     installation: InstallationFacts = InstallationFacts()
     renamed: list[Renamed] = []
+    words: list[Word] = Field(default=[], description="of tables, where a knob refuses the value or there is none")
     on_node: dict[str, Any] = Field(description="the engine's defaults on all GPUs: knob to value or template")
     requires: list[Requirement] = []
     architectures: list[str] = Field(default=[], description="model classes that it has; empty: not known which")
@@ -311,6 +322,22 @@ class EngineCard(Entry):
     def newest(self) -> str:
         """Return the newest known version."""
         return self.versions[-1]
+
+    def in_own_words(self, row: Mapping[str, Scalar]) -> dict[str, Scalar]:
+        """Return a table's values as the card calls them, without what leaves the choice to the engine.
+
+        ``auto`` does so where it is no value of the knob's own. What the card has no word for stays as it is.
+        """
+        found: dict[str, Scalar] = {}
+        for name, value in row.items():
+            knob, means = self.knobs.get(name), value
+            if knob is not None and value == "auto" and "auto" not in (knob.choices or ()):
+                continue
+            if knob is None or knob.refuses(value):
+                means = next((one.means for one in self.words if (one.column, one.word) == (name, value)), value)
+            if means is not None:
+                found[name] = means
+        return found
 
 
 class NarrowedEngine(Entry):

@@ -105,3 +105,13 @@ def test_the_ranges_are_those_of_the_parsers(name: str, version: str) -> None:
             # Up to 0.5.2 SGLang had no sparse attention, and so none of these.
             if flag.startswith("--") and version != "0.4.3.post2":
                 assert (flag in flags) == any(in_range(version, held) for held in versions_of[flag]), flag
+
+
+@pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt_llm"])
+def test_words_of_tables_are_none_of_the_card_s_and_mean_one_that_it_has(name: str) -> None:
+    card = engine(name).card
+    for entry in card.words:
+        knob = card.knobs.get(entry.column)
+        assert knob is None or knob.refuses(entry.word), "a value of its own needs no other"
+        assert entry.means is None if knob is None else not knob.refuses(entry.means)
+    assert card.in_own_words({"kv_cache_dtype": "fp8"})["kv_cache_dtype"] == ("fp8_e4m3" if name == "sglang" else "fp8")

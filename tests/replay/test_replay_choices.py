@@ -157,6 +157,23 @@ def test_a_row_has_its_engine_s_command_where_the_row_tells_it(tmp_path: Path) -
     assert commands[5].argv[0] == "replayed:sglang", "no option of SGLang is called magic"
 
 
+def test_foreign_words_become_the_engine_s_and_a_note_says_so(tmp_path: Path) -> None:
+    table = """engine,tensor_parallel,kv_cache_dtype,moe_all_to_all,total_token_throughput
+sglang,8,fp8,none,1
+sglang,8,bfloat16,none,2
+vllm,8,odd,none,3
+"""
+    found = prepared(tmp_path, table)
+    argv = found.command_of(found.candidates.items[0]).argv
+    assert argv[argv.index("--kv-cache-dtype") + 1] == "fp8_e4m3"
+    assert found.candidates.items[0].configuration.knobs["kv_cache_dtype"] == "fp8", "a row stays as it is"
+    words, unknown = found.spec.notes[-2:]
+    assert "sglang's kv_cache_dtype fp8 is fp8_e4m3" in words
+    assert "vllm's moe_all_to_all none is allgather_reducescatter" in words
+    assert "bfloat16" not in words
+    assert "vllm's kv_cache_dtype odd" in unknown
+
+
 def test_columns_may_be_options_and_versions_unknown_to_us_have_no_command(tmp_path: Path) -> None:
     table = """engine,engine_version,--max-num-seqs,enable_eplb,enforce_eager,total_token_throughput
 vllm,0.13.0,64,false,true,1

@@ -10,12 +10,23 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from autotune.prepare.candidates import Prepared
 from autotune.search.gp.kernels import Prior
 from autotune.search.priors.simulated import physical
 from autotune.search.priors.sources import Source, keep, learned, sources_of
+from autotune.space.enumeration import CandidateSet
 
-__all__ = ["Source", "keep", "priors_of", "sources_of"]
+__all__ = ["Source", "coverage", "keep", "priors_of", "sources_of"]
+
+
+def coverage(priors: Sequence[Prior], candidates: CandidateSet) -> str:
+    """Say how many candidates have a prior."""
+    known = np.any([np.isfinite(prior.mean) for prior in priors], axis=0).sum() if priors else 0
+    names = f" ({', '.join(prior.name for prior in priors)})" if known else ""
+    rest = "" if known in (0, len(candidates)) else "; the others start at the level of what is launched"
+    return f"{known:,} of {len(candidates):,} candidates have a prior{names}{rest}"
 
 
 def priors_of(prepared: Prepared, sources: Sequence[Source] = ()) -> list[Prior]:

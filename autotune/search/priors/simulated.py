@@ -21,6 +21,7 @@ from autotune.errors import BadInput, UnknownName
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.metrics.table import DERIVED, GOODPUT, HEADLINE, METRICS, PER_USER
 from autotune.prepare.candidates import Prepared
+from autotune.replay.table import VERSION
 from autotune.search.gp.kernels import Prior, UnsureFigure
 from autotune.search.objective import weights
 from autotune.search.reach import times
@@ -129,7 +130,7 @@ def physical(prepared: Prepared) -> list[Prior]:
 
 
 def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
-    """Return a candidate with all its engine's knobs; None for a replayed row with columns that are no knobs'."""
+    """Return a candidate with all its engine's knobs; None for a replayed row with what its card does not have."""
     spec, configuration = prepared.spec, candidate.configuration
     if not prepared.backend.recorded:
         return candidate
@@ -137,10 +138,11 @@ def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
         kind = engine(configuration.engine, prepared.library)
     except BadInput:
         return None
-    row = {name: value for name, value in configuration.knobs.items() if value is not None}
+    row, version = kind.card.in_own_words(configuration.knobs), kind.known_version(candidate.engine_version)
+    row.pop(VERSION, None)
     if not row or any(name not in kind.card.knobs or kind.card.knobs[name].refuses(row[name]) for name in row):
         return None
-    context = Context(spec.model, spec.hardware, spec.gpus, kind.version())
+    context = Context(spec.model, spec.hardware, spec.gpus, version or kind.version())
     return Candidate(Configuration(kind.name, kind.default_knobs(context, row)), context.version)
 
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from autotune.engines import engine
-from autotune.search.priors import priors_of
+from autotune.search.priors import coverage, priors_of
 from autotune.search.priors.simulated import DRAWS
 from autotune.space.context import Context
 from tests.search.priors.prepared import Row, prepared, question
@@ -126,6 +126,33 @@ def test_an_alias_is_its_engine_and_what_a_row_leaves_open_is_the_default():
     assert len(found) == 2
     for one, other in zip(found, priors_of(prepared(whole)), strict=True):
         np.testing.assert_array_equal(one.mean, other.mean)
+
+
+def test_a_row_in_foreign_words_is_believed_as_in_the_words_of_its_card():
+    foreign: list[Row] = [
+        ("sglang", {"tensor_parallel": 8, "data_parallel": 1, "kv_cache_dtype": "fp8", "moe_all_to_all": "none"}),
+        ("vllm", {"tensor_parallel": 1, "data_parallel": 8, "expert_parallel": 8, "moe_all_to_all": "none"}),
+        ("trtllm", {"tensor_parallel": 8, "kv_cache_dtype": "bfloat16", "moe_all_to_all": "none"}),
+        ("vllm", {"tensor_parallel": 8, "data_parallel": 1, "kv_cache_dtype": "auto", "engine_version": "0.11.0"}),
+    ]
+    own: list[Row] = [
+        ("sglang", {"tensor_parallel": 8, "data_parallel": 1, "kv_cache_dtype": "fp8_e4m3", "moe_all_to_all": "none"}),
+        ("vllm", {**foreign[1][1], "moe_all_to_all": "allgather_reducescatter"}),
+        ("trtllm", {"tensor_parallel": 8, "kv_cache_dtype": "auto"}),
+        ("vllm", {"tensor_parallel": 8, "data_parallel": 1}),
+    ]
+    found = priors_of(prepared(foreign))
+    assert len(found) == 2
+    for one, other in zip(found, priors_of(prepared(own)), strict=True):
+        assert np.isfinite(one.mean).all()
+        np.testing.assert_array_equal(one.mean, other.mean)
+
+
+def test_the_study_says_how_many_candidates_have_a_prior():
+    rows: list[Row] = [("sglang", {"tensor_parallel": 8, "kv_cache_dtype": "unheard-of"}), *LAYOUTS]
+    study = prepared(rows)
+    assert "3 of 4 candidates" in coverage(priors_of(study), study.candidates)
+    assert "0 of 4 candidates" in coverage([], study.candidates)
 
 
 def test_columns_that_are_no_knobs_leave_a_replay_without_the_simulator():
