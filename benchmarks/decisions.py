@@ -183,14 +183,13 @@ def rate(hits: int, of: int) -> str:
 
 
 def covered(played: Sequence[Played], better: bool) -> str:
-    """Of the finalists' intervals, or of those of winners called better, how many cover the truth."""
-    chosen = [p.judgement for p in played], [p.truth for p in played]
-    rows = [
-        (j.challenger_gain.interval, truth[j.challenger])
-        for j, truth in zip(*chosen, strict=True)
-        if j.challenger_gain is not None and j.challenger_gain.interval is not None
-        if not better or j.verdict is Verdict.BETTER
-    ]
+    """Of the finalists' intervals, or of what is recommended as better, how many cover the truth."""
+    rows = []
+    for p in played:
+        found = p.judgement
+        gain, position = (found.gain, found.winner) if better else (found.challenger_gain, found.challenger)
+        if gain is not None and gain.interval is not None and (not better or found.verdict is Verdict.BETTER):
+            rows.append((gain.interval, p.truth[position]))
     return rate(sum(interval[0] <= value <= interval[1] for interval, value in rows), len(rows))
 
 
@@ -223,7 +222,10 @@ def scenarios() -> list[Scenario]:
         Scenario("gain +5 %", 24, 30, 0.03, one_better(0.05)),
         Scenario("gain +10 %", 24, 30, 0.03, one_better(0.10)),
     ]
-    for noise, launches in ((0.03, 30), (0.1, 30), (0.03, 12)):
+    for noise in (0.03, 0.05, 0.1):
+        found.append(Scenario("true +5 %", 2, 30, noise, one_better(0.05)))
+        found.append(Scenario("true +11 %", 2, 30, noise, one_better(0.11)))
+    for noise, launches in ((0.03, 30), (0.05, 30), (0.1, 30), (0.03, 12)):
         found.append(Scenario("spread 5 %", 36, launches, noise, independent(0.05), studies=1000))
         found.append(Scenario("spread 20 %, by knobs", 36, launches, noise, by_knobs(0.2)))
     found += [Scenario(f"drift {d:+.0%}", n, 30, 0.03, equal, d) for n, d in ((2, -0.1), (2, -0.3), (2, 0.1), (2, 0.3))]

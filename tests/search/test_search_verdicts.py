@@ -3,6 +3,7 @@
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -135,8 +136,25 @@ def test_a_single_look_is_student_s_test() -> None:
     look = Look(1.0, 2.4, 0.05, 0.03, 7)
     found, (low, high) = sequential.estimate((look,))
     half = stats.t.ppf(0.975, 7) * 0.03 / math.sqrt(2.4)
-    assert (found, low, high) == pytest.approx((0.05, 0.05 - half, 0.05 + half), abs=1e-6)
-    assert sequential.outcome([look])[0] is (Outcome.BETTER if low > 0 else Outcome.OPEN)
+    assert (found, high) == pytest.approx((0.05, 0.05 + half), abs=1e-6)
+    assert sequential.outcome([look])[0] is Outcome.BETTER
+    assert 0 <= low < 0.05 - half, "it passed, which lucky ones do"
+    less = replace(look, difference=0.02)
+    assert sequential.outcome([less])[0] is Outcome.OPEN
+    assert sequential.estimate((less,))[1] == pytest.approx((0.02 - half, 0.02 + half), abs=1e-6)
+
+
+def test_intervals_of_small_gains_that_passed_hold_the_truth() -> None:
+    """Gains of a third and two thirds of a launch's spread: one test in five passes, and those are the lucky ones."""
+    rng, passed, held = np.random.default_rng(3), 0, 0
+    for gain in (0.01, 0.02):
+        for mine, theirs in zip(rng.normal(gain, 0.03, (250, 10)), rng.normal(0, 0.03, (250, 11)), strict=True):
+            looks = [_look(mine[:n], theirs[: n + 1], f) for n, f in enumerate(FRACTIONS, start=1) if n > 2]
+            if sequential.outcome(looks)[0] is Outcome.BETTER:
+                low, high = sequential.estimate(tuple(looks))[1]
+                passed, held = passed + 1, held + (low <= gain <= high)
+    assert 70 < passed < 150
+    assert held / passed >= 0.92, "with equal tails it is 0.83"
 
 
 def test_an_estimate_after_an_early_stop_is_drawn_towards_nothing_and_later_looks_do_not_count() -> None:

@@ -285,7 +285,7 @@ def gain(outcome: Recommendation) -> str:
     if outcome.verdict is Verdict.BETTER and outcome.origin in (Evidence.SIMULATED, Evidence.EMULATED):
         meaning = f": measure these commands with `autotune verify {outcome.study} --on process`"
     elif outcome.verdict is Verdict.BETTER and outcome.gain_ci95:
-        meaning = ", as the whole interval lies above zero"
+        meaning = ", as the test of the finals passed"
     told, over = f"Gain {text.percent(outcome.gain_percent)} ({sure})", outcome.gain_over_recipe
     if over is not None:
         recipe = f"{over.engine}'s recipe {over.recipe}"

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.search.decide import finals, simplify
-from autotune.search.decide.sequential_test import Outcome, Spread, estimate, mean, outcome
+from autotune.search.decide.sequential_test import Look, Outcome, Spread, estimate, mean, outcome
 from autotune.search.history import BASELINE_ROLES, History
 from autotune.search.nodes import contrast
 from autotune.search.repeats import challengers
@@ -108,8 +108,10 @@ def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | N
 def _over_baseline(history: History, position: int) -> Gain:
     """Return the gain of a configuration that was not tested against the baseline, but against one that was."""
     both = [history.node_scores(p, *roles_of(history, p)) for p in (position, history.candidates.baseline)]
-    gain, half = contrast(*both)[0], history.spread.half_width([len(scores) for scores in both])
-    return Gain(gain, None if half is None else (gain - half, gain + half))
+    (gain, information), spread = contrast(*both), history.spread
+    if not information:
+        return Gain(gain, None)
+    return Gain(gain, estimate((Look(1.0, information, gain, spread.sd, spread.degrees),))[1])
 
 
 def _verdict(
