@@ -101,7 +101,7 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
     if (given := backend.own_candidates(spec, library)) is not None:
         return _given(spec, library, given)
     loads = [load_workload(name, library) for name in spec.workloads]
-    longest = max(load.longest_request for load in loads)
+    longest, alike = max(load.longest_request for load in loads), any(load.shares_prefixes for load in loads)
     if spec.verifies is not None:
         return _verified(spec, library, longest, anywhere=anywhere)
     spaces: dict[str, EngineSpace] = {}
@@ -116,7 +116,7 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
     for choice in spec.engines:
         here = spec.installed.get(choice.name)
         lacking = here.lacking if here is not None else ()
-        context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest, lacking, *most)
+        context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest, lacking, *most, alike)
         kind = engine_of(library.engine(choice.name).engine, spec.installed, library, notify)
         reason = unsuited(kind.card, context) or unpinnable(kind.card, spec.pins)
         if reason is None and not anywhere:

@@ -15,6 +15,7 @@ from autotune.trial import Configuration, Scalar
 
 RANKS = ("replicas", "tensor_parallel", "data_parallel", "pipeline_parallel")
 """The knobs whose product is the GPUs of a configuration."""
+_OF_THE_LOAD = ("longest_request", "concurrency", "tokens_in_flight", "shares_prefixes")
 DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
 """Vendor to the environment variable that chooses among a machine's GPUs."""
 
@@ -30,6 +31,7 @@ class Context:
         tokens_in_flight: their tokens, prompts and answers, in the mean; infinite = unknown.
         version: the engine's version.
         lacking: Python modules that the engine's installation was asked for and does not have.
+        shares_prefixes: whether prompts of a workload may begin alike.
     """
 
     model: ModelCard
@@ -40,10 +42,11 @@ class Context:
     lacking: tuple[str, ...] = ()
     concurrency: float = math.inf
     tokens_in_flight: float = math.inf
+    shares_prefixes: bool = False
 
     def scope(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
         """Return the names that an expression sees: the knobs and ``model, hardware, gpus, workload``."""
-        load = {name: getattr(self, name) for name in ("longest_request", "concurrency", "tokens_in_flight")}
+        load = {name: getattr(self, name) for name in _OF_THE_LOAD}
         fixed = {"model": self.model, "hardware": self.hardware, "gpus": self.gpus}
         return {**knobs, **fixed, "workload": Namespace(load)}
 

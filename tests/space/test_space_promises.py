@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from autotune.engines import engine as engine_of
 from autotune.errors import BadInput, MalformedFile
+from autotune.loadgen.workloads import load_workload
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
 from autotune.prepare.predicted_memory import MemoryPlans
 from autotune.simulator.node.memory import MemoryPlan
+from autotune.space.enumeration import enumerate_engine
 from autotune.space.library import check
 from autotune.study.home import library_of
 from autotune.study.options import RunOptions
+from tests.engines.settings import R1, context
+
+LONG = "random:8000:1000"
+"""Requests so long that the length of the context is searched."""
 
 
 def prepared(engine: str, pins: tuple[str, ...] = (), **options: Any) -> Prepared:
@@ -41,7 +49,7 @@ def kinds(one: Prepared) -> dict[str, set[Any]]:
     [("vllm", {"fp8_ds_mla"}, {0.95}), ("sglang", {"fp8_e4m3"}, set()), ("tensorrt_llm", set(), set())],
 )
 def test_every_engine_marks_what_its_values_give_up(engine: str, lossy: set[str], memory: set[float]) -> None:
-    one = prepared(engine)
+    one = prepared(engine, workloads=(LONG,))
     found = kinds(one)
     assert found["shorter-context"] >= {81920, 32768, 16384}
     assert found.get("lossy", set()) == lossy
@@ -59,8 +67,9 @@ def test_every_engine_marks_what_its_values_give_up(engine: str, lossy: set[str]
 
 
 def test_prefix_caching_is_switched_off_only_where_that_is_allowed_or_pinned() -> None:
-    assert values(prepared("sglang"), "prefix_caching") == {True}
-    allowed = prepared("sglang", allow=("no-prefix-caching",))
+    alike = {"workloads": ("shared-prefix",)}
+    assert values(prepared("sglang", **alike), "prefix_caching") == {True}
+    allowed = prepared("sglang", allow=("no-prefix-caching",), **alike)
     assert values(allowed, "prefix_caching") == {True, False}
     assert kinds(allowed)["no-prefix-caching"] == {False}
     pinned = prepared("sglang", pins=("prefix_caching=false",))
@@ -68,10 +77,44 @@ def test_prefix_caching_is_switched_off_only_where_that_is_allowed_or_pinned() -
     assert "no-prefix-caching" not in kinds(pinned), "what the user chose is not given up for speed"
 
 
+@pytest.mark.parametrize("engine", ["sglang", "tensorrt_llm", "vllm"])
+@pytest.mark.parametrize(
+    ("workload", "contexts", "caching"),
+    [
+        ("random:1000:1000", {None}, {True}),
+        (LONG, {None, 81920, 32768, 16384}, {True}),
+        ("shared-prefix", {None}, {True, False}),
+        ("random:20000:100", {None, 81920, 32768}, {True}),
+    ],
+)
+def test_a_knob_without_effect_on_the_workload_is_not_searched(
+    engine: str, workload: str, contexts: set[int | None], caching: set[bool]
+) -> None:
+    kind = engine_of(engine)
+    load = load_workload(workload)
+    judged = replace(
+        context(kind.card.newest, R1, longest_request=load.longest_request), shares_prefixes=load.shares_prefixes
+    )
+    found = enumerate_engine(kind.card, judged, {"tensor_parallel": 8, "max_batched_tokens": 32768}).configurations
+    assert {one.knobs["context_length"] for one in found} == contexts
+    assert {one.knobs["prefix_caching"] for one in found} == caching
+
+
+def test_a_context_that_a_small_or_sparse_server_may_need_to_start_is_searched_whatever_the_workload() -> None:
+    card = engine_of("vllm").card
+    sparse = context(card.newest, longest_request=2000)
+    tight = context(card.newest, "meta-llama/Llama-3.3-70B-Instruct", "h100", 2000, gpus=2)
+    for judged, contexts in ((sparse, {None, 81920}), (tight, {None, 81920, 32768, 16384})):
+        found = enumerate_engine(card, judged, {"tensor_parallel": judged.gpus}).configurations
+        assert {one.knobs["context_length"] for one in found} == contexts
+
+
 def test_the_context_to_be_kept_is_what_the_baseline_serves_and_min_context_is_a_floor() -> None:
-    shorter = prepared("vllm", baseline="vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8 --max-model-len 81920")
+    typed = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8 --max-model-len 81920"
+    shorter = prepared("vllm", baseline=typed, workloads=(LONG,))
     assert kinds(shorter)["shorter-context"] == {32768, 16384}
-    assert values(prepared("vllm", min_context=32768), "context_length") == {None, 81920, 32768}
+    long = prepared("vllm", min_context=32768, workloads=(LONG,))
+    assert values(long, "context_length") == {None, 81920, 32768}
     with pytest.raises(BadInput, match=r"--min-context 200000: deepseek-ai/DeepSeek-V3\.2 takes at most 163840"):
         prepared("vllm", min_context=200_000)
     with pytest.raises(BadInput, match="less context than --min-context"):

@@ -66,6 +66,9 @@ _SWEPT = (("lengths", "input_tokens"), ("lengths", "output_tokens"), ("prompts",
 _TEXTS = (ShareGPTLengths, FileLengths, SessionLengths, LibraryTextLengths)
 """Kinds of `lengths` whose prompts are text; the others send random token ids."""
 
+_OWN_PROMPTS = (FileLengths, SessionLengths, TraceLengths)
+"""Kinds of `lengths` whose prompts a user's file has whole."""
+
 _LABELS = {"prompts": "b", "input_tokens": "in", "output_tokens": "out", "concurrency": "c"}
 """The prefix of each swept number in a label, in its order."""
 
@@ -135,6 +138,11 @@ class Workload(Part):
     @staticmethod
     def _in_flight(point: LoadPoint) -> float:
         return math.inf if point.arrival.open_loop else min(point.arrival.concurrency or point.prompts, point.prompts)
+
+    @property
+    def shares_prefixes(self) -> bool:
+        """True if prompts may begin alike: by a prefix of the workload, or by their text in a file of the user's."""
+        return self.prefix is not None or any(isinstance(point.lengths, _OWN_PROMPTS) for point in self.points)
 
     @property
     def has_text(self) -> bool:
