@@ -50,6 +50,7 @@ class TestSGLang(OurEngine):
 
 class TestTensorRTLLM(OurEngine):
     engine = "tensorrt_llm"
+    fewest = 500
 
 
 KINDS = (TestVLLM, TestSGLang, TestTensorRTLLM)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,9 @@ from autotune.simulator.node.calibration import Calibration, coefficients_of, pa
 from autotune.simulator.node.coefficients import Coefficients, speed_card
 from autotune.space.architecture import BF16
 from autotune.space.cards import HardwareCard, ModelCard
-from autotune.space.expression import evaluate
+from autotune.space.entry import in_range
+from autotune.space.expression import evaluate, names
+from autotune.space.library import Library
 from autotune.trial import Scalar
 
 _TEXT_ACCEPTANCE = 0.875 / 0.8
@@ -22,6 +25,14 @@ _MOST_ACCEPTED = 0.95
 
 _LEAST_WHOLE_BUDGET = 2048
 """Least budget of a step that takes whole prompts up to the context (vLLM 0.7: config.py, SchedulerConfig)."""
+
+
+@lru_cache(maxsize=64)
+def _planned_share(engine: str, version: str) -> str | None:
+    """Return the expression by which an engine's card computes the share for weights and KV; None where it has none."""
+    card = Library().engines.get(engine)
+    knob = card.knobs.get("memory_fraction") if card else None
+    return next((each.value for each in (knob.becomes if knob else ()) if in_range(version, each.versions)), None)
 
 
 @dataclass(frozen=True)
@@ -183,7 +194,20 @@ class SimulatedServer:
     @cached_property
     def memory_fraction(self) -> float:
         """Return the share of memory for weights and KV (vLLM, SGLang), or of what the weights leave (TensorRT-LLM)."""
-        value = self.setup.knobs.get("memory_fraction")
+        value: Any = self.setup.knobs.get("memory_fraction")
+        if (planned := _planned_share(self.setup.engine, self.setup.version)) is not None:
+            decided = {
+                "model": self.model,
+                "hardware": self.hardware,
+                "gpus": self.setup.gpus,
+                "tensor_parallel": self.tensor_parallel,
+                "data_parallel": self.data_parallel,
+                "pipeline_parallel": self.pipeline_parallel,
+                "max_batched_tokens": self._whole_budget,
+                "cuda_graph_max_batch": self.graph_batch,
+            }
+            asked = {name: self.setup.knobs.get(name) for name in names(planned) - decided.keys()}
+            value = evaluate(planned, decided | asked)
         if isinstance(value, int | float):
             return float(value)
         scope = {

@@ -1,0 +1,115 @@
+"""Searched knobs of SGLang: each pays under one load, and is left out, or changes nothing, under another."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Any
+
+import pytest
+
+from autotune.engines import engine
+from autotune.loadgen.workloads import load_workload
+from autotune.simulator.node import simulate
+from autotune.simulator.node.memory import plan_memory
+from autotune.simulator.node.server import ServerSetup, SimulatedServer
+from autotune.simulator.node.steady import SteadyNode
+from autotune.space.context import Context
+from autotune.space.enumeration import enumerate_engine
+from autotune.space.fingerprint import effective
+from autotune.trial import Configuration, Scalar
+from tests.simulator.node.nodes import LIBRARY, R1, V32
+
+NEWEST = engine("sglang").card.newest
+EIGHT = {"tensor_parallel": 1, "data_parallel": 8, "expert_parallel": 8, "moe_all_to_all": "none"}
+ONE = {"tensor_parallel": 8, "data_parallel": 1, "expert_parallel": 8, "moe_all_to_all": "none"}
+# Its own share of memory, chunks of 8192, and as many requests as the cache holds.
+OWN = {"memory_fraction": None, "max_batched_tokens": 8192, "max_running_requests": None, "speculative_tokens": 0}
+
+
+def context(workload: str, model: str = V32, node: str = "h200") -> Context:
+    load = load_workload(workload)
+    hardware = LIBRARY.node(node)
+    return Context(LIBRARY.model(model), hardware, 8, NEWEST, load.longest_request, (), load.shares_prefixes)
+
+
+def searched(knob: str, workload: str, pins: Mapping[str, Scalar], model: str = V32, node: str = "h200") -> set[Scalar]:
+    """The values of a knob among the candidates with these settings."""
+    card = engine("sglang").card
+    found = enumerate_engine(card, context(workload, model, node), {**pins}).configurations
+    return {one.knobs[knob] for one in found}
+
+
+@lru_cache(maxsize=8)
+def _node(model: str, workload: str) -> SteadyNode:
+    return SteadyNode(LIBRARY.model(model), LIBRARY.node("h200"), 8, load_workload(workload))
+
+
+def made(workload: str, pins: Mapping[str, Scalar], model: str = V32) -> Configuration:
+    kind, where = engine("sglang"), context(workload, model)
+    return effective(kind.card, Configuration("sglang", kind.default_knobs(where, dict(pins))), where)
+
+
+def predicted(workload: str, pins: Mapping[str, Scalar], model: str = V32) -> float:
+    """Tokens per second, weighed by the odds that the server starts."""
+    found = _node(model, workload).predict("sglang", NEWEST, made(workload, pins, model).knobs)
+    return found.metrics["total_token_throughput"] * found.starts
+
+
+PAYS: list[tuple[str, dict[str, Any], str, set[Scalar], Scalar, float]] = [
+    # knob, settings, workload, values that are searched, the best of them, its gain over the default at least
+    # A thousand requests are 125 a rank: 128 graphs hold them, and 15 GiB more are left for their cache.
+    ("cuda_graph_max_batch", {**EIGHT, **OWN}, "random:2000:2000:1000", {512, 256, 128}, 128, 0.4),
+    # Four thousand are 500 a rank: with 128 graphs they would be launched kernel by kernel.
+    ("cuda_graph_max_batch", {**EIGHT, **OWN}, "random:1000:1000:4000", {512, 256, 128}, 256, 0.1),
+    # One replica with a thousand requests leaves 512 graphs behind.
+    ("cuda_graph_max_batch", {**ONE, **OWN}, "sharegpt", {512, 1024}, 1024, 0.2),
+]
+
+
+@pytest.mark.parametrize(("knob", "pins", "workload", "values", "best", "gain"), PAYS)
+def test_a_searched_value_pays(
+    knob: str, pins: dict[str, Any], workload: str, values: set[Scalar], best: Scalar, gain: float
+) -> None:
+    assert searched(knob, workload, pins) == values
+    found = {value: predicted(workload, {**pins, knob: value}) for value in values}
+    assert max(found, key=found.__getitem__) == best, found
+    usual = made(workload, pins).knobs[knob]
+    assert found[best] > (1 + gain) * found[usual], found
+
+
+@pytest.mark.parametrize(
+    ("knob", "pins", "workload", "values", "best"),
+    [
+        ("cuda_graph_max_batch", {**EIGHT, **OWN, "max_running_requests": 512}, "sharegpt", {512, 64}, 64),
+        ("cuda_graph_max_batch", {**ONE, **OWN}, "random:1000:1000:500", {512, 1024}, 512),
+        ("cuda_graph_max_batch", {**ONE, **OWN, "max_running_requests": 512}, "sharegpt", {512}, 512),
+    ],
+)
+def test_a_value_is_left_out_where_it_does_not_pay(
+    knob: str, pins: dict[str, Any], workload: str, values: set[Scalar], best: Scalar
+) -> None:
+    assert searched(knob, workload, pins) == values
+    most = predicted(workload, {**pins, knob: best})
+    assert all(predicted(workload, {**pins, knob: value}) <= most for value in values)
+
+
+def test_fewer_graphs_leave_the_cache_what_the_engine_reckons() -> None:
+    """0.5.23's arguments resolve the static share to 0.758 with 512 graphs and to 0.870 with 128 at DP8 on 8xH200."""
+    where = (LIBRARY.model(V32), LIBRARY.node("h200"), 8)
+    plans = []
+    for graphs, share in ((512, 0.758), (128, 0.870)):
+        knobs = {**made("sharegpt", {**EIGHT, **OWN, "cuda_graph_max_batch": graphs}).knobs}
+        server = SimulatedServer(ServerSetup("sglang", NEWEST, knobs, *where))
+        assert server.memory_fraction == pytest.approx(share, abs=0.002)
+        plans.append(plan_memory(server))
+    assert 15 < (plans[1].kv_cache - plans[0].kv_cache) / 2**30 < 16.5
+
+
+def test_the_full_simulation_agrees_on_the_graphs_that_pay() -> None:
+    found = {}
+    for graphs in (64, 128, 512):
+        knobs = made("random:1000:1000:500", {**EIGHT, **OWN, "cuda_graph_max_batch": graphs}, R1).knobs
+        setup = ServerSetup("sglang", NEWEST, knobs, LIBRARY.model(R1), LIBRARY.node("h200"), 8)
+        found[graphs] = simulate(setup, load_workload("random:1000:1000:1000"), 0).metrics["total_token_throughput"]
+    assert found[128] > 1.05 * found[64] > 1.2 * found[512], found
