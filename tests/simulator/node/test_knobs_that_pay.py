@@ -29,8 +29,9 @@ OWN = {"memory_fraction": None, "max_batched_tokens": 8192, "max_running_request
 
 def context(workload: str, model: str = V32, node: str = "h200") -> Context:
     load = load_workload(workload)
-    hardware = LIBRARY.node(node)
-    return Context(LIBRARY.model(model), hardware, 8, NEWEST, load.longest_request, (), load.shares_prefixes)
+    in_flight = (load.concurrency, load.tokens_in_flight)
+    where = (LIBRARY.model(model), LIBRARY.node(node), 8, NEWEST)
+    return Context(*where, load.longest_request, (), *in_flight, load.shares_prefixes)
 
 
 def searched(knob: str, workload: str, pins: Mapping[str, Scalar], model: str = V32, node: str = "h200") -> set[Scalar]:
@@ -59,9 +60,9 @@ def predicted(workload: str, pins: Mapping[str, Scalar], model: str = V32) -> fl
 PAYS: list[tuple[str, dict[str, Any], str, set[Scalar], Scalar, float]] = [
     # knob, settings, workload, values that are searched, the best of them, its gain over the default at least
     # A thousand requests are 125 a rank: 128 graphs hold them, and 15 GiB more are left for their cache.
-    ("cuda_graph_max_batch", {**EIGHT, **OWN}, "random:2000:2000:1000", {512, 256, 128}, 128, 0.4),
-    # Four thousand are 500 a rank: with 128 graphs they would be launched kernel by kernel.
-    ("cuda_graph_max_batch", {**EIGHT, **OWN}, "random:1000:1000:4000", {512, 256, 128}, 256, 0.1),
+    ("cuda_graph_max_batch", {**EIGHT, **OWN}, "random:2000:2000:1000", {512, 128}, 128, 0.4),
+    # Two thousand are 250 a rank: with 128 graphs they would be launched kernel by kernel.
+    ("cuda_graph_max_batch", {**EIGHT, **OWN}, "random:1000:1000:2000", {512, 256}, 256, 0.1),
     # One replica with a thousand requests leaves 512 graphs behind.
     ("cuda_graph_max_batch", {**ONE, **OWN}, "sharegpt", {512, 1024}, 1024, 0.2),
 ]
@@ -82,7 +83,8 @@ def test_a_searched_value_pays(
     ("knob", "pins", "workload", "values", "best"),
     [
         ("cuda_graph_max_batch", {**EIGHT, **OWN, "max_running_requests": 512}, "sharegpt", {512, 64}, 64),
-        ("cuda_graph_max_batch", {**ONE, **OWN}, "random:1000:1000:500", {512, 1024}, 512),
+        ("cuda_graph_max_batch", {**ONE, **OWN}, "random:1000:1000:500", {512}, 512),
+        ("cuda_graph_max_batch", {**EIGHT, **OWN}, "random:100:100:5000", {512}, 512),
         ("cuda_graph_max_batch", {**ONE, **OWN, "max_running_requests": 512}, "sharegpt", {512}, 512),
     ],
 )
