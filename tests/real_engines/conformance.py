@@ -116,11 +116,13 @@ class Asking:
     Attributes:
         folder: the engines' environment.
         drawn: random candidates; None: all.
+        workload: the load whose candidates are asked about; some knobs are searched on few loads only.
     """
 
     folder: Path
     drawn: int | None
     seed: int = SEED
+    workload: str = "sharegpt"
 
 
 def run_models(asking: Asking, engine: str, node: str, models: Sequence[str]) -> Iterator[Outcome]:
@@ -131,7 +133,8 @@ def run_models(asking: Asking, engine: str, node: str, models: Sequence[str]) ->
         process: EngineProcess | None = None
         for model in models:
             try:
-                spec = build_spec(RunOptions(model=model, hardware=node, engines=(engine,), on="emulator"))
+                workload = [asking.workload]
+                spec = build_spec(RunOptions(model, node, engines=(engine,), workloads=workload, on="emulator"))
                 # As it is prepared for a real node, where no odds of a simulated one leave anything out.
                 spec = spec.model_copy(update={"on": "process"})
                 space = prepare(spec, library, anywhere=True).spaces[engine]
@@ -253,6 +256,7 @@ def main(words: Sequence[str] | None = None) -> int:
     parser.add_argument("--node", action="append", choices=NODES, help="default: all")
     parser.add_argument("--engine", action="append", choices=ENGINES, help="default: all")
     parser.add_argument("--drawn", type=int, default=DRAWN, help="random candidates of each model (%(default)s)")
+    parser.add_argument("--workload", default="sharegpt", help="whose candidates are asked about (%(default)s)")
     parser.add_argument("--all", action="store_true", help="all candidates; takes long: name a model and a node")
     parser.add_argument("--jobs", type=int, default=2, help="engines at a time (%(default)s)")
     parser.add_argument("--rows", type=Path, help="add every finding to a file, a JSON line for each model")
@@ -264,7 +268,7 @@ def main(words: Sequence[str] | None = None) -> int:
     if given.page_only:
         given.page.write_text(page(read_rows(given.rows)))
         return 0
-    asking = Asking(given.folder.resolve(), None if given.all else given.drawn)
+    asking = Asking(given.folder.resolve(), None if given.all else given.drawn, workload=given.workload)
     groups = [(engine, node) for node in given.node or NODES for engine in given.engine or ENGINES]
     began, outcomes = time.monotonic(), []
     with ProcessPoolExecutor(given.jobs, initializer=_die_with_parent) as pool:

@@ -41,8 +41,10 @@ For a new version, change it in `tests/real_engines/environment.py`, then:
 ```
 
 The first makes the environment once (1.5 GB). `--model`, `--node` and `--engine` narrow the run, `--drawn` is the
-number of random candidates, `--all` asks about every candidate, and `--rows` keeps every finding. Exit code 1:
-something is unexplained. What is explained stands in `tests/real_engines/explained.yaml`, each with reason and source.
+number of random candidates, `--all` asks about every candidate, and `--rows` keeps every finding. `--workload` names
+the load whose candidates are asked about (sharegpt): vLLM's decode context parallelism is searched on
+`random:8000:4000:1000`, its finer graphs on `random:64:64:12`. Exit code 1: something is unexplained. What is
+explained stands in `tests/real_engines/explained.yaml`, each with reason and source.
 """
 
 
