@@ -45,6 +45,7 @@ FAILS = [
         "h200",
         "sparse-decode-context-parallel-heads",
     ),
+    (f"vllm serve {GLM} -tp 8 -dcp 4 --kv-cache-dtype fp8", "0.32.0", GLM, "h200", "shared-context-by-all-to-all"),
     (f"vllm serve {QWEN3} -tp 8 -dcp 4", "0.33.0", QWEN3, "h200", "grouped-query-decode-context-parallel"),
     (f"{VLLM} --kv-cache-dtype fp8_e5m2", "0.32.0", V32, "h200", "sparse-kv-dtype"),
     (f"{VLLM_R1} --kv-cache-dtype fp7", "0.33.0", R1, "h200", "unknown-cache-dtype"),
