@@ -1,31 +1,23 @@
-"""Comparison of two results: what changed, its 95 % interval, and what keeps them from being comparable."""
+"""Comparison of two results: what changed, its 95 % interval, and what keeps them from being comparable.
+
+An interval is over repeats: the requests of one run tell how requests differ, not how runs do.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from autotune.arrays import Floats, Ints
 from autotune.errors import BadInput
-from autotune.loadgen.bench.results import INTERVAL_ERROR, Interval, moments, number, read, student
-from autotune.loadgen.request_file import RequestTable, read_requests
+from autotune.loadgen.bench.results import Interval, moments, number, read, student
 from autotune.metrics.table import HEADLINE, METRICS
 from autotune.trial import Evidence
 
-MIN_REQUESTS = 20
-"""With fewer requests the resampled means say little of the real ones."""
-
-_RESAMPLES = 1000
-_DRAWS = 10_000_000
-"""Draws per run and statistic: a run of very many requests has fewer resamples, which then suffice too."""
-_MIN_RESAMPLES = 200
-_BLOCK = 2_000_000
-"""Draws held in memory at a time."""
 Result = Mapping[str, Any]
 _LENGTHS_DIFFER = 0.01
 """Mean lengths of two seeds of one workload differ by less."""
@@ -50,56 +42,6 @@ def ratio_interval(a: Sequence[float], b: Sequence[float]) -> Interval | None:
         half = student(degrees) * math.sqrt(error)
     change = mean_b - mean_a
     return 100 * math.expm1(change - half), 100 * math.expm1(change + half)
-
-
-def latency_intervals(a: RequestTable, b: RequestTable, seed: int = 0) -> dict[str, Interval]:
-    """Return the intervals of the change from A to B in percent, by metric name, from resampled requests.
-
-    The percentile bootstrap over the successful requests of each run, within each load (B. Efron, Annals of
-    Statistics 7, 1979). It knows how requests of one run differ, not how runs differ. A metric is left out where a
-    run has fewer than `MIN_REQUESTS` requests, or a latency of 0.
-    """
-    rng = np.random.default_rng(seed)
-    intervals: dict[str, Interval] = {}
-    latencies = zip(_latencies_ms(a), _latencies_ms(b), strict=True)
-    for (name, values_a, loads_a), (_, values_b, loads_b) in latencies:
-        if min(len(values_a), len(values_b)) < MIN_REQUESTS:
-            continue
-        resamples = min(_RESAMPLES, max(_MIN_RESAMPLES, _DRAWS // max(len(values_a), len(values_b))))
-        drawn_a, drawn_b = (_resampled(v, w, resamples, rng) for v, w in ((values_a, loads_a), (values_b, loads_b)))
-        for statistic, low, high in zip(("mean", "median"), drawn_a, drawn_b, strict=True):
-            if low.min() > 0:
-                ends = np.percentile(high / low - 1, (100 * INTERVAL_ERROR / 2, 100 * (1 - INTERVAL_ERROR / 2)))
-                intervals[f"{statistic}_{name}_ms"] = (100 * float(ends[0]), 100 * float(ends[1]))
-    return intervals
-
-
-def _latencies_ms(table: RequestTable) -> Iterator[tuple[str, Floats, Ints]]:
-    """Name, value per successful request, and the load it belongs to; definitions as in `autotune.metrics.formulas`."""
-    columns = table.columns
-    ok = columns["outcome"] == "ok"
-    _, points = np.unique(columns["point"].astype(str), return_inverse=True)
-    loads = points * (1 + columns["seed"].max(initial=0)) + columns["seed"]
-    several = ok & (columns["output_tokens"] > 1)
-    gaps = columns["output_tokens"][several] - 1
-    generating_s = (columns["e2el_s"] - columns["ttft_s"])[several]
-    yield "ttft", columns["ttft_s"][ok] * 1e3, loads[ok]
-    yield "tpot", generating_s / gaps * 1e3, loads[several]
-    yield "e2el", columns["e2el_s"][ok] * 1e3, loads[ok]
-
-
-def _resampled(values: Floats, loads: Ints, resamples: int, rng: np.random.Generator) -> tuple[Floats, Floats]:
-    """Return the means and medians of resampled requests, each of shape (resamples,)."""
-    members = [np.flatnonzero(loads == load) for load in np.unique(loads)]
-    block = max(1, _BLOCK // len(values))
-    means, medians = np.empty(resamples), np.empty(resamples)
-    for start in range(0, resamples, block):
-        count = min(block, resamples - start)
-        chosen = [each[rng.integers(0, len(each), (count, len(each)))] for each in members]
-        drawn = values[np.concatenate(chosen, axis=1)]
-        means[start : start + count] = drawn.mean(axis=1)
-        medians[start : start + count] = np.median(drawn, axis=1)
-    return means, medians
 
 
 SHOWN = tuple(name for name, metric in METRICS.items() if metric.time_power and not name.startswith(("std", "dur")))
@@ -191,7 +133,7 @@ def rows_of(changes: Sequence[Change]) -> list[str]:
 
 
 def compare(path_a: Path, path_b: Path) -> Comparison:
-    """Compare two result files, with the requests beside them.
+    """Compare two result files.
 
     Where one of them is a sweep, the loads that both have are compared, each by itself.
 
@@ -201,28 +143,25 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
     for path, result in ((path_a, a), (path_b, b)):
         if result.get("invalid"):
             raise BadInput(f"{path}: its measurement is invalid ({result['invalid']}); measure it again")
-    notes: list[str] = []
-    tables = [_requests(path, result, notes) for path, result in ((path_a, a), (path_b, b))]
-    loads_a, loads_b, runs_a, runs_b = _loads(a), _loads(b), _repeats(a), _repeats(b)
+    loads_a, loads_b = _loads(a), _loads(b)
     sweep = max(len(loads_a), len(loads_b)) > 1
     common = {load: (of_a, loads_b[load]) for load, of_a in loads_a.items() if load in loads_b}
-    pairs = common if sweep else {"": (("", a), ("", b))}
-    latencies = {load: _latency_intervals(tables, (of_a[0], of_b[0])) for load, (of_a, of_b) in pairs.items()}
-    throughput = None if sweep else ratio_interval(runs_a, runs_b)
-    if any(latencies.values()):
-        notes.append("intervals of latencies are over the requests of these runs, by the bootstrap")
-    if throughput is not None:
-        notes.append(
-            f"the interval of the throughput is over repeats, {len(runs_a)} of A and {len(runs_b)} of B, by Welch"
-        )
-    if min(len(runs_a), len(runs_b)) < 2:
-        notes.append(ONE_RUN)
     points: dict[str, tuple[Change, ...]] = {}
-    for load, ((_, of_a), (_, of_b)) in pairs.items():
+    for load, (of_a, of_b) in (common if sweep else {"": (a, b)}).items():
         both = ((name, number(of_a.get(name)), number(of_b.get(name))) for name in SHOWN)
-        intervals = latencies[load] if throughput is None else {**latencies[load], HEADLINE: throughput}
-        changes = (Change(n, x, y, intervals.get(n)) for n, x, y in both if x is not None and y is not None)
+        # The repeats of a sweep are over all its loads.
+        changes = (
+            Change(name, x, y, None if sweep else ratio_interval(_repeats(a, name), _repeats(b, name)))
+            for name, x, y in both
+            if x is not None and y is not None
+        )
         points[load] = tuple(changes)
+    counts = [len(_repeats(result)) for result in (a, b)]
+    notes = [f"intervals are over repeats, {counts[0]} of A and {counts[1]} of B, by Welch"]
+    if min(counts) < 2:
+        notes = [ONE_RUN]
+    elif sweep:
+        notes = []
     warnings = (
         *_differences(a, b, sweep),
         *_unmatched(loads_a, loads_b, sweep),
@@ -232,42 +171,12 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
     return Comparison(str(path_a), str(path_b), warnings, points.pop("", ()), tuple(notes), points)
 
 
-def _loads(result: Result) -> dict[str, tuple[str, Result]]:
-    """Return each load of a result by its description: its label among the requests, and its metrics."""
+def _loads(result: Result) -> dict[str, Result]:
+    """Return the metrics of each load of a result, by its description."""
     listed = result.get("points")
     points = [point for point in listed if isinstance(point, dict)] if isinstance(listed, list) else []
-    loads = {str(p.get("load")): (str(p.get("label") or ""), p["metrics"]) for p in points if "metrics" in p}
-    return loads if len(loads) > 1 else {_load_of(result): ("", result)}
-
-
-def _latency_intervals(tables: Sequence[RequestTable | None], labels: Sequence[str]) -> dict[str, Interval]:
-    """Return the intervals of latencies over the requests of the load points of these labels; empty: all."""
-    of_loads = []
-    for table, label in zip(tables, labels, strict=True):
-        if table is None:
-            return {}
-        chosen = table.columns["point"].astype(str) == label if label else slice(None)
-        columns = {name: values[chosen] for name, values in table.columns.items()}
-        of_loads.append(RequestTable(columns, table.metadata))
-    return latency_intervals(of_loads[0], of_loads[1])
-
-
-def _requests(path: Path, result: Result, notes: list[str]) -> RequestTable | None:
-    """Read the requests of a result from the file that it names; None, and a note, where that is not right."""
-    name = result.get("requests_file")
-    if not isinstance(name, str) or not Path(name).name:
-        return None
-    beside = path.with_name(Path(name).name)
-    try:
-        table = read_requests(beside)
-    except BadInput as error:
-        notes.append(f"no intervals of latencies: {error}")
-        return None
-    same_date = table.metadata.get("date") == result.get("date")
-    if not same_date or int((table.columns["outcome"] == "ok").sum()) != result["completed"]:
-        notes.append(f"no intervals of latencies: {beside} holds the requests of another run")
-        return None
-    return table
+    loads = {str(point.get("load")): point["metrics"] for point in points if "metrics" in point}
+    return loads if len(loads) > 1 else {_load_of(result): result}
 
 
 def _load_of(result: Result) -> str:
@@ -280,12 +189,12 @@ def _load_of(result: Result) -> str:
     return ", ".join(part for part in (arrivals, limit) if part) or "all at once"
 
 
-def _repeats(result: Result) -> list[float]:
-    """Return the total token throughput of each repeat; one where the result names none."""
+def _repeats(result: Result, metric: str = HEADLINE) -> list[float]:
+    """Return a metric of each repeat; that of the result where it names none."""
     rows = result.get("repeats")
     listed = rows if isinstance(rows, list) else []
-    values = [number(row.get(HEADLINE)) for row in listed if isinstance(row, dict)]
-    return [value for value in values if value is not None] or [float(result[HEADLINE])]
+    values = [number(row.get(metric)) for row in listed if isinstance(row, dict)]
+    return [value for value in values if value is not None] or [float(result[metric])]
 
 
 def _differences(a: Result, b: Result, sweep: bool) -> list[str]:

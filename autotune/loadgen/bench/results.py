@@ -32,6 +32,7 @@ from autotune.loadgen.results import FoundCapacity, Measurement, to_json, worst_
 from autotune.loadgen.tokenizers import Tokenizer
 from autotune.loadgen.workloads import Workload
 from autotune.metrics.formulas import parse_goodput
+from autotune.metrics.records import LATENCIES, STATISTICS
 from autotune.metrics.table import COSTS, HEADLINE, STEADY, shown_in, title_of
 from autotune.study.home import write_atomically
 from autotune.trial import Evidence
@@ -40,6 +41,7 @@ SCHEMA = 1
 _OF_A_REPEAT = (
     *("duration", "completed", "failed"),
     *("request_throughput", "output_throughput", "total_token_throughput", "cache_hit_rate"),
+    *(f"{statistic}_{latency}_ms" for latency in LATENCIES for statistic in STATISTICS),
 )
 _NEEDED = ("duration", "completed", "request_throughput", "total_token_throughput")
 _FORM = "not a result; a file is expected that `autotune bench --save-result` or `vllm bench serve --save-result` wrote"
