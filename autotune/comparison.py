@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from statistics import fmean
 from typing import Any, Literal
@@ -45,28 +44,11 @@ from autotune.study.recommendation import (
     Objective,
     PredictedValue,
     RecipeGain,
-    Side,
     Verification,
     WorkloadComparison,
 )
 from autotune.study.spec import PredictedCommand, StudySpec
 from autotune.trial import Launch, Metrics, Role
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """Lead of the recommended configuration at a concurrency, in logarithms; `half` of its 95 % interval."""
-
-    concurrency: int
-    log: float
-    half: float
-
-    @property
-    def faster(self) -> Side | None:
-        """The side that is, beyond noise."""
-        if abs(self.log) <= self.half:
-            return None
-        return "recommended" if self.log > 0 else "baseline"
 
 
 def compare(
@@ -88,16 +70,16 @@ def compare(
             break
     else:
         return None
-    points, differences = [], []
+    points = []
     for load in sorted(mine.keys() | theirs.keys()):
         values = [objective.value_of(metric, mean(s[load])) if load in s else None for s in (theirs, mine)]
         point = CurvePoint(concurrency=load, baseline=values[0], recommended=values[1])
         if load in mine and load in theirs:
             half = half_width(spread, (len(mine[load]), len(theirs[load])))
-            one = Difference(load, mean(mine[load]) - mean(theirs[load]), half)
-            ends = (percent(one.log - half), percent(one.log + half))
-            point = point.model_copy(update={"gain_percent": percent(one.log), "ci95": ends, "faster": one.faster})
-            differences.append(one)
+            log = mean(mine[load]) - mean(theirs[load])
+            faster = None if abs(log) <= half else "recommended" if log > 0 else "baseline"
+            ends = (percent(log - half), percent(log + half))
+            point = point.model_copy(update={"gain_percent": percent(log), "ci95": ends, "faster": faster})
         points.append(point)
     return Curves(
         metric=metric,
@@ -105,7 +87,7 @@ def compare(
         noise_percent=percent(_noise(spread)),
         launches=(max(map(len, theirs.values()), default=0), max(map(len, mine.values()), default=0)),
         points=points,
-        crossings=crossings(differences),
+        crossings=crossings(points),
     )
 
 
@@ -139,41 +121,35 @@ def _noise(spread: Spread) -> float:
     return max(spread.sd, LAUNCH_NOISE) if few else spread.sd
 
 
-def crossings(differences: Sequence[Difference]) -> list[Crossing]:
-    """Where the faster one changes.
+def crossings(points: Sequence[CurvePoint]) -> list[Crossing]:
+    """Return where the faster one changes.
 
     Args:
-        differences: by rising concurrency.
+        points: by rising concurrency.
     """
-    found = []
-    decided = [i for i, one in enumerate(differences) if one.faster is not None]
+    found, known = [], [(one, one.ci95) for one in points if one.ci95 is not None]
+    decided = [i for i, (one, _) in enumerate(known) if one.faster is not None]
     for first, last in pairwise(decided):
-        below, above = differences[first].faster, differences[last].faster
+        below, above = known[first][0].faster, known[last][0].faster
         if below is None or above is None or below == above:
             continue
-        way = list(differences[first : last + 1])
-        # From here on falling from above zero to below it.
-        sign = 1.0 if below == "recommended" else -1.0
-        middle = _zero(way, [sign * one.log for one in way])
-        low = _zero(way, [sign * one.log - one.half for one in way])
-        backward = way[::-1]
-        high = _zero(backward, [-sign * one.log - one.half for one in backward])
+        at = [one.concurrency for one, _ in known[first : last + 1]]
+        ends = [sorted(math.log1p(end / 100) for end in ci95) for _, ci95 in known[first : last + 1]]
+        if below == "baseline":  # From here on falling from above zero to below it.
+            ends = [[-high, -low] for low, high in ends]
+        middle = _zero(at, [(low + high) / 2 for low, high in ends])
+        low = _zero(at, [low for low, _ in ends])
+        high = _zero(at[::-1], [-high for _, high in reversed(ends)])
         found.append(Crossing(concurrency=middle, between=(low, high), below=below, above=above))
     return found
 
 
-def _zero(way: Sequence[Difference], heights: Sequence[float]) -> float:
-    """Concurrency at which a curve that starts above zero first reaches zero, log-interpolated; else the last.
-
-    Args:
-        heights: of the curve at each of the differences' concurrencies.
-    """
-    for (a, b), (one, other) in zip(pairwise(way), pairwise(heights), strict=True):
+def _zero(at: Sequence[int], heights: Sequence[float]) -> float:
+    """Return the concurrency where a curve that starts above zero reaches it, log-interpolated; else the last."""
+    for (a, b), (one, other) in zip(pairwise(at), pairwise(heights), strict=True):
         if other <= 0:
-            share = one / (one - other)
-            logs = math.log(a.concurrency), math.log(b.concurrency)
-            return float(f"{math.exp(logs[0] + share * (logs[1] - logs[0])):.4g}")
-    return float(way[-1].concurrency)
+            return float(f"{math.exp(math.log(a) + one / (one - other) * (math.log(b) - math.log(a))):.4g}")
+    return float(at[-1])
 
 
 class Sheet:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from autotune.backends import Checked, evaluator_for
 from autotune.backends.simulator import Simulated
-from autotune.comparison import Difference, compare, crossings
+from autotune.comparison import compare, crossings
 from autotune.engines import recognise, split_command
 from autotune.errors import BadInput
 from autotune.loadgen.loads import USUAL_RUNGS, rung_of, with_loads
@@ -31,6 +31,7 @@ from autotune.search.decide.sequential_test import Spread
 from autotune.space.library import Library
 from autotune.study.home import library_of
 from autotune.study.options import RunOptions
+from autotune.study.recommendation import CurvePoint
 from autotune.study.results import launch_of, row_of
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Metrics, Role, Trial
@@ -176,7 +177,16 @@ def test_where_few_repeats_show_the_noise_or_all_are_one_row_it_is_taken_as_3_pe
 def test_a_crossing_lies_between_loads_that_are_decided_and_within_its_interval(
     steps: list[tuple[float, float]],
 ) -> None:
-    ahead = [Difference(2**i, log, half) for i, (log, half) in enumerate(steps)]
+    ahead = [
+        CurvePoint(
+            concurrency=2**i,
+            baseline=1.0,
+            recommended=math.exp(log),
+            ci95=(100 * math.expm1(log - half), 100 * math.expm1(log + half)),
+            faster=None if abs(log) <= half else "recommended" if log > 0 else "baseline",
+        )
+        for i, (log, half) in enumerate(steps)
+    ]
     found = crossings(ahead)
     sides = [one.faster for one in ahead if one.faster]
     assert len(found) == sum(a != b for a, b in pairwise(sides))

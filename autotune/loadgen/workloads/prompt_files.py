@@ -45,18 +45,12 @@ prompt, at most 2048 of prompt and answer."""
 BLOCK_TOKENS = 512
 """Prompt tokens of one of Mooncake's hash ids."""
 
-_PIECE = 1 << 22
-_LONGEST_ROW = 1 << 26
-"""Characters. What does not end within so many is not a row."""
-
 _MOST_TOKENS = 2**31
 _MOST_THINK_S = 86400.0
 _MOST_MS = 1e13
 """300 years: what is beyond is no time of a trace."""
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_DECODER = json.JSONDecoder()
-_BETWEEN_ROWS = re.compile(r"[\s,]*")
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -204,8 +198,7 @@ def conversations(path: Path) -> Conversations:
     """Read the conversations of a ShareGPT file.
 
     It is a JSON list (or one object per line) of ``{"conversations": [{"from": …, "value": "…"}, …]}``; the usual one,
-    ShareGPT_V3_unfiltered_cleaned_split.json, is 640 MB with 94,000 conversations. It is read piece by piece, and only
-    the first two turns are kept.
+    ShareGPT_V3_unfiltered_cleaned_split.json, is 640 MB with 94,000 conversations; only the first two turns are kept.
 
     Raises `BadInput`: the file cannot be read; `MalformedFile`: it is not JSON, or holds no conversation.
     """
@@ -226,9 +219,9 @@ def conversations(path: Path) -> Conversations:
 
 
 def check_sharegpt(path: Path) -> None:
-    """Raise what `conversations` would raise for a file that cannot be the right one, from its first row."""
-    with _readable(path):
-        next(rows(path), None)
+    """Raise `BadInput` for a file that cannot be read; what it holds is looked at when it is needed."""
+    with _readable(path), path.open(encoding="utf-8-sig") as file:
+        file.read(1)
 
 
 def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> list[FileRequest]:
@@ -258,36 +251,19 @@ def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: 
     )
 
 
-def rows(path: Path, piece: int = _PIECE) -> Iterator[Any]:
-    """Yield the elements of a file's list, or the objects of its lines, of so many characters at a time.
+def rows(path: Path) -> list[Any]:
+    """Return the elements of a file's list, or what stands on its lines; the file is read at once, as vLLM does.
 
     Raises `OSError`: the file cannot be read; `UnicodeDecodeError`: it is no text; `MalformedFile`: it is not JSON.
     """
-    text, at, number, listed = "", 0, 1, False
-    with path.open(encoding="utf-8-sig") as file:
-        while True:
-            at = _BETWEEN_ROWS.match(text, at).end()  # type: ignore[union-attr]  # it matches nothing too
-            sign = text[at : at + 1]
-            if sign == "]":
-                return
-            if sign == "[" and number == 1 and not listed:
-                listed, at = True, at + 1
-                continue
-            try:
-                row, at = _DECODER.raw_decode(text, at)
-            except (ValueError, RecursionError) as error:  # Mostly: the rest of the row is in the next piece.
-                more = file.read(piece) if len(text) - at <= _LONGEST_ROW else ""
-                if not more and sign:
-                    raise MalformedFile(path, f"row {number} is not JSON or cut off; {_SHAREGPT_FORM}") from error
-                if not more and listed:
-                    problem = f"ends after row {number - 1} without the end of its list: it is cut off"
-                    raise MalformedFile(path, problem) from error
-                if not more:
-                    return
-                text, at = text[at:] + more, 0
-            else:
-                number += 1
-                yield row
+    text = path.read_text(encoding="utf-8-sig")
+    whole = [text] if text.lstrip().startswith("[") else []
+    try:
+        # Texts within JSON may hold other line breaks.
+        read = [json.loads(part) for part in whole or text.split("\n") if part.strip()]
+        return list(*read) if whole else read
+    except (ValueError, RecursionError) as error:
+        raise MalformedFile(path, f"is not JSON or cut off ({error}); {_SHAREGPT_FORM}") from error
 
 
 class Session(NamedTuple):
