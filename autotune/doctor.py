@@ -19,7 +19,7 @@ from pathlib import Path
 from autotune.engines import engine, names
 from autotune.engines.detect import find, lacking_modules
 from autotune.errors import BadInput
-from autotune.machine.gpu import (
+from autotune.machine import (
     Gpu,
     disk_free_bytes,
     driver_version,

@@ -18,7 +18,7 @@ from autotune.backends import Evaluator, evaluator_for
 from autotune.errors import BadInput, CannotGoOn, Interrupted
 from autotune.executors import EvaluationSetup, Executor, retire_bad_node
 from autotune.executors.factory import executor_for
-from autotune.outputs.artefacts import write_artefacts
+from autotune.outputs.export import write_artefacts
 from autotune.outputs.progress import Progress, baseline_trial, cost_line
 from autotune.outputs.tracking import Tracker
 from autotune.prepare.candidates import Prepared, no_effect_by_rule, prepare

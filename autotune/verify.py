@@ -18,7 +18,7 @@ from autotune.engines.space import EngineSpace
 from autotune.engines.translate import translate
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
-from autotune.machine.gpu import has
+from autotune.machine import has
 from autotune.notify import Notify
 from autotune.prepare.candidates import prepare, typed_candidate
 from autotune.search.budget import RESERVE

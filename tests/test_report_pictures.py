@@ -15,7 +15,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from autotune.outputs.artefacts import write_artefacts
+from autotune.outputs.export import write_artefacts
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.pictures import Picture, Point, contributions, curves, finals, speed, tried
 from autotune.outputs.report.render import files_of

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from autotune.cli.tuning import resume
-from autotune.outputs.artefacts import write_artefacts
+from autotune.outputs.export import write_artefacts
 from autotune.outputs.tracking import Tracker
 from autotune.outputs.tracking.content import experiment_name
 from autotune.outputs.tracking.runs import ARTIFACTS, reason

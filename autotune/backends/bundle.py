@@ -12,7 +12,7 @@ from autotune.backends.table import RecordedTable, command_writer, known_engines
 from autotune.engines import Engine
 from autotune.engines.space import EngineSpace
 from autotune.errors import BadInput
-from autotune.machine.node import node
+from autotune.machine import node
 from autotune.metrics.table import scaled
 from autotune.notify import Watch, silent
 from autotune.replay.bundle import BEGINNING, Bundle, check_measured, read_bundle

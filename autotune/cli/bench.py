@@ -12,7 +12,7 @@ from autotune.accuracy.check import Check, CheckEvidence, check_of, read_evidenc
 from autotune.cli.shared import MESSAGES, answer, say
 from autotune.errors import BadInput, LoadFailed, NothingFeasible
 from autotune.loadgen.bench import results
-from autotune.loadgen.bench.options import Bench
+from autotune.loadgen.bench.results import Bench
 from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
 from autotune.loadgen.client.messages import Progress
 from autotune.loadgen.client.target import Target

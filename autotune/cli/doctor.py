@@ -13,8 +13,7 @@ from rich.text import Text
 from autotune.cli.shared import print_json
 from autotune.doctor import TARGETS, Finding, Host, Status, examine, ready
 from autotune.errors import BadInput
-from autotune.machine.gpu import cpu, memory_bytes
-from autotune.machine.node import local_node
+from autotune.machine import cpu, local_node, memory_bytes
 
 _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
 _WIDTH = 160

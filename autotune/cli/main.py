@@ -88,7 +88,7 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
 def bench(as_json: bool, **options: Any) -> None:
     """Load a running server over HTTP and measure it."""
     from autotune.cli.bench import bench as measure
-    from autotune.loadgen.bench.options import Bench
+    from autotune.loadgen.bench.results import Bench
 
     measure(Bench(**options), as_json)
 

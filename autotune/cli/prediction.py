@@ -13,7 +13,7 @@ from autotune.engines import command_of, split_command
 from autotune.engines.translate import translate_typed
 from autotune.errors import BadInput, NothingFeasible, RefusedCommand
 from autotune.loadgen.workloads import Workload, load_workload
-from autotune.machine.node import check_gpus, node
+from autotune.machine import check_gpus, node
 from autotune.metrics.table import COSTS, Rent
 from autotune.prepare.names import know_model
 from autotune.simulator.node.calibration import calibration_in

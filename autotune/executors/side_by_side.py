@@ -24,7 +24,7 @@ from autotune.backends import backend_of
 from autotune.child import IMPORT_FOLDER, die_with_parent
 from autotune.errors import AutotuneError, CannotGoOn
 from autotune.executors import Bug, EvaluationSetup, outcome_of
-from autotune.machine.gpu import Gpu, gpus
+from autotune.machine import Gpu, gpus
 from autotune.notify import Notify, Stage, on_node, silent
 from autotune.serving.preflight import VISIBLE, busy
 from autotune.space.context import DEVICES

@@ -20,8 +20,7 @@ from autotune.engines.detect import why_missing
 from autotune.errors import BadInput
 from autotune.loadgen.loads import asked_load, with_loads
 from autotune.loadgen.workloads import load_workload, with_speedup
-from autotune.machine.gpu import has
-from autotune.machine.node import check_gpus, node
+from autotune.machine import check_gpus, has, node
 from autotune.notify import Notify, silent
 from autotune.prepare.names import engine_and_version, find_model, knob_named
 from autotune.prepare.recipes import with_recipe

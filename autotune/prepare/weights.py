@@ -10,7 +10,7 @@ import subprocess
 from autotune.backends import Backend
 from autotune.child import die_with_parent
 from autotune.errors import BadInput
-from autotune.machine.gpu import disk_free_bytes
+from autotune.machine import disk_free_bytes
 from autotune.notify import Notify
 from autotune.prepare.candidates import Prepared
 from autotune.serving.command import read_secret

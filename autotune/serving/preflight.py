@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.machine.gpu import Gpu, disk_free_bytes, gpus, open_file_limit
+from autotune.machine import Gpu, disk_free_bytes, gpus, open_file_limit
 from autotune.serving.processes import read_process
 from autotune.trial import Failure, FailureKind
 

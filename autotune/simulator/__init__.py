@@ -13,7 +13,7 @@ from typing import Any
 
 from autotune.engines import split_command
 from autotune.loadgen.workloads import load_workload
-from autotune.machine.node import node as node_card
+from autotune.machine import node as node_card
 from autotune.simulator.resolve_command import model_of, prediction, resolve_command
 from autotune.space.context import Context
 from autotune.space.library import Library

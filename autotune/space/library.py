@@ -112,7 +112,7 @@ def _parts(document: Any, location: _Location = ()) -> Iterator[tuple[_Location,
 Document = TypeVar("Document", bound=BaseModel)
 
 LOCAL = "local"
-"""The hardware's name that stands for the machine itself; `autotune.machine.node` makes a card of it."""
+"""The hardware's name that stands for the machine itself; `autotune.machine` makes a card of it."""
 
 
 def spaces_root() -> Path:

@@ -104,5 +104,5 @@ def test_nobody_else_asks_where_trials_run() -> None:
     assert {name for name in asking if not name.startswith("backends/")} == {
         "prepare/build_spec.py",
         "verify.py",
-        "outputs/report/setup.py",
+        "outputs/report/outcome.py",
     }

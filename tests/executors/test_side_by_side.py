@@ -15,7 +15,7 @@ import pytest
 from autotune.errors import CannotGoOn
 from autotune.executors import EvaluationSetup
 from autotune.executors.side_by_side import Share, SideBySideExecutor, shares_of, visible_to
-from autotune.machine.gpu import Gpu
+from autotune.machine import Gpu
 from autotune.notify import Stage, Watch, silent
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec

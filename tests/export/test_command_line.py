@@ -10,8 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from autotune.cli.main import cli
-from autotune.outputs.artefacts import write_artefacts
-from autotune.outputs.export import FORMATS
+from autotune.outputs.export import FORMATS, write_artefacts
 from tests import small_study
 from tests.export.golden import GOLDEN, HOME, STUDIES
 from tests.product.cli import autotune

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.machine.gpu import Gpu, driver_version, gpus, has, mec_firmware
+from autotune.machine import Gpu, driver_version, gpus, has, mec_firmware
 
 from .machines import GIB, amd, busy, nvidia, write
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from autotune.errors import BadInput, UnknownName
-from autotune.machine.node import generation_of, local_node, node
+from autotune.machine import generation_of, local_node, node
 from autotune.space.library import Library, packaged
 
 from .machines import GIB, amd, nvidia, processor, write

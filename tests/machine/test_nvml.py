@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.machine.gpu import Gpu
+from autotune.machine import Gpu
 
 SOURCE = Path(__file__).with_name("nvml.c")
-ASK = "import dataclasses, autotune.machine.gpu as m; print([dataclasses.astuple(gpu) for gpu in m.gpus()])"
+ASK = "import dataclasses, autotune.machine as m; print([dataclasses.astuple(gpu) for gpu in m.gpus()])"
 
 
 @pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler to make a stand-in for the driver's library")

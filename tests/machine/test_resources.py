@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.machine.gpu import cores, cpu, disk_free_bytes, memory_bytes, open_file_limit, shared_memory_bytes
+from autotune.machine import cores, cpu, disk_free_bytes, memory_bytes, open_file_limit, shared_memory_bytes
 
 from .machines import GIB, processor, write
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.machine.node import local_node
+from autotune.machine import local_node
 from tests.engines.stand_ins import executable, python_with
 from tests.engines.test_cpu import CONFIG
 

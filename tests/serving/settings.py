@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from autotune.machine.gpu import Gpu
+from autotune.machine import Gpu
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.serving.process import ProcessLauncher
 from autotune.serving.server import Server

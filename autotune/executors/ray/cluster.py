@@ -21,7 +21,7 @@ import ray
 
 import autotune
 from autotune.errors import BadInput, CannotGoOn
-from autotune.machine.gpu import is_kind
+from autotune.machine import is_kind
 from autotune.study.spec import StudySpec
 
 CONNECT_S = 5.0

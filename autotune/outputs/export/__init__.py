@@ -2,17 +2,25 @@
 
 A format is one function in one file of this package and one line in `FORMATS`: `(winner) -> str`, where the winner is
 the recommended configuration with what the study knows of it. No output holds a secret: where the study used one, the
-output asks for it or leaves it out and says so.
+output asks for it or leaves it out and says so. `write_artefacts` writes all forms, with the reports, at a study's end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from autotune.errors import BadInput, UnknownName
 from autotune.outputs.export import compose, config_files, dstack, gpustack, kubernetes, shell
 from autotune.outputs.export.winner import Winner, render_json, winner_of
+from autotune.outputs.report import StudyRecord
+from autotune.outputs.report.render import PICTURES, files_of
+from autotune.study.home import write_atomically
+from autotune.study.recommendation import Recommendation
+from autotune.study.spec import StudySpec
+from autotune.trial import Launch
 
 __all__ = ["FORMATS", "Format", "Winner", "all_of", "export", "winner_of"]
 
@@ -95,3 +103,41 @@ def all_of(winner: Winner) -> tuple[dict[str, str], dict[str, list[str]]]:
             except BadInput as error:
                 denied.setdefault(str(error), []).append(form.filename)
     return texts, denied
+
+
+EXPORTS = "exports"
+"""The folder of a study in which its winner lies in every form that it has, but for ``serve.sh`` and its JSON."""
+
+
+def write_artefacts(
+    folder: Path, spec: StudySpec, launches: Sequence[Launch], recommendation: Recommendation
+) -> list[str]:
+    """Write every file of a finished study, the same ones each time; return why forms of its winner are missing.
+
+    ``serve.sh`` lies beside the report, every other form that the winner has in ``exports/``.
+    """
+    record = StudyRecord(spec, tuple(launches), recommendation, folder)
+    files = files_of(record)
+    (folder / PICTURES).mkdir(exist_ok=True)
+    for path in (folder / PICTURES).glob("*.svg"):
+        if f"{PICTURES}/{path.name}" not in files:
+            path.unlink()  # of an earlier writing
+    for name, content in files.items():
+        write_atomically(folder / name, content)
+    texts: dict[str, str] = {}
+    denied: dict[str, list[str]] = {}
+    if recommendation.recommended is not None and not recommendation.recommended.external:
+        texts, denied = all_of(winner_of(recommendation, spec, launches))
+    (folder / EXPORTS).mkdir(exist_ok=True)
+    for name, form in FORMATS.items():
+        if name == "json":
+            continue
+        path = folder / form.filename if name == "shell" else folder / EXPORTS / form.filename
+        if form.filename in texts:
+            write_atomically(path, texts[form.filename], mode=form.mode)
+        else:
+            path.unlink(missing_ok=True)
+    # Last: a study that has one is finished, and `resume` writes nothing more.
+    text = json.dumps(recommendation.to_json(), indent=2, allow_nan=False)
+    write_atomically(folder / "recommendation.json", text + "\n")
+    return [f"not exported as {', '.join(names)}: {reason}" for reason, names in denied.items()]

@@ -12,7 +12,7 @@ from typing import Literal
 
 from markdown_it import MarkdownIt
 
-from autotune.outputs.report import StudyRecord, outcome, pictures, setup, tables, text
+from autotune.outputs.report import StudyRecord, outcome, pictures, tables, text
 from autotune.outputs.report.pictures import DARK, LIGHT, Part, Picture
 from autotune.study.recommendation import Verdict
 from autotune.trial import Evidence
@@ -139,11 +139,11 @@ _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] =
     ("What failed, and what would help?", (tables.failures,)),
     ("Nodes", (tables.nodes,)),
     ("Launches", (tables.launches,)),
-    ("What did the study cost?", (setup.hours,)),
+    ("What did the study cost?", (outcome.hours,)),
     ("What the engines made of it", (tables.resolutions,)),
-    ("Setup", (setup.setup,)),
-    ("What the numbers do not say", (setup.limits,)),
-    ("Reproduction", (setup.reproduction,)),
+    ("Setup", (outcome.setup,)),
+    ("What the numbers do not say", (outcome.limits,)),
+    ("Reproduction", (outcome.reproduction,)),
 )
 """Heading and contents of each; a section without contents is left out."""
 

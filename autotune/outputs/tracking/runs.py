@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from autotune import redact
-from autotune.outputs.artefacts import EXPORTS
+from autotune.outputs.export import EXPORTS
 from autotune.outputs.report.render import PICTURES
 from autotune.outputs.tracking import content
 from autotune.serving.watchdog import read_ends
