@@ -184,6 +184,7 @@ class Sheet:
             files=dict(command.files),
             command=command.shell(),
             objective=self.goal(self.spec.objective, objective.on_workloads(self.spec), scores, self._judgement.spread),
+            speculation=self._shown(position).result.speculation,
             **{name: self._least(position, name) for name in SERVED},
         )
 

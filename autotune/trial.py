@@ -362,6 +362,31 @@ class Accuracy:
 
 
 @dataclass(frozen=True, slots=True)
+class Speculation:
+    """Acceptance of drafted tokens in a launch, in tokens that a sequence gains per step.
+
+    Attributes:
+        drafted: tokens that are drafted per step.
+        stated: what the model's card says of text, by its `source`.
+        random: whether the prompts are random tokens, of whose drafts next to none is right.
+        forced: what a switch of the engine was set to, as they are; None: nothing was forced.
+        accepted: what came, by workload; without those of which nobody told.
+    """
+
+    drafted: int
+    stated: float
+    source: str
+    random: bool
+    forced: float | None = None
+    accepted: Mapping[str, float] = field(default_factory=dict)
+
+    def told(self, metrics: Mapping[str, Metrics]) -> Speculation:
+        """Add what came to it, by the metrics of the workloads."""
+        name = "spec_decode_acceptance_length"
+        return replace(self, accepted={one: row[name] for one, row in metrics.items() if name in row})
+
+
+@dataclass(frozen=True, slots=True)
 class TrialResult(Evidenced):
     """Result of a trial; the same shape whether measured, emulated, simulated or replayed.
 
@@ -379,6 +404,7 @@ class TrialResult(Evidenced):
         kv_cache_tokens: tokens that one replica's KV cache holds; None where nobody told.
         longest_request_tokens: input and output of the longest request that it serves; None where that is not known.
         odds_of_starting: 1 where a server ran; by the memory plan where it was simulated.
+        speculation: None where nothing was drafted.
     """
 
     state: State
@@ -399,6 +425,7 @@ class TrialResult(Evidenced):
     kv_cache_tokens: int | None = None
     longest_request_tokens: int | None = None
     odds_of_starting: float | None = None
+    speculation: Speculation | None = None
 
     @property
     def seconds(self) -> float:
@@ -429,10 +456,11 @@ class TrialResult(Evidenced):
         return None if self.accuracy is None else self.accuracy.passed
 
     def to_json(self) -> dict[str, Any]:
-        """Its part of a row: without the answers; what was checked, reserved or soiled only where it says something."""
+        """Its part of a row: without the answers, and without optional keys that say nothing."""
         told = {**asdict(self), "failure": self.failure.to_json() if self.failure else None}
         del told["answers"]
-        return {key: value for key, value in told.items() if value or key not in ("accuracy", "gpu_ids", "quarantine")}
+        optional = ("accuracy", "gpu_ids", "quarantine", "speculation")
+        return {key: value for key, value in told.items() if value or key not in optional}
 
     def without_prompts(self) -> TrialResult:
         """Leave out the examples of answers, whose prompts may be private; our own prompts stay."""

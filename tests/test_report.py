@@ -22,7 +22,7 @@ from autotune.study.recommendation import (
 )
 from autotune.study.spec import InstalledEngine
 from autotune.study.tracking_uri import ui_command
-from autotune.trial import Command, Configuration, Evidence, Failure, FailureKind, Launch, Role
+from autotune.trial import Command, Configuration, Evidence, Failure, FailureKind, Launch, Role, Speculation
 from tests import small_study
 from tests.small_study import BASELINE, SECRET, WINNER, metrics
 
@@ -105,16 +105,22 @@ def test_of_speculation_on_made_up_prompts_it_is_said_where_the_acceptance_comes
     plain = small_study.recommendation()
     assert plain.recommended is not None
     assert "drafted tokens" not in conclusion(plain)
-    mtp = plain.recommended.model_copy(update={"config": {**plain.recommended.config, "speculative_tokens": 1}})
-    assert "was assumed, not measured" in conclusion(plain.model_copy(update={"recommended": mtp}))
-    counted = {**metrics(9100.0), "spec_decode_acceptance_rate": 62.0}
-    rows = {"sharegpt": WorkloadComparison(baseline=None, recommended=counted, gain_percent=None)}
-    real = plain.model_copy(update={"recommended": mtp, "workloads": rows, "evidence": Evidence.MEASURED})
-    assert "was measured on random text (62 % of them), which says nothing of real prompts" in conclusion(real)
-    # A baseline that drafts is ranked by the same acceptance.
-    drafting = plain.baseline.model_copy(update={"config": mtp.config}) if plain.baseline else None
-    other = real.model_copy(update={"recommended": plain.recommended, "baseline": drafting})
-    assert "was measured on random text" in conclusion(other)
+    drafts = Speculation(3, 2.75, "somebody's page", random=True, forced=2.75, accepted={"sharegpt": 2.64})
+    mtp = plain.recommended.model_copy(update={"speculation": drafts})
+    assumed = plain.model_copy(update={"recommended": mtp})
+    for part in ("forced to 2.75", "3 drafted tokens", "2.64 came", "somebody's page", "assumed, not measured"):
+        assert part in conclusion(assumed)
+    forced = assumed.model_copy(update={"evidence": Evidence.MEASURED})
+    assert "forced to 2.75" in conclusion(forced)
+    assert "assumed" not in conclusion(forced)
+    # A version without a switch, and a baseline that drafts: it is ranked by the same acceptance.
+    unforced = dataclasses.replace(drafts, forced=None, accepted={"sharegpt": 1.1})
+    drafting = plain.baseline.model_copy(update={"speculation": unforced}) if plain.baseline else None
+    other = plain.model_copy(update={"baseline": drafting, "evidence": Evidence.MEASURED})
+    for part in ("measured on random tokens", "3 drafted tokens; 1.1 came", "--workload prose"):
+        assert part in conclusion(other)
+    on_text = plain.recommended.model_copy(update={"speculation": dataclasses.replace(unforced, random=False)})
+    assert "drafted token" not in conclusion(plain.model_copy(update={"recommended": on_text}))
 
 
 def test_what_was_made_of_the_question_is_told(tmp_path: Path) -> None:

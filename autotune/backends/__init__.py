@@ -45,7 +45,19 @@ from autotune.space.schema import EngineCard
 from autotune.study.options import RunOptions, VerifyOptions
 from autotune.study.recommendation import Exclusion, Recommendation
 from autotune.study.spec import StudySpec
-from autotune.trial import Command, Evidence, Failure, FailureKind, Launch, Metrics, State, Trial, TrialResult
+from autotune.trial import (
+    Command,
+    Evidence,
+    Failure,
+    FailureKind,
+    Launch,
+    Metrics,
+    Scalar,
+    Speculation,
+    State,
+    Trial,
+    TrialResult,
+)
 
 BACKENDS = {
     "process": "autotune.backends.process:Process",
@@ -169,6 +181,33 @@ class Backend(ABC):
             folder: the study's, for what launches leave behind.
             notify: called when a launch is tried again, and with its stages.
         """
+
+    def speculation(
+        self, spec: StudySpec, kind: Engine, version: str, drafted: Scalar, library: Library
+    ) -> Speculation | None:
+        """Return the acceptance that a launch asks of its engine; None where nothing is drafted.
+
+        Of drafts on random tokens next to none is right. There the engine is made to accept what the model does on
+        text, where its version can be; not where answers are checked, as they are wrong then.
+        """
+        if not isinstance(drafted, int) or drafted < 1:
+            return None
+        random = not load_workload(spec.workloads[0], library).has_text
+        stated = round(spec.model.acceptance.length(drafted), 2)
+        switch = kind.switch(version) if random and not spec.reference_checks else None
+        forced = float(min(switch.counted(stated) + switch.counts_drafts, 1 + drafted)) if switch else None
+        return Speculation(drafted, stated, spec.model.acceptance.source, random, forced)
+
+    def forcing(
+        self, spec: StudySpec, trial: Trial, kind: Engine, library: Library
+    ) -> tuple[Trial, Speculation | None]:
+        """Return a trial as it is launched, and what it asks of its drafts; no command that is told has the switch."""
+        drafted = trial.configuration.knobs.get("speculative_tokens")
+        asked = self.speculation(spec, kind, trial.engine_version, drafted, library)
+        if asked is None or asked.forced is None:
+            return trial, asked
+        command = replace(kind.forcing(trial.command, trial.engine_version, asked.forced), container=())
+        return replace(trial, command=self.place(command, kind.card, spec)), asked
 
     # The question: from options to a specification.
 

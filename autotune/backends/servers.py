@@ -28,7 +28,7 @@ from autotune.errors import BadInput, CannotGoOn, ClientFailed
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.loads import loads_of
 from autotune.loadgen.measuring import send
-from autotune.loadgen.prefix_cache import DraftReader, PrefixCache
+from autotune.loadgen.prefix_cache import DraftReader, PrefixCache, accepted_by_events
 from autotune.loadgen.request_file import requests_path, write_requests
 from autotune.loadgen.results import LoadOptions, Measurement
 from autotune.loadgen.server_client import ServerClient
@@ -258,10 +258,11 @@ class Launched:
         folder = self.folder / "trials" / f"{trial.number:04d}"
         kind = engine(trial.configuration.engine, self.library)
         memory_before = node.used()
+        launched, speculation = self.backend.forcing(self.spec, trial, kind, self.library)
         self.notify(Stage(trial.number, "starting"))
         try:
             with measured(times_s, "launch"):
-                server = self.backend.start(self, trial, kind, folder)
+                server = self.backend.start(self, launched, kind, folder)
         except NoFreePort as error:
             return self._failed(Failure(FailureKind.PORT, f"No server can be launched: {error}."))
         with server:
@@ -283,8 +284,9 @@ class Launched:
         if taken and result.metrics:
             result = self._failed(taken)
         evidence = Evidence.EMULATED if server.emulated else self.evidence
-        served = served if result.failure is None else {}
-        return replace(result, **served, evidence=evidence, pids=pids, resolved=resolved, quarantine=quarantine)
+        told = {**(served if result.failure is None else {}), "resolved": resolved}
+        told["speculation"] = speculation and speculation.told(result.metrics)
+        return replace(result, **told, evidence=evidence, pids=pids, quarantine=quarantine)
 
     def _load(
         self, server: Server, trial: Trial, card: EngineCard, folder: Path, times_s: dict[str, float]
@@ -312,7 +314,10 @@ class Launched:
                     return self._failed(Failure(FailureKind.INFRASTRUCTURE, f"{load.of}: {error}"))
             times_s["load"] -= came.warm_up_s
             times_s["warmup"] += came.warm_up_s
-            load.add(metrics, came.metrics, came.invalid)
+            # Of an engine that tells nothing of its drafts the client's own count counts.
+            drafted = trial.configuration.knobs.get("speculative_tokens")
+            seen = accepted_by_events([one.log for one in came.logs]) if drafted else {}
+            load.add(metrics, {**seen, **came.metrics}, came.invalid)
             try:
                 self._keep(came, server, folder, load.name)
             except OSError as error:

@@ -84,7 +84,8 @@ class Simulated:
         loads = loads_of(spec, trial, self.library, backend.looks, backend.confirms)
         longest = max(load.workload.longest_request for load in loads)
         context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
-        resolved = resolve_for(kind, trial.command, context, calibration_of(self.library))
+        launched, speculation = backend.forcing(spec, trial, kind, self.library)
+        resolved = resolve_for(kind, launched.command, context, calibration_of(self.library)).running()
         factor = noise_factor(spec.noise, spec.seed, trial)
         metrics: dict[str, Metrics] = {}
         times_s = dict.fromkeys(PHASES, 0.0)
@@ -111,6 +112,7 @@ class Simulated:
             node=f"simulated-{spec.hardware.name}",
             started_at=started_at,
             resolved=ran,
+            speculation=speculation and speculation.told(metrics),
             **({} if failure else _served(resolved)),
         )
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 from typing import Any, ClassVar
@@ -18,7 +19,7 @@ from autotune.space.context import Context, default_of, servers_of
 from autotune.space.entry import in_range
 from autotune.space.expression import Namespace, evaluate, fill, fill_value, names, template_names
 from autotune.space.library import spaces_root
-from autotune.space.schema import Addition, EngineCard
+from autotune.space.schema import Addition, EngineCard, ForcedAcceptance
 from autotune.trial import Command, Configuration, Scalar
 
 RULE = "not in this version's --help"
@@ -274,6 +275,27 @@ class Engine:
                 value = default_of(knob, {**scope, **knobs}, parsed.version)
             knobs[name] = value
         return Configuration(self.name, knobs)
+
+    def switch(self, version: str) -> ForcedAcceptance | None:
+        """Return the switch by which a version accepts a stated number of drafted tokens; None where it has none."""
+        return next((one for one in self.card.forced_acceptance if in_range(version, one.versions)), None)
+
+    def forcing(self, command: Command, version: str, length: float) -> Command:
+        """Add the switch, which a version must have, to a command: so many tokens per step of a sequence."""
+        switch = self.switch(version)
+        assert switch is not None
+        scope = {"forced": f"{switch.counted(length):g}"}
+        env = {name: fill(text, scope) for name, text in switch.env.items()}
+        argv = (*command.argv, *(fill(arg, scope) for arg in switch.args))
+        return replace(command, argv=argv, env={**command.env, **env})
+
+    def forced_length(self, parsed: ParsedCommand, context: Context) -> float | None:
+        """Return the tokens per step that a command forces; None where it forces none, or what is no number."""
+        switch = self.switch(parsed.version)
+        with suppress(TypeError, ValueError):
+            number = float(evaluate(switch.read, self.scope(parsed, context)) if switch else 0)
+            return number + switch.counts_drafts if switch and number > 0 else None
+        return None
 
     @staticmethod
     def scope(parsed: ParsedCommand, context: Context) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from autotune.engines.engine import Engine
@@ -48,6 +49,19 @@ class VLLM(Engine):
                 raise RefusedCommand(f"vllm {version}", f"argument {option}: expected one argument")
             _merge(dotted, option, text)
         return [*plain, *(word for option, value in dotted.items() for word in (option, json.dumps(value)))]
+
+    def forcing(self, command: Command, version: str, length: float) -> Command:
+        """Spell the JSON option with dots, too: those that are added would displace it."""
+        words: list[str] = []
+        rest = iter(command.argv)
+        for word in rest:
+            option, equals, value = word.partition("=")
+            if option.replace("_", "-") not in ("--speculative-config", "-sc"):
+                words.append(word)
+                continue
+            for key, given in json.loads(value if equals else next(rest)).items():
+                words += [f"--speculative-config.{key}", json.dumps(given)]
+        return super().forcing(replace(command, argv=tuple(words)), version, length)
 
     @staticmethod
     def _rewrite(argument: str, version: str) -> list[str]:

@@ -335,6 +335,14 @@ def acceptance(uses: Sequence[DraftUse | None]) -> Metrics:
     return {**rate, "spec_decode_acceptance_length": 1 + accepted / sum(use.drafts for use in drafted)}
 
 
+def accepted_by_events(logs: Sequence[RequestLog]) -> Metrics:
+    """Return the length by the events of the answers: one for each step of a sequence, and a first one of prefill."""
+    requests = sum(len(log) for log in logs)
+    tokens = sum(int(log.records.output_tokens.sum()) for log in logs)
+    steps = sum(int(log.chunks.sum()) for log in logs) - requests
+    return {"spec_decode_acceptance_length": (tokens - requests) / steps} if steps > 0 else {}
+
+
 def of_page(metrics: DraftMetrics, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
     """Read a metrics page; None where it is of something else, or nothing is drafted.
 

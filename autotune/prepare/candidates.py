@@ -38,6 +38,8 @@ from autotune.trial import Command, Configuration, FailureKind, Launch, Scalar, 
 
 PROMISES = "promises"
 """The name under which the combinations are counted that give up what is not given up unasked."""
+UNJUDGED, FORCED_WITHIN = "drafts on random tokens", 0.05
+"""The same of drafts whose acceptance cannot be forced to the model's, within this share of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +151,7 @@ def _searched(
     text, narrowed = spec.engine_args.get(kind.name, ""), library.narrowed.get(kind.name)
     space = _engine_space(kind, context, spec.pins, narrowed, text)
     _leave_out_unasked(spec, space)
+    unjudged = _leave_out_unjudged(spec, space, library)
     # A recipe with values that are not searched, or that gives up more than is allowed, is launched to compare with.
     recipes = _recipes(space, narrowed).values()
     space.space.configurations += [one for one in recipes if one not in space.space.configurations]
@@ -157,7 +160,7 @@ def _searched(
     space.space.removed |= {n: k for n, k in ((RULE, sum(counts.values())), (CONTRADICTS, len(left) - len(kept))) if k}
     space.space.configurations = left = kept
     refusals = [f"{count} candidates are left out, {RULE}: {refusal}" for refusal, count in counts.items()]
-    told = [f"{kind.card.title} {context.version}: {refusal}" for refusal in refusals]
+    told = [f"{kind.card.title} {context.version}: {refusal}" for refusal in [*unjudged, *refusals]]
     absent = [rule for rule in kind.card.rules if rule.module and space.space.removed.get(rule.name)]
     told += [f"{kind.card.title}: {space.space.removed[r.name]} combinations are left out: {r.reason}" for r in absent]
     if passed := ", ".join(f"{name}={value}" for name, value in space.passed.pins.items()):
@@ -245,6 +248,23 @@ def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
     space.space.configurations = kept
     if len(kept) < len(configurations):
         space.space.removed[PROMISES] = len(configurations) - len(kept)
+
+
+def _leave_out_unjudged(spec: StudySpec, space: EngineSpace, library: Library) -> list[str]:
+    """Leave out drafts of random tokens that are accepted otherwise than on text, but what a pin wants; with a note."""
+    configurations, version, backend = space.space.configurations, space.context.version, backend_of(spec)
+    values = {one.knobs.get("speculative_tokens") for one in configurations}
+    asked = [backend.speculation(spec, space.engine, version, drafted, library) for drafted in values]
+    # An engine that takes whole numbers may only come near.
+    out = sorted({o.drafted for o in asked if o and o.random and abs((o.forced or 0) / o.stated - 1) > FORCED_WITHIN})
+    if not out or "speculative_tokens" in space.chosen:
+        return []
+    space.space.configurations = [c for c in configurations if c.knobs.get("speculative_tokens") not in out]
+    space.space.removed[UNJUDGED] = len(configurations) - len(space.space.configurations)
+    return [
+        f"{', '.join(map(str, out))} drafted tokens are not tried: of random tokens next to none is accepted, and the "
+        "engine cannot be made to accept as on text; --workload prose or code compares them"
+    ]
 
 
 def _starts(space: EngineSpace, narrowed: NarrowedEngine | None) -> list[Configuration]:

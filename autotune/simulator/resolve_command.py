@@ -14,6 +14,7 @@ from autotune.simulator.node import ServerSetup, SimulatedOutcome, simulate
 from autotune.simulator.node.calibration import Calibration, calibration_of
 from autotune.simulator.node.coefficients import conditional_knobs, speed_card
 from autotune.simulator.node.memory import MEMORY_KEYS
+from autotune.simulator.node.server import UNFORCED
 from autotune.simulator.prediction_intervals import intervals
 from autotune.space.cards import ModelCard
 from autotune.space.context import Context, gpus_of
@@ -29,6 +30,7 @@ class ResolvedCommand:
 
     Attributes:
         effective: the knobs as the engine runs them.
+        on_random: see `ServerSetup`; what the command forces.
     """
 
     card: EngineCard
@@ -37,11 +39,16 @@ class ResolvedCommand:
     failure: Failure | None
     effects: Sequence[Effect] = ()
     calibration: Calibration | None = None
+    on_random: float | None = None
 
     @property
     def setup(self) -> ServerSetup:
-        c, knobs = self.context, dict(self.effective.knobs)
-        return ServerSetup(self.card.engine, c.version, knobs, c.model, c.hardware, c.gpus, self.calibration)
+        c, knobs, more = self.context, dict(self.effective.knobs), (self.calibration, self.on_random)
+        return ServerSetup(self.card.engine, c.version, knobs, c.model, c.hardware, c.gpus, *more)
+
+    def running(self) -> ResolvedCommand:
+        """Return it as a running engine does: nothing but a switch makes it accept drafts on random tokens."""
+        return replace(self, on_random=self.on_random or UNFORCED)
 
     def simulate(self, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
         """Simulate one load; a configuration that a rule forbids fails before anything is computed."""
@@ -70,7 +77,8 @@ def resolve_for(
 ) -> ResolvedCommand:
     """Resolve a command line of an engine that is recognised already, in a version that it knows."""
     card = kind.card
-    raw = kind.knobs(kind.parse(command, context.version), context)
+    parsed = kind.parse(command, context.version)
+    raw = kind.knobs(parsed, context)
     refused = None
     # A number that no engine takes, though its parser lets it through: the server's start fails.
     for name, value in raw.knobs.items():
@@ -88,7 +96,8 @@ def resolve_for(
         refused = as_failure(broken[0])
     elif refused is None and (reason := unsuited(card, context)) is not None:
         refused = Failure(FailureKind.UNSUPPORTED, reason, f"RuntimeError: {reason}")
-    return ResolvedCommand(card, context, made, refused, effects, calibration)
+    on_random = kind.forced_length(parsed, context)
+    return ResolvedCommand(card, context, made, refused, effects, calibration, on_random)
 
 
 def model_of(command: Command, library: Library, version: str | None = None, model_id: str | None = None) -> ModelCard:

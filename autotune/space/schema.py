@@ -32,6 +32,19 @@ class Addition(Entry):
     source: str = ""
 
 
+class ForcedAcceptance(Addition):
+    """Switch by which an engine accepts so many drafted tokens, whatever they are; its templates see it as `forced`."""
+
+    counts_drafts: bool = Field(default=False, description="without the token that comes without drafting")
+    whole: bool = Field(default=False, description="takes whole numbers only")
+    read: Expression = Field(description="the number in a command line, of ``args`` and ``env``; None = not forced")
+
+    def counted(self, length: float) -> float:
+        """Return tokens per step as the engine counts them; the nearest number that it takes and that is not 0."""
+        number = round(length - self.counts_drafts, 2)
+        return max(1, int(number + 0.5)) if self.whole else number
+
+
 class Case(Entry):
     """A value, or a template of one, that holds under a condition; of a list of cases the first that holds counts."""
 
@@ -288,6 +301,7 @@ class EngineCard(Entry):
     requires: list[Requirement] = []
     architectures: list[str] = Field(default=[], description="model classes that it has; empty: not known which")
     always: list[Addition] = []
+    forced_acceptance: list[ForcedAcceptance] = Field(default=[], description="the first of a version counts")
     knobs: dict[str, Knob]
     effects: list[Effect] = []
     no_effect: list[NoEffectOption] = Field(

@@ -12,7 +12,7 @@ from typing import Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.space.promises import GivenUp
-from autotune.trial import Evidence, Evidenced, Launch, Metrics, Scalar
+from autotune.trial import Evidence, Evidenced, Launch, Metrics, Scalar, Speculation
 
 SCHEMA = 1
 
@@ -209,6 +209,7 @@ class Choice(_Value):
     Attributes:
         kv_cache_tokens, longest_request_tokens, odds_of_starting: as of `autotune.trial.TrialResult`, the least of its
             launches.
+        speculation: of one of its launches.
     """
 
     engine: str
@@ -224,6 +225,7 @@ class Choice(_Value):
     kv_cache_tokens: int | None = None
     longest_request_tokens: int | None = None
     odds_of_starting: float | None = None
+    speculation: Speculation | None = None
 
     @property
     def engine_argv(self) -> list[str]:

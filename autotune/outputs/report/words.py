@@ -18,8 +18,6 @@ from autotune.study.recommendation import Choice, NearestMiss, Objective, Recomm
 from autotune.study.spec import StudySpec
 from autotune.trial import Configuration, Evidence, Failure, FailureKind, Metrics, Phase
 
-ACCEPTANCE = "spec_decode_acceptance_rate"
-"""The metric of engines that count how many drafted tokens they accept."""
 WHO = {"baseline": "the baseline", "recommended": "the recommended command"}
 _DOING = {
     Phase.LOAD: "while loading the weights",
@@ -182,23 +180,22 @@ def score(kind: str, value: float | None, interval: tuple[float, float] | None =
 
 def _speculation(outcome: Recommendation) -> str:
     """Describe the source of the draft acceptance, where prompts are no real text."""
-    choices = [choice for choice in (outcome.recommended, outcome.baseline) if choice is not None]
-    if outcome.recommended is None or not any(choice.config.get("speculative_tokens") for choice in choices):
+    told = [choice.speculation for choice in (outcome.recommended, outcome.baseline) if choice is not None]
+    one = next((one for one in told if one is not None and one.random), None)
+    if outcome.recommended is None or one is None or outcome.origin is Evidence.REPLAYED:
         return ""
-    try:
-        synthetic = not all(load_workload(name).has_text for name in outcome.workloads)
-    except BadInput:  # a file that is gone, or a load without a name of ours
-        return ""
-    if not synthetic or outcome.origin is Evidence.REPLAYED:
-        return ""
-    if outcome.origin is not Evidence.MEASURED:
-        return "How many drafted tokens are accepted (speculative decoding) was assumed, not measured."
-    measured = (side or {} for row in outcome.workloads.values() for side in (row.recommended, row.baseline))
-    rate = next((row[ACCEPTANCE] for row in measured if row.get(ACCEPTANCE) is not None), None)
-    share = f" ({rate:.0f} % of them)" if rate is not None else ""
+    came = "".join(f"; {length:.3g} came" for length in list(one.accepted.values())[:1])
+    drafted = text.count(one.drafted, "drafted token", "drafted tokens")
+    if one.forced is None:
+        return (
+            f"How many drafted tokens are accepted (speculative decoding) was measured on random tokens (at {drafted}"
+            f"{came} per step), which says nothing of real prompts: compare the number of speculative tokens with "
+            "`--workload prose` or `code`."
+        )
+    assumed = "" if outcome.origin is Evidence.MEASURED else ": assumed, not measured"
     return (
-        f"How many drafted tokens are accepted (speculative decoding) was measured on random text{share}, which says "
-        "nothing of real prompts: compare the number of speculative tokens with `--workload prose` or `code`."
+        f"As prompts are random tokens, acceptance was forced to {one.forced:.3g} tokens per step at {drafted}{came}"
+        f" (of the model {one.stated:g} on text, by {one.source}{assumed}); the command itself forces nothing."
     )
 
 

@@ -142,7 +142,7 @@ def prepare_launch(asked: Emulation, library: Library) -> EmulatedLaunch:
         resolved = resolve_command(command, library, context, version)
     except BadInput as error:
         raise _refused(card, str(error)) from error
-    return EmulatedLaunch(asked, card, parsed, resolved)
+    return EmulatedLaunch(asked, card, parsed, resolved.running())
 
 
 def _refused(card: EmulationCard, message: str) -> Died:

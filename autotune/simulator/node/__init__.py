@@ -95,6 +95,8 @@ def run_server(server: SimulatedServer, workload: Workload, seed: int, slos: Seq
         preemptions += sum(batching.scheduler.preemptions for batching in batchings)
     metrics = summarize_loads(runs, slos)
     metrics["cache_hit_rate"] = cached / read
+    if server.speculative_tokens:
+        metrics["spec_decode_acceptance_length"] = batchings[-1].scheduler.gain
     metrics["client_bound"] = False
     return SimulatedOutcome(metrics, None, startup_s(server, plan), plan, preemptions, runs=tuple(runs))
 

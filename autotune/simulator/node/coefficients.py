@@ -118,7 +118,7 @@ class Behaviour(Entry):
     front_end_per: Literal["server", "rank"] = Field(description="what has a front end of its own, where no knob says")
     prompt_token_us: float = Field(ge=0, description="tokeniser, per prompt token, beside `request_ms`")
     output_token_us: float = Field(ge=0, description="per generated token, one after the other: detokeniser and HTTP")
-    mtp_fall: float = Field(gt=0, le=1, description="on `mtp_acceptance`, with each further drafted token")
+    draft_acceptance: float = Field(default=1.0, gt=0, le=1, description="factor on the model's acceptance")
 
     # Start
     load_gb_s: float = Field(gt=0, description="weights into GPU memory, the whole node")
@@ -155,7 +155,6 @@ class Figures(Entry):
     eager_layer_us: float = Field(ge=0, description="host time per layer when no CUDA graph holds the batch")
     eager_sequence_us: float = Field(ge=0, description="more host time per sequence then, sparse attention only")
     request_ms: float = Field(ge=0, description="front end per request, one after the other")
-    mtp_acceptance: float = Field(ge=0, le=1, description="that a drafted token is kept")
     mtp_step_ms: float = Field(ge=0, description="host time per drafted token and step")
     mtp_sequence_us: float = Field(ge=0, description="and per running sequence: verification and sampling")
 

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
-import numpy as np
-
 from autotune.simulator.node.calibration import Calibration, coefficients_of, packaged_calibration
 from autotune.simulator.node.coefficients import Coefficients, speed_card
 from autotune.space.architecture import BF16
@@ -18,10 +16,9 @@ from autotune.space.expression import evaluate, names
 from autotune.space.library import Library
 from autotune.trial import Scalar
 
-_TEXT_ACCEPTANCE = 0.875 / 0.8
-"""Acceptance on text over that of any load (`mtp_acceptance` in physics.yaml): DeepSeek-V3's report, 5.4.3, has 85 to
-90 % for the second token over topics of all kinds. By how much less of random tokens is kept nobody has published."""
-_MOST_ACCEPTED = 0.95
+UNFORCED = 1.15
+"""Tokens per step of a server that drafts on random tokens and is not forced: next to none is kept. Of two tokens
+DeepSeek-V4-Flash kept 0.21 (https://github.com/vllm-project/vllm/pull/41044, April 2026); others differ widely."""
 
 _LEAST_WHOLE_BUDGET = 2048
 """Least budget of a step that takes whole prompts up to the context (vLLM 0.7: config.py, SchedulerConfig)."""
@@ -42,6 +39,7 @@ class ServerSetup:
     Attributes:
         knobs: effective knobs; one that is missing or None is decided by the engine.
         gpus: GPUs of the node that the study may use.
+        on_random: tokens per step of a drafting server whose prompts are random tokens; None: as on text.
     """
 
     engine: str
@@ -51,6 +49,7 @@ class ServerSetup:
     hardware: HardwareCard
     gpus: int
     calibration: Calibration | None = None
+    on_random: float | None = None
 
 
 class RecordedKnobs(Mapping[str, Scalar]):
@@ -84,7 +83,7 @@ class SimulatedServer:
         replicas: servers side by side, each of which is what the other attributes say; only `gpus` is of all of them.
         expert_parallel: ranks that the experts are spread over; each expert is cut into `stage_gpus / expert_parallel`
             shards.
-        tokens_per_step: expected tokens that a running sequence gains per decode step: 1 + a + a^2 …
+        tokens_per_step: expected tokens that a running sequence gains per decode step, where its prompt is random.
         text_tokens_per_step: the same where the prompt is text as people write it.
         graph_batch: largest batch per rank that a CUDA graph holds, in tokens (vLLM) or sequences; 0 = none.
         kv_type: ``bfloat16``, ``fp8`` or ``fp8_ds_mla``, with ``auto`` resolved.
@@ -108,8 +107,9 @@ class SimulatedServer:
         self.gpus = self.replicas * self.tensor_parallel * self.data_parallel * self.pipeline_parallel
         self.expert_parallel = min(max(1, self._count("expert_parallel", 1)), self.stage_gpus)
         self.speculative_tokens = max(0, self._count("speculative_tokens", 0))
-        self.tokens_per_step = self._gain(c.mtp_acceptance)
-        self.text_tokens_per_step = self._gain(np.minimum(_TEXT_ACCEPTANCE * c.mtp_acceptance, _MOST_ACCEPTED))
+        self.text_tokens_per_step = self.model.acceptance.length(self.speculative_tokens, c.draft_acceptance)
+        on_random = setup.on_random or self.text_tokens_per_step
+        self.tokens_per_step = min(1.0 + self.speculative_tokens, on_random)
         achieved = self.hardware.bandwidth_tb_s * 1e12 * self.hardware.achieved_bandwidth
         self.bandwidth = achieved * c.bandwidth_share
         name = str(setup.knobs.get("kv_cache_dtype") or "auto")
@@ -118,17 +118,6 @@ class SimulatedServer:
         self.kv_type = name if name == "fp8_ds_mla" else "fp8" if name.startswith("fp8") else "bfloat16"
         eager = setup.knobs.get("enforce_eager") or setup.knobs.get("disable_cuda_graph")
         self.graph_batch = 0 if eager else self._count("cuda_graph_max_batch", c.cuda_graph_max_batch)
-
-    def gain_of(self, is_text: bool) -> float:
-        return self.text_tokens_per_step if is_text else self.tokens_per_step
-
-    def _gain(self, acceptance: float) -> float:
-        """Return the tokens that a sequence gains per step when so many of the tokens drafted next are kept."""
-        gain = kept = 1.0
-        for position in range(self.speculative_tokens):
-            kept *= acceptance * self.coefficients.mtp_fall**position
-            gain += kept
-        return gain
 
     def _count(self, knob: str, default: int) -> int:
         value = self.setup.knobs.get(knob)

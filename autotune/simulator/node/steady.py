@@ -91,7 +91,6 @@ class LoadSummary:
     span_s: float
     shared: int
     groups: int
-    is_text: bool = False
 
     @classmethod
     def of(cls, requests: Requests) -> LoadSummary:
@@ -119,7 +118,6 @@ class LoadSummary:
             span_s=float(requests.send_s.max()),
             shared=requests.prefix_tokens or shared_tokens(requests) // len(read),
             groups=len(np.unique(requests.group[requests.group >= 0])) or int(bool(requests.blocks or requests.turns)),
-            is_text=requests.is_text,
         )
 
     def share(self, servers: int) -> LoadSummary:
@@ -193,7 +191,7 @@ class Fluid:
 
     def __init__(self, server: SimulatedServer, load: LoadSummary, running: int) -> None:
         self._server, self._load, self._c = server, load, server.coefficients
-        self._ranks, self._gain = server.data_parallel, server.gain_of(load.is_text)
+        self._ranks, self._gain = server.data_parallel, server.tokens_per_step
         # Seconds of a front end for one request.
         self._front_s = self._c.request_ms * 1e-3 + load.read * self._c.prompt_token_us * 1e-6
         self._own = _own_prompt(server, load)
@@ -331,7 +329,7 @@ def flow_of(server: SimulatedServer, load: LoadSummary, running: int) -> Flow:
     inside = running
     for _ in range(_ARRIVALS):
         fluid = Fluid(server, load, inside)
-        wait_s, token_s = fluid.alone_s(), fluid.step_s(inside) / server.gain_of(load.is_text)
+        wait_s, token_s = fluid.alone_s(), fluid.step_s(inside) / server.tokens_per_step
         answer_s = (load.written - 1) * token_s
         inside = max(1, min(running, round(load.requests / load.span_s * _first(wait_s + answer_s))))
     per_token_s = np.stack([np.asarray(token_s)[None]] * 2)

@@ -7,15 +7,17 @@ from contextlib import ExitStack
 
 import pytest
 
+from autotune.engines import engine as engine_of
 from autotune.loadgen import LoadOptions, load_workload, measure
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.prefix_cache import DraftReader
 from autotune.loadgen.server_client import ServerClient
+from autotune.simulator.node.server import UNFORCED
 from autotune.space.library import Library
-from autotune.trial import Metrics
+from autotune.trial import Command, Metrics
 from tests.simulator.emulator.servers import R1, serving
 
-TOKENS = 2
+TOKENS, FORCED = 2, 2.2
 ENGINES = Library().engines
 VERSIONS = [(engine, version) for engine in ("vllm", "sglang") for version in ENGINES[engine].versions]
 ENDS = {(engine, ENGINES[engine].versions[place]) for engine in ("vllm", "sglang") for place in (0, -1)}
@@ -43,10 +45,15 @@ def command(engine: str, ranks: int) -> list[str]:
 
 
 def told_and_seen(engine: str, version: str, ranks: int, servers: int, known: str | None) -> tuple[Metrics, Metrics]:
-    """The acceptance of a second load by the servers' pages, and by the client: each step is an event of its tokens."""
-    options = ("--engine-version", version)
+    """The acceptance of a second load by the servers' pages, and by the client: each step is an event of its tokens.
+
+    Versions that can be forced to an acceptance are.
+    """
+    options, kind, words = ("--engine-version", version), engine_of(engine), command(engine, ranks)
+    if kind.switch(version) is not None:
+        words = kind.forcing(Command(tuple(words)), version, FORCED).typed()
     with ExitStack() as running:
-        urls = [running.enter_context(serving(*command(engine, ranks), options=options)).url for _ in range(servers)]
+        urls = [running.enter_context(serving(*words, options=options)).url for _ in range(servers)]
         client = running.enter_context(ServerClient(Target.parse(",".join(urls))))
         drafts = DraftReader(client, [ENGINES[engine]] if known else ENGINES.values(), known)
         load = load_workload("random:64:240:64").with_concurrency(32)
@@ -71,7 +78,8 @@ def test_the_acceptance_told_is_that_of_the_tokens_seen(engine: str, version: st
     # Where the engine counts what it accepted beyond the end of an answer, a step of a hundred does.
     exact = engine == "sglang" and version == "0.5.23"
     assert told == pytest.approx(seen, rel=1e-9 if exact else 0.015)
-    assert 2.0 < seen["spec_decode_acceptance_length"] < 3.0
+    expected = FORCED if engine_of(engine).switch(version) is not None else UNFORCED
+    assert seen["spec_decode_acceptance_length"] == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize(

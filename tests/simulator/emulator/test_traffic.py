@@ -128,8 +128,8 @@ def test_more_is_accepted_of_text_than_of_random_tokens(engine: str):
     for metrics in (text, random):
         rate, length = metrics["spec_decode_acceptance_rate"], metrics["spec_decode_acceptance_length"]
         assert length == pytest.approx(1 + rate / 100, abs=0.01)
-    assert text["spec_decode_acceptance_rate"] == pytest.approx(87.5, abs=1.5)
-    assert random["spec_decode_acceptance_rate"] == pytest.approx(80, abs=1)
+    assert text["spec_decode_acceptance_rate"] == pytest.approx(80, abs=1.5)
+    assert random["spec_decode_acceptance_rate"] == pytest.approx(15, abs=1)
 
 
 def test_a_server_that_drafts_nothing_has_no_acceptance():

@@ -15,6 +15,7 @@ from autotune.simulator.node.replica import Sequences, load_caches
 from autotune.simulator.node.scheduling import Graphs, Scheduler
 from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.node.steptime import RankBatch, StepTime
+from autotune.space.cards import Acceptance
 from autotune.trial import FailureKind
 from tests.simulator.node.nodes import R1, V32, setup
 
@@ -251,7 +252,22 @@ def test_a_waiting_request_weighs_as_much_as_four_that_run():
     assert pool.state.replica[8] == 0
 
 
-def test_each_further_draft_is_kept_less_often():
-    on = server("vllm", speculative_tokens=3)
-    on = SimulatedServer(on.setup, on.coefficients.model_copy(update={"mtp_acceptance": 0.8, "mtp_fall": 0.5}))
-    assert on.tokens_per_step == pytest.approx(1 + 0.8 + 0.8 * 0.4 + 0.8 * 0.4 * 0.2)
+def test_drafts_are_kept_as_the_models_card_says():
+    on = server("vllm", speculative_tokens=5)
+    curve = Acceptance(rates=[0.8, 0.5], fall=0.5, source="none")
+    setup = replace(on.setup, model=on.setup.model.model_copy(update={"acceptance": curve}))
+    kept = [0.8, 0.8 * 0.5, 0.4 * 0.25, 0.1 * 0.125, 0.0125 * 0.0625]
+    assert SimulatedServer(setup).tokens_per_step == pytest.approx(1 + sum(kept))
+    assert SimulatedServer(setup).text_tokens_per_step == pytest.approx(1 + sum(kept))
+    # A draft model of its own knows less.
+    eagle = replace(setup, knobs={**setup.knobs, "draft_model": "some/eagle3", "speculative_tokens": 1})
+    assert SimulatedServer(eagle).tokens_per_step == pytest.approx(1 + 0.9 * 0.8)
+
+
+def test_of_random_tokens_a_running_server_accepts_what_it_is_forced_to():
+    on = server("vllm", speculative_tokens=2)
+    forced = SimulatedServer(replace(on.setup, on_random=2.2))
+    assert (forced.tokens_per_step, forced.text_tokens_per_step) == (2.2, on.text_tokens_per_step)
+    assert SimulatedServer(replace(on.setup, on_random=9)).tokens_per_step == 3
+    without = replace(on.setup, knobs={**on.setup.knobs, "speculative_tokens": 0}, on_random=2.2)
+    assert SimulatedServer(without).tokens_per_step == 1
