@@ -45,6 +45,8 @@ NAMES = (
     "reversed",
     "shuffled",
     "noisy",
+    "words",
+    "partial-words",
 )
 
 

@@ -267,6 +267,24 @@ def calibrated(base: Landscape) -> Landscape:
     return replace(base, words=words, priors=priors)
 
 
+def words(base: Landscape) -> Landscape:
+    """The table as somebody replays it: the prior is what the engines' cards make of its words."""
+    priors = believed(base.spec.model_copy(update={"calibration": None}), base.candidates, on="replay:table.csv")
+    return replace(base, words=f"{base.words.split('; prior:')[0]}; prior: of a replayed table", priors=priors)
+
+
+def partial_words(base: Landscape) -> Landscape:
+    """The same with most caches in words that no card has: SGLang's with bfloat16 alone have a prior."""
+    items = []
+    for item in base.candidates.items:
+        own, cache = item.configuration, item.configuration.knobs["kv_cache_dtype"]
+        known = own.engine == "sglang" and cache == "bfloat16"
+        items.append(item if known else replace(item, configuration=own.with_knobs(kv_cache_dtype=f"cache of {cache}")))
+    found = words(replace(base, candidates=replace(base.candidates, items=tuple(items))))
+    told = np.isfinite(found.priors[0].mean).mean() if found.priors else 0.0
+    return replace(found, words=f"{found.words}, {told:.0%} of which are in the cards' words")
+
+
 def noisy(base: Landscape) -> Landscape:
     """5 % noise per launch."""
     return replace(base, words=f"{base.name} with 5 % noise per launch", noise=0.05)
@@ -288,5 +306,7 @@ ALTERED: dict[str, tuple[str, Callable[[Landscape], Landscape]]] = {
     "reversed": ("v32", reversed_prior),
     "shuffled": ("v32", shuffled),
     "noisy": ("calibrated:v32", noisy),
+    "words": ("kernels-r1", words),
+    "partial-words": ("kernels-r1", partial_words),
 }
 """By name: what it alters unless said otherwise, and how."""

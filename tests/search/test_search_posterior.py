@@ -62,6 +62,19 @@ def test_trust_in_priors_is_learned() -> None:
     assert misled + none < 0.05
 
 
+def test_what_a_prior_leaves_out_starts_at_the_level_of_what_was_launched() -> None:
+    """The prior covers every third candidate and puts the launched ones far above the rest of these."""
+    covered = np.arange(len(GRID)) % 3 == 0
+    prior = Prior("of a part", np.where(covered, TRUTH, np.nan), draws=np.tile(TRUTH, (3, 1)))
+    best = descending(np.where(covered, TRUTH, -np.inf))[:5].tolist()
+    posterior = Posterior(Kernels(ENCODING, [prior]), best, TRUTH[best].tolist())
+    left_out, covered_rows = np.flatnonzero(~covered), np.flatnonzero(covered)
+    level, launched, usual = posterior.mean(left_out).mean(), TRUTH[best].mean(), TRUTH[covered].mean()
+    assert level > (launched + usual) / 2
+    assert posterior.mean(covered_rows).mean() < level, "what the prior covers is predicted by it"
+    assert np.isfinite(posterior.additive_mean()).all()
+
+
 def test_alternatives_are_weighed_by_their_likelihood_and_none_is_never_ruled_out() -> None:
     """Likelihoods that no hyper-parameter changes: the odds are those before, times their ratio."""
     prior = HyperPrior(knobs=2, engine=None, odds=np.array([0.6, 0.25, 0.15]))

@@ -124,6 +124,8 @@ _EFFECT_LENGTH = 0.5
 _DEPTH = 3.0
 """A prior's lowest values are cut off so far below its highest: what is twenty times slower is as good as lost."""
 _LEAST_SCALE, _MOST_SCALE = 0.5, 2.0
+_PART_SD = 0.3
+"""Standard deviation of the level of what a prior leaves out, against what it covers: as of engines."""
 _NO_PRIOR = 0.4
 """Odds that no prior is of use, before any launch."""
 
@@ -212,9 +214,13 @@ class Kernels:
         self.alternatives = (*(prior.name for prior in told), "none")
         self.odds = _odds(len(told))
         self.means: Floats = np.array([*(_centred(prior.mean) for prior in told), np.zeros(count)])
+        self._unknown: list[Bools] = [*(~np.isfinite(prior.mean) for prior in told), np.zeros(count, dtype=np.bool_)]
         self.scale: Floats = np.array([*(_scale(prior.sd, count) for prior in told), np.ones(count)])
         self.figures = (*(prior.figures for prior in told), ())
-        self.deviations = [*(_deviations(prior.draws, count) for prior in told), np.zeros((count, 0))]
+        drawn = [*(_deviations(prior.draws, count) for prior in told), np.zeros((count, 0))]
+        # What a prior leaves out has a level of its own, behind the draws of its figures.
+        parts = [_PART_SD * unknown[:, None] for unknown in self._unknown]
+        self.deviations = [np.hstack(both) if both[1].any() else both[0] for both in zip(drawn, parts, strict=True)]
         self.physics_variance: Floats = np.array([(one**2).sum(axis=1) for one in self.deviations])
         known = [prior.p_starts for prior in priors if prior.p_starts is not None]
         self.p_starts: Floats = np.clip(np.fmin.reduce([np.ones(count), *known]), 0.0, 1.0)
@@ -227,6 +233,15 @@ class Kernels:
         self.codes = np.ascontiguousarray(encoding.codes[:, encoding.varying].T)
         self._distances = [encoding.distances[k] for k in encoding.varying]
         self._effects = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in self._distances]
+
+    def means_after(self, launched: Ints) -> Floats:
+        """Return `means`, where what a prior leaves out starts at the mean of what it says of the launches."""
+        found = self.means.copy()
+        for mean, unknown in zip(found, self._unknown, strict=True):
+            known = launched[~unknown[launched]]
+            if len(known):
+                mean[unknown] = mean[known].mean()
+        return found
 
     def physics(self, rows: Ints, positions: Ints) -> Floats:
         """Covariances by what the priors' uncertain figures do, shape ``(alternatives, rows, positions)``."""

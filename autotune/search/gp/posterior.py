@@ -297,6 +297,7 @@ class Posterior:
         self._kernels = kernels
         self._positions = np.array(list(positions), dtype=np.int64)
         self._y = np.asarray(scores, dtype=np.float64)
+        self._means = kernels.means_after(self._positions)
         names = [kernels.encoding.names[k] for k in kernels.encoding.varying]
         engine = names.index(ENGINE) if ENGINE in names else None
         chosen = _informative(self._y)
@@ -329,7 +330,7 @@ class Posterior:
         """Offsets, shape ``(sets,)``, what the launches pull, their Cholesky factors, and their scores' residuals."""
         k = tables.covariance(hyper)
         k[:, np.arange(len(y)), np.arange(len(y))] += hyper.noise[:, None] ** 2
-        residual = y - hyper.weight[:, None] * self._kernels.means[hyper.alternative][:, rows]
+        residual = y - hyper.weight[:, None] * self._means[hyper.alternative][:, rows]
         offset: Floats = residual.mean(axis=1) if len(y) else np.zeros(len(k))
         residual = residual - offset[:, None]
         alpha = np.asarray(np.linalg.solve(k, residual[:, :, None])[:, :, 0], dtype=np.float64)
@@ -365,7 +366,7 @@ class Posterior:
             which = h.alternative[i]
             pull = self._alpha[i] * kernels.scale[which, self._positions]
             part = kernels.summed_effects(h.effects[i] ** 2, self._positions, pull) * kernels.scale[which]
-            part += h.weight[i] * kernels.means[which]
+            part += h.weight[i] * self._means[which]
             moved = kernels.deviations[which]
             part += h.physics[i] ** 2 * (moved @ (moved[self._positions].T @ self._alpha[i]))
             total += weight * part
@@ -392,7 +393,7 @@ class Posterior:
         """Means of candidates, and what launches tell of them, shape ``(sets, launches, rows)``: its squares leave."""
         h = self._hyper
         cross = self._tables(rows, self._positions).covariance(h)
-        mean = self._offset[:, None] + h.weight[:, None] * self._kernels.means[h.alternative][:, rows]
+        mean = self._offset[:, None] + h.weight[:, None] * self._means[h.alternative][:, rows]
         mean += np.einsum("sij,sj->si", cross, self._alpha)
         white = [
             solve_triangular(chol, one.T, lower=True, check_finite=False)
@@ -461,7 +462,7 @@ class Posterior:
         """
         chosen = np.flatnonzero(self._hyper.alternative == alternative)
         own = (logs - logs.mean(axis=1, keepdims=True)) / np.sqrt(logs.shape[1] - 1)
-        cross = own @ self._kernels.deviations[alternative][self._positions].T
+        cross = own @ self._kernels.deviations[alternative][self._positions, : logs.shape[1]].T
         parts = []
         for i in chosen:
             scale = self._hyper.physics[i] ** 2
