@@ -91,6 +91,7 @@ RUNS = [
     (f"{VLLM} -dcp 4 --kv-cache-dtype fp8_ds_mla", "0.29.0", V32, "h200"),
     (f"vllm serve {GLM} -tp 8 -dcp 8 --kv-cache-dtype fp8_ds_mla", "0.33.0", GLM, "h200"),
     (f"vllm serve {QWEN3} -tp 8 -ep -dcp 2", "0.33.0", QWEN3, "h200"),
+    (f"{VLLM} -dcp 8", "0.33.0", V32, "b200"),
     (f"VLLM_ATTENTION_BACKEND=CUTLASS_MLA {VLLM}", "0.32.0", V32, "h200"),
     (f"VLLM_ROCM_USE_AITER=1 {VLLM_R1}", "0.32.0", R1, "mi300x"),
     (VLLM_R1, "0.11", R1, "mi300x"),
