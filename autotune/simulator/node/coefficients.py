@@ -109,6 +109,7 @@ class Behaviour(Entry):
     sparse_padding: Literal["none", "prefill", "both"] = Field(
         description="where sparse kernels work through `top_k` entries per query, whether or not there are so many"
     )
+    sparse_prefill_gain: float = Field(default=1, gt=0, description="on `sparse_attention_share`, in prefill")
     dense_prompts: bool = Field(description="prompts that fit `top_k` are computed by dense kernels, unscored")
     exchange: Literal["gather", "dispatch"] = Field(
         default="gather", description="with experts of other replicas: all-gather and reduce-scatter, or all-to-all"

@@ -102,6 +102,7 @@ class StepTime:
         self._dense_flops = bf16 * c.attention_share
         sparse = hw.bf16_tflops * 1e12 * c.sparse_attention_share
         self._attention_flops = sparse if a.indexer else self._dense_flops
+        self._sparse_prefill_flops = sparse * c.sparse_prefill_gain
         self._indexer_flops = hw.fp8_tflops * 1e12 * c.indexer_share * shared
         self._indexer_layers = indexer_layers(a)
         self._indexer_keys = indexer_bytes_per_token_layer(a) / shared
@@ -207,7 +208,7 @@ class StepTime:
             pairs = self._cut_layers * b.prefill_attended + (1.0 - self._cut_layers) * b.prefill_pairs
             return 2 * pairs * self._dense_heads * self._prefill_width * layers / self._dense_flops
         seconds = 2 * b.prefill_pairs * self._dense_heads * self._prefill_width * layers / self._dense_flops
-        seconds += 2 * b.prefill_attended * self._heads * self._decode_width * layers / self._attention_flops
+        seconds += 2 * b.prefill_attended * self._heads * self._decode_width * layers / self._sparse_prefill_flops
         scoring = 2 * b.prefill_scored * a.indexer.heads * a.indexer.head_dim * self._indexer_layers
         seconds += scoring / self._indexer_flops
         return seconds
