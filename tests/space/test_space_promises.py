@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -46,24 +47,38 @@ def kinds(one: Prepared) -> dict[str, set[Any]]:
 
 @pytest.mark.parametrize(
     ("engine", "lossy", "memory"),
-    [("vllm", {"fp8_ds_mla"}, {0.95}), ("sglang", {"fp8_e4m3"}, set()), ("tensorrt_llm", set(), set())],
+    [
+        ("vllm", {"fp8_ds_mla"}, {0.95}),
+        ("sglang", {"fp8_e4m3", "flashmla_sparse_q8"}, set()),
+        ("tensorrt_llm", set(), set()),
+    ],
 )
 def test_every_engine_marks_what_its_values_give_up(engine: str, lossy: set[str], memory: set[float]) -> None:
     one = prepared(engine, workloads=(LONG,))
     found = kinds(one)
-    assert found["shorter-context"] >= {81920, 32768, 16384}
     assert found.get("lossy", set()) == lossy
     assert found.get("no-memory-reserve", set()) == memory
-    marked = next(rows for rows in one.candidates.given_up.values() if rows[-1].kind == "shorter-context")
-    assert marked[-1].from_ == 163840
-    assert f"more than {marked[-1].to} tokens" in marked[-1].what
-    rows = {i: [row for row in given if row.kind == "shorter-context"] for i, given in one.candidates.given_up.items()}
-    contexts = [item.configuration.knobs["context_length"] for item in one.candidates.items]
-    assert all(rows.get(i) for i, context in enumerate(contexts) if context is not None)
+    contexts = {81920, 32768, 16384} if engine == "vllm" else set()
+    assert found.get("shorter-context", set()) >= contexts
     # Beside the option the KV cache decides: SGLang starts with one that holds less.
-    pools = {row.to for i, context in enumerate(contexts) if context is None for row in rows.get(i, ())}
+    pools = found.get("shorter-context", set()) - contexts
     assert bool(pools) == (engine == "sglang")
     assert all(isinstance(tokens, int) and 0 < tokens < 163840 for tokens in pools)
+
+
+@pytest.mark.parametrize("engine", ["sglang", "tensorrt_llm", "vllm"])
+def test_a_context_below_the_baselines_is_given_up_in_every_engine(engine: str, tmp_path: Path) -> None:
+    narrow = tmp_path / "space.yaml"
+    narrow.write_text(f"narrow:\n  {engine}:\n    search: {{context_length: [null, 81920, 32768, 16384]}}\n")
+    one = prepared(engine, space=narrow)
+    assert kinds(one)["shorter-context"] == {81920, 32768, 16384}
+    for position, item in enumerate(one.candidates.items):
+        context = item.configuration.knobs["context_length"]
+        given = [row for row in one.candidates.given_up.get(position, ()) if row.kind == "shorter-context"]
+        assert bool(given) == (context is not None)
+        for row in given:
+            assert row.from_ == 163840
+            assert f"more than {row.to} tokens" in row.what
 
 
 def test_prefix_caching_is_switched_off_only_where_that_is_allowed_or_pinned() -> None:
@@ -96,7 +111,8 @@ def test_a_knob_without_effect_on_the_workload_is_not_searched(
         context(kind.card.newest, R1, longest_request=load.longest_request), shares_prefixes=load.shares_prefixes
     )
     found = enumerate_engine(kind.card, judged, {"tensor_parallel": 8, "max_batched_tokens": 32768}).configurations
-    assert {one.knobs["context_length"] for one in found} == contexts
+    # Only vLLM's cache depends on the context.
+    assert {one.knobs["context_length"] for one in found} == (contexts if engine == "vllm" else {None})
     assert {one.knobs["prefix_caching"] for one in found} == caching
 
 

@@ -92,7 +92,13 @@ def test_a_searched_value_pays(
         ("cuda_graph_max_batch", {**ONE, **OWN}, "random:1000:1000:500", {512}, 512),
         ("cuda_graph_max_batch", {**EIGHT, **OWN}, "random:100:100:5000", {512}, 512),
         ("prefill_attention_backend", {**EIGHT, **FP8}, "sharegpt", {"flashmla_kv"}, "flashmla_kv"),
-        ("prefill_attention_backend", {**EIGHT, **OWN}, "random:8000:100:64", {"flashmla_sparse", "fa3"}, "fa3"),
+        (
+            "prefill_attention_backend",
+            {**EIGHT, **OWN, "kv_cache_dtype": "bfloat16"},
+            "random:8000:100:64",
+            {"flashmla_sparse", "fa3"},
+            "fa3",
+        ),
         ("cuda_graph_max_batch", {**ONE, **OWN, "max_running_requests": 512}, "sharegpt", {512}, 512),
     ],
 )
