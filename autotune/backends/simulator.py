@@ -85,13 +85,14 @@ class Simulated:
         longest = max(load.workload.longest_request for load in loads)
         context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
         launched, speculation = backend.forcing(spec, trial, kind, self.library)
-        resolved = resolve_for(kind, launched.command, context, calibration_of(self.library)).running()
+        resolved = resolve_for(kind, launched.command, context, calibration_of(self.library))
         factor = noise_factor(spec.noise, spec.seed, trial)
         metrics: dict[str, Metrics] = {}
         times_s = dict.fromkeys(PHASES, 0.0)
         failure: Failure | None = None
         for load in loads:
-            came, load_s = simulate(resolved, load, spec.request_limits, factor)
+            there = resolved if load.workload.has_text else resolved.running()
+            came, load_s = simulate(there, load, spec.request_limits, factor)
             times_s["ready"], failure = came.startup_s, came.failure
             if failure is not None:
                 break

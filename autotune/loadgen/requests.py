@@ -54,7 +54,6 @@ class Requests:
             of what is left; equal ids are equal blocks. None: a prompt shares nothing; empty = none of them does.
         turns: of sessions, whose requests are sent when the answer before is there; None = each stands alone. The
             contents are what the user says then, and `concurrency` how many sessions are open together.
-        is_text: whether the prompts are text as people write it, whose continuation can be guessed.
     """
 
     input_tokens: Ints
@@ -67,7 +66,6 @@ class Requests:
     blocks: Sequence[tuple[int, ...] | None] = ()
     block_tokens: int = 0
     turns: Turns | None = None
-    is_text: bool = False
     ramp_s: float = 0.0
 
     @property

@@ -26,17 +26,17 @@ class Acceptance(Entry):
     """Share of drafted tokens that a model keeps on text; the default is for models of which none is published."""
 
     rates: list[Annotated[float, Field(gt=0, le=1)]] = Field(
-        default=[0.8], min_length=1, description="by position, given that the ones before were kept"
+        default=[round(0.8 * 0.9**position, 3) for position in range(8)],
+        min_length=1,
+        description="by position, given that the ones before were kept; positions beyond have the last rate",
     )
-    fall: float = Field(default=0.9, gt=0, le=1, description="factor of each further position on the one before")
     source: str = "assumed: no figure of this model is published; of others 0.79 to 0.93 of the first tokens are kept"
 
     def length(self, drafted: int, share: float = 1.0) -> float:
         """Return the tokens that a sequence gains per step, 1 + a + a * b …; `share` is a factor on each rate."""
-        length, kept, rate = 1.0, 1.0, 0.0
+        length = kept = 1.0
         for position in range(drafted):
-            rate = self.rates[position] if position < len(self.rates) else rate * self.fall
-            kept *= rate * share
+            kept *= self.rates[min(position, len(self.rates) - 1)] * share
             length += kept
         return length
 

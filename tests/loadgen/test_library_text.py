@@ -19,7 +19,6 @@ def test_passages_of_the_length_asked_for_no_two_alike(kind: TextKind):
     requests = workload.draw(0, seed=3)
     texts = [str(text) for text in requests.contents]
     assert workload.has_text
-    assert requests.is_text
     assert len(set(texts)) == len(texts) == 200
     assert 350 < np.median(requests.input_tokens) <= 512
     assert (requests.input_tokens + requests.output_tokens).max() <= workload.longest_request

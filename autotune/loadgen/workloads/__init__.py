@@ -217,7 +217,6 @@ class Workload(Part):
             send_s = drawn.send_s / point.arrival.speedup
         else:
             send_s = send_times(point.arrival, point.prompts, self.name, position, seed)
-        texts = (one for one in drawn.contents if one)
         return Requests(
             input_tokens=drawn.input_tokens,
             output_tokens=drawn.output_tokens,
@@ -229,7 +228,6 @@ class Workload(Part):
             contents=drawn.contents,
             blocks=drawn.blocks,
             block_tokens=BLOCK_TOKENS,
-            is_text=any(isinstance(one, str) or not isinstance(one[0], int) for one in texts),
             ramp_s=point.arrival.ramp_s,
         )
 

@@ -376,7 +376,6 @@ class Batching:
     def __init__(self, server: SimulatedServer, requests: Requests, capacity: int) -> None:
         self._requests = requests
         self._state = Sequences(requests.input_tokens, requests.output_tokens)
-        self._state.is_text[:] = requests.is_text
         self.scheduler = Scheduler(server, self._state, load_caches(server, requests), capacity)
         self._front, self._back = FrontEnd(server), BackEnd(server)
         self._next = 0

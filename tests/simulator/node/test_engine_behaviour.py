@@ -254,9 +254,9 @@ def test_a_waiting_request_weighs_as_much_as_four_that_run():
 
 def test_drafts_are_kept_as_the_models_card_says():
     on = server("vllm", speculative_tokens=5)
-    curve = Acceptance(rates=[0.8, 0.5], fall=0.5, source="none")
+    curve = Acceptance(rates=[0.8, 0.5], source="none")
     setup = replace(on.setup, model=on.setup.model.model_copy(update={"acceptance": curve}))
-    kept = [0.8, 0.8 * 0.5, 0.4 * 0.25, 0.1 * 0.125, 0.0125 * 0.0625]
+    kept = [0.8 * 0.5**position for position in range(5)]
     assert SimulatedServer(setup).tokens_per_step == pytest.approx(1 + sum(kept))
     assert SimulatedServer(setup).text_tokens_per_step == pytest.approx(1 + sum(kept))
     # A draft model of its own knows less.
