@@ -32,6 +32,10 @@ class OurEngine(EngineConformance):
         "enable_eplb": {"expert_parallel": 8},
         "enable_dbo": {"tensor_parallel": 1, "data_parallel": 8},
         "enable_dp_lm_head": {"tensor_parallel": 1, "data_parallel": 8},
+        "load_balance_method": {"tensor_parallel": 1, "data_parallel": 8},
+        "prefill_delayer": {"tensor_parallel": 1, "data_parallel": 8},
+        "moe_dense_tp_size": {"tensor_parallel": 1, "data_parallel": 8},
+        "single_batch_overlap": {"expert_parallel": 8, "moe_all_to_all": "deepep"},
         "relaxed_acceptance": {"speculative_tokens": 1},
     }
 

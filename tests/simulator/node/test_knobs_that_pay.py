@@ -139,3 +139,18 @@ def test_the_full_simulation_agrees_on_the_graphs_that_pay() -> None:
         setup = ServerSetup("sglang", NEWEST, knobs, LIBRARY.model(R1), LIBRARY.node("h200"), 8)
         found[graphs] = simulate(setup, load_workload("random:1000:1000:1000"), 0).metrics["total_token_throughput"]
     assert found[128] > 1.05 * found[64] > 1.2 * found[512], found
+
+
+def test_requests_go_to_the_replica_with_the_fewest_where_they_follow_one_another() -> None:
+    """Closed loops of unequal answers leave replicas unequal; nobody balances what is sent at once."""
+    knob, pins = "load_balance_method", {**EIGHT, **OWN, "memory_fraction": 0.88}
+    assert searched(knob, "sweep", pins) == {"round_robin", "total_requests"}
+    assert searched(knob, "sharegpt", pins) == searched(knob, "sweep", {**ONE, **OWN}) == {"round_robin"}
+    found = {}
+    for value in ("round_robin", "total_requests"):
+        setup = ServerSetup(
+            "sglang", NEWEST, made("sharegpt", {**pins, knob: value}).knobs, LIBRARY.model(V32), LIBRARY.node("h200"), 8
+        )
+        load = load_workload("sharegpt").with_concurrency(256)
+        found[value] = simulate(setup, load, 0).metrics["total_token_throughput"]
+    assert found["total_requests"] > 1.01 * found["round_robin"], found
