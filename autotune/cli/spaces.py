@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from autotune.cli.shared import answer
+from autotune.engines.engine import RULE
+from autotune.engines.space import CONTRADICTS
 from autotune.outputs.report.text import scalar
 from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import PROMISES
+from autotune.prepare.candidates import PROMISES, UNJUDGED
 from autotune.prepare.predicted_memory import MEMORY
 from autotune.space.entry import in_range
 from autotune.study.home import library_for
@@ -65,11 +67,15 @@ def space_show(options: RunOptions, as_json: bool) -> None:
 
 def _reason(space: EngineSpace, rule: str) -> str:
     """Explain why a rule removes combinations."""
-    if rule == PROMISES:
-        return "these turn prefix caching off; `autotune run --allow no-prefix-caching` tries them"
-    if rule == MEMORY:
-        return f"these start with odds below {SURE_TO_START:.0%} by the memory plan"
-    return next(one.reason for one in space.card.rules if one.name == rule)
+    reasons = {
+        **{one.name: one.reason for one in space.card.rules},
+        PROMISES: "these turn prefix caching off; `autotune run --allow no-prefix-caching` tries them",
+        MEMORY: f"these start with odds below {SURE_TO_START:.0%} by the memory plan",
+        UNJUDGED: "this version cannot be made to accept drafts of random tokens as it does on text",
+        RULE: "the version's own parser refuses them",
+        CONTRADICTS: f"{space.passed.option} contradicts them",
+    }
+    return reasons[rule]
 
 
 def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, dict[str, Any]]:

@@ -40,8 +40,8 @@ def test_it_lists_the_knobs_and_why_combinations_were_removed(tmp_path: Path) ->
     unsearched = next(line for line in lines if line.split()[:1] == ["block_size"])
     assert "--block-size" in unsearched
     removed = [line.partition("removed by ")[2] for line in lines if "removed by " in line]
+    assert removed
     assert all(reason.partition(": ")[2] for reason in removed)
-    assert any("prefix caching" in reason for reason in removed)
 
 
 def test_a_narrowed_space_is_small(tmp_path: Path) -> None:
