@@ -35,6 +35,7 @@ class OurEngine(EngineConformance):
         "load_balance_method": {"tensor_parallel": 1, "data_parallel": 8},
         "prefill_delayer": {"tensor_parallel": 1, "data_parallel": 8},
         "moe_dense_tp_size": {"tensor_parallel": 1, "data_parallel": 8},
+        "attention_dp_balance": {"tensor_parallel": 1, "data_parallel": 8},
         "single_batch_overlap": {"expert_parallel": 8, "moe_all_to_all": "deepep"},
         "relaxed_acceptance": {"speculative_tokens": 1},
     }
