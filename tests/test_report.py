@@ -235,6 +235,8 @@ def test_what_remains_unsure_is_said(tmp_path: Path) -> None:
     unsure = small_study.recommendation(regret=Regret(percent=12.24, odds=0.9))
     told = section(render(record(tmp_path, unsure), "md"), "Conclusion")
     assert "With odds of 90 % no other configuration is more than 12.2 % better." in told
+    unknown = small_study.recommendation(regret=Regret(percent=412.0, odds=0.9))
+    assert "With odds of" not in section(render(record(tmp_path, unknown), "md"), "Conclusion"), "nothing is known"
 
 
 def test_tables_show_only_the_knobs_that_differ(report: str) -> None:

@@ -139,6 +139,8 @@ def remaining(outcome: Recommendation) -> str:
     regret = outcome.regret
     if regret is None or outcome.recommended is None:
         return ""
+    if regret.percent >= 100:
+        return "The launches do not tell how much better another configuration may be: one may be twice as good."
     return f"With odds of {100 * regret.odds:.0f} % no other configuration is more than {regret.percent:.1f} % better."
 
 
