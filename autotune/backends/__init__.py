@@ -291,8 +291,9 @@ class Backend(ABC):
         line = f"measured on {self.on}"
         if random := [name for name in spec.workloads if not load_workload(name, library).has_text]:
             line += (
-                f"; the prompts of {', '.join(random)} are random tokens: acceptance of drafts, routing of experts and "
-                "prefix hits are not those of real text, which --workload prose, code or sharegpt:FILE sends"
+                f"; the prompts of {', '.join(random)} are random tokens: routing of experts, prefix hits and "
+                "acceptance of drafts that nothing forces are not those of real text, which --workload prose, code or "
+                "sharegpt:FILE sends"
             )
         return line
 

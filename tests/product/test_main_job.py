@@ -57,6 +57,22 @@ def test_it_gains_a_third_for_certain_with_attention_replicas(main_job: tuple[Pa
     assert 33 < low < found["gain_percent"] < high
 
 
+def test_acceptance_is_forced_in_launches_and_in_no_artefact_that_starts_a_server(
+    main_job: tuple[Path, Finished],
+) -> None:
+    home, _ = main_job
+    folder = home / "studies" / "demo"
+    drafting = [row for row in rows(home, "demo") if row["config"].get("speculative_tokens")]
+    assert drafting
+    assert {row["speculation"]["forced"] for row in drafting} <= {1.8, 2.38, 2.75}
+    switches = ("SIMULATE_ACC", "synthetic", "FORCE_NUM_ACCEPTED")
+    files = [path for path in folder.rglob("*") if path.suffix in (".sh", ".json", ".jsonl", ".md", ".yaml", ".yml")]
+    assert {"serve.sh", "results.jsonl", "report.md", "recommendation.json"} <= {path.name for path in files}
+    assert [path for path in files if any(word in path.read_text() for word in switches)] == []
+    drafts = json.loads((folder / "recommendation.json").read_text())["speculation"]
+    assert drafts is None or f"forced to {drafts['forced']:.3g} tokens per step" in (folder / "report.md").read_text()
+
+
 @pytest.mark.e2e
 def test_another_processor_makes_the_same_launches(home: Path) -> None:
     """One without the vector instructions that this one has beyond NumPy's baseline."""

@@ -197,7 +197,7 @@ def _speculation(outcome: Recommendation) -> str:
     assumed = "" if outcome.origin is Evidence.MEASURED else ": assumed, not measured"
     return (
         f"As prompts are random tokens, acceptance was forced to {one.forced:.3g} tokens per step at {drafted}{came}"
-        f" (of the model {one.stated:g} on text, by {one.source}{assumed}); the command itself forces nothing."
+        f" (the model's on text is {one.stated:g}, by {one.source}{assumed}); the command itself forces nothing."
     )
 
 
