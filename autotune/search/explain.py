@@ -230,8 +230,8 @@ def _one(values: list[Scalar]) -> Scalar:
 
 
 ODDS, _MODEL_ODDS = 0.9, 0.95
-"""Stated, and those of the model for that: what it puts at 0.9 was exceeded in 7 to 25 % of studies, by landscape, and
-what it puts at 0.95 in 0 to 7 % (``benchmarks/sentences.py`` on kernel tables and `needle`)."""
+"""Stated, and those of the model for that: what it puts at 0.9 was exceeded in 4 to 29 % of studies, by landscape, and
+what it puts at 0.95 in 0 to 7 % (docs/verdict.md, by ``benchmarks/sentences.py``)."""
 _PLACES, _DRAWS = 256, 2000
 """Untried candidates that may be better, and draws of all scores."""
 MOVED = 0.75

@@ -434,18 +434,16 @@ class Posterior:
         return mean, self._tables(rows, rows).covariance(self._hyper) - np.einsum("sni,snj->sij", white, white)
 
     def draws(self, rows: Ints, count: int, seed: int) -> Floats:
-        """Draws of candidates' true scores by what is likely, shape ``(count, rows)``."""
+        """Draws of candidates' true scores, shape ``(count, rows)``.
+
+        With the weight of no prior at which launches are chosen: a prior may be wrong about what was never launched.
+        """
         generator = np.random.default_rng([seed, count])
-        alternative = self._hyper.alternative
-        odds = (
-            self.weights
-            * (self.belief / np.bincount(alternative, self.weights, len(self.belief)).clip(1e-12))[alternative]
-        )
         mean, own = self._members(rows)
         own[:, np.arange(len(rows)), np.arange(len(rows))] += 1e-8
         factors = np.linalg.cholesky(own)
         normal = generator.standard_normal((count, len(rows)))
-        chosen = generator.choice(len(odds), count, p=odds / odds.sum())
+        chosen = generator.choice(len(self.weights), count, p=self.weights / self.weights.sum())
         found = np.empty_like(normal)
         for which in np.unique(chosen):
             found[chosen == which] = mean[which] + normal[chosen == which] @ factors[which].T
