@@ -65,7 +65,8 @@ def tuning(name: str, sources: Sources) -> Landscape:
     engines = tuple(EngineChoice(name=engine, version="1") for engine in {c.configuration.engine for c in items})
     # A study names a model; nothing reads it here.
     spec = study_of(name.replace(":", "-"), MODELS["kernels-r1"], ()).model_copy(update={"engines": engines})
-    candidates = CandidateSet(tuple(items), int(np.flatnonzero(np.isfinite(values))[0]))
+    # As in a study of the product over a table of engines without a card.
+    candidates = CandidateSet(tuple(items), int(np.flatnonzero(np.isfinite(values))[0]), as_they_are=True)
     return Landscape(name, f"measured GPU kernel variants ({stem}); no prior", "none", spec, candidates, values)
 
 

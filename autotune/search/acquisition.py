@@ -15,7 +15,7 @@ from functools import lru_cache
 import numpy as np
 from scipy.special import ndtr
 
-from autotune.arrays import Floats, Ints, argmax, descending
+from autotune.arrays import Bools, Floats, Ints, argmax, descending
 from autotune.metrics.formulas import Slo
 from autotune.search.feasibility import believed, p_starts
 from autotune.search.gp.kernels import Kernels
@@ -30,6 +30,12 @@ apart what is as good as equal, where a larger gain that is less certain would b
 PLAUSIBLE, _MAY_RUN = 0.1, 0.05
 """Odds from which on it is plausible that a candidate is worth it if it runs, and that it runs. The second are low: few
 failures teach which of the values that they share is to blame."""
+TURN = 3
+"""Every so many launches one goes to a value that was never tried beside the best, the most promising of them: what
+looked worthless elsewhere may be worth much there, and a model that is wrong does not look there by itself."""
+FEW = 4
+"""Values of a knob up to which each must have been tried beside the best before a search may end early. Of more values
+those that were launched tell of the others."""
 SPREAD_OUT = 4
 """Launches after the first that are spread over the space where no prior says where to begin."""
 _NOTHING_RUNS = 0.5
@@ -73,16 +79,22 @@ class Suggestion:
     Attributes:
         improvement: logarithm by which one launch is expected to improve on the best (None: not known).
         odds: the highest of any candidate that may run that it is better than the best by `WORTH_IT` if it does.
+        untried: a value of a knob of few values may run and was never launched beside the best.
     """
 
     position: int
     improvement: float | None
     odds: float = 1.0
+    untried: bool = False
 
     @property
     def little(self) -> bool:
-        """Tell whether no launch is worth it: neither in the mean nor by plausible luck."""
-        return self.improvement is not None and self.improvement < GAIN and self.odds < PLAUSIBLE
+        """Tell whether no launch is worth it: neither in the mean, nor by plausible luck, nor by what is not known."""
+        return not self.untried and _expects_little(self.improvement, self.odds)
+
+
+def _expects_little(improvement: float | None, odds: float) -> bool:
+    return improvement is not None and improvement < GAIN and odds < PLAUSIBLE
 
 
 def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | None:
@@ -94,7 +106,9 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
     """
     seed = (history.spec.seed, number)
     posterior = model_of(kernels, history)
-    rows = shortlist(kernels, posterior, history, seed)
+    leader = _leader(history, posterior)
+    new = turns(kernels, history, leader)
+    rows = np.union1d(shortlist(kernels, posterior, history, seed), np.flatnonzero(new[0]))
     if not len(rows):
         return None
     chance = p_feasible(kernels, history, rows)
@@ -113,8 +127,46 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
     )
     above = [weight * ndtr((mean - incumbents[-1][1] - WORTH_IT) / sd) for weight, mean, sd in predicted]
     odds = float((sum(above) * (chance >= _MAY_RUN)).max())
+    improvement = float(left.max())
+    beside, untried = new[:, rows] & (chance >= _MAY_RUN)
+    if leader is not None and beside.any() and (number % TURN == 0 or _expects_little(improvement, odds)):
+        # Without priors: what they expect is launched anyway. What is next to nothing still has an order.
+        alone = posterior.without_priors()
+        level = float(alone.mean(np.array([leader], dtype=np.int64))[0])
+        worth = np.where(beside, (expected_improvement(alone.predict(rows), level + WORTH_IT) + 1e-12) * chance, 0.0)
     best = argmax(worth / kernels.costs[rows] if history.spec.hours else worth, seed)
-    return Suggestion(int(rows[best]), float(left.max()), odds)
+    return Suggestion(int(rows[best]), improvement, odds, bool(untried.any()))
+
+
+def _leader(history: History, posterior: Posterior) -> int | None:
+    """Return the best that was measured, by the posterior mean, and may be recommended."""
+    good = [p for p in history.by_position if history.feasible(p) and p not in history.barred]
+    return good[int(posterior.mean(np.array(good, dtype=np.int64)).argmax())] if good else None
+
+
+def turns(kernels: Kernels, history: History, leader: int | None) -> Bools:
+    """Find the candidates that give the best one a single other value that no launch had beside it.
+
+    Where rules tie knobs, they change together, as few as there may be. A value was tried beside the best if a launch
+    had it with no more changes than that.
+
+    Returns:
+        Shape ``(2, candidates)``: which they are, and which of them stand for a value of a knob of `FEW` values.
+    """
+    found = np.zeros((2, len(kernels.encoding)), dtype=np.bool_)
+    if leader is None:
+        return found
+    changes = (kernels.codes != kernels.codes[:, leader, None]).sum(axis=0)
+    launched = np.array(list(history.by_position), dtype=np.int64)
+    for codes in kernels.codes:
+        values = int(codes.max()) + 1
+        fewest, tried = np.full((2, values), len(kernels.codes) + 1)
+        np.minimum.at(fewest, codes, changes)
+        np.minimum.at(tried, codes[launched], changes[launched])
+        hit = (changes == fewest[codes]) & (tried > fewest)[codes]
+        found |= hit & np.array([[True], [values <= FEW]])
+    found[:, list(history.done_with)] = False
+    return found
 
 
 def _apart(kernels: Kernels, history: History, rows: Ints) -> Floats:

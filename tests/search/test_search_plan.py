@@ -85,14 +85,17 @@ def test_only_the_baseline_has_a_fixed_place_and_the_finals_measure_every_worklo
     for launch in made:
         everything = launch.trial.role in (Role.BASELINE, Role.FINAL)
         assert launch.trial.workloads == (("chat", "long") if everything else ("chat",))
-    assert "more than the best, less than 0.5 %" in reason
+    # As long as a value was not tried beside the best, the search does not end early.
+    assert reason == "the search has used its share of the budget; the finals are done"
 
 
 def test_a_finalist_and_the_baseline_take_turns_on_fresh_launches() -> None:
     made, _ = run(make_spec(noise=0.1, launches=24), SMALL, flat)
     finals = [SMALL.position(x.trial.configuration.fingerprint) for x in made if x.trial.role is Role.FINAL]
     (finalist,) = set(finals) - {0}
-    assert finals == ([finalist, 0, 0, finalist] * 6)[: len(finals)]
+    # A last launch without its partner is the finalist's.
+    whole, odd = len(finals) // 2 * 2, len(finals) % 2
+    assert finals == ([finalist, 0, 0, finalist] * 6)[:whole] + [finalist] * odd
     for position in (0, finalist):
         rows = [x for x in made if x.trial.configuration == SMALL.items[position].configuration]
         assert [x.trial.launch_index for x in rows] == list(range(len(rows)))

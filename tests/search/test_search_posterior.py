@@ -4,25 +4,39 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from search_landscapes import grid, history_of, make_spec, ridge, scores, small
 
 from autotune.arrays import argmax, descending
-from autotune.search.acquisition import EVERY, model_of, neighbours, p_runs, shortlist, suggest
+from autotune.search.acquisition import (
+    EVERY,
+    GAIN,
+    PLAUSIBLE,
+    TURN,
+    model_of,
+    neighbours,
+    p_runs,
+    shortlist,
+    suggest,
+    turns,
+)
 from autotune.search.explain import learned_figures, regret
 from autotune.search.feasibility import p_starts
 from autotune.search.gp.kernels import Encoding, Kernels, Prior, UnsureFigure
 from autotune.search.gp.posterior import Hyperparameters, HyperPrior, Posterior, sample
 from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet
-from autotune.trial import Configuration, Role
+from autotune.trial import Configuration, Role, Scalar
 
 GRID = grid()
 ENCODING = Encoding(GRID)
+KERNELS = Kernels(ENCODING)
 TRUTH = scores(GRID, ridge)
 
 
@@ -272,14 +286,65 @@ def test_what_is_one_knob_away_from_the_best_is_looked_at_in_a_large_space() -> 
 
 
 def test_what_is_as_good_as_equal_is_not_worth_a_launch() -> None:
-    """Where 20 of 24 candidates differ by 0.3 %, none of the others is likely to be 2 % better."""
+    """Where 20 of 24 candidates differ by 0.3 %, only what was not tried beside the best may be better."""
     candidates, rng = small(), np.random.default_rng(0)
     order, noise = rng.permutation(len(candidates)), 0.003 * rng.standard_normal(len(candidates))
     kernels = Kernels(Encoding(candidates))
-    for count, little in ((8, False), (20, True)):
-        found = suggest(kernels, history_of(candidates, {int(p): float(noise[p]) for p in order[:count]}), count)
+    launched = {int(p): float(noise[p]) for p in order[:8]}
+    found = suggest(kernels, history_of(candidates, launched), len(launched))
+    assert found is not None
+    assert not found.little
+    launched = {int(p): float(noise[p]) for p in order[:20]}
+    while (found := suggest(kernels, history_of(candidates, launched), len(launched))) is not None:
+        assert found.improvement is not None
+        assert found.improvement < GAIN
+        assert found.odds < PLAUSIBLE
+        assert found.little is not found.untried
+        launched[found.position] = float(noise[found.position])
+
+
+@given(st.lists(st.integers(0, len(GRID) - 1), min_size=1, max_size=12, unique=True), st.integers(0, 99))
+@settings(max_examples=20, deadline=None)
+def test_a_turn_gives_the_best_a_value_that_no_launch_had_beside_it(launched: list[int], seed: int) -> None:
+    values = np.random.default_rng(seed).normal(0, 0.2, len(launched))
+    history = history_of(GRID, dict(zip(launched, values.tolist(), strict=True)))
+    best = launched[int(model_of(KERNELS, history).mean(np.array(launched)).argmax())]
+    codes, (beside, untried) = ENCODING.codes, turns(KERNELS, history, best)
+    changes = (codes != codes[best]).sum(axis=1)
+    for position in np.flatnonzero(beside):
+        changed = np.flatnonzero(codes[position] != codes[best])
+        fewest = [changes[codes[:, k] == codes[position, k]].min() for k in changed]
+        tried = [changes[[p for p in launched if codes[p, k] == codes[position, k]]].min(initial=99) for k in changed]
+        pairs = list(zip(fewest, tried, strict=True))
+        assert any(changes[position] == least < seen for least, seen in pairs), position
+    assert not (untried & ~beside).any()
+    if len(launched) > 5:
+        found = suggest(KERNELS, history, TURN)
         assert found is not None
-        assert found.little is little, count
+        assert beside[found.position] or not beside.any()
+
+
+def test_a_value_that_looked_worthless_elsewhere_is_launched_beside_the_best_before_the_search_ends() -> None:
+    """One exchange costs 5 % but in the largest batches, where it is worth 40 %; launched were small ones."""
+    sizes, twins = (1, 2, 4, 8, 16), range(6)
+    items = [
+        Candidate(Configuration("x", {"size": size, "exchange": name, "twin": twin}), "1")
+        for size, name, twin in itertools.product(sizes, ("ring", "direct"), twins)
+    ]
+    candidates = CandidateSet(tuple(items), 0)
+
+    def score(knobs: Mapping[str, Scalar]) -> float:
+        size, direct = float(str(knobs["size"])), knobs["exchange"] == "direct"
+        return 0.1 * math.log2(size) + (0.35 if size == 16 else -0.05) * direct
+
+    truth = [score(item.configuration.knobs) for item in items]
+    ring = [p for p, item in enumerate(items) if item.configuration.knobs["exchange"] == "ring"]
+    small_direct = [p for p, item in enumerate(items) if p not in ring and item.configuration.knobs["size"] in (1, 2)]
+    history = history_of(candidates, {p: truth[p] for p in [*ring, *small_direct]})
+    found = suggest(Kernels(Encoding(candidates)), history, TURN)
+    assert found is not None
+    assert not found.little
+    assert truth[found.position] == max(truth)
 
 
 def test_without_any_launch_priors_decide() -> None:

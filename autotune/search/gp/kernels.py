@@ -121,6 +121,8 @@ def _sizes(values: Sequence[Scalar]) -> Floats:
 
 _EFFECT_LENGTH = 0.5
 """Of a knob's own effect, where its whole range is 1."""
+_OF_ITS_OWN = 0.4
+"""The share of a value's effect of which its neighbours tell nothing: of sizes some fit a machine, the next do not."""
 _DEPTH = 3.0
 """A prior's lowest values are cut off so far below its highest: what is twenty times slower is as good as lost."""
 _LEAST_SCALE, _MOST_SCALE = 0.5, 2.0
@@ -232,7 +234,8 @@ class Kernels:
         self.beyond = next((prior.beyond for prior in priors if prior.beyond is not None), None)
         self.codes = np.ascontiguousarray(encoding.codes[:, encoding.varying].T)
         self._distances = [encoding.distances[k] for k in encoding.varying]
-        self._effects = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in self._distances]
+        smooth = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in self._distances]
+        self._effects = [(1 - _OF_ITS_OWN) * one + _OF_ITS_OWN * np.eye(len(one)) for one in smooth]
 
     def means_after(self, launched: Ints) -> Floats:
         """Return `means`, where what a prior leaves out starts at the mean of what it says of the launches."""

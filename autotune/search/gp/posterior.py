@@ -359,6 +359,10 @@ class Posterior:
         other._offset, other._alpha, other._chol = self._offset[chosen], self._alpha[chosen], self._chol[chosen]
         return other
 
+    def without_priors(self) -> Posterior:
+        """Return what the samples say that believe no prior: there always are some."""
+        return self._only(np.flatnonzero(self._hyper.alternative == len(self._kernels.alternatives) - 1))
+
     def additive_mean(self) -> Floats:
         """Every candidate's mean without what knobs do together, shape ``(candidates,)``: cheap where they are many."""
         kernels, h, total = self._kernels, self._hyper, np.zeros(len(self._kernels.encoding))
