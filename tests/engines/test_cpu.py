@@ -60,7 +60,7 @@ def test_every_candidate_of_vllm_parses_and_sets_nothing_that_only_gpus_have(ver
         assert kind.knobs(kind.parse(command, version), context) == configuration
     tried = {name: {c.knobs[name] for c in found} for name in kind.card.knobs}
     assert len(tried["max_running_requests"]) > 2
-    assert tried["prefix_caching"] == {True, False}
+    assert tried["prefix_caching"] == {True}, "of no workload it is known that prompts share a prefix"
     assert tried["tensor_parallel"] == tried["data_parallel"] == {1}
     assert tried["attention_backend"] == {None}
     assert tried["kv_cache_dtype"] == {"bfloat16"}
@@ -69,14 +69,14 @@ def test_every_candidate_of_vllm_parses_and_sets_nothing_that_only_gpus_have(ver
 def test_every_candidate_of_sglang_parses_and_sets_nothing_that_only_gpus_have(model: ModelCard) -> None:
     kind, context = engine("sglang"), Context(model, CPU, 1, "0.5.23")
     found = enumerate_engine(kind.card, context).configurations
-    assert len(found) > 20
+    assert len(found) > 5
     for configuration in found:
         command = kind.command(configuration, context)
         assert "--device cpu" in command.shell()
         assert not [word for word in (*ONLY_FOR_GPUS, "cuda", "tp-size") if word in command.shell()]
         assert kind.knobs(kind.parse(command, "0.5.23"), context) == configuration
     tried = {name: {c.knobs[name] for c in found} for name in kind.card.knobs}
-    assert tried["prefix_caching"] == {True, False}
+    assert tried["prefix_caching"] == {True}
     assert tried["memory_fraction"] == tried["attention_backend"] == {None}
 
 

@@ -153,7 +153,8 @@ def test_the_prior_orders_the_candidates_as_the_capacity_does() -> None:
             simulated.append(result.metrics[WORKLOAD]["capacity_total_token_throughput"])
             predicted.append(float(prior.mean[place]))
     best = max(range(len(simulated)), key=simulated.__getitem__)
-    assert predicted[best] >= sorted(predicted)[-3]
+    # Between engines, physics without fitted figures is sure of no more than a fifth.
+    assert predicted[best] >= max(predicted) - 0.2
 
 
 @pytest.mark.parametrize(

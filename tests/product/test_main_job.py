@@ -129,7 +129,7 @@ def test_the_readme_shows_what_it_prints(main_job: tuple[Path, Finished]) -> Non
     kept = [line for line in shown if line.strip("… ") and line not in launches]
     lines = f"{done.err}\n{done.out}".splitlines()
     assert [line for line in kept if line.split()[:2] not in [other.split()[:2] for other in lines]] == []
-    places = [line for line in kept if "mlruns" in line or "http" in line]
+    places = [line for line in kept if "mlruns" in line or "http://" in line]
     assert len(places) == 6
     assert set(places) <= set(lines), "names and folders too"
     found = [
