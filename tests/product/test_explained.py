@@ -44,7 +44,8 @@ def explained(home: Path, on: str, launches: int) -> Any:
     found = done.json
     assert found["verdict"] == "better"
     gained = {c["knob"]: c for c in found["contributions"]}
-    assert max(gained, key=lambda name: gained[name]["gain_percent"] or 0) == "data_parallel+tensor_parallel"
+    most = max(gained, key=lambda name: gained[name]["gain_percent"] or 0)
+    assert {"data_parallel", "tensor_parallel"} <= set(most.split("+"))
     measured = [c for c in gained.values() if c["needed_to"] != "start"]
     assert all(c["ci95"][0] <= c["gain_percent"] <= c["ci95"][1] for c in measured)
     assert all(0 <= c["odds"] <= 1 for c in measured)
