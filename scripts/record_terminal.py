@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import os
 import pty
+import re
 import signal
 import subprocess
 import sys
@@ -75,6 +76,9 @@ def record(command: str, home: Path, stop_after: str | None) -> tuple[str, str]:
             glance = "\n".join(shown(screen)[-rows:])
     os.close(main)
     text = "\n".join(shown(screen)).replace(str(home), "mlruns")
+    # Where the checkout lies is nobody's business; the terminal may have broken the path's line.
+    checkout = "\n?".join(map(re.escape, f"{Path(__file__).resolve().parents[1]}/"))
+    text = re.sub(checkout, "", text)
     return f"$ {command}\n{text}\n[exit code {child.wait()}]", glance
 
 

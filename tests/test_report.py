@@ -108,7 +108,7 @@ def test_of_speculation_on_made_up_prompts_it_is_said_where_the_acceptance_comes
     drafts = Speculation(3, 2.75, "somebody's page", random=True, forced=2.75, accepted={"sharegpt": 2.64})
     mtp = plain.recommended.model_copy(update={"speculation": drafts})
     assumed = plain.model_copy(update={"recommended": mtp})
-    for part in ("forced to 2.75", "3 drafted tokens", "2.64 came", "somebody's page", "assumed, not measured"):
+    for part in ("forced to 2.75", "3 drafted tokens", "2.64 were counted", "somebody's page", "assumed, not measured"):
         assert part in conclusion(assumed)
     forced = assumed.model_copy(update={"evidence": Evidence.MEASURED})
     assert "forced to 2.75" in conclusion(forced)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,7 +13,7 @@ from pathlib import Path
 from packaging.version import Version
 
 from autotune.engines import Engine, engine, recognise, split_command
-from autotune.engines.detect import Installation, find, lacking_modules, options_of, stand_in
+from autotune.engines.detect import find, lacking_modules, options_of, stand_in
 from autotune.engines.translate import translate, translate_arguments
 from autotune.errors import BadInput
 from autotune.notify import Notify
@@ -80,25 +81,17 @@ def choose(
         binaries, said = _with_baseline_s(baseline, owner, binaries, library)
         notes += said
         for name, kind in list(kinds.items()):
-            try:
-                there = find(kind.card, binaries.get(name))
-            except BadInput:
-                if name in binaries:
-                    raise
-                continue
-            table, warning = options_of(kind, there, notify)
-            notes += [warning] if warning else []
-            lacking = tuple(lacking_modules(kind.card, there))
-            installed[name] = InstalledEngine(
-                program=there.program, version=there.version, asked=warning is None, lacking=lacking
-            )
-            kinds[name] = kind.installed(there.program, table)
-            _check_version(kinds[name], there, asked_versions.get(name))
+            if (found := _found(kind, binaries.get(name), asked_versions.get(name), notify)) is not None:
+                kinds[name], installed[name], warnings = found
+                notes += warnings
     elif binaries:
         where = f"trials on {elsewhere} start no engine of this machine"
         raise BadInput(f"--engine-bin would not be used: {where}; leave it out, or say --on process")
     versions = {name: kind.version(asked_versions.get(name)) for name, kind in kinds.items()}
-    notes += [note for name, kind in kinds.items() if (note := kind.borrowing(versions[name]))]
+    for name, kind in kinds.items():
+        words = shlex.split(engine_args.get(name, ""))
+        words += split_command(baseline).argv if baseline and name == owner else ()
+        notes += [note] if (note := kind.borrowing(versions[name], words)) else []
     if baseline is not None and owner is not None:
         command, translated = translate(kinds[owner], split_command(baseline), versions[owner])
         baseline = command.shell() if translated else baseline
@@ -111,13 +104,29 @@ def choose(
     return Chosen(installed, versions, baseline, passed, tuple(dict.fromkeys(notes)))
 
 
-def _check_version(kind: Engine, there: Installation, asked: str | None) -> None:
-    """Raise `BadInput` where another version was asked for than is installed."""
-    if asked is not None and Version(kind.version(asked)) != Version(there.release):
+def _found(
+    kind: Engine, program: Path | None, asked: str | None, notify: Notify
+) -> tuple[Engine, InstalledEngine, list[str]] | None:
+    """Return an engine as it is installed, what a study keeps of it, and warnings; None where it is not installed.
+
+    Raises `BadInput` where a named program is no such engine, or another version was asked for than is installed.
+    """
+    try:
+        there = find(kind.card, program)
+    except BadInput:
+        if program is not None:
+            raise
+        return None
+    table, warning = options_of(kind, there, notify)
+    here = kind.installed(there.program, table)
+    if asked is not None and Version(here.version(asked)) != Version(there.release):
         raise BadInput(
             f"--engine {kind.name}=={asked}: {kind.card.title} {there.version} is installed "
             f"({there.program[0]}); name that version's program with --engine-bin {kind.name}=PATH"
         )
+    lacking = tuple(lacking_modules(kind.card, there))
+    kept = InstalledEngine(program=there.program, version=there.version, asked=warning is None, lacking=lacking)
+    return here, kept, [warning] if warning else []
 
 
 def _with_baseline_s(

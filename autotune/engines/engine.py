@@ -117,16 +117,13 @@ class Engine:
         """Warn that another version's options serve a version, and name options that no table has; None where not."""
         if version in self.card.versions or (self._installed is not None and version == self._installed.version):
             return None
-        near, flags = self.by_distance(version)[0], self.table(version).flags
+        near, table = self.by_distance(version)[0], self.table(version)
         told = f"no table of the options of {self.card.title} {version} is known; that of {near}, the nearest, is used"
         given = [word.partition("=")[0] for word in words if word.startswith("--")]
-        spelled = {flag: flag.replace("_", "-") if self.hyphens else flag for flag in given}
-        unknown = [
-            flag
-            for flag, name in spelled.items()
-            if name not in flags and not (self.abbreviations and any(f.startswith(name) for f in flags))
-        ]
-        return f"{told}; it lacks {', '.join(unknown)}, passed on unchecked" if unknown else told
+        spelled = [(flag, flag.replace("_", "-") if self.hyphens else flag) for flag in given]
+        takes = str.startswith if self.abbreviations else str.__eq__
+        unknown = [flag for flag, name in spelled if not any(takes(known, name) for known in table.flags)]
+        return f"{told}; it lacks {', '.join(unknown)}, passed on unchecked{table.meant(unknown)}" if unknown else told
 
     def by_distance(self, version: str) -> list[str]:
         """Sort the known versions, the closest release first; of two the older one."""
@@ -290,7 +287,7 @@ class Engine:
         return replace(command, argv=argv, env={**command.env, **env})
 
     def forced_length(self, parsed: ParsedCommand, context: Context) -> float | None:
-        """Return the tokens per step that a command forces; None where it forces none, or what is no number."""
+        """Return the tokens per step that a command forces; None without the switch, and for a malformed value."""
         switch = self.switch(parsed.version)
         with suppress(TypeError, ValueError):
             number = float(evaluate(switch.read, self.scope(parsed, context)) if switch else 0)

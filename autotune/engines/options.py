@@ -61,6 +61,11 @@ class OptionTable:
         boolean = (f for o in self.options if o.action == "boolean_optional" for f in o.flags if f.startswith("--"))
         return frozenset([*(f for o in self.options for f in o.flags), *(f"--no-{f[2:]}" for f in boolean)])
 
+    def meant(self, unknown: Sequence[str]) -> str:
+        """Ask for the options that were probably meant by unknown ones; empty where none is near."""
+        near = [flag for word in unknown for flag in difflib.get_close_matches(word, sorted(self.flags), n=1)]
+        return f"; did you mean {', '.join(near)}?" if near else ""
+
     def lent_to(self, version: str, others: Sequence[OptionTable] = ()) -> OptionTable:
         """Make the table of a version without one, with others' options where this one has none of their spellings.
 
@@ -142,11 +147,8 @@ class OptionParser(argparse.ArgumentParser):
             self.add_argument(*option.flags, **keywords)
 
     def error(self, message: str) -> NoReturn:
-        close: list[str] = []
-        if message.startswith(_UNRECOGNIZED):
-            unknown = [w.partition("=")[0] for w in message.removeprefix(_UNRECOGNIZED).split() if w.startswith("-")]
-            close = [c for word in unknown for c in difflib.get_close_matches(word, sorted(self._table.flags), n=1)]
-        hint = f"; did you mean {', '.join(close)}?" if close else ""
+        unknown = message.removeprefix(_UNRECOGNIZED).split() if message.startswith(_UNRECOGNIZED) else []
+        hint = self._table.meant([word.partition("=")[0] for word in unknown if word.startswith("-")])
         raise RefusedCommand(f"{self._table.engine} {self._table.version}", message, hint)
 
     def parse(self, arguments: Sequence[str]) -> dict[str, Any]:

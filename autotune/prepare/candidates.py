@@ -38,8 +38,10 @@ from autotune.trial import Command, Configuration, FailureKind, Launch, Scalar, 
 
 PROMISES = "promises"
 """The name under which the combinations are counted that give up what is not given up unasked."""
-UNJUDGED, FORCED_WITHIN = "drafts on random tokens", 0.05
-"""The same of drafts whose acceptance cannot be forced to the model's, within this share of it."""
+UNJUDGED = "drafts on random tokens"
+"""The name under which the combinations are counted whose acceptance of drafts says nothing of real prompts."""
+FORCED_WITHIN = 0.05
+"""Relative error up to which a forced acceptance length stands for the model's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -164,7 +164,7 @@ def find_model(name: str, model_id: str | None, library: Library) -> ModelCard:
 
 
 def know_model(command: Command, version: str | None, model_id: str | None, library: Library) -> None:
-    """Have a library know the model that a command line serves; raises as `find_model`."""
+    """Add the model that a command line serves to a library; raises as `find_model`."""
     kind = recognise(command.argv, library)
     card = find_model(kind.parse(command, kind.version(version)).model, model_id, library)
     library.models.setdefault(card.id, card)

@@ -167,7 +167,7 @@ class Journal:
 
 
 def _outcome(spec: StudySpec, launch: Launch) -> tuple[TrialState, float | None, dict[str, float], Mapping[str, float]]:
-    """Return state, value, constraints, and the second goal's metric, an attribute: Optuna has one objective here.
+    """Convert a launch to Optuna's state, objective, constraints, and the second goal's metric as a user attribute.
 
     A configuration that failed is PRUNED with a violated constraint: Optuna's samplers learn nothing from FAIL, which
     is what a measurement that says nothing of the configuration becomes.

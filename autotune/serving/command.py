@@ -199,7 +199,7 @@ def _absolute_file(path: str | None) -> str | None:
 
 
 def refuse_secrets(argv: Sequence[str], env: Mapping[str, str], option: str) -> None:
-    """Raise `BadInput` when a command line holds a secret's value, which would be written down with it."""
+    """Raise `BadInput` when a command line holds a secret's value: the study's files would hold it, too."""
     named = [name for name, value in env.items() if redact.env({name: value})[name] != value]
     named += [option or "a word" for _, option in redact.hidden(argv) if option is not None]
     if not named:

@@ -158,6 +158,15 @@ def test_a_borrowed_table_refuses_neither_options_nor_choices(
         kind.parse(Command((*words.split(), "--of-tomorrow")), known)
 
 
+def test_a_study_names_the_options_that_a_borrowed_table_lacks_and_what_was_probably_meant() -> None:
+    typed = ["vllm=--enable-prefix-cachinge"]
+    baseline = f"vllm serve {V32} -tp 8 --max-num-sequences 8"
+    notes = build_spec(replace(RUN, engines=["vllm==0.30.0"], engine_args=typed, baseline=baseline)).notes
+    note = next(note for note in notes if "unchecked" in note)
+    assert "it lacks --enable-prefix-cachinge, --max-num-sequences" in note
+    assert "did you mean --enable-prefix-caching, --max-num-seqs?" in note
+
+
 def test_a_container_of_the_version_that_was_asked_for() -> None:
     spec = build_spec(replace(RUN, on="docker", engines=["vllm==0.30.0"]))
     assert (spec.engines[0].version, spec.images["vllm"]) == ("0.30.0", "vllm/vllm-openai:v0.30.0")

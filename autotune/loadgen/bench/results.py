@@ -68,7 +68,7 @@ class Bench(BenchOptions):
 
     @property
     def rent(self) -> Rent:
-        """The server's GPUs, and what they cost."""
+        """Return the server's GPUs, and what an hour of one costs."""
         return Rent.of(self, self.gpus)
 
     def load_workload(self) -> Workload:
@@ -452,7 +452,7 @@ def moments(values: Floats) -> tuple[float, float]:
 
 
 class LiveLine:
-    """Shows the loads of a bench while it is a context: a bar on a terminal, else a line about every 5 s."""
+    """Shows progress of a bench inside a ``with`` block: a bar on a terminal, else a line about every 5 s."""
 
     def __init__(self, console: Console) -> None:
         self._console = console

@@ -35,7 +35,7 @@ when it is taken out (`Target.redacted`)."""
 _STATUSES = frozenset(HTTPStatus)
 
 _MAX_COUNT = 2**53
-"""Token counts from here on are no counts, and no exact floats either."""
+"""The least number that is not taken for a count of tokens; from here on floats are not exact."""
 
 
 class OutcomeKind(StrEnum):

@@ -490,7 +490,7 @@ def _unread_knobs(study: StudyRecord) -> list[str]:
 
 
 def reproduction(study: StudyRecord) -> list[str]:
-    """Give the command that asks the same question again, and the study's files; nothing of an unfinished study."""
+    """Render the command that repeats the study, and a list of its files; empty for an unfinished study."""
     if study.recommendation.verdict is Verdict.UNFINISHED:
         return []
     home = study.folder.resolve().parent.parent

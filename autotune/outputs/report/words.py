@@ -186,7 +186,7 @@ def _speculation(outcome: Recommendation) -> str:
     one = next((one for one in told if one is not None and one.random), None)
     if outcome.recommended is None or one is None or outcome.origin is Evidence.REPLAYED:
         return ""
-    came = "".join(f"; {length:.3g} came" for length in list(one.accepted.values())[:1])
+    came = "".join(f"; {length:.3g} were counted" for length in list(one.accepted.values())[:1])
     drafted = text.count(one.drafted, "drafted token", "drafted tokens")
     if one.forced is None:
         return (

@@ -240,7 +240,7 @@ class StepTime:
         return (longer(traffic, arithmetic) + rows * self._row_bytes / self._bandwidth) * self._expert_layers
 
     def _context_seconds(self, batches: Sequence[RankBatch], computed: float) -> Seconds:
-        """Exchange what ranks that share a context need of each other, of `computed` tokens on the fullest replica.
+        """Compute the time of decode context parallelism's collectives, of `computed` tokens on the fullest replica.
 
         Per layer they gather queries and sums of the softmax, and reduce and scatter outputs (vLLM 0.33:
         v1/attention/ops/dcp.py cp_lse_ag_out_rs). Indexers gather each rank's best positions with their scores, 8 bytes
