@@ -117,7 +117,7 @@ def test_of_speculation_on_made_up_prompts_it_is_said_where_the_acceptance_comes
     unforced = dataclasses.replace(drafts, forced=None, accepted={"sharegpt": 1.1})
     drafting = plain.baseline.model_copy(update={"speculation": unforced}) if plain.baseline else None
     other = plain.model_copy(update={"baseline": drafting, "evidence": Evidence.MEASURED})
-    for part in ("measured on random tokens", "3 drafted tokens; 1.1 came", "--workload prose"):
+    for part in ("measured on random tokens", "3 drafted tokens; 1.1 were counted", "--workload prose"):
         assert part in conclusion(other)
     on_text = plain.recommended.model_copy(update={"speculation": dataclasses.replace(unforced, random=False)})
     assert "drafted token" not in conclusion(plain.model_copy(update={"recommended": on_text}))
