@@ -1,16 +1,4 @@
-"""Every exception that leaves the package on purpose.
-
-    AutotuneError             anything autotune says to its user; carries the exit code
-    ├── BadInput              the user's input is wrong: exit 2
-    │   ├── UnknownName       a name that does not exist; lists the names that do
-    │   ├── MalformedFile     a file that does not fit its schema; names file and line
-    │   └── RefusedCommand    an engine's own parser refuses its command line
-    ├── StudyLocked           another tuner works on the study: exit 2
-    ├── NothingFeasible       no configuration ran: exit 3
-    ├── LoadFailed            a bench with failed requests, or a client that did not keep up: exit 4
-    │   └── ClientFailed      the load client itself failed: exit 4
-    └── Interrupted           stopped by the user, resumable: exit 130
-        └── CannotGoOn        stopped by the machine, resumable once somebody has put it right: exit 130
+"""Every exception that leaves the package on purpose, each with its exit code.
 
 A configuration that cannot run is *not* an exception: it is a value, `trial.Failure`.
 """

@@ -9,12 +9,9 @@ from pathlib import Path
 import pytest
 from markdown_it import MarkdownIt
 
-from autotune.engines import engine
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
-from autotune.outputs.report.words import conclusion, layouts
-from autotune.space.context import Context
-from autotune.space.library import Library
+from autotune.outputs.report.words import conclusion
 from autotune.study.recommendation import (
     Recommendation,
     Regret,
@@ -22,7 +19,7 @@ from autotune.study.recommendation import (
 )
 from autotune.study.spec import InstalledEngine
 from autotune.study.tracking_uri import ui_command
-from autotune.trial import Command, Configuration, Evidence, Failure, FailureKind, Launch, Role, Speculation
+from autotune.trial import Command, Evidence, Failure, FailureKind, Launch, Role, Speculation
 from tests import small_study
 from tests.small_study import BASELINE, SECRET, WINNER, metrics
 
@@ -38,20 +35,6 @@ def record(
 @pytest.fixture
 def report(tmp_path: Path) -> str:
     return render(record(tmp_path), "md")
-
-
-def test_a_layout_is_stated_in_the_engine_s_own_options_where_they_differ() -> None:
-    spec = small_study.spec(model=Library().model(small_study.MODEL))
-
-    def layout(name: str, **sizes: int) -> Configuration:
-        context = Context(spec.model, spec.hardware, spec.gpus, small_study.VERSIONS[name])
-        return Configuration(name, engine(name).default_knobs(context, sizes))
-
-    replicas = [layout(name, tensor_parallel=1, data_parallel=8) for name in ("vllm", "sglang")]
-    told = layouts(spec, [layout("sglang", tensor_parallel=8, data_parallel=1), *replicas])
-    assert [line.partition(":")[0] for line in told] == ["sglang"], "vLLM's options are the knobs"
-    assert "tensor_parallel=1 data_parallel=8 is --tp-size 8 --attn-dp-size 8" in told[0]
-    assert layouts(spec, [layout("sglang", tensor_parallel=8, data_parallel=1)]) == []
 
 
 def section(report: str, heading: str) -> str:

@@ -111,17 +111,8 @@ def list_studies(home: Path, as_json: bool) -> None:
     elif not rows:
         click.echo(f"no studies in {folder.studies}")
     else:
-        _print(rows)
-
-
-def _print(rows: Sequence[Mapping[str, Any]]) -> None:
-    terminal, unlimited = Console(), Console(width=_NO_WIDTH)
-    table = _table(rows)
-    # A file or a pipe has no width: every study is one line there.
-    if terminal.is_terminal and unlimited.measure(table).maximum > terminal.width:
-        click.echo("\n".join(line for row in rows for line in _block(row)))
-    else:
-        unlimited.print(table, highlight=False)
+        # Every study is one line, that no name is cut.
+        Console(width=_NO_WIDTH).print(_table(rows), highlight=False)
 
 
 def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
@@ -134,17 +125,6 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
                 table.add_column(column, no_wrap=True)
         table.add_row(*map(Text, cells.values()))
     return table
-
-
-def _block(row: Mapping[str, Any]) -> list[str]:
-    """A study on a terminal without room for the table: its name on a line of its own, so that it can be copied."""
-    cells = {name: value for name, value in _cells(row, several=True).items() if value != "–"}
-    figures = [cells[name] for name in ("verdict", "gain", "evidence") if name in cells]
-    if "model" not in cells:
-        return [cells["study"], f"  {', '.join(figures)}"]
-    nodes = f" on {cells['nodes']} nodes" if len(row["nodes"]) > 1 else ""
-    about = f"{cells['model']} on {cells['hardware']}, {cells['launches']} launches{nodes}, {cells['age']} old"
-    return [cells["study"], f"  {', '.join(figures)}", f"  {about}"]
 
 
 def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:

@@ -158,7 +158,6 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
 
 def _dry_run(spec: StudySpec, as_json: bool) -> None:
     from autotune.outputs.progress import cost, cost_line, described, first_trials
-    from autotune.outputs.report.words import layouts
     from autotune.prepare.candidates import prepare
     from autotune.prepare.weights import missing_weights
     from autotune.search.history import History
@@ -179,7 +178,6 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
     lines = [f"{name}: {count} candidates" for name, count in counts.items()]
     lines += [f"{e.engine}: excluded, {e.reason}" for e in prepared.excluded]
     lines += ["", cost_line(prepared, first), "", "what is launched first, if no result changes that, as predicted"]
-    lines += layouts(spec, (trial.configuration for trial, _ in first))
     for trial, predicted in first:
         what = trial.configuration
         lines.append(f"{what.engine:<12}  {predicted}  {described(history, what)}")

@@ -27,7 +27,7 @@ from autotune.metrics.table import HEADLINE
 from autotune.notify import Stage
 from autotune.outputs.report import text
 from autotune.outputs.report.tables import broken_slos
-from autotune.outputs.report.words import carried, layouts
+from autotune.outputs.report.words import carried
 from autotune.prepare.candidates import Prepared
 from autotune.search import objective
 from autotune.search.budget import capacity
@@ -219,8 +219,6 @@ class Progress:
         """Say where everything will lie, and take up the candidates that launches will be of."""
         self._candidates = candidates
         self._console.print(f"study {self._spec.study} in {folder}", highlight=False, soft_wrap=True)
-        for line in layouts(self._spec, (candidate.configuration for candidate in candidates.items)):
-            self.note(line)
 
     @contextmanager
     def paused(self) -> Iterator[None]:

@@ -41,7 +41,8 @@ class Verdict(StrEnum):
 
 
 class _Value(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
+    # A key that another version wrote is no reason to refuse a study or a bundle.
+    model_config = ConfigDict(frozen=True, extra="ignore", populate_by_name=True, defer_build=True)
 
 
 class AccuracyComparison(_Value):
@@ -251,8 +252,6 @@ class Alternative(Choice):
         lead_percent: the recommended command's gain over it, with its 95 % interval.
     """
 
-    model_config = ConfigDict(populate_by_name=True, defer_build=True)
-
     label: str
     gives_up: list[GivenUp]
     lead_percent: float = Field(alias="price_percent")
@@ -335,8 +334,6 @@ class Contribution(_Value):
         measured_on: what tells it.
     """
 
-    model_config = ConfigDict(populate_by_name=True, defer_build=True)
-
     knob: str
     from_: Scalar = Field(alias="from")
     to: Scalar
@@ -361,15 +358,12 @@ class NoEffect(_Value):
         knob: a knob's name, or a flag as it stands on the command line.
         values: what it was set to.
         reason: one sentence, with inline code as in Markdown: whose word it is.
-        effect_percent, ci95: None, as nothing here rests on measured effects; the keys stay for readers of the file.
         launches: how many launches tell it; 0 where it is known without any.
     """
 
     knob: str
     values: list[Scalar]
     reason: str
-    effect_percent: float | None = None
-    ci95: tuple[float, float] | None = None
     launches: int = 0
 
 
@@ -382,8 +376,6 @@ class Regret(_Value):
 
 class LearnedFigure(_Value):
     """A figure of the node's physics that the launches taught; None as engine: of all engines alike."""
-
-    model_config = ConfigDict(populate_by_name=True, defer_build=True)
 
     figure: str
     engine: str | None
@@ -496,9 +488,6 @@ class Recommendation(_Value, Evidenced):
         predictions: of the study that this one verifies, with what was measured.
         accuracy: what the check of answers came to; None where none was asked for.
     """
-
-    # A key that another version wrote is no reason to refuse a study or a bundle.
-    model_config = ConfigDict(extra="ignore", populate_by_name=True)
 
     study: str
     model: str

@@ -26,7 +26,7 @@ from autotune.study.recommendation import Choice, MatrixCell, Objective, Verdict
 from autotune.study.results import is_held
 from autotune.study.spec import StudySpec
 from autotune.study.tracking_uri import is_server, shown, tracking_uri, ui_command
-from autotune.trial import Configuration, Evidence, Role, State
+from autotune.trial import Evidence, Role, State
 
 _WORTH = {
     Evidence.MEASURED: "The figures were measured on real servers on the named hardware.",
@@ -332,9 +332,7 @@ def contributions(study: StudyRecord) -> list[str]:
     )
     if any(row.coin_toss for row in study.recommendation.contributions):
         note += " A coin toss stays only for want of launches: the command without it was not launched often enough."
-    chosen = study.recommendation.recommended
-    shown = [Configuration(chosen.engine, chosen.config)] if chosen else []
-    return [note, text.table(rows, "   rrr"), *(text.plain(f"{line}.") for line in words.layouts(study.spec, shown))]
+    return [note, text.table(rows, "   rrr")]
 
 
 def inert(study: StudyRecord) -> list[str]:
@@ -348,13 +346,6 @@ def inert(study: StudyRecord) -> list[str]:
     return ["\n".join(lines)]
 
 
-_PHASES = {
-    "launch": "processes and containers, waiting for another try",
-    "ready": "weights, graphs, until it answers",
-    "warmup": "requests that do not count",
-    "load": "the measurement, the check of answers",
-    "stop": "until the GPUs are free",
-}
 _CLOCK = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: " as recorded"}
 
 
@@ -426,18 +417,13 @@ def _aim(spec: StudySpec) -> str:
 
 
 def hours(study: StudyRecord) -> list[str]:
-    """Split the node-hours of the study's cost by phase; launches side by side share them by the seconds they took."""
-    spent, seconds = study.recommendation.study_cost, Counter[str]()
+    """State the study's cost, and each phase's share of the launches' seconds."""
+    seconds = Counter[str]()
     for launch in study.launches:
         seconds.update(launch.result.times_s)
-    if spent is None or not seconds.total():
-        return []
-    rows = []
-    for phase, doing in _PHASES.items():
-        if share := seconds[phase] / seconds.total():
-            what = {"Phase": f"{phase} ({doing})", "Node-hours": f"{share * spent.node_hours:,.2f}"}
-            rows.append({**what, "Share": f"{100 * share:.1f} %"})
-    return [text.plain(" ".join(words.money(study.recommendation))), text.table(rows, " rr")]
+    shares = ", ".join(f"{phase} {100 * took / seconds.total():.1f} %" for phase, took in seconds.items() if took)
+    cost = words.money(study.recommendation)
+    return [text.plain(" ".join([*cost, f"By phase: {shares}."]))] if cost else []
 
 
 def limits(study: StudyRecord) -> list[str]:

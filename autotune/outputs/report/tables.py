@@ -35,9 +35,7 @@ def engines(study: StudyRecord) -> list[str]:
     table = text.table(rows, " rr")
     excluded = [f"- **{text.plain(e.engine)}**: {text.plain(e.reason)}" for e in study.recommendation.excluded]
     left_out = ["Not searched:", "\n".join(excluded)] if excluded else []
-    shown = [launch.trial.configuration for launch, _, _ in best_per_engine(study)]
-    notes = [text.plain(f"{line}.") for line in words.layouts(study.spec, shown)]
-    return [table or "No launch gave a figure within the limits.", *notes, *left_out]
+    return [table or "No launch gave a figure within the limits.", *left_out]
 
 
 def finals(study: StudyRecord) -> list[str]:
@@ -121,8 +119,11 @@ def launches(study: StudyRecord) -> list[str]:
     for engine, launch in usual.items():
         own = {name: value for name, value in launch.trial.configuration.knobs.items() if name in varied[engine]}
         known.append(f"- {engine} (launch {launch.trial.number}): {text.knobs(own) or 'nothing differs'}")
-    note = "Reference of each engine, the knobs in which its launches differ:" if known else ""
-    return [text.table(rows, "r   rrrr"), note, "\n".join(known)]
+    note = (
+        "Reference of each engine, the knobs in which its launches differ (whatever the engine's own options count, "
+        "`tensor_parallel` is the GPUs of an attention replica, `data_parallel` the replicas):"
+    )
+    return [text.table(rows, "r   rrrr"), *([note, "\n".join(known)] if known else [])]
 
 
 def failures(study: StudyRecord) -> list[str]:
@@ -142,7 +143,7 @@ def failures(study: StudyRecord) -> list[str]:
 
 
 def nodes(study: StudyRecord) -> list[str]:
-    """Tabulate the nodes, and name each that is off beyond noise; empty where there was one."""
+    """Tabulate the nodes; empty where there was one. The conclusion names each that is off beyond noise."""
     shares = study.recommendation.nodes
     if not shares:
         return []
@@ -160,17 +161,13 @@ def nodes(study: StudyRecord) -> list[str]:
         "The baseline ran on every node. A difference beyond noise is corrected in the search. A configuration and the "
         "baseline are compared by launches on the same node, whatever it is like."
     )
-    told = "\n".join(
-        f"- Node {text.code(share.node)} is {abs(share.offset_percent):.0f} % "
-        f"{'slower' if share.offset_percent < 0 else 'faster'} than the others, which noise does not explain: nothing "
-        "more was launched there, and scores of its launches are corrected."
-        for share in shares
-        if share.certain
-    )
+    told = ""
     if disturbed := sorted(_disturbed(study)):
         names = " and ".join(map(text.code, disturbed))
         told = f"What ran side by side on {names} counts for nothing; launches were made one at a time from there on."
-    return [note, text.table(rows, " rrrr"), told or "No node differs from the others beyond noise."]
+    elif not any(share.certain for share in shares):
+        told = "No node differs from the others beyond noise."
+    return [note, text.table(rows, " rrrr"), told]
 
 
 def broken_slos(spec: StudySpec, launch: Launch) -> list[str]:

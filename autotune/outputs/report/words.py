@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
-from autotune.engines import engine as engine_of
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.search import LOADS, described
 from autotune.loadgen.workloads import how_fixed, load_workload
 from autotune.metrics.formulas import SHORT_S, Slo
 from autotune.metrics.table import GOODPUT, VIOLATIONS
 from autotune.outputs.report import text
-from autotune.space.context import Context
-from autotune.study.home import library_of
 from autotune.study.recommendation import Choice, NearestMiss, Objective, Recommendation, Verdict
-from autotune.study.spec import StudySpec
-from autotune.trial import Configuration, Evidence, Failure, FailureKind, Metrics, Phase
+from autotune.trial import Evidence, Failure, FailureKind, Metrics, Phase
 
 WHO = {"baseline": "the baseline", "recommended": "the recommended command"}
 _DOING = {
@@ -42,29 +37,6 @@ def conclusion(outcome: Recommendation) -> str:
     parts = [_sentence(outcome), _few_good(outcome), gain(outcome), f"It {lost}." if lost else "", crossing(outcome)]
     parts += [_answers(outcome), _speculation(outcome), _front(outcome), short_load(outcome)]
     return " ".join(part for part in parts if part)
-
-
-def layouts(spec: StudySpec, configurations: Iterable[Configuration]) -> list[str]:
-    """Say how an engine's own options state a layout, where they differ from the knobs: a sentence for each engine."""
-    names, lines = ("tensor_parallel", "data_parallel"), []
-    replicated = {one.engine: one for one in configurations if one.knobs.get("data_parallel") not in (None, 1)}
-    for one in replicated.values():
-        version = next((engine.version for engine in spec.engines if engine.name == one.engine), None)
-        try:
-            engine = engine_of(one.engine, library_of(spec))
-            context = Context(spec.model, spec.hardware, spec.gpus, engine.version(version))
-            command = engine.command(one, context)
-            tensor, data = (engine.setting(name, one, context, command) for name in names)
-        except (BadInput, KeyError):  # no engine of ours, or a row that does not tell every knob
-            continue
-        values = [one.knobs[name] for name in names]
-        if tensor and tensor.split()[-1] != str(values[0]):
-            options = data if tensor in data else f"{tensor} {data}"
-            lines.append(
-                f"{one.engine}: tensor_parallel={values[0]} data_parallel={values[1]} is {options} "
-                "(GPUs of an attention replica, and the replicas)"
-            )
-    return lines
 
 
 def promises(outcome: Recommendation) -> list[str]:

@@ -415,7 +415,7 @@ def _create(path: Path) -> None:
     # Drafts of processes that are gone, and an earlier one of this process's number.
     for other in path.parent.glob(f"{stem}*"):
         pid = other.name.removeprefix(stem).partition(".")[0]
-        if pid == str(os.getpid()) or not _lives(pid):
+        if pid == str(os.getpid()) or not Path("/proc", pid).exists():
             other.unlink(missing_ok=True)
     disconnect(MlflowClient(f"sqlite:///{draft}"))
     try:
@@ -426,13 +426,3 @@ def _create(path: Path) -> None:
         draft.replace(path)
     draft.unlink(missing_ok=True)
     sync_folder(path.parent)
-
-
-def _lives(pid: str) -> bool:
-    try:
-        os.kill(int(pid), 0)
-    except (ProcessLookupError, ValueError, OverflowError):
-        return False
-    except PermissionError:
-        return True
-    return True
