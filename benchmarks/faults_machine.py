@@ -41,7 +41,7 @@ _LOADED = "FAULTS_CLOCK"
 _ROOM = "4g"
 _MODULES = [
     *("autotune.cli.main", "autotune.run", "autotune.cli.studies", "autotune.cli.tuning"),
-    *("autotune.backends.simulator", "autotune.backends.process"),
+    *("autotune.backends.simulator", "autotune.backends.servers"),
     *("autotune.outputs.report.draw", "autotune.outputs.report.render"),
     *("autotune.outputs.tracking.runs", "pyarrow.parquet", "scipy.stats", "mlflow.store.tracking.sqlalchemy_store"),
 ]

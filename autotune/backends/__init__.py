@@ -3,17 +3,12 @@
 A backend says what candidates there are, who evaluates them, and what its launches need. It is chosen once; nobody
 else asks which one it is. `Checked` is around each evaluator, so that no figure leaves it that cannot be: one that is
 not finite, or below zero where nothing can be, comes from a fault of the engine's own counts, of a replay file, of
-somebody else's evaluator. Each other file is one backend, except the last:
+somebody else's evaluator.
 
-process      engines that are installed on this machine
-docker       engines in containers of this machine
-external     one server that somebody else runs, by its URL
-emulator     engines' stand-ins: real processes and HTTP at the times of the simulated node
+servers      backends whose servers are loaded over HTTP: `Process`, `Docker`, `Emulator`, `External`
 simulator    the simulated node in virtual time
 table        a file of recorded launches, which the search asks in its own order
 bundle       a bundled study, whose launches are answered in their order
-
-servers      what the first four share: the evaluator that loads a server over HTTP and reads back its arguments
 """
 
 from __future__ import annotations
@@ -60,10 +55,10 @@ from autotune.trial import (
 )
 
 BACKENDS = {
-    "process": "autotune.backends.process:Process",
-    "docker": "autotune.backends.docker:Docker",
-    "emulator": "autotune.backends.emulator:Emulator",
-    "external": "autotune.backends.external:External",
+    "process": "autotune.backends.servers:Process",
+    "docker": "autotune.backends.servers:Docker",
+    "emulator": "autotune.backends.servers:Emulator",
+    "external": "autotune.backends.servers:External",
     "simulator": "autotune.backends.simulator:Simulator",
     "replay": "autotune.backends.bundle:RecordedBundle",
 }

@@ -1,4 +1,4 @@
-"""Evaluates by launching a server, loading it over HTTP, and stopping it: one path for all backends with servers.
+"""Backends with servers, and their evaluator: it launches a server, loads it over HTTP, and stops it.
 
 What a ready server made of its arguments is read back and kept beside its log. Best effort: an engine that reports
 nothing, or in an unknown form, is no failure; its configuration is then taken as it was asked for.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import platform
 import re
+import sys
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -18,11 +19,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, ClassVar
 
+import yaml
+
 from autotune import redact
 from autotune.accuracy.asking import NoAnswers
 from autotune.accuracy.check import check_of_study, timed
-from autotune.backends import PHASES, Backend, backend_of
+from autotune.backends import PHASES, Backend, OwnCandidates, backend_of, missing_files
 from autotune.engines import Engine, engine
+from autotune.engines.choose import engine_of, from_here
+from autotune.engines.detect import why_missing
 from autotune.engines.report_back import compare, parse_reported, settings
 from autotune.errors import BadInput, CannotGoOn, ClientFailed
 from autotune.loadgen.client.target import Target
@@ -33,24 +38,49 @@ from autotune.loadgen.request_file import requests_path, write_requests
 from autotune.loadgen.results import LoadOptions, Measurement
 from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.workloads import load_workload
-from autotune.notify import Stage, Watch, silent
+from autotune.notify import Notify, Stage, Watch, silent
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
-from autotune.serving.command import read_secret, with_known_ports
+from autotune.serving.command import cache_variables, read_secret, with_known_ports
+from autotune.serving.docker import DockerLauncher
+from autotune.serving.docker_run import (
+    asked_images,
+    choose_images,
+    fetch_images,
+    image_of_version,
+    in_container,
+    no_image,
+    version_of,
+)
 from autotune.serving.logs import read_head
 from autotune.serving.ports import NoFreePort
 from autotune.serving.preflight import Node
 from autotune.serving.process import ProcessLauncher, launch_replicas
-from autotune.serving.server import Server
+from autotune.serving.server import ExternalServer, Server, connect
 from autotune.serving.weights import missing_for
+from autotune.simulator.node.calibration import calibration_of
+from autotune.space.cards import HardwareCard
 from autotune.space.context import Context
 from autotune.space.entry import in_range
+from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.space.promises import admitted
 from autotune.space.schema import EngineCard
 from autotune.space.serving import ResolvedSource
 from autotune.study.home import make_trial_folder, write_atomically
+from autotune.study.options import RunOptions, VerifyOptions
 from autotune.study.spec import StudySpec, is_local
-from autotune.trial import Command, Evidence, Failure, FailureKind, Metrics, Resolved, State, Trial, TrialResult
+from autotune.trial import (
+    Command,
+    Configuration,
+    Evidence,
+    Failure,
+    FailureKind,
+    Metrics,
+    Resolved,
+    State,
+    Trial,
+    TrialResult,
+)
 
 FILE_NAME = "resolved.json"
 ANSWER_S = 60.0
@@ -424,3 +454,145 @@ class LaunchingBackend(ServerBackend):
     def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
         """The command that is started for a trial; its own but for what is of this machine alone."""
         return trial.command
+
+
+class Process(LaunchingBackend):
+    """Engines that are installed on this machine, as processes."""
+
+    form = "process"
+    evidence = Evidence.MEASURED
+    on_gpus = installed = True
+
+    def check(self, options: RunOptions, hardware: HardwareCard) -> None:
+        if options.model.startswith((".", "/", "~")) and not Path(options.model).expanduser().exists():
+            raise BadInput(f"--model {options.model}: there is no such folder, and a server here could not read it")
+
+    def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
+        if kind.name in spec.installed:
+            return None
+        return why_missing(kind.card) or f"{kind.card.title} was not installed when the study began"
+
+    def typed_command(self, command: Command, kind: Engine) -> Command:
+        return from_here(command, kind)
+
+    def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
+        # Kernels belong to the engine that is there, not to the known version whose table stands for it.
+        installed, command = run.spec.installed.get(card.engine), trial.command
+        version = installed.version if installed else trial.engine_version
+        # Not part of what is recommended: a person has caches of their own.
+        caches = cache_variables(card.serving.caches, card.engine, version, run.spec.hardware.name, command.env)
+        return replace(command, env={**caches, **command.env})
+
+
+class Docker(LaunchingBackend):
+    """Engines in containers of this machine."""
+
+    form = "docker"
+    evidence = Evidence.MEASURED
+    on_gpus = contained = True
+    launcher = DockerLauncher
+
+    def images(
+        self,
+        texts: Sequence[str],
+        cards: Sequence[EngineCard],
+        versions: Mapping[str, str],
+        hardware: HardwareCard,
+        library: Library,
+    ) -> dict[str, tuple[str, str]]:
+        asked = asked_images(texts, library)
+        for name, version in versions.items():
+            if name not in asked:
+                asked[name] = image_of_version(library.engine(name), hardware, version)
+        return choose_images(asked, cards, hardware, library)
+
+    def version_of(self, kind: Engine, spec: StudySpec) -> str:
+        image = spec.images.get(kind.name)
+        return kind.version() if image is None else version_of(image, kind, spec.hardware)
+
+    def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
+        return None if kind.name in spec.images else no_image(kind.card, spec.hardware)
+
+    def place(self, command: Command, card: EngineCard, spec: StudySpec) -> Command:
+        image = spec.images.get(card.engine)
+        if image is None:
+            raise BadInput(no_image(card, spec.hardware))
+        return in_container(command, image, card, spec.hardware)
+
+    def fetch(self, spec: StudySpec, engines: Sequence[str], notify: Notify) -> None:
+        fetch_images([spec.images[name] for name in engines], notify)
+
+
+class Emulator(LaunchingBackend):
+    """Engines' stand-ins (`autotune emulate`): real processes and HTTP, at the times of the simulated node."""
+
+    form = "emulator"
+    evidence = Evidence.EMULATED
+    startup_s = 1.0  # An emulated engine need not take a real one's minutes to load.
+
+    def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
+        return missing_files(kind, "emulator", ("simulation", "emulation"))
+
+    def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
+        """Wrap an engine's command in ``autotune emulate``."""
+        spec, command = run.spec, trial.command
+        options = ["--hw", "hardware.yaml", "--calibration", "coefficients.yaml"]
+        options += ["--gpus", str(spec.gpus // command.replicas)]
+        options += ["--engine-version", trial.engine_version, "--startup-s", str(self.startup_s)]
+        argv = (sys.executable, "-m", "autotune", "emulate", *options, "--", *command.argv)
+        documents = {"hardware.yaml": spec.hardware, "coefficients.yaml": calibration_of(run.library)}
+        texts = {n: yaml.safe_dump(d.model_dump(mode="json"), sort_keys=False) for n, d in documents.items()}
+        # As the environment that a real engine would get: `emulate` corrects what stands in front of a typed command.
+        return replace(command, argv=argv, files={**command.files, **texts})
+
+    def announcement(self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None) -> str:
+        return (
+            "EMULATED: real processes and HTTP, but the engines are stand-ins at the times of a simulated "
+            f"{spec.gpus}×{spec.hardware.name} node."
+        )
+
+
+class External(ServerBackend):
+    """One server that somebody else runs, by its URL: the only candidate, and its own baseline."""
+
+    form = "external:URL"
+    evidence = Evidence.MEASURED
+    foreign = True
+
+    @classmethod
+    def of(cls, on: str) -> External:
+        if not cls(on).url:
+            raise BadInput(f"--on {on} names no server: write {cls.form}, e.g. external:http://127.0.0.1:8000")
+        Target.parse(cls(on).url)
+        return cls(on)
+
+    @property
+    def url(self) -> str:
+        return self.on.partition(":")[2]
+
+    def check(self, options: RunOptions, hardware: HardwareCard) -> None:
+        refused = {"--baseline": options.baseline, "--engine-arg": options.engine_args, "--set": options.pins}
+        asked = [option for option, value in refused.items() if value]
+        if not is_local(options.executor):
+            raise BadInput(f"--executor {options.executor}: nodes would load one server at the same time; leave it out")
+        if asked:
+            raise BadInput(
+                f"{' and '.join(asked)}: nothing can be set on a server that somebody else runs; leave it out"
+            )
+
+    def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
+        # Asks only whether it answers and serves the model: better now than after a study has begun.
+        owner = self._connect(spec).owner
+        choice = next((e for e in spec.engines if e.name == owner), spec.engines[0])
+        kind = engine_of(choice.name, {}, library, silent)
+        longest = max(load_workload(name, library).longest_request for name in spec.workloads)
+        context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
+        candidate = Candidate(Configuration(kind.name, {"url": self.url}), choice.version)
+        # Its command line is unknown; the stand-in names its address.
+        return OwnCandidates(CandidateSet((candidate,), 0), {kind.name: (kind, context)}, lambda _: Command((self.on,)))
+
+    def start(self, run: Launched, trial: Trial, kind: Engine, folder: Path) -> ExternalServer:
+        return self._connect(run.spec)
+
+    def _connect(self, spec: StudySpec) -> ExternalServer:
+        return connect(self.url, spec.model.id, read_secret(spec.api_key_env, spec.api_key_file, "--api-key"))

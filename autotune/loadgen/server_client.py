@@ -11,6 +11,7 @@ import weakref
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -83,22 +84,29 @@ class ServerClient:
         for http in self._all:
             http.close()
 
-    def model(self, asked: str) -> str:
+    @cached_property
+    def _listing(self) -> httpx.Response:
+        """The server's list of its models, asked for once; raises `BadInput` where nothing listens."""
+        answer = self._get("/v1/models")
+        if answer.status_code in (401, 403):
+            wants = "refuses this API key" if self._target.api_key else "wants an API key"
+            raise BadInput(
+                f"{self._target.url} {wants} (HTTP {answer.status_code}); name where it is with --api-key-env NAME"
+            )
+        return answer
+
+    def model(self, asked: str, *, listed: bool = False) -> str:
         """Return the model in the server's list, if it has one; the only one of the list where none is asked for ("").
+
+        Args:
+            listed: whether a server without a list is refused.
 
         Raises `BadInput`: nothing listens, an API key is wanted, or none is asked for and the server does not serve
         one; `UnknownName`: the server lists its models and this is none of them.
         """
-        answer = self._get("/v1/models")
-        if answer.status_code in (401, 403):
-            raise BadInput(
-                f"{self._target.url} refuses the API key ({answer.status_code}); "
-                "name the variable that holds it with --api-key-env"
-            )
-        try:
-            served = [str(row["id"]) for row in answer.json()["data"]] if answer.is_success else None
-        except (ValueError, KeyError, TypeError, RecursionError):
-            served = None
+        served = served_models(self._listing)
+        if served is None and listed:
+            raise BadInput(f"{self._target.url} answers, but /v1/models lists no models; correct the URL")
         if not asked:
             if served is None or len(served) != 1:
                 names = f"serves {', '.join(served)}" if served else "does not tell what it serves"
@@ -110,7 +118,13 @@ class ServerClient:
 
     def emulated(self) -> bool:
         """Return whether the server says of itself that it stands in for an engine."""
-        return bool(self._get("/v1/models").headers.get("server") == EMULATOR_NAME)
+        return bool(self._listing.headers.get("server") == EMULATOR_NAME)
+
+    def owner(self) -> str:
+        """Return who owns the first model of the list, by which engines name themselves; empty where none is named."""
+        with contextlib.suppress(ValueError, LookupError, TypeError):
+            return str(self._listing.json()["data"][0]["owned_by"])
+        return ""
 
     def metrics_text(self, path: str = "/metrics") -> str | None:
         """Return the servers' metrics in Prometheus text, one page after the other; None when one has none."""
@@ -248,6 +262,14 @@ def http_client(kind: Callable[..., _Client], target: Target, timeout_s: float) 
     limits = httpx.Limits(keepalive_expiry=2.0)
     # Proxies of the environment are left out here as they are in the measured path.
     return kind(base_url=target.url, headers=headers, timeout=timeout_s, limits=limits, trust_env=False)
+
+
+def served_models(answer: httpx.Response) -> list[str] | None:
+    """Return the names in an answer of ``/v1/models``; None where it is none."""
+    try:
+        return [str(row["id"]) for row in answer.json()["data"]] if answer.is_success else None
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None
 
 
 def _tokens(answer: httpx.Response) -> int | None:

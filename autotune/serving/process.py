@@ -153,7 +153,6 @@ class ProcessServer(Server):
     """A server that runs as a process group of this machine, from its start on; it releases `lease` at its end."""
 
     log: Path
-    _use_proxy = False
 
     def __init__(
         self, request: Request, lease: PortLease, card: EngineCard, timeouts: ShutdownTimeouts, api_key: str | None

@@ -14,15 +14,16 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
-from urllib.parse import urlsplit
+from typing import Self
 
 import httpx
 
-from autotune.errors import BadInput, UnknownName
+from autotune.loadgen.client.stream import whole_answer
+from autotune.loadgen.client.target import Target
+from autotune.loadgen.server_client import ServerClient, http_client, served_models
 from autotune.serving import StartupTimeouts, StopReport
 from autotune.serving.command import masked
-from autotune.trial import EMULATOR_NAME, Failure, FailureKind
+from autotune.trial import Failure, FailureKind
 
 _POLL_S = (0.05, 0.5)
 """First and longest pause between two looks; it grows, as most starts take minutes."""
@@ -61,7 +62,6 @@ class Server(ABC):
     emulated: bool = False
     log: Path | None = None
     log_offset: int = 0
-    _use_proxy = True
     generated = False
     served = False
     _broken_answers = 0
@@ -77,7 +77,7 @@ class Server(ABC):
 
     def client(self) -> httpx.Client:
         """Make a client of this server."""
-        return httpx.Client(base_url=self.url, headers=authorization(self.api_key), trust_env=self._use_proxy)
+        return http_client(httpx.Client, Target.parse(self.url, self.api_key), _ANSWER_S)
 
     def look(self, client: httpx.Client, clock: Clock) -> Failure | None:
         """Check whether it is ready, and set `generated`; returns why it never will be."""
@@ -130,15 +130,16 @@ class Server(ABC):
     def _generate(self, client: httpx.Client, left_s: float) -> Failure | None:
         """Ask for one token, with which it serves; a failure when it refuses and that will not change."""
         try:
-            model = self.model
+            model = self.model or (served_models(client.get(PATHS[0], timeout=min(_ANSWER_S, left_s))) or [""])[0]
             if not model:
-                models = client.get("/v1/models", timeout=min(_ANSWER_S, left_s))
-                model = served_models(models.json())[0]
+                return None
             body = {"model": model, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
             answer = client.post("/v1/completions", json=body, timeout=left_s)
-        except (httpx.TransportError, LookupError, ValueError):
+        except httpx.TransportError:
             return None
-        if answer.is_success and _tokens(answer) > 0:
+        outcome, usage = whole_answer(answer.content)
+        # A token's text may be empty.
+        if answer.is_success and outcome.ok and (usage is None or usage[1] > 0):
             self.model, self.generated = model, True
         broken = answer.is_server_error and answer.status_code != httpx.codes.SERVICE_UNAVAILABLE
         self._broken_answers = self._broken_answers + 1 if broken else 0
@@ -193,29 +194,6 @@ def wait_all(servers: Sequence[Server], timeouts: StartupTimeouts) -> Failure | 
     return masked(failed[0][1], failed[0][0].secrets) if failed else None
 
 
-def authorization(api_key: str | None) -> dict[str, str]:
-    """Build the ``Authorization`` header of a bearer token; no header without a key."""
-    return {} if api_key is None else {"Authorization": f"Bearer {api_key}"}
-
-
-def served_models(document: Any) -> list[str]:
-    """Parse the names in an answer of ``/v1/models``; raises ``LookupError`` or ``ValueError`` on another shape."""
-    try:
-        return [str(model["id"]) for model in document["data"]]
-    except TypeError as error:
-        raise ValueError("not a list of models") from error
-
-
-def _tokens(answer: httpx.Response) -> int:
-    """Count the generated tokens: of the usage where it is given (a token's text may be empty), else of the choices."""
-    try:
-        document = answer.json()
-        usage = document.get("usage")
-        return int(usage["completion_tokens"]) if usage else len(document["choices"])
-    except (ValueError, LookupError, TypeError, AttributeError):
-        return 0
-
-
 class Replicas(Server):
     """Several servers of one launch: ready when all are, over when one dies, and stopped together.
 
@@ -262,32 +240,12 @@ class Replicas(Server):
         )
 
 
-def connect(url: str, model: str | None = None, api_key: str | None = None) -> ExternalServer:
-    """Check that a server answers at a URL as the user gave it and serves the model, by default its first.
-
-    Raises `BadInput` where it does not.
-    """
-    url = normalised(url)
-    try:
-        answer = httpx.get(f"{url}/v1/models", headers=authorization(api_key), timeout=_EXTERNAL_ANSWER_S)
-    except httpx.TransportError as error:
-        raise BadInput(f"nothing answers at {url} ({_reason(error)}); start the server, or correct the URL") from error
-    if answer.status_code in (401, 403):
-        wants = "wants an API key" if api_key is None else "does not take this API key"
-        right = "name where it is with --api-key-env NAME or --api-key-file FILE"
-        raise BadInput(f"{url} {wants} (HTTP {answer.status_code} for /v1/models); {right}")
-    try:
-        served = served_models(answer.raise_for_status().json())
-    except (httpx.HTTPStatusError, LookupError, ValueError) as error:
-        problem = f"HTTP {answer.status_code} for /v1/models"
-        raise BadInput(f"{url} answers, but not as an OpenAI-compatible server ({problem}); correct the URL") from error
-    if not served:
-        raise BadInput(f"{url} serves no model (its /v1/models is empty)")
-    if model is not None and model not in served:
-        raise UnknownName(f"model at {url}:", model, served)
-    server = ExternalServer(url, model or served[0], api_key)
-    server.emulated = answer.headers.get("server") == EMULATOR_NAME
-    server.owner = str(answer.json()["data"][0].get("owned_by", ""))
+def connect(url: str, model: str, api_key: str | None = None) -> ExternalServer:
+    """Check that a server answers at a URL as the user gave it and serves the model; raises `BadInput` where not."""
+    target = Target.parse(url, api_key)
+    with ServerClient(target, _EXTERNAL_ANSWER_S) as client:
+        server = ExternalServer(target, client.model(model, listed=True))
+        server.emulated, server.owner = client.emulated(), client.owner()
     return server
 
 
@@ -298,9 +256,9 @@ class ExternalServer(Server):
     # A gateway may have no health check, but it has served its models a moment ago.
     health = PATHS[0]
 
-    def __init__(self, url: str, model: str, api_key: str | None) -> None:
-        self.url, self.model, self.api_key, self.title = url, model, api_key, url
-        self.secrets = frozenset() if api_key is None else frozenset({api_key})
+    def __init__(self, target: Target, model: str) -> None:
+        self.url, self.model, self.api_key, self.title = target.url, model, target.api_key, target.url
+        self.secrets = frozenset() if target.api_key is None else frozenset({target.api_key})
 
     def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts(120.0, 120.0)) -> Failure | None:  # noqa: B008
         """Wait as `Server` does; no log shows progress, so the shorter timeout counts."""
@@ -309,36 +267,13 @@ class ExternalServer(Server):
     def failure(self, within_s: float = 0.0) -> Failure | None:
         """Send one request; a failure when it is not answered."""
         try:
-            headers = authorization(self.api_key)
-            httpx.get(f"{self.url}/v1/models", headers=headers, timeout=max(_EXTERNAL_ANSWER_S, within_s))
+            with self.client() as client:
+                client.get(PATHS[0], timeout=max(_EXTERNAL_ANSWER_S, within_s))
         except httpx.TransportError as error:
-            message = f"{self.url} does not answer any more ({_reason(error)})."
+            message = f"{self.url} does not answer any more ({error or type(error).__name__})."
             return Failure(FailureKind.INFRASTRUCTURE, message)
         return None
 
     def stop(self) -> StopReport:
         """Leave the server running."""
         return StopReport()
-
-
-def normalised(url: str) -> str:
-    """Normalise a server's URL, ``host:8000/v1/`` to ``http://host:8000``; raises `BadInput` on another text."""
-    text = url if "://" in url else f"http://{url}"
-    if "@" in text.partition("://")[2].partition("/")[0]:
-        # Not repeated in the message: it holds a password.
-        raise BadInput(
-            "the URL of the server holds a user name or password, which would be kept in the study's files; leave it "
-            "out, and name where an API key is with --api-key-env NAME or --api-key-file FILE"
-        )
-    try:
-        parts = urlsplit(text)
-        valid = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port is None or parts.port > 0)
-    except ValueError:
-        valid = False
-    if not valid or any(character.isspace() for character in text):
-        raise BadInput(f"not the URL of a server: {url!r}; write e.g. http://127.0.0.1:8000")
-    return text.rstrip("/").removesuffix("/v1").rstrip("/")
-
-
-def _reason(error: httpx.TransportError) -> str:
-    return str(error) or type(error).__name__

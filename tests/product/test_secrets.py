@@ -81,7 +81,7 @@ def test_an_external_server_s_key(tmp_path: Path) -> None:
         assert not home.exists()
         wrong = autotune(*asked, "--api-key-env", "HF_TOKEN", home=home)
         assert wrong.code == 2
-        assert "does not take this API key" in wrong.err
+        assert "refuses this API key" in wrong.err
         done = autotune(*asked, "--api-key-env", "MY_KEY", home=home)
         assert done.code == 0, done.err
     (row,) = rows(home, "s")

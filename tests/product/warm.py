@@ -32,7 +32,7 @@ LATE = [
     *(
         "autotune.outputs.report.render",
         "autotune.outputs.report.draw",
-        *(f"autotune.backends.{name}" for name in ("simulator", "emulator", "process", "docker", "external", "bundle")),
+        *(f"autotune.backends.{name}" for name in ("simulator", "servers", "bundle")),
     ),
     *("autotune.simulator.emulator.process", "scipy.stats", "pyarrow.parquet"),
 ]

@@ -10,7 +10,7 @@ import pytest
 from autotune.errors import BadInput, UnknownName
 from autotune.serving import StartupTimeouts
 from autotune.serving.ports import lease_port
-from autotune.serving.server import connect, normalised
+from autotune.serving.server import connect
 from autotune.trial import FailureKind
 
 from .settings import PATIENT, launch
@@ -24,7 +24,7 @@ def test_it_is_used_and_not_stopped(tmp_path: Path) -> None:
             assert (server.url, server.model, server.pids, server.log) == (running.url, "tiny-too", (), None)
         assert server.stop().signals == ()
         assert server.secrets == frozenset()
-        assert connect(running.url, api_key="my-own").secrets == {"my-own"}
+        assert connect(running.url, "tiny", api_key="my-own").secrets == {"my-own"}
         assert running.failure() is None
         assert server.failure() is None
         with pytest.raises(UnknownName, match=r"did you mean 'tiny'\? Known: tiny, tiny-too"):
@@ -37,15 +37,4 @@ def test_it_is_used_and_not_stopped(tmp_path: Path) -> None:
 
 def test_a_url_that_does_not_answer() -> None:
     with closing(lease_port()) as lease, pytest.raises(BadInput, match=r"nothing answers at .*Connection refused"):
-        connect(f"http://127.0.0.1:{lease.port}")
-
-
-@pytest.mark.parametrize("url", ["http://", "ftp://host", "http://host:port", "http://a b", "http://host:99999"])
-def test_no_url(url: str) -> None:
-    with pytest.raises(BadInput, match="not the URL of a server"):
-        normalised(url)
-
-
-@pytest.mark.parametrize("url", ["127.0.0.1:8000", "http://127.0.0.1:8000/", "http://127.0.0.1:8000/v1/"])
-def test_spellings_of_one_url(url: str) -> None:
-    assert normalised(url) == "http://127.0.0.1:8000"
+        connect(f"http://127.0.0.1:{lease.port}", "tiny")

@@ -36,19 +36,26 @@ class Target:
 
     @classmethod
     def parse(cls, url: str, api_key: str | None = None) -> Target:
-        """Raises `BadInput` for anything but ``http[s]://HOST[:PORT][/PREFIX]``, several of them behind commas."""
+        """Read ``[http[s]://]HOST[:PORT][/PREFIX]``, or several behind commas; raises `BadInput` for anything else."""
         first, *others = (cls._parse_one(one, api_key) for one in url.split(","))
         return replace(first, others=tuple(others))
 
     @classmethod
     def _parse_one(cls, url: str, api_key: str | None) -> Target:
+        text = url if "://" in url else f"http://{url}"
+        if "@" in text.partition("://")[2].partition("/")[0]:
+            # Not repeated in the message: it holds a password.
+            raise BadInput(
+                "the URL of the server holds a user name or password, which results and studies would keep; leave it "
+                "out, and name where an API key is with --api-key-env NAME"
+            )
         try:
-            parts = urlsplit(url)
+            parts = urlsplit(text)
             host, port = parts.hostname, parts.port
             (host or "").encode("idna")  # what every resolver does to a name
         except ValueError as error:
             raise BadInput(f"URL {url!r} is malformed ({error}); write http://HOST:PORT") from error
-        if parts.scheme not in ("http", "https") or not host or parts.username or parts.query or parts.fragment:
+        if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment:
             raise BadInput(f"URL {url!r} is not understood; write http://HOST:PORT")
         if api_key is not None and not (api_key.isascii() and api_key.isprintable()):
             raise BadInput("the API key holds characters that no HTTP header can carry")
