@@ -20,8 +20,7 @@ from autotune.executors import EvaluationSetup, Executor, executor_for, retire_b
 from autotune.outputs.export import write_artefacts
 from autotune.outputs.progress import Progress, baseline_trial, cost_line
 from autotune.outputs.tracking import Tracker
-from autotune.prepare.candidates import Prepared, no_effect_by_rule, prepare
-from autotune.prepare.weights import check_weights, fetch_weights
+from autotune.prepare.candidates import Prepared, check_weights, fetch_weights, no_effect_by_rule, prepare
 from autotune.recommend import recommend
 from autotune.search.budget import most_nodes
 from autotune.search.priors import coverage, keep, priors_of, sources_of

@@ -157,7 +157,7 @@ def named(fault: Fault, said: str) -> bool | None:
 def make_database(path: Path) -> None:
     """Make an MLflow database without runs."""
     from autotune.outputs.tracking.runs import connect, disconnect
-    from autotune.study.tracking_uri import database_file, database_uri
+    from autotune.study.home import database_file, database_uri
 
     with tempfile.TemporaryDirectory() as folder:
         uri = database_uri(Path(folder))

@@ -34,8 +34,8 @@ from autotune.simulator.resolve_command import model_of, resolve_command
 from autotune.space.context import Context
 from autotune.space.huggingface import model_from_file
 from autotune.space.library import Library
+from autotune.study.home import credentials, database_file, is_server, shown
 from autotune.study.results import parse_rows, row_of
-from autotune.study.tracking_uri import credentials, database_file, is_server, shown
 from benchmarks.fuzz import Target
 
 _ROOT = Path(__file__).resolve().parents[1]

@@ -21,10 +21,9 @@ from autotune.outputs.tracking.content import experiment_name
 from autotune.outputs.tracking.runs import ARTIFACTS
 from autotune.prepare.build_spec import build_spec
 from autotune.run import run
-from autotune.study.home import Home
+from autotune.study.home import Home, database_uri
 from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
-from autotune.study.tracking_uri import database_uri
 from autotune.trial import Evidence, Trial, TrialResult
 from tests import small_study
 from tests.browsers import IN_A_BROWSER, chromium

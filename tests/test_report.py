@@ -12,13 +12,13 @@ from markdown_it import MarkdownIt
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion
+from autotune.study.home import ui_command
 from autotune.study.recommendation import (
     Recommendation,
     Regret,
     WorkloadComparison,
 )
 from autotune.study.spec import InstalledEngine
-from autotune.study.tracking_uri import ui_command
 from autotune.trial import Command, Evidence, Failure, FailureKind, Launch, Role, Speculation
 from tests import small_study
 from tests.small_study import BASELINE, SECRET, WINNER, metrics

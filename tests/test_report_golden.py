@@ -8,7 +8,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from autotune.outputs.report.render import render
-from autotune.study.tracking_uri import ui_command
+from autotune.study.home import ui_command
 from tests import report_studies
 
 GOLDEN = Path(__file__).parent / "data" / "golden_report.md"

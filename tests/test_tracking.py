@@ -18,7 +18,7 @@ from autotune.outputs.report.render import render
 from autotune.outputs.tracking import Tracker
 from autotune.outputs.tracking.content import experiment_name
 from autotune.outputs.tracking.runs import ARTIFACTS
-from autotune.study.tracking_uri import database_uri, ui_command
+from autotune.study.home import database_uri, ui_command
 from autotune.trial import Command, Role
 from tests import small_study
 from tests.small_study import SECRET

@@ -19,9 +19,8 @@ from autotune.outputs.export import write_artefacts
 from autotune.outputs.tracking import Tracker
 from autotune.outputs.tracking.content import experiment_name
 from autotune.outputs.tracking.runs import ARTIFACTS, reason
-from autotune.study.home import Home
+from autotune.study.home import Home, ui_command
 from autotune.study.results import row_of
-from autotune.study.tracking_uri import ui_command
 from tests import small_study
 from tests.mlflow_servers import ServerInside
 

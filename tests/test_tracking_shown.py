@@ -17,8 +17,8 @@ from autotune.metrics.formulas import Slo
 from autotune.metrics.records import LATENCIES, STATISTICS
 from autotune.outputs.tracking import Tracker
 from autotune.outputs.tracking.content import experiment_name, launch_points
+from autotune.study.home import database_uri
 from autotune.study.recommendation import CurvePoint, Curves
-from autotune.study.tracking_uri import database_uri
 from autotune.trial import Role
 from tests import report_studies, small_study
 from tests.test_tracking import client_of, runs_of

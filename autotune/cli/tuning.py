@@ -14,7 +14,7 @@ from autotune.backends import backend_of
 from autotune.cli.shared import MESSAGES, answer, say
 from autotune.errors import BadInput, NothingFeasible, StudyLocked, UnknownName
 from autotune.prepare.build_spec import build_spec
-from autotune.study.home import Home, calibration_of_home, library_of
+from autotune.study.home import Home, calibration_of_home, library_of, ui_command
 from autotune.study.options import RunOptions, VerifyOptions
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec, is_local, verified_name
@@ -138,7 +138,6 @@ def _announce(spec: StudySpec, options: RunOptions | VerifyOptions | None) -> No
 def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
     from autotune.outputs.report.words import conclusion, money, predictions, promises, remaining
     from autotune.outputs.tracking import view_address
-    from autotune.study.tracking_uri import ui_command
 
     chosen, folder = recommendation.recommended, home.study_folder(recommendation.study)
     lines = [""] if chosen is None else ["", chosen.command, ""]
@@ -158,8 +157,7 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
 
 def _dry_run(spec: StudySpec, as_json: bool) -> None:
     from autotune.outputs.progress import cost, cost_line, described, first_trials
-    from autotune.prepare.candidates import prepare
-    from autotune.prepare.weights import missing_weights
+    from autotune.prepare.candidates import missing_weights, prepare
     from autotune.search.history import History
 
     prepared = prepare(spec, library_of(spec), say)

@@ -16,9 +16,8 @@ from packaging.version import InvalidVersion, Version
 from autotune.engines.options import OptionTable, parser_of, read_table
 from autotune.errors import BadInput
 from autotune.space.context import Context, default_of, servers_of
-from autotune.space.entry import in_range
+from autotune.space.entry import in_range, spaces_root
 from autotune.space.expression import Namespace, evaluate, fill, fill_value, names, template_names
-from autotune.space.library import spaces_root
 from autotune.space.schema import Addition, EngineCard, ForcedAcceptance
 from autotune.trial import Command, Configuration, Scalar
 

@@ -24,7 +24,6 @@ from autotune.machine import check_gpus, has, node
 from autotune.notify import Notify, silent
 from autotune.prepare.names import engine_and_version, find_model, knob_named
 from autotune.prepare.recipes import with_recipe
-from autotune.prepare.weights import check_fetch
 from autotune.serving.command import refuse_secrets, secret_sources
 from autotune.serving.docker_run import asked_images
 from autotune.simulator.node.calibration import calibration_in
@@ -35,7 +34,7 @@ from autotune.space.schema import EngineCard
 from autotune.study.goals import with_goals
 from autotune.study.home import library_for
 from autotune.study.options import RunOptions
-from autotune.study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name
+from autotune.study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name, is_local
 from autotune.trial import Scalar
 
 _DEFAULT = "sharegpt"
@@ -75,7 +74,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         workloads=tuple(dict.fromkeys(options.workloads)),
         allow=tuple(dict.fromkeys(options.allow)),
         executor=check_executor(options.executor),
-        fetch=check_fetch(options.fetch, backend, options.executor),
+        fetch=_check_fetch(options.fetch, backend, options.executor),
         noise=backend.noise(options.noise),
         space=str(options.space.resolve()) if options.space else None,
         **asked_load(options),
@@ -226,6 +225,14 @@ def _baseline(text: str | None, library: Library) -> list[EngineCard]:
         raise BadInput(f"--baseline: {error}") from error
     refuse_secrets(command.argv, command.env, "--baseline")
     return [card]
+
+
+def _check_fetch(fetch: bool, backend: Backend, executor: str) -> bool:
+    """Return ``--fetch``; raises `BadInput` where it would do nothing."""
+    if fetch and not (backend.on_gpus and is_local(executor)):
+        where = backend.on if is_local(executor) else f"--executor {executor}"
+        raise BadInput(f"--fetch is for --on process and docker on this machine, and launches are on {where}")
+    return fetch
 
 
 def _engines(options: RunOptions, library: Library) -> list[EngineCard]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import lru_cache
+from pathlib import Path
 from typing import Annotated, Any
 
 import yaml
@@ -19,6 +20,13 @@ _DEEPEST = 200
 
 _BRACKET = re.compile(r"[\[\]{}]")
 _BLOCKS = re.compile(rf"^(?:[ \t?:-][ \t?:-]){{{_DEEPEST}}}", re.MULTILINE)
+
+
+def spaces_root() -> Path:
+    """Return the packaged ``search_spaces`` folder: inside an installed wheel, beside the package in a checkout."""
+    package = Path(__file__).resolve().parent.parent
+    inside, beside = package / "search_spaces", package.parent / "search_spaces"
+    return inside if inside.is_dir() else beside
 
 
 def parse_yaml(text: str) -> Any:

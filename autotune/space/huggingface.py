@@ -11,71 +11,20 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NoReturn
 
 from autotune.errors import MalformedFile
 from autotune.space.architecture import Architecture, Indexer, MatrixType
 from autotune.space.cards import ModelCard
+from autotune.space.entry import Entry, parse_yaml, spaces_root
 
 CONFIG = "config.json"
 _REQUIRED = ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads", "max_position_embeddings")
 _MEASURE = "is not simulated; to measure such a model on real servers, describe it in a YAML file (docs/models.md)"
 # DeepSeek's indexer keeps one fp8 key of `index_head_dim` and one fp32 scale per token and layer.
 _INDEXER_SCALE_BYTES = 4
-# What a class fills in where the file is silent (transformers, configuration_<type>.py).
-_GEMMA3 = {
-    "vocab_size": 262208,
-    "num_attention_heads": 8,
-    "num_key_value_heads": 4,
-    "head_dim": 256,
-    "max_position_embeddings": 131072,
-    "sliding_window": 4096,
-    "sliding_window_pattern": 6,
-    "tie_word_embeddings": True,
-}
-_DEFAULTS: dict[str, dict[str, Any]] = {
-    "gemma": {"head_dim": 256, "tie_word_embeddings": True},
-    "gemma2": {"head_dim": 256, "tie_word_embeddings": True, "sliding_window": 4096, "sliding_window_pattern": 2},
-    "gemma3": _GEMMA3,
-    "gemma3_text": _GEMMA3,
-    "llama4_text": {"interleave_moe_layer_step": 1, "attention_chunk_size": 8192, "n_shared_experts": 1},
-    "cohere": {"tie_word_embeddings": True},
-    "cohere2": {"tie_word_embeddings": True},
-}
-_SLIDING_IN_ALL_LAYERS = {"mistral", "mixtral", "phi3", "phimoe", "starcoder2"}
-"""Classes for which ``sliding_window`` alone means every layer."""
-_PLAIN_FEED_FORWARD = {"phi", "starcoder2", "gpt_neox", "nemotron", "opt"}
-"""Classes whose feed-forward parts have no gate: two matrices."""
-# Key to what it stands for. Sources: the models' configuration classes in transformers and on the hub.
-_OTHER_ARCHITECTURES = {
-    "linear_attn_config": "linear attention in most layers (Kimi Linear)",
-    "hybrid_override_pattern": "state-space layers (Nemotron-H)",
-    "layers_block_type": "state-space layers (Bamba, Zamba, Falcon-H1)",
-    "block_types": "recurrent layers (RecurrentGemma)",
-    "attn_layer_period": "state-space layers (Jamba)",
-    "mamba_d_state": "state-space layers (Mamba)",
-    "ssm_cfg": "state-space layers (Mamba)",
-    "state_size": "state-space layers (Mamba)",
-    "conv_L_cache": "convolution layers (LFM2)",
-    "compress_ratios": "compressed attention (DeepSeek-V4)",
-    "hc_mult": "hyper-connections (DeepSeek-V4)",
-    "block_configs": "layers of different sizes (Nemotron NAS)",
-    "altup_num_inputs": "per-layer embeddings (Gemma 3n)",
-    "hidden_size_per_layer_input": "per-layer embeddings (Gemma 3n, Gemma 4)",
-    "global_head_dim": "attention heads of different sizes (Gemma 4)",
-    "swa_num_attention_heads": "attention heads that differ between layers (MiMo-V2)",
-    "num_kv_shared_layers": "a KV cache that layers share",
-    "encoder_layers": "an encoder",
-}
-_ATTENTION_KINDS = {
-    "full_attention",
-    "sliding_attention",
-    "chunked_attention",
-    "deepseek_sparse_attention",
-    "attention",
-    "linear_attention",
-}
 _MOST_LAYERS = 10_000
 """Limit of layers: of more, the kinds would not be listed in reasonable time."""
 _PREFIXES = ("model.layers.", "language_model.model.layers.", "model.language_model.layers.")
@@ -104,7 +53,7 @@ class ConfigJson:
                 keys = {**keys, **keys[nested]}
         if not isinstance(keys.get("model_type", ""), str | None):
             raise MalformedFile(path, f"model_type is {keys['model_type']!r}; the name of an architecture is needed")
-        return cls(path, {**_DEFAULTS.get(str(keys.get("model_type")), {}), **keys})
+        return cls(path, {**_facts().defaults.get(str(keys.get("model_type")), {}), **keys})
 
     def refuse(self, problem: str) -> NoReturn:
         raise MalformedFile(self.path, problem)
@@ -142,6 +91,32 @@ class ConfigJson:
         if len(value) < layers:
             self.refuse(f"{key} has {len(value)} entries, but there are {layers} layers")
         return value[:layers]
+
+
+class _Format(Entry):
+    """The storage of quantised weights, and the type in which they are multiplied."""
+
+    bits: int
+    group: int = 1
+    scale_bits: int = 0
+    matrices_in: MatrixType
+    block: int = 0
+
+
+class ConfigFacts(Entry):
+    """``search_spaces/config_json.yaml``: what a model's class adds to its ``config.json``."""
+
+    defaults: dict[str, dict[str, Any]]
+    sliding_in_all_layers: list[str]
+    plain_feed_forward: list[str]
+    attention_kinds: list[str]
+    other_architectures: dict[str, str]
+    formats: dict[str, _Format]
+
+
+@lru_cache(maxsize=1)
+def _facts() -> ConfigFacts:
+    return ConfigFacts.model_validate(parse_yaml((spaces_root() / "config_json.yaml").read_text(encoding="utf-8")))
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -261,27 +236,15 @@ def _schemes(config: ConfigJson, q: Mapping[str, Any]) -> list[Scheme]:
 
 
 def _named(config: ConfigJson, method: str, q: Mapping[str, Any]) -> Scheme:
-    block = _block(config, q.get("weight_block_size"))
-    known = {
-        "fp8": Scheme(1.0, "fp8", block),
-        "fbgemm-fp8": Scheme(1.0, "fp8"),
-        "mxfp4": Scheme(_bytes(4, 32, 8), "bf16"),
-        "quark fp8_e4m3": Scheme(1.0, "fp8"),
-        "quark fp4": Scheme(_bytes(4, 32, 8), "fp4"),
-        "modelopt FP8": Scheme(1.0, "fp8"),
-        "modelopt FP8_PB_WO": Scheme(1.0, "fp8", 128),
-        "modelopt MXFP8": Scheme(_bytes(8, 32, 8), "fp8"),
-        "modelopt NVFP4": Scheme(_bytes(4, 16, 8), "fp4"),
-        "modelopt W4A16_NVFP4": Scheme(_bytes(4, 16, 8), "bf16"),
-        "modelopt W4A8_AWQ": Scheme(_bytes(4, 128, 16), "fp8"),
-        "modelopt W4A16_AWQ": Scheme(_bytes(4, 128, 16), "bf16"),
-    }
+    block, known = _block(config, q.get("weight_block_size")), _facts().formats
     if method not in known:
         config.refuse(
             f"quantization_config: {method!r} is not known (known: {', '.join(known)}, awq, gptq, auto-round, "
             "bitsandbytes, compressed-tensors). Describe the model by its weight_bytes in a YAML file (docs/models.md)"
         )
-    return known[method]
+    form = known[method]
+    size = _bytes(form.bits, form.group, form.scale_bits)
+    return Scheme(size, form.matrices_in, form.block or block)
 
 
 def _block(config: ConfigJson, shape: Any) -> int:
@@ -360,11 +323,11 @@ def model_from_file(path: Path) -> ModelCard:
 def _refuse_others(config: ConfigJson) -> None:
     if config.get("is_encoder_decoder"):
         config.refuse(f"is_encoder_decoder: an encoder with a decoder {_MEASURE}")
-    for key, meaning in _OTHER_ARCHITECTURES.items():
+    for key, meaning in _facts().other_architectures.items():
         if config.get(key):
             config.refuse(f"{key}: {meaning} {_MEASURE}")
     kinds = config.get("layer_types")
-    odd = sorted({str(kind) for kind in kinds} - _ATTENTION_KINDS) if isinstance(kinds, list) else []
+    odd = sorted({str(kind) for kind in kinds} - {*_facts().attention_kinds}) if isinstance(kinds, list) else []
     if odd:
         config.refuse(f"layer_types: {', '.join(odd)} {_MEASURE}")
     attention = config.get("attn_type_list")
@@ -396,7 +359,7 @@ def _architecture(config: ConfigJson) -> Architecture:
         "heads": heads,
         "kv_heads": heads if latent else config.number("num_key_value_heads", default=heads),
         "head_dim": head_dim,
-        "feed_forward_matrices": 2 if config.get("model_type") in _PLAIN_FEED_FORWARD else 3,
+        "feed_forward_matrices": 2 if config.get("model_type") in _facts().plain_feed_forward else 3,
         "q_lora_rank": config.number("q_lora_rank"),
         "kv_lora_rank": latent,
         "qk_rope_head_dim": rope if latent else 0,
@@ -488,7 +451,7 @@ def _sliding(config: ConfigJson, layers: int) -> dict[str, int]:
         cut = layers - layers // config.number("sliding_window_pattern")
     elif config.get("use_sliding_window"):
         cut = max(0, layers - config.number("max_window_layers"))
-    elif config.get("model_type") in _SLIDING_IN_ALL_LAYERS:
+    elif config.get("model_type") in _facts().sliding_in_all_layers:
         cut = layers
     if not window or not cut or window >= _context_limit(config):
         return {}

@@ -15,7 +15,7 @@ from pydantic import BaseModel, ValidationError
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.space.cards import HardwareCard, ModelCard
-from autotune.space.entry import LOADER, parse_yaml
+from autotune.space.entry import LOADER, parse_yaml, spaces_root
 from autotune.space.expression import names, template_names
 from autotune.space.huggingface import CONFIG, model_from_file
 from autotune.space.schema import Case, EngineCard, NarrowedEngine, Narrowing, Values
@@ -113,13 +113,6 @@ Document = TypeVar("Document", bound=BaseModel)
 
 LOCAL = "local"
 """The hardware's name that stands for the machine itself; `autotune.machine` makes a card of it."""
-
-
-def spaces_root() -> Path:
-    """Return the packaged ``search_spaces`` folder: inside an installed wheel, beside the package in a checkout."""
-    package = Path(__file__).resolve().parent.parent
-    inside, beside = package / "search_spaces", package.parent / "search_spaces"
-    return inside if inside.is_dir() else beside
 
 
 def canonical(engine: str) -> str:

@@ -9,8 +9,8 @@ import pytest
 from autotune.engines import engine
 from autotune.errors import MalformedFile
 from autotune.prepare.recipes import check_recipes, known_recipes, published, read_recipe, recipes_of
-from autotune.space.entry import in_range
-from autotune.space.library import Library, spaces_root
+from autotune.space.entry import in_range, spaces_root
+from autotune.space.library import Library
 from autotune.space.schema import Recipe
 from tests.engines.settings import LIBRARY, OURS, R1, V32, context
 

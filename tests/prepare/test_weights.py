@@ -11,8 +11,7 @@ import pytest
 from autotune.backends.servers import Launched, weights_failure
 from autotune.errors import BadInput, CannotGoOn
 from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import Prepared
-from autotune.prepare.weights import check_weights, fetch_weights
+from autotune.prepare.candidates import Prepared, check_weights, fetch_weights
 from autotune.serving.preflight import Node
 from autotune.serving.weights import missing_shards
 from autotune.trial import Role, Trial

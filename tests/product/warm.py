@@ -49,7 +49,7 @@ LONGEST = 1 << 17
 def load_mlflow(database: Path) -> None:
     """Import MLflow, which loads the most when it makes a database; leaves that in its place, whole or not at all."""
     from autotune.outputs.tracking.runs import connect, disconnect
-    from autotune.study.tracking_uri import database_file, database_uri
+    from autotune.study.home import database_file, database_uri
 
     with tempfile.TemporaryDirectory() as folder:
         uri = database_uri(Path(folder))

@@ -12,7 +12,8 @@ from autotune.loadgen.workloads import Workload
 from autotune.simulator.emulator.card import EmulationCard
 from autotune.simulator.node.calibration import Calibration, Physics
 from autotune.simulator.node.coefficients import SpeedCard
-from autotune.space.library import Library, check, packaged, spaces_root
+from autotune.space.entry import spaces_root
+from autotune.space.library import Library, check, packaged
 
 LLAMA = {
     "model_type": "llama",

@@ -20,12 +20,11 @@ from autotune.outputs.report.tables import average, best_per_engine, broken_slos
 from autotune.search import objective
 from autotune.simulator.resolve_command import knobs_read, resolve_command
 from autotune.space.context import Context
-from autotune.study.home import Home, library_of
+from autotune.study.home import Home, is_server, library_of, shown, tracking_uri, ui_command
 from autotune.study.options import command_line, rows_of
 from autotune.study.recommendation import Choice, MatrixCell, Objective, Verdict
 from autotune.study.results import is_held
 from autotune.study.spec import StudySpec
-from autotune.study.tracking_uri import is_server, shown, tracking_uri, ui_command
 from autotune.trial import Evidence, Role, State
 
 _WORTH = {

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from html import escape
+from importlib.resources import files
 from typing import Literal
 
 from markdown_it import MarkdownIt
@@ -17,55 +18,9 @@ from autotune.outputs.report.pictures import DARK, LIGHT, Part, Picture
 from autotune.study.recommendation import Verdict
 from autotune.trial import Evidence
 
-_STYLE = """
-body { margin: 0; background: var(--page); color: var(--ink); font: 16px/1.55 system-ui, sans-serif; }
-main { display: block; margin: 0 auto; max-width: 60rem; padding: 1.5rem 1.25rem 4rem; }
-h1, h2, h3 { line-height: 1.25; margin: 2.2em 0 .6em; overflow-wrap: anywhere; }
-h1 { margin: 0 0 .6em; font-size: 1.6rem; }
-h2 { border-bottom: 1px solid var(--line); padding-bottom: .25em; }
-blockquote { margin: 1em 0; padding: .6em 1em; border-left: .3rem solid var(--second); background: var(--band); }
-blockquote p { margin: 0; }
-blockquote + h2 { position: absolute; clip-path: inset(50%); width: 1px; height: 1px; overflow: hidden; }
-pre, code { font-family: ui-monospace, monospace; font-size: .9em; background: var(--band); border-radius: .3rem; }
-code { padding: .1em .3em; overflow-wrap: anywhere; }
-pre { margin: 0 0 1em; padding: .9em 1em; border: 1px solid var(--line); white-space: pre-wrap; }
-pre code { padding: 0; background: none; }
-pre span { white-space: nowrap; }
-.copy { display: block; margin: 0 0 0 auto; padding: .3em 1em; font: inherit; color: var(--page);
-  background: var(--chosen); border: 0; border-radius: .3rem .3rem 0 0; cursor: pointer; }
-.table { overflow-x: auto; margin: 1em 0; }
-table { border-collapse: collapse; font-size: .94em; }
-th, td { border: 1px solid var(--line); padding: .35em .7em; vertical-align: top; }
-td[style*="right"] { white-space: nowrap; }
-th { background: var(--band); text-align: left; }
-.facts { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(17rem, 45%), 1fr)); gap: .6rem;
-  margin: 1em 0; }
-.facts div { padding: .5em .9em; background: var(--band); border-radius: .3rem; }
-.facts dt { font-size: .85em; }
-.facts dd { margin: 0; font-size: 1.15rem; font-weight: 600; }
-figure { margin: 1em 0; overflow-x: auto; }
-.drawn { display: block; width: 100%; max-width: 44rem; height: auto; font-family: inherit; }
-.mark:hover { outline: 2px solid var(--ink); outline-offset: 2px; }
-:focus-visible { outline: 2px solid var(--ink); outline-offset: 2px; }
-@media screen and (max-width: 40rem) { figure { margin: 1em -1.25rem; } }
-@media print {
-  main { max-width: none; padding: 0; }
-  .copy { display: none; }
-  figure, pre, tr { break-inside: avoid; }
-  h2, h3 { break-after: avoid; }
-  .table, figure { overflow: visible; }
-}
-"""
-_SCRIPT = """
-for (const button of document.querySelectorAll(".copy")) button.addEventListener("click", async () => {
-  const code = button.nextElementSibling;
-  getSelection().selectAllChildren(code);
-  let copied = true;
-  try { await navigator.clipboard.writeText(code.textContent.trimEnd()); }
-  catch { copied = document.execCommand("copy"); }
-  button.textContent = copied ? "Copied" : "Selected: copy it by hand";
-});
-"""
+_FOLDER = files("autotune.outputs.report")
+_STYLE = _FOLDER.joinpath("page.css").read_text(encoding="utf-8")
+_SCRIPT = _FOLDER.joinpath("page.js").read_text(encoding="utf-8")
 _TYPED = '<pre><code class="language-bash">'
 _OPTION = re.compile(r"(?<=\s)(--?[\w-]+)")
 """The hyphens of an option are no places to break a line."""
@@ -89,7 +44,8 @@ def page(parts: Sequence[Part], drawn: Callable[[Picture], str]) -> str:
 <title>{escape(text.printable(title))}</title>
 <style>
 :root {{ color-scheme: light; {light} }}
-@media screen and (prefers-color-scheme: dark) {{ :root {{ color-scheme: dark; {dark} }} }}{_STYLE}</style>
+@media screen and (prefers-color-scheme: dark) {{ :root {{ color-scheme: dark; {dark} }} }}
+{_STYLE}</style>
 </head>
 <body>
 <main>

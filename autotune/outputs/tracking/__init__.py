@@ -18,10 +18,9 @@ from pydantic import BaseModel, Field
 
 from autotune.notify import Notify, silent
 from autotune.outputs.tracking.runs import StudyRuns, is_refusal, is_trouble, reason
-from autotune.study.home import Home, write_atomically
+from autotune.study.home import Home, database_file, is_server, place, shown, tracking_uri, write_atomically
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
-from autotune.study.tracking_uri import database_file, is_server, place, shown, tracking_uri
 from autotune.trial import Launch, Role, State
 
 _STATE = "mlflow.json"

@@ -26,10 +26,10 @@ from autotune.outputs.export import EXPORTS
 from autotune.outputs.report.render import PICTURES
 from autotune.outputs.tracking import content
 from autotune.serving.watchdog import read_ends
+from autotune.study.home import credentials, database_file, is_server, shown
 from autotune.study.recommendation import Recommendation
 from autotune.study.results import sync_folder
 from autotune.study.spec import StudySpec
-from autotune.study.tracking_uri import credentials, database_file, is_server, shown
 from autotune.trial import Launch, State
 
 if TYPE_CHECKING:

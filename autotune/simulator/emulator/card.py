@@ -13,9 +13,9 @@ from typing import Any, Literal, TypeVar
 from pydantic import Field
 
 from autotune.errors import UnknownName
-from autotune.space.entry import Entry, VersionRange, in_range
+from autotune.space.entry import Entry, VersionRange, in_range, spaces_root
 from autotune.space.expression import Expression, fill_value
-from autotune.space.library import documents, load, packaged, spaces_root
+from autotune.space.library import documents, load, packaged
 
 _HOLE = re.compile(r"\{(\w+)\}")
 

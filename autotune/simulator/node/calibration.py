@@ -27,8 +27,8 @@ from autotune.errors import BadInput, MalformedFile
 from autotune.metrics.table import HEADLINE
 from autotune.simulator.node.coefficients import Coefficients, Figures, SpeedCard, adjusted
 from autotune.space.cards import HardwareCard
-from autotune.space.entry import Entry
-from autotune.space.library import Library, kind_of, load, spaces_root
+from autotune.space.entry import Entry, spaces_root
+from autotune.space.library import Library, kind_of, load
 from autotune.trial import Scalar
 
 Z90 = 1.645

@@ -16,9 +16,9 @@ import numpy as np
 from pydantic import Field
 
 from autotune.errors import UnknownName
-from autotune.space.entry import Entry, VersionRange, in_range
+from autotune.space.entry import Entry, VersionRange, in_range, spaces_root
 from autotune.space.expression import Expression, Namespace, evaluate
-from autotune.space.library import documents, load, packaged, spaces_root
+from autotune.space.library import documents, load, packaged
 from autotune.trial import Scalar
 
 
