@@ -56,9 +56,7 @@ def compare(
 ) -> Curves | None:
     """The curves of the objective; of total token throughput where the loads of the curve have no such metric.
 
-    Args:
-        spread: of the objective from launch to launch.
-        baseline, recommended: the launches that count; the second are none where the baseline is recommended.
+    The launches are those that count; those of the recommended are none where the baseline is recommended.
     """
     theirs, mine = dict[int, list[float]](), dict[int, list[float]]()
     for metric in (spec.objective, HEADLINE):
@@ -122,11 +120,7 @@ def _noise(spread: Spread) -> float:
 
 
 def crossings(points: Sequence[CurvePoint]) -> list[Crossing]:
-    """Return where the faster one changes.
-
-    Args:
-        points: by rising concurrency.
-    """
+    """Return where the faster one changes, of points by rising concurrency."""
     found, known = [], [(one, one.ci95) for one in points if one.ci95 is not None]
     decided = [i for i, (one, _) in enumerate(known) if one.faster is not None]
     for first, last in pairwise(decided):
@@ -487,11 +481,7 @@ def _means_of(rows: Sequence[Metrics]) -> Metrics:
 
 
 def nodes(history: History) -> list[NodeShare]:
-    """The nodes that ran the study, in the order of their names; none where there was one.
-
-    Args:
-        history: scores as they were measured.
-    """
+    """The nodes that ran the study, by scores as they were measured; none where there was one."""
     names = sorted({entry.node for entry in history if entry.node})
     if len(names) < 2:
         return []

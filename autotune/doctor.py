@@ -70,14 +70,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Host:
-    """The machine that is examined, by default this one.
-
-    Attributes:
-        home: where studies will lie.
-        root: where ``/proc``, ``/sys``, ``/dev`` and ``/etc`` are looked for.
-        environment: that servers would inherit.
-        timeout_s: given to a program to answer.
-    """
+    """The machine that is examined, by default this one; its folders lie below `root`, studies will lie in `home`."""
 
     home: Path
     root: Path = Path("/")
@@ -100,9 +93,7 @@ class Host:
 class Finding:
     """A sentence of a check, and what to do about it where it is not ok.
 
-    Attributes:
-        name: one of several things that the check looks at, e.g. an engine's; `Check.findings` puts its own before it
-            and fills in targets and source.
+    A check names what it looks at, if that is one of several; `Check.findings` puts its own name before it.
     """
 
     name: str

@@ -39,14 +39,9 @@ class BadInput(AutotuneError):
 
 
 class UnknownName(BadInput):
-    """A name that does not exist, answered with the names that do.
+    """A name that does not exist, answered with the names that do, and a hint: one more sentence.
 
-    Args:
-        what: the kind of thing, e.g. ``"workload"``.
-        name: what was asked for.
-        known: the names that exist.
-        hint: one more sentence, e.g. where to describe a new one.
-        meant: the names that were probably meant; empty: the nearest one; None: no name says which.
+    `meant` are the names that were probably meant; empty: the nearest one; None: no name says which.
     """
 
     def __init__(
@@ -68,13 +63,7 @@ class UnknownName(BadInput):
 
 
 class MalformedFile(BadInput):
-    """A file that does not fit its schema.
-
-    Args:
-        path: the file.
-        problem: what is wrong and what would be right.
-        line: 1-based line, when it is known.
-    """
+    """A file that does not fit its schema: the message says what is wrong in which line, and what would be right."""
 
     def __init__(self, path: Path | str, problem: str, line: int | None = None) -> None:
         where = f"{path}:{line}" if line is not None else str(path)
@@ -82,13 +71,7 @@ class MalformedFile(BadInput):
 
 
 class RefusedCommand(BadInput):
-    """An engine's own parser refuses a command line.
-
-    Args:
-        where: engine and version.
-        engine_message: what the engine's parser says.
-        hint: what would be right.
-    """
+    """An engine's own parser refuses a command line, in its own words (`engine_message`)."""
 
     def __init__(self, where: str, engine_message: str, hint: str = "") -> None:
         super().__init__(f"{where}: error: {engine_message}{hint}")

@@ -8,13 +8,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """The point that a launch has reached: shown while it lasts, and no line of its own.
-
-    Attributes:
-        number: of the trial.
-        doing: in words, e.g. ``starting``.
-        node: where; empty: not known, or there is one place only.
-    """
+    """What the trial of a number does, and on which node (if known): shown while it lasts, and no line of its own."""
 
     number: int
     doing: str

@@ -55,11 +55,8 @@ def recommend(
 ) -> Recommendation:
     """Recommend a command, and say how sure that is; the rules stand at the top of this file.
 
-    Args:
-        launches: in any order; of configurations that are candidates (``KeyError`` otherwise).
-        excluded: engines that were not searched.
-        stop_reason: why the study ended; why nothing could be told is added to it.
-        explanation: of the same launches; None = nothing is explained.
+    The launches are of candidates (``KeyError`` otherwise), in any order. Why nothing could be decided is added to the
+    `stop_reason`.
     """
     spec = spec.strict if stop_reason == OUT_OF_REACH else spec
     measured = History.of(spec, candidates, launches)
@@ -108,11 +105,7 @@ def recommend(
 
 
 def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
-    """Sum up a study before its end: without a verdict, and with nothing recommended.
-
-    Args:
-        launches: at least one.
-    """
+    """Sum up a study that has a launch and no end: without a verdict, and with nothing recommended."""
     return Recommendation(
         **_head(spec, launches, launches[0].result),
         verdict=Verdict.UNFINISHED,

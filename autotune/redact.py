@@ -130,12 +130,9 @@ def secrets_in(arguments: Sequence[str], variables: Mapping[str, str]) -> set[st
 
 
 def text(content: str, secrets: Iterable[str] = ()) -> str:
-    """Mask every secret in a text.
+    """Mask every secret in a log, a command, JSON, YAML or prose.
 
-    Args:
-        content: a log, a command, JSON, YAML or prose.
-        secrets: values that are known to be secret (`secrets_in`); those under 4 characters are left, as
-            masking them would destroy the text.
+    Of values that are known to be secret (`secrets_in`) those under 4 characters stay: masking them would destroy it.
     """
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= 4:

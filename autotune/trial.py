@@ -198,12 +198,7 @@ def reference_in(word: str) -> tuple[str, str | None]:
 
 
 def written(word: str, plain: Callable[[str], str], reference: Callable[[str], str]) -> str:
-    """A word in some notation.
-
-    Args:
-        plain: writes text in which nothing is replaced.
-        reference: writes the value of a variable.
-    """
+    """A word in the notation of `plain` text, and of the `reference` to a variable that it ends with."""
     prefix, variable = reference_in(word)
     if variable is None:
         return plain(word)

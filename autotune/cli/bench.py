@@ -97,13 +97,7 @@ def _search(options: Bench, workload: Workload, load_options: LoadOptions) -> Fo
 
 
 def _check_answers(options: Bench, as_json: bool) -> None:
-    """Ask, write, print, and judge where earlier answers are given.
-
-    Raises:
-        BadInput: nothing listens, an option is wrong, or the command fails.
-        LoadFailed: the answers do not pass, beside earlier ones.
-        NoAnswers: the server does not answer.
-    """
+    """Ask, write, print; where earlier answers are given raise `LoadFailed` unless these pass beside them."""
     if options.accuracy is None:
         raise BadInput("--reference: earlier answers are compared with those of --accuracy; give that too")
     check = check_of(options.accuracy)

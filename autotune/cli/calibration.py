@@ -26,11 +26,7 @@ _HEADING = "# Written by `autotune calibrate`; another calibration writes it ane
 
 
 def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
-    """``autotune calibrate``.
-
-    Raises:
-        BadInput: nothing was named, something cannot be read or used, or the file cannot be written.
-    """
+    """``autotune calibrate``."""
     if asked.compare and (asked.output is not None or asked.cross_validate):
         raise BadInput("--compare fits and writes nothing: leave out -o and --cross-validate")
     path = None if asked.compare else _output(asked, home)

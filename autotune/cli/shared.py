@@ -41,11 +41,7 @@ def common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., A
 
 
 def options_of(kind: type, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make click's options of a dataclass's fields (`autotune.study.options.option`), in their order.
-
-    Args:
-        names: of the fields; none: all that are options.
-    """
+    """Make click's options of a dataclass's fields of these names, or all (`autotune.study.options.option`)."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for one in reversed(fields(kind)):

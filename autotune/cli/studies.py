@@ -128,11 +128,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:
-    """A row as people read it; an unfinished study says how far it is instead of a verdict.
-
-    Args:
-        several: whether any of the studies ran on more than one node.
-    """
+    """A row as people read it, with its nodes where any study had `several`; an unfinished one says how far it is."""
     unfinished = row["state"] in ("running", "interrupted")
     verdict = row["state"] if unfinished else row["verdict"]
     verdict += ", open on a node" if row["holds_on_a_node"] is False else ""

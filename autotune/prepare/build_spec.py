@@ -43,11 +43,7 @@ _AS_TYPED = ("baseline", "hours", "launches", "min_context", "sampler", "seed", 
 
 
 def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
-    """Check every name and figure of the options; raises `BadInput` that says what would be right.
-
-    Args:
-        notify: called before something that takes long.
-    """
+    """Check every name and figure of the options; raises `BadInput` that says what would be right."""
     library = library_for(options.space)
     named = None if options.on == "auto" else backend_named(options.on)
     if named is not None and named.recorded:

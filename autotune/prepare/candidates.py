@@ -101,12 +101,7 @@ class Prepared:
 
 
 def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywhere: bool = False) -> Prepared:
-    """Enumerate what may be tried; raises `BadInput` when nothing may be.
-
-    Args:
-        notify: called before something that takes long.
-        anywhere: also what cannot be run where the study's trials run.
-    """
+    """Enumerate what may be tried, `anywhere` also what cannot be run here; raises `BadInput` when nothing may be."""
     backend = backend_of(spec)
     if (given := backend.own_candidates(spec, library)) is not None:
         return _given(spec, library, given)
@@ -223,10 +218,8 @@ def _engine_space(
 ) -> EngineSpace:
     """Enumerate an engine's candidates under the pins that it has, narrowed where a space file says so.
 
-    A pin ``auto`` is the engine's default, unless it has a value of that name.
-
-    Args:
-        text: what is passed through to the engine; its options pin their knobs too.
+    A pin ``auto`` is the engine's default, unless it has a value of that name. Options of the `text` that is passed
+    through pin their knobs too.
     """
     card = kind.card
     pins = {name: value for name, value in pins.items() if name in card.knobs}
@@ -373,10 +366,7 @@ def typed_candidate(
 ) -> tuple[Candidate, EngineSpace, Command]:
     """Read a command that was typed, with the program that it starts here; raises `BadInput` where it cannot run.
 
-    Args:
-        spaces: by engine, those that are known; another engine's is made.
-        longest: the longest request of the study's workloads.
-        anywhere: also what cannot be run where the study's trials run.
+    Of an engine that is not among `spaces` one is made. `longest` is the workloads' longest request.
     """
     backend = backend_of(spec)
     if not anywhere and (reason := backend.why_unavailable(recognise(command.argv, library), spec)) is not None:

@@ -50,12 +50,8 @@ class _Alias:
 def knob_named(text: str, engines: Sequence[Engine], library: Library) -> str:
     """The knob that a name means: its own, or an option that takes the knob's value.
 
-    Args:
-        engines: those that are searched; the names of others count where these know nothing of the kind.
-
-    Raises:
-        UnknownName: nothing is called so, or several knobs are; it names the nearest.
-        BadInput: the option takes another value than the knob.
+    Names of engines that are not searched count where the others know nothing of the kind. Raises `UnknownName` where
+    nothing is called so, or several knobs are, `BadInput` where the option takes another value than the knob.
     """
     knobs = {name for kind in engines for name in kind.card.knobs}
     aliases = [_Alias(knob, knob, 0) for knob in knobs]

@@ -62,11 +62,7 @@ def known_recipes(kind: Engine, context: Context) -> dict[str, Configuration]:
 def with_recipe(
     options: RunOptions, context: Context, engines: Sequence[str], backend: Backend, library: Library
 ) -> tuple[RunOptions, str | None, dict[str, str], list[str]]:
-    """Replace ``--baseline recipe[:ENGINE]`` by the command; with its engine, its files and a note.
-
-    Args:
-        context: model, node and GPUs; the version is each engine's own.
-        engines: those that are searched; the first that has a recipe answers where none is named.
+    """Replace ``--baseline recipe[:ENGINE]`` by the command, of the first engine that has one; with files and a note.
 
     Raises `BadInput` naming the models and nodes that have recipes where none applies.
     """

@@ -34,7 +34,6 @@ class CandidateSet:
     """The candidates of a study, in a fixed order.
 
     Attributes:
-        items: no two have the same fingerprint.
         baseline, defaults, starts: positions of the baseline, the engines' defaults on all GPUs, known good starts.
         recipes: position to the name of the vendor's recipe that it is.
         monotone_memory: knobs of which a larger value never needs less GPU memory.

@@ -33,10 +33,8 @@ def check(
 ) -> list[Path]:
     """Check one file, a folder laid out like ``search_spaces``, or the packaged ones and the installed engines'.
 
-    Args:
-        schemas: of kinds of documents that are defined above this package, e.g. ``workloads``.
-
-    Returns the files that are valid; raises `MalformedFile` naming file and line at the first that is not.
+    `schemas` are of kinds that are defined above this package. Returns the files; raises `MalformedFile` at the first
+    that is not valid.
     """
     root = path or spaces_root()
     if not root.exists():
@@ -243,12 +241,9 @@ def _spelled(hardware: str) -> str:
 
 
 class Library:
-    """The documents of one or more ``search_spaces`` folders; earlier folders win.
+    """The documents of the user's own folders and files (see `kind_of`) and of the packaged folder; earlier ones win.
 
-    Args:
-        overlays: folders of the user's own, laid out like the packaged one.
-        files: documents of the user's own; each is recognised by its first keys (see `kind_of`).
-        calibration: the content of a ``coefficients.yaml`` that stands before all others.
+    `calibration` is the content of a ``coefficients.yaml`` that stands before all others.
     """
 
     def __init__(

@@ -22,13 +22,9 @@ BY_LENGTH = ("context_length", LONGEST)
 
 
 class GivenUp(Entry):
-    """A promise that a value of a knob breaks.
+    """A promise that a knob's value breaks (or `LONGEST`, where no single knob decides), with the value that keeps it.
 
-    Attributes:
-        knob: or `LONGEST`, where no single knob decides.
-        from_: the value that keeps it.
-        what: a sentence for the people who use the server.
-        kind: as ``--allow`` takes it.
+    `what` is a sentence for the people who use the server, `kind` as ``--allow`` takes it.
     """
 
     model_config = ConfigDict(populate_by_name=True)
@@ -107,8 +103,7 @@ class Promised:
     def broken_by(self, configuration: Configuration, longest: int, baseline: int = 0) -> tuple[GivenUp, ...]:
         """Return the promise, one of `BY_LENGTH`, that a configuration breaks by the longest request that it serves.
 
-        Args:
-            baseline: tokens that the baseline's server was found to serve.
+        `baseline` is what the baseline's server was found to serve.
         """
         promised = min(baseline or self.tokens, self.most or baseline or self.tokens)
         if longest >= promised:
@@ -125,11 +120,7 @@ def given_up_by(
     longest_of: Callable[[Configuration], int],
     promised: Promised,
 ) -> dict[int, tuple[GivenUp, ...]]:
-    """Return the promises that configurations break, by position; the baseline breaks none.
-
-    Args:
-        marks: by engine, `promises_of`.
-    """
+    """Return the promises (`marks`, by engine) that configurations break, by position; the baseline breaks none."""
     found = dict[int, tuple[GivenUp, ...]]()
     for position, one in enumerate(configurations):
         if one is not baseline and one.engine in marks:

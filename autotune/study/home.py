@@ -216,11 +216,7 @@ def calibration_of_home(given: Path | None, home: Path) -> Path | None:
 
 
 def library_for(space: Path | None, calibration: Mapping[str, Any] | None = None) -> Library:
-    """The packaged spaces, under a folder or an engine's file of the user's own.
-
-    Args:
-        calibration: the simulator's coefficients in place of the packaged ones.
-    """
+    """The packaged spaces, under a folder or an engine's file of the user's own, with other coefficients if given."""
     if space is None:
         return Library(calibration=calibration)
     if not space.exists():

@@ -58,12 +58,7 @@ def option(flag: str, help: str, group: str = "", *, default: Any = None, **more
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of ``autotune run`` as they were typed.
-
-    Attributes:
-        model, hardware: empty where a bundle tells them.
-        given: the options that were typed, also those with their default value.
-    """
+    """The options of ``autotune run`` as they were typed; `given` are those that were, also with their default value."""
 
     # fmt: off
     model: str = option("--model", "Hugging Face id, a folder with config.json, or a YAML file.", SERVE, default="", again=lambda spec: spec.model.id)
@@ -195,12 +190,7 @@ def same(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """The options of ``autotune verify`` as they were typed, beside those of ``run``.
-
-    Attributes:
-        on: None: this machine, where it has the study's hardware.
-        launches: None: each command once, and the finals.
-    """
+    """The options of ``autotune verify`` as they were typed, beside those of ``run``."""
 
     study: str
     on: str | None = option(
@@ -235,11 +225,7 @@ class SimulateOptions:
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """The options of ``autotune bench`` as they were typed.
-
-    Attributes:
-        seed: of the prompts; drawn where none was typed.
-    """
+    """The options of ``autotune bench`` as they were typed; a seed of the prompts is drawn where none was."""
 
     # fmt: off
     url: str

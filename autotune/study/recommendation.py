@@ -46,17 +46,10 @@ class _Value(BaseModel):
 
 
 class AccuracyComparison(_Value):
-    """Outcome of the check of answers.
+    """Outcome of the check of answers, in the terms of `autotune.trial.Accuracy`.
 
-    Attributes:
-        kind: ``builtin``, ``tasks`` or ``command``.
-        baseline, recommended: scores, in percent or as the command printed them, with their 95 % intervals; None where
-            that one was not checked. Of ``builtin`` the share of tokens that are not wrong beside the baseline's first
-            launch: the baseline's is that of a further launch.
-        threshold: below it the recommended one would have failed.
-        passed: None where it was not compared, for want of launches of the baseline or of its own.
-        note: what the check could not see.
-        seconds: that it added to the study.
+    A score is None where that one was not checked, `passed` where the two were not compared, for want of launches. Of
+    ``builtin`` the scores are shares of tokens that are not wrong beside the baseline's first launch.
     """
 
     kind: str
@@ -71,11 +64,7 @@ class AccuracyComparison(_Value):
 
 
 def checked(launches: Sequence[Launch], base: str, chosen: str) -> dict[str, AccuracyComparison]:
-    """Return the field of a `Recommendation` on the check of answers; none where nothing was checked.
-
-    Args:
-        base, chosen: fingerprints of the baseline and of what is recommended, empty where nothing is.
-    """
+    """Return the field of a `Recommendation` on the check of answers, by two fingerprints; none without a check."""
     checks = [(row.trial.configuration.fingerprint, row.result.accuracy) for row in launches if row.result.accuracy]
     if not checks:
         return {}

@@ -63,12 +63,9 @@ def launch_of(row: Mapping[str, Any]) -> Launch:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The content of a `results.jsonl`.
+    """The content of a `results.jsonl`: its launches as they ended, a line each, and the bytes of these lines.
 
-    Attributes:
-        launches: the finished launches, in the order in which they ended; line ``i + 1`` holds the launch at ``i``.
-        torn: why what follows the launches is none: a crash cut it off; None where every line is one.
-        size: bytes of the lines that hold launches.
+    `torn` says why what follows them is none: a crash cut it off.
     """
 
     launches: list[Launch]
@@ -77,14 +74,7 @@ class Rows:
 
 
 def parse_rows(path: Path, content: bytes) -> Rows:
-    """Parse the lines of a `results.jsonl`; the only reader of that file.
-
-    Args:
-        path: for messages.
-
-    Raises:
-        MalformedFile: a line is no launch, and another row follows.
-    """
+    """Parse a `results.jsonl`; its only reader. Raises `MalformedFile` for a bad line before another row."""
     lines = content.rstrip().split(b"\n") if content.strip() else []
     launches: list[Launch] = []
     for number, line in enumerate(lines, start=1):
@@ -138,11 +128,7 @@ def _earlier(row: Launch, base: Collection[str]) -> Role:
 
 
 def read_launches(path: Path) -> list[Launch]:
-    """Read the finished launches of a `results.jsonl`, without a torn last line; none where there is no file.
-
-    Raises:
-        MalformedFile: a line before the last one is no launch.
-    """
+    """Read the launches of a `results.jsonl` as `parse_rows` does; none where there is no file."""
     return parse_rows(path, path.read_bytes()).launches if path.is_file() else []
 
 
@@ -161,10 +147,8 @@ def sync_folder(folder: Path) -> None:
 class Results:
     """The finished launches of a study that a tuner adds to.
 
-    Opening repairs the file: a torn last line is cut off, or the next launch would be written behind it.
-
-    Raises:
-        MalformedFile: a line before the last one is no launch.
+    Opening repairs the file: a torn last line is cut off, or the next launch would be written behind it. Raises as
+    `parse_rows`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -190,9 +174,8 @@ class Results:
     def append(self, launch: Launch) -> None:
         """Add a launch; it is on disk when this returns.
 
-        Raises:
-            CannotGoOn: somebody else has added to the file since it was read: a tuner on another machine, where a
-                network file system keeps locks within each machine, or shows files late.
+        Raises `CannotGoOn` where somebody else has added to the file: a tuner on another machine, where a network file
+        system keeps locks within each machine, or shows files late.
         """
         with self._path.open("ab") as file:
             if file.tell() > self._size:
@@ -211,12 +194,7 @@ class Results:
 
 
 class Lock:
-    """Held while a tuner works on a study; the kernel releases it when the process dies.
-
-    Raises:
-        StudyLocked: somebody else holds it.
-        BadInput: the folder's file system has no locks.
-    """
+    """Held while a tuner works on a study (else `StudyLocked`); the kernel releases it when the process dies."""
 
     def __init__(self, folder: Path) -> None:
         self._file = (folder / "lock").open("a+")

@@ -29,10 +29,7 @@ __all__ = ["FORMATS", "Format", "Winner", "all_of", "export", "winner_of"]
 class Format:
     """One way to write a recommendation down: its text, the usual file name, and the file's permissions.
 
-    Attributes:
-        engine: the only engine that reads it; None: any.
-        without_command: it can say something of a replayed row of which no command is known.
-        container: it runs a container image.
+    One `engine` alone may read it. `without_command`: it can say something of a replayed row without a known command.
     """
 
     render: Callable[[Winner], str]

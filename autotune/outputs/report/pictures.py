@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -272,13 +271,13 @@ def _curve(launch: Launch, workload: str) -> list[tuple[float, Metrics]]:
     """Return load (concurrency or request rate) and metrics of each row of a launch's curve that counts."""
     rows = launch.result.metrics.get(workload, {}).get(CURVE)
     loads = ((row.get("concurrency", row.get("request_rate")), row) for row in rows or () if counts(row))
-    return [(load, row) for load_, row in loads if (load := _figure(load_)) is not None and load > 0]
+    return [(load, row) for load, row in loads if load]
 
 
 def _speeds(launch: Launch, metrics: Metrics) -> tuple[float, float] | None:
     """Return the tokens per second of a user and of a GPU; None where one is not known."""
     derived = Rent(launch.result.gpus).derived(metrics)
-    per_user, per_gpu = _figure(derived.get(PER_USER)), _figure(derived.get(PER_GPU))
+    per_user, per_gpu = derived.get(PER_USER), derived.get(PER_GPU)
     return (per_user, per_gpu) if per_user and per_gpu and launch.result.failure is None else None
 
 
@@ -330,7 +329,7 @@ def curves(study: StudyRecord) -> Picture | None:
         for side, launch, curve in rows:
             look, shape = _SIDES[side]
             what = f"{side}, launch {launch.trial.number}"
-            values = [(load, value) for load, row in curve if (value := _figure(row.get(metric))) is not None]
+            values = [(load, row[metric]) for load, row in curve if row.get(metric) is not None]
             for load, value in values:
                 told = f"{what}, load {load:g}, {text.title(metric)}: {text.number(value)}"
                 points.append(Point(told, look, load, value, shape))
@@ -366,10 +365,3 @@ def _short(name: str) -> str:
     """Cut a name so that it fits beside a picture."""
     flat = " ".join(name.split())
     return flat if len(flat) <= _LONGEST_NAME else f"{flat[: _LONGEST_NAME - 1]}…"
-
-
-def _figure(value: object) -> float | None:
-    """Return a metric as a finite number; None where it is none."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        return None
-    return value
