@@ -82,7 +82,6 @@ def is_secret_name(name: str) -> bool:
 
 
 def env(variables: Mapping[str, str]) -> dict[str, str]:
-    """Mask the secret values of environment variables."""
     return {name: MASK if _is_secret(name, value) else text(value) for name, value in variables.items()}
 
 

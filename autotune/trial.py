@@ -171,7 +171,6 @@ class Configuration:
         return self._fingerprint
 
     def with_knobs(self, **changes: Scalar) -> Configuration:
-        """A copy with some knobs changed."""
         return Configuration(self.engine, {**self.knobs, **changes})
 
     def __hash__(self) -> int:
@@ -231,7 +230,6 @@ class Command:
 
     @property
     def replicas(self) -> int:
-        """Number of servers that it starts."""
         return len(self.servers) or 1
 
     @property
@@ -424,7 +422,6 @@ class TrialResult(Evidenced):
 
     @property
     def seconds(self) -> float:
-        """Return how long it took, all its phases."""
         return sum(self.times_s.values())
 
     @property

@@ -1,8 +1,21 @@
-"""Print what ``autotune doctor`` found. It reports, and so it succeeds whatever it finds."""
+"""``autotune doctor``: what this machine still lacks for ``--on process`` and ``--on docker``.
+
+It reports, and so it succeeds whatever it finds.
+
+What keeps every launch from working is *missing*; what makes launches slower or less sure, or only some of them
+impossible, is a *warning*. A check is one small function from a `Host` to what it finds; `CHECKS` lists them all.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import shutil
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from functools import cached_property
 from pathlib import Path
 
 import click
@@ -11,9 +24,395 @@ from rich.table import Table
 from rich.text import Text
 
 from autotune.cli.shared import print_json
-from autotune.doctor import TARGETS, Finding, Host, Status, examine, ready
+from autotune.engines import engine, names
+from autotune.engines.detect import find, lacking_modules
 from autotune.errors import BadInput
-from autotune.machine import cpu, local_node, memory_bytes
+from autotune.machine import (
+    Gpu,
+    cpu,
+    disk_free_bytes,
+    driver_version,
+    existing_folder,
+    gpus,
+    local_node,
+    mec_firmware,
+    memory_bytes,
+    number,
+    open_file_limit,
+    shared_memory_bytes,
+    text,
+)
+from autotune.serving.docker_run import models_folder, server_version
+from autotune.serving.preflight import IDLE_BYTES
+from autotune.space.library import Library
+
+PROCESS, DOCKER = "process", "docker"
+TARGETS = (PROCESS, DOCKER)
+"""The places to launch in that are examined: the values of ``--on``."""
+_NVIDIA = "0x10de"
+_VENDORS = {_NVIDIA: "NVIDIA", "0x1002": "AMD"}
+_SWITCH = "0x0680"
+"""PCI class "other bridge": what NVIDIA's NVSwitches say they are."""
+_FABRIC_MANAGER = "nv-fabricmanager"[:15]
+"""The service's name as the kernel keeps it (proc(5), comm)."""
+_ACCELERATORS = ("0x0302", "0x1200")
+"""PCI classes "3D controller" and "processing accelerator": what GPUs of a server say they are."""
+MEC_RECLAIMS = 177
+"""From this version of the compute microcode on, MI300X gives scratch memory back without a crash."""
+_TUNING = "https://rocm.docs.amd.com/en/latest/how-to/system-optimization/mi300x.html"
+_NCCL = "NCCL documentation, Troubleshooting, Sharing Data"
+SHARED_MEMORY_BYTES = 2**30
+OPEN_FILES = 65535
+HOME_NEEDS, HOME_WANTS = 10**9, 10 * 10**9
+"""Free bytes that a study needs, and wants: results, requests and at most 64 MiB of log for each launch."""
+CACHES_WANT = 20 * 10**9
+"""Bytes for compiled kernels; a model's weights come on top."""
+_INSTALL = "install Docker Engine (https://docs.docker.com/engine/install)"
+_TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
+
+
+class Status(StrEnum):
+    """``missing`` keeps a target from working at all."""
+
+    OK = "ok"
+    WARNING = "warning"
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Host:
+    """The machine that is examined, by default this one; its folders lie below `root`, studies will lie in `home`."""
+
+    home: Path
+    root: Path = Path("/")
+    environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
+    library: Library = field(default_factory=Library)
+    open_files: int | None = field(default_factory=open_file_limit)
+    timeout_s: float = 10.0
+
+    @cached_property
+    def gpus(self) -> tuple[Gpu, ...]:
+        """Read the machine's GPUs, once: the drivers take a while to answer."""
+        return gpus(self.root)
+
+    def gpus_of(self, vendor: str) -> list[Gpu]:
+        return [gpu for gpu in self.gpus if gpu.vendor == vendor]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A sentence of a check, and what to do about it where it is not ok.
+
+    A check names what it looks at, if that is one of several; `Check.findings` puts its own name before it.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    status: Status
+    message: str
+    to_do: str
+    source: str = ""
+
+    def to_json(self) -> dict[str, object]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One check of the machine, the values of ``--on`` that it matters for, and who says that it matters.
+
+    ``look`` yields what it found, and nothing where the check does not concern the host.
+    """
+
+    name: str
+    targets: tuple[str, ...]
+    look: Callable[[Host], Iterable[Finding]]
+    source: str
+
+    def findings(self, host: Host) -> Iterator[Finding]:
+        for finding in self.look(host):
+            name = f"{self.name} {finding.name}".rstrip()
+            yield replace(finding, name=name, targets=self.targets, source=self.source)
+
+
+def ok(message: str, about: str = "") -> Finding:
+    return Finding(about, (), Status.OK, message, "")
+
+
+def warning(message: str, to_do: str, about: str = "") -> Finding:
+    return Finding(about, (), Status.WARNING, message, to_do)
+
+
+def missing(message: str, to_do: str) -> Finding:
+    return Finding("", (), Status.MISSING, message, to_do)
+
+
+def judged(good: bool, if_good: str, if_not: str, to_do: str) -> Finding:
+    return ok(if_good) if good else warning(if_not, to_do)
+
+
+def kernel_libraries(host: Host) -> Iterator[Finding]:
+    """Look for what some configurations need and no engine installs by itself; the vendors' images have it."""
+    for name in names() if host.gpus_of("nvidia") else ():
+        with suppress(BadInput):
+            kind = engine(name, host.library)
+            for module in lacking_modules(kind.card, find(kind.card)):
+                rule = next(rule for rule in kind.card.rules if rule.module == module)
+                yield warning(rule.reason, "without it the configurations that need it are left out", name)
+
+
+def installed(name: str, library: Library) -> tuple[str, str | None]:
+    """Describe an installed engine, and why it cannot be started; None = it can."""
+    try:
+        kind = engine(name, library)
+        found = find(kind.card)
+    except BadInput as error:
+        return "", str(error)
+    return f"{kind.card.title} {found.version} is there ({' '.join(found.program)})", None
+
+
+def _engines(host: Host) -> Iterator[Finding]:
+    """Look for an engine that can be started: those that are not there are not searched."""
+    found = {name: installed(name, host.library) for name in names()}
+    if all(reason is not None for _, reason in found.values()):
+        to_do = "install one in a virtual environment of its own, and put that environment's bin folder on the PATH"
+        yield missing(f"none of {', '.join(found)} can be started", to_do)
+    for name, (description, reason) in found.items():
+        yield ok(description, name) if reason is None else warning(reason, "install it if it is to be searched", name)
+
+
+def present(host: Host) -> Iterator[Finding]:
+    """List what is there, by kind, with the driver."""
+    for (name, vendor, total), count in Counter((g.name, g.vendor, g.memory_total_bytes) for g in host.gpus).items():
+        driver = driver_version(vendor, host.root)
+        with_driver = f", driver {driver}" if driver else ""
+        if total:
+            yield ok(f"{count} x {name}, {total / 1e9:.0f} GB each{with_driver}")
+        else:
+            lost = "its memory and processes cannot be asked for, so a trial cannot prove that it gave them back"
+            to_do = "install the driver's library (libnvidia-ml.so.1) and pip install nvidia-ml-py"
+            yield warning(f"{count} x {name}{with_driver}; {lost}", to_do)
+    if host.gpus:
+        return
+    accelerators = [
+        text(device / "vendor")
+        for device in (host.root / "sys/bus/pci/devices").glob("*")
+        if text(device / "class").startswith(_ACCELERATORS)
+    ]
+    maker = next((name for vendor_id, name in _VENDORS.items() if vendor_id in accelerators), None)
+    if maker is None:
+        to_do = "for a node with GPUs, tune on it, or predict it with --on simulator"
+        yield warning("no GPU: only engines built for a CPU run here (--hw local)", to_do)
+    else:
+        problem = f"an {maker} GPU is on the PCI bus, but no driver shows it"
+        yield missing(problem, f"install and load {maker}'s driver")
+
+
+def fabric_manager(host: Host) -> Iterator[Finding]:
+    """Look for the service of NVSwitches: without it their GPUs are shown, and none can be used (CUDA's error 802)."""
+    devices = (host.root / "sys/bus/pci/devices").glob("*")
+    switches = [d for d in devices if text(d / "vendor") == _NVIDIA and text(d / "class").startswith(_SWITCH)]
+    # A container shows the switches of its machine, but not the machine's processes.
+    if not switches or any((host.root / mark).exists() for mark in (".dockerenv", "run/.containerenv")):
+        return
+    if any(text(path) == _FABRIC_MANAGER for path in (host.root / "proc").glob("[0-9]*/comm")):
+        yield ok(f"nvidia-fabricmanager runs, for {len(switches)} NVSwitches")
+    else:
+        to_do = "sudo systemctl start nvidia-fabricmanager, of the same version as the driver"
+        yield warning(f"nvidia-fabricmanager does not run, and {len(switches)} NVSwitches need it", to_do)
+
+
+def idle(host: Host) -> Iterator[Finding]:
+    """Check that nobody computes on a GPU, or holds its memory, which would change every number measured on it."""
+    told = [gpu for gpu in host.gpus if gpu.memory_total_bytes or gpu.busy_pids]
+    busy = [gpu for gpu in told if gpu.busy_pids or gpu.memory_used_bytes > IDLE_BYTES]
+    for gpu in busy:
+        held = gpu.memory_used_bytes / gpu.memory_total_bytes if gpu.memory_total_bytes else 0.0
+        pids = f", processes {', '.join(map(str, gpu.busy_pids))}" if gpu.busy_pids else ""
+        said = f"GPU {gpu.index} is not idle: {held:.0%} of its memory is held{pids}"
+        yield warning(said, "end what uses it, or wait for its end, before a study begins", str(gpu.index))
+    if told and not busy:
+        yield ok("nobody uses them")
+
+
+def amd_access(host: Host) -> Iterator[Finding]:
+    """Check access to ``/dev/kfd``, which engines open beside the cards under ``/dev/dri``."""
+    if not host.gpus_of("amd"):
+        return
+    kfd = host.root / "dev/kfd"
+    if not kfd.exists():
+        yield missing("/dev/kfd is not there: amdkfd is not loaded, or this is a container without it", "load amdgpu")
+    elif not os.access(kfd, os.R_OK | os.W_OK):
+        to_do = "join the groups: sudo usermod -aG render,video $USER, and log in again"
+        yield missing("/dev/kfd may not be opened by this user", to_do)
+    else:
+        yield ok("/dev/kfd can be opened")
+
+
+def numa_balancing(host: Host) -> Iterator[Finding]:
+    """Check that the kernel moves no pages between sockets to be near a thread: GPUs wait for them meanwhile."""
+    value = number(host.root / "proc/sys/kernel/numa_balancing")
+    if host.gpus_of("amd") and value is not None:
+        yield judged(
+            value == 0,
+            "automatic NUMA balancing is off",
+            f"automatic NUMA balancing is on ({value}); it makes MI300X nodes slower",
+            "sudo sysctl kernel.numa_balancing=0, and the same line in /etc/sysctl.d/ to keep it",
+        )
+
+
+def scratch_reclaim(host: Host) -> Iterator[Finding]:
+    """Check MI300X's microcode: an old one and scratch memory that is given back do not go together."""
+    if not any("mi300" in gpu.name.lower() for gpu in host.gpus_of("amd")):
+        return
+    versions = mec_firmware(host.root)
+    oldest = min(versions, default=None)
+    if oldest is not None and oldest >= MEC_RECLAIMS:
+        yield ok(f"MEC firmware {oldest}; HSA_NO_SCRATCH_RECLAIM is not needed")
+    elif host.environment.get("HSA_NO_SCRATCH_RECLAIM") == "1":
+        yield ok(f"MEC firmware {oldest or 'of unknown version'}, and HSA_NO_SCRATCH_RECLAIM=1 is set")
+    else:
+        seen = (
+            f"MEC firmware {oldest} is older than {MEC_RECLAIMS}"
+            if oldest
+            else "the MEC firmware's version is not told"
+        )
+        unset = "HSA_NO_SCRATCH_RECLAIM=1 is not set (autotune sets it for the vLLM and SGLang that it starts)"
+        to_do = "update the firmware, or export HSA_NO_SCRATCH_RECLAIM=1 for what is started otherwise"
+        yield warning(f"{seen}, and {unset}", to_do)
+
+
+def iommu(host: Host) -> Iterator[Finding]:
+    """Check that no IOMMU translates each address: transfers between GPUs would hang or crawl."""
+    groups = host.root / "sys/kernel/iommu_groups"
+    if len(host.gpus_of("amd")) < 2:
+        return
+    words = text(host.root / "proc/cmdline").split()
+    if "iommu=pt" in words:
+        yield ok("the kernel was started with iommu=pt")
+    elif not groups.is_dir() or not any(groups.iterdir()):
+        yield ok("there is no IOMMU in use")
+    else:
+        to_do = "add iommu=pt to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub) and restart"
+        yield warning("the IOMMU translates, as the kernel was started without iommu=pt", to_do)
+
+
+def shared_memory(host: Host) -> Iterator[Finding]:
+    """Check the memory that ranks of one server share; a container's 64 MB are used up at the first large model."""
+    size = shared_memory_bytes(host.root)
+    yield judged(
+        size >= SHARED_MEMORY_BYTES,
+        f"/dev/shm has {size / 1e9:.1f} GB",
+        f"/dev/shm has {size / 1e6:.0f} MB, less than 1 GiB: servers on several GPUs end at start",
+        "sudo mount -o remount,size=16G /dev/shm; in a container start it with --ipc=host or --shm-size=16g",
+    )
+
+
+def open_files(host: Host) -> Iterator[Finding]:
+    """Check the limit, a file per request in flight in tuner and server; the tuner raises the soft one by itself."""
+    hard = host.open_files
+    yield judged(
+        hard is None or hard >= OPEN_FILES,
+        f"up to {hard or 'any number of'} open files",
+        f"at most {hard} open files; vLLM wants {OPEN_FILES}",
+        f"raise the hard limit: a line '* hard nofile {OPEN_FILES}' in /etc/security/limits.conf, or LimitNOFILE=",
+    )
+
+
+def home(host: Host) -> Iterator[Finding]:
+    """Check the disk of studies, logs and the MLflow database."""
+    free = disk_free_bytes(host.home)
+    said = f"{free / 1e9:.0f} GB free for {host.home}"
+    if not os.access(existing_folder(host.home), os.W_OK | os.X_OK):
+        yield missing(f"{host.home} cannot be written", "choose another folder with --home DIR")
+    elif free < HOME_NEEDS:
+        yield missing(f"{said}, less than a study needs (1 GB)", "free some, or choose another folder with --home DIR")
+    elif free < HOME_WANTS:
+        yield warning(f"{said}; long studies with much log need more (10 GB)", "free some, or use --home DIR")
+    else:
+        yield ok(said)
+
+
+def caches(host: Host) -> Iterator[Finding]:
+    """Check the disk of weights that engines download, and of kernels that they compile."""
+    folder = Path(models_folder(host.environment))
+    free = disk_free_bytes(folder)
+    said = f"{free / 1e9:.0f} GB free for models and compiled kernels in {folder}"
+    to_do = "free some, or set HF_HOME to a folder on a larger disk (671 billion FP8 weights take 690 GB)"
+    yield judged(free >= CACHES_WANT, said, said, to_do)
+
+
+def command(host: Host) -> Iterator[Finding]:
+    """Look for the command, without which nothing else of Docker can be asked."""
+    path = _program(host, "docker")
+    yield ok(f"the command is {path}") if path else missing("no docker command on the PATH", _INSTALL)
+
+
+def daemon(host: Host) -> Iterator[Finding]:
+    """Ask the daemon, which runs the containers."""
+    path = _program(host, "docker")
+    if path is None:
+        return
+    server, why = server_version(path, host.environment, host.timeout_s)
+    if server:
+        yield ok(f"the daemon answers, version {server}")
+    else:
+        to_do = "start it: sudo systemctl start docker; or join the group docker, if permission is denied"
+        yield missing(f"the daemon does not answer: {why}", to_do)
+
+
+def nvidia_toolkit(host: Host) -> Iterator[Finding]:
+    """Look for NVIDIA's container toolkit, or CDI files that it wrote, through which ``--gpus`` works."""
+    if not host.gpus_of("nvidia"):
+        return
+    path = _program(host, "nvidia-ctk") or _program(host, "nvidia-container-runtime")
+    described = [file for folder in ("etc/cdi", "var/run/cdi") for file in (host.root / folder).glob("nvidia*")]
+    if path or described:
+        yield ok(f"NVIDIA's container toolkit is there ({path or described[0]})")
+    else:
+        yield missing("NVIDIA's container toolkit is not there: containers get no GPU", f"install it: {_TOOLKIT}")
+
+
+def _program(host: Host, name: str) -> str | None:
+    return shutil.which(name, path=host.environment.get("PATH"))
+
+
+CHECKS = (
+    Check("engine", (PROCESS,), _engines, "search_spaces/*/engine.yaml"),
+    Check("kernel libraries", (PROCESS,), kernel_libraries, "search_spaces/*/engine.yaml, rules with a module"),
+    Check("GPUs", TARGETS, present, "NVML and /proc/driver/nvidia; amdgpu in /sys/class/drm"),
+    Check("NVSwitch", TARGETS, fabric_manager, "NVIDIA Fabric Manager User Guide"),
+    Check("GPU idle", TARGETS, idle, "NVML; amdgpu and amdkfd in /sys/class"),
+    Check("AMD devices", (PROCESS,), amd_access, "ROCm installation prerequisites, https://rocm.docs.amd.com"),
+    Check("NUMA balancing", TARGETS, numa_balancing, _TUNING),
+    Check(
+        "scratch reclaim",
+        TARGETS,
+        scratch_reclaim,
+        "ROCm 6.4.3 release notes, amdgpu driver updates; AMD's guide to vLLM benchmarks on MI300X",
+    ),
+    Check("IOMMU", TARGETS, iommu, _TUNING),
+    Check("shared memory", (PROCESS,), shared_memory, _NCCL),
+    Check("open files", (PROCESS,), open_files, "vllm/utils/system_utils.py set_ulimit (0.32)"),
+    Check("disk for studies", TARGETS, home, "docs/files.md"),
+    Check("disk for caches", TARGETS, caches, "huggingface_hub documentation, Environment variables, HF_HOME"),
+    Check("Docker command", (DOCKER,), command, "https://docs.docker.com/engine"),
+    Check("Docker daemon", (DOCKER,), daemon, "https://docs.docker.com/reference/cli/docker/version"),
+    Check("NVIDIA container toolkit", (DOCKER,), nvidia_toolkit, _TOOLKIT),
+)
+
+
+def examine(host: Host, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
+    """Run the checks in order; one that does not concern the host yields nothing."""
+    for check in checks:
+        yield from check.findings(host)
+
+
+def ready(findings: Sequence[Finding]) -> Mapping[str, bool]:
+    """Tell by target that nothing is missing."""
+    missing = {target for finding in findings if finding.status is Status.MISSING for target in finding.targets}
+    return {target: target not in missing for target in TARGETS}
+
 
 _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
 _WIDTH = 160

@@ -73,11 +73,9 @@ class Prepared:
 
     @property
     def backend(self) -> Backend:
-        """The backend on which the study's trials run."""
         return backend_of(self.spec)
 
     def with_note(self, note: str) -> Prepared:
-        """Return the same with one more note."""
         return replace(self, spec=self.spec.model_copy(update={"notes": (*self.spec.notes, note)}))
 
     def command_of(self, candidate: Candidate) -> Command:

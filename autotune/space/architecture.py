@@ -160,7 +160,6 @@ def layer_weights(a: Architecture) -> LayerWeights:
 
 
 def expert_layers(a: Architecture) -> int:
-    """Count the layers with experts: none in a dense model."""
     return a.layers - a.dense_layers if a.experts else 0
 
 

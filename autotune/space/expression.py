@@ -146,7 +146,6 @@ def check(text: str) -> str:
 
 
 def names(text: str) -> frozenset[str]:
-    """Return the free names of an expression."""
     return _compiled(text)[1]
 
 
@@ -166,7 +165,6 @@ def check_template(text: str) -> str:
 
 
 def template_names(text: str) -> frozenset[str]:
-    """Return the free names of a template's holes."""
     return frozenset(name for hole in _HOLE.findall(text) for name in names(hole))
 
 

@@ -55,7 +55,6 @@ class Normaliser:
         return list(applied.values())
 
     def broken(self, scope: dict[str, Any]) -> list[Rule]:
-        """List the rules that a scope breaks, in the file's order."""
         return [rule for rule in self.rules if evaluate(rule.forbid, scope)]
 
 

@@ -271,22 +271,18 @@ class Library:
         yield from self.own_files(kind)
 
     def own_files(self, kind: str) -> list[Path]:
-        """List the user's single files of a kind."""
         return [path for path, its_kind in self._files.items() if its_kind == kind]
 
     @cached_property
     def models(self) -> dict[str, ModelCard]:
-        """Return the models' cards, by Hugging Face id."""
         return {card.id: card for card in (_cached(path, ModelCard) for path in self.paths("models"))}
 
     @cached_property
     def hardware(self) -> dict[str, HardwareCard]:
-        """Return the nodes' cards, by name."""
         return {card.name: card for card in (_cached(path, HardwareCard) for path in self.paths("hardware"))}
 
     @cached_property
     def engines(self) -> dict[str, EngineCard]:
-        """Return the engines' cards, by name."""
         return {card.engine: card for card in (_cached(path, EngineCard) for path in self.paths("engines"))}
 
     @cached_property

@@ -334,7 +334,6 @@ class EngineCard(Entry):
 
     @property
     def newest(self) -> str:
-        """Return the newest known version."""
         return self.versions[-1]
 
     def in_own_words(self, row: Mapping[str, Scalar]) -> dict[str, Scalar]:

@@ -205,7 +205,6 @@ class Home:
 
 
 def library_of(spec: StudySpec) -> Library:
-    """The spaces of a study."""
     return library_for(Path(spec.space) if spec.space else None, spec.calibration)
 
 

@@ -52,7 +52,6 @@ def _nothing(spec: StudySpec) -> None:
 
 
 def option(flag: str, help: str, group: str = "", *, default: Any = None, **more: Any) -> Any:
-    """Declare a field of a dataclass of options."""
     return field(default=default, metadata={"option": Option(flag, help, group, **more)})
 
 
@@ -158,7 +157,6 @@ def rows_of(spec: StudySpec) -> dict[str, str]:
 
 
 def _declared(kind: type) -> list[tuple[Field[Any], Option]]:
-    """List the fields of a class that are options."""
     return [(one, one.metadata["option"]) for one in fields(kind) if "option" in one.metadata]
 
 

@@ -84,38 +84,23 @@ class Verified(_Value):
 
 
 class StudySpec(_Value):
-    """A study's question, enough to ask it again.
+    """A study's question, enough to ask it again; what is an option means what `study.options.RunOptions` says of it.
 
     Attributes:
-        objective: the metric to maximise (or, for latencies, to minimise) on the first workload.
         weights: workload to its weight in the objective, a weighted geometric mean; empty: the first workload alone.
-        pareto: a second metric of the first workload, to be traded against the objective.
         goodput: a latency (``ttft``, ``tpot``, ``e2el``) to the limit in ms that a request keeps to count as good;
             empty: the limits of `slos` on latencies.
-        ladder: concurrencies at which the first workload is measured besides, from the lightest; empty: none.
-        gpu_hour_price: of one GPU, in any currency; None: nothing is said in money.
-        find_load: what is raised, on the first workload, as far as every SLO is kept; None: the workload's own load.
-        baseline: an engine command line, or None for the default baseline.
+        ladder: from the lightest; empty: none.
+        find_load: None: the first workload's own load.
         recipe: the engine whose vendor's recipe the baseline is; None where it is none.
         baseline_files: the files that the baseline's command names, where it brings them: name to content.
-        pins: knob to value, from ``--set``.
-        min_context: no context below it is tried.
-        accuracy: what checks the answers of finalists: ``builtin``, a file of tasks, or a command; None: nothing.
-        accuracy_sha256: of the file's content; a resumed study must find the same.
-        allow: the kinds of promises that may be broken for speed (`space.schema.GiveUp`).
-        launches: ceiling for server launches, finals included.
+        accuracy_sha256, table_sha256: of the content of a task file and of a replayed one; a resumed study must find
+            the same.
         finals_from: finals of a smaller budget have lower numbers; they count for the search.
         installed: the engines that are launched from this machine, by name; a resumed study launches the same.
         notes: what was made of the question, to be told with the answer.
-        on: where trials run: ``simulator``, ``emulator``, ``process``, ``docker``, ``external:URL`` or ``replay:FILE``.
-        images: engine to container image, for ``docker``.
-        fetch: download weights that are missing before the first launch.
         api_key_env, api_key_file: where an external server's API key is; its value is never kept.
-        hf_token_file: where the Hugging Face token of launched servers is.
-        sources: earlier studies' folders and replay files that the search learns from.
         verifies: predictions to be measured: the only candidates are their commands; None: a search.
-        table_sha256: of the replayed file's content; a resumed study must find the same.
-        noise: sigma of the log-normal factor that a simulated or replayed launch gets; 0 where launches are real.
         calibration: the simulator's coefficients, where they are not the packaged ones: the file's content.
         space: path of the user's own space file or folder, read again on resume; None = the packaged ones.
     """

@@ -47,7 +47,7 @@ def test_a_module_that_is_not_there_has_no_folder() -> None:
 
 
 ASK = """
-from autotune.doctor import installed
+from autotune.cli.doctor import installed
 from autotune.engines import engine, names, recognise
 from autotune.errors import BadInput
 from autotune.space.library import Library

@@ -199,12 +199,10 @@ class Winner:
 
     @property
     def replicas(self) -> int:
-        """Return the number of servers."""
         return replicas_of(self.choice.config)
 
     @property
     def engine(self) -> Engine:
-        """Return the engine that it runs on."""
         return engine(self.choice.engine, library_of(self.spec))
 
 
@@ -351,7 +349,6 @@ class Container:
 
     @property
     def plain_env(self) -> dict[str, str]:
-        """Return the variables that are no secret."""
         return {name: value for name, value in self.env.items() if reference_in(value)[1] is None}
 
     @property

@@ -99,6 +99,7 @@ _NOTE = "mlflow.note.content"
 _LOG_END_BYTES = 4 * 2**20
 """Sent of each end of a longer log; MLflow's pages show a file as a whole."""
 _BATCH = 100  # MLflow takes 100 params and 1000 metrics in one call
+_MOST = 50_000  # runs that MLflow finds at a time
 
 
 class StudyRuns:
@@ -118,7 +119,6 @@ class StudyRuns:
 
     @property
     def connected(self) -> bool:
-        """Tell whether the parent run is known."""
         return "_parent" in self.__dict__
 
     @property
@@ -202,7 +202,6 @@ class StudyRuns:
         self._client.set_terminated(run_id, "FINISHED")
 
     def kill(self) -> None:
-        """Show the study as stopped."""
         self._client.set_terminated(self._parent.info.run_id, "KILLED")
 
     def disconnect(self) -> None:
@@ -295,16 +294,8 @@ class StudyRuns:
     def _search(self, kind: str, experiments: Sequence[str]) -> list[Run]:
         """Return this study's runs of a kind, oldest first."""
         condition = f"tags.study = '{self._spec.study}' and tags.kind = '{kind}'"
-        runs: list[Run] = []
-        token = None
-        while True:
-            page = self._client.search_runs(
-                list(experiments), condition, max_results=1000, order_by=["start_time ASC"], page_token=token
-            )
-            runs.extend(run for run in page if run.data.tags.get("study_id") == self._study_id)
-            token = page.token
-            if not token:
-                return runs
+        found = self._client.search_runs(list(experiments), condition, max_results=_MOST, order_by=["start_time ASC"])
+        return [run for run in found if run.data.tags.get("study_id") == self._study_id]
 
     def _log_text(self, run_id: str, text: str, name: str) -> None:
         """Store a file, or go without any until `disconnect`: runs must not wait for a store that takes no files."""
