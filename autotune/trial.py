@@ -124,7 +124,6 @@ class Failure:
     """Why a configuration did not run.
 
     Attributes:
-        kind: one of the closed list.
         message: what failed, why, and what to do; one or two sentences.
         log_excerpt: the first telling line of the engine's log.
         phase: what the server was doing, where that is known.
@@ -272,14 +271,11 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One launch to be made.
+    """One launch of an effective configuration to be made.
 
     Attributes:
         number: position in the study, from 0; an interrupted trial keeps it.
-        role: why it is made.
-        configuration: the effective configuration.
         engine_version: the version whose parser and defaults hold.
-        command: how the server is started.
         workloads: names of the workloads to measure on this launch, the objective's first.
         launch_index: how many earlier launches this configuration had; with the seed it fixes noise and prompts.
         node: the one of the executor's nodes on which it must run; empty: any.
@@ -336,9 +332,7 @@ class Accuracy:
         baseline: the baseline's score, where the launch was compared with it.
         threshold: the score below which it would fail.
         passed: None: not compared, as the baseline's own launches are not.
-        reasons: why it failed.
         note: what the check could not see.
-        seconds: that it took.
     """
 
     kind: str
@@ -392,12 +386,10 @@ class TrialResult(Evidenced):
         node: where it ran, by the name that the executor gives its nodes.
         gpu_ids: the GPUs of that node that were reserved for it, where an executor reserves them.
         answers: what the check of its answers was told, on the way to the tuner; in no row.
-        accuracy: what the check came to; None where there was none.
         evidence_of: the evidence of a replayed launch when it was recorded; None: not told, or not replayed.
         kv_cache_tokens: tokens that one replica's KV cache holds; None where nobody told.
         longest_request_tokens: input and output of the longest request that it serves; None where that is not known.
         odds_of_starting: 1 where a server ran; by the memory plan where it was simulated.
-        speculation: None where nothing was drafted.
     """
 
     state: State

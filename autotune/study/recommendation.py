@@ -91,11 +91,9 @@ def checked(launches: Sequence[Launch], base: str, chosen: str) -> dict[str, Acc
 
 
 class NodeShare(_Value):
-    """One of several nodes that ran a study.
+    """One of several nodes that ran a study, with the baseline's objective there (a geometric mean).
 
     Attributes:
-        launches: that ran there, the failed ones included.
-        baseline: the baseline's objective there, the geometric mean; None where it gave no figure.
         difference_percent: of that from the mean of the other nodes, as measured; negative is slower.
         offset_percent: what scores of the search are corrected by; 0 within noise.
         certain: whether it is off beyond noise: then nothing more was launched there.
@@ -141,11 +139,9 @@ class Crossing(_Value):
 
 
 class Curves(_Value):
-    """The curves of baseline and recommended configuration over numbers of requests in flight.
+    """The curves of baseline and recommended configuration over numbers of requests in flight, with their launches.
 
-    Attributes:
-        noise_percent: the standard deviation from launch to launch that decides who is faster.
-        launches: behind each curve: of the baseline, of the recommended one.
+    `noise_percent` is the standard deviation from launch to launch that decides which one is faster.
     """
 
     metric: str
@@ -234,12 +230,7 @@ class Choice(_Value):
 
 
 class Alternative(Choice):
-    """Another command that was measured, and what the recommended one has over it.
-
-    Attributes:
-        label: why somebody may prefer it.
-        lead_percent: the recommended command's gain over it, with its 95 % interval.
-    """
+    """Another command that was measured, why somebody may prefer it, and the recommended command's gain over it."""
 
     label: str
     gives_up: list[GivenUp]
@@ -248,12 +239,7 @@ class Alternative(Choice):
 
 
 class RecipeGain(_Value):
-    """The recommended command's gain over a vendor's recipe, with its 95 % interval.
-
-    Attributes:
-        recipe: its name in the engine's card.
-        ci95: None where the recommended command is the recipe.
-    """
+    """The recommended command's gain over a recipe of the engine's card; without an interval where it is the recipe."""
 
     engine: str
     recipe: str
@@ -270,12 +256,9 @@ class WorkloadComparison(_Value):
 
 
 class MatrixCell(_Value):
-    """A configuration's objective on one workload.
+    """A configuration's objective on one workload, by fresh launches, and its gain over another one, the baseline.
 
-    Attributes:
-        gain_percent: over the baseline, with its 95 % interval; None without a baseline, and of the baseline itself.
-        repeats: fresh launches behind it.
-        best: whether nothing else in the matrix that keeps the SLOs has a better mean.
+    It is `best` where nothing else in the matrix that keeps the SLOs has a better mean.
     """
 
     value: float
@@ -341,13 +324,9 @@ class Contribution(_Value):
 
 
 class NoEffect(_Value):
-    """A knob or flag that did nothing for the objective.
+    """A knob, or a flag as it stands on the command line, that did nothing for the objective.
 
-    Attributes:
-        knob: a knob's name, or a flag as it stands on the command line.
-        values: what it was set to.
-        reason: one sentence, with inline code as in Markdown: whose word it is.
-        launches: how many launches tell it; 0 where it is known without any.
+    The reason, one sentence in Markdown, says whose word that is; so many launches tell it, 0 where none was needed.
     """
 
     knob: str
@@ -383,12 +362,9 @@ class Explanation(_Value):
 
 
 class Resolution(_Value):
-    """A knob that an engine set otherwise than it was asked for, over all launches.
+    """A knob that an engine set otherwise than it was asked for, in launches of these numbers; the note is Markdown.
 
-    Attributes:
-        note: one sentence, with inline code as in Markdown.
-        launches: numbers of the launches in which it was so.
-        repeats_of: a launch of which these are repeats, as the engine runs one and the same; None where there is none.
+    They are repeats of another launch where the engine runs one and the same.
     """
 
     engine: str
@@ -410,11 +386,9 @@ class BrokenLimit(_Value):
 
 
 class NearestMiss(BrokenLimit):
-    """The configuration that came nearest where nothing kept every SLO, and the SLO that it breaks most.
+    """The configuration that came nearest where nothing kept every SLO, at a load where several were tried.
 
-    Attributes:
-        load: at which it was broken, where several were tried.
-        broken: every limit that it breaks, the one broken most first.
+    The first of the limits that are broken is the one that is broken most.
     """
 
     command: str
@@ -426,12 +400,7 @@ class NearestMiss(BrokenLimit):
 
 
 class PredictedValue(_Value):
-    """A predicted objective.
-
-    Attributes:
-        interval90: of it on a real node, by the simulator's own error; None where that is not known.
-        error_percent: what was predicted over what was measured; None where it was not measured.
-    """
+    """A predicted objective, its interval on a real node, and the prediction's error over what was measured."""
 
     value: float
     interval90: tuple[float, float] | None
@@ -439,13 +408,7 @@ class PredictedValue(_Value):
 
 
 class Verification(_Value):
-    """A command of another study, what that study predicted of it, and what was measured.
-
-    Attributes:
-        role: what the other study made of it.
-        measured: None where no launch of it gave a figure.
-        failure: of its latest launch, where that failed.
-    """
+    """A command of another study, its role there, what was predicted, what was measured, and its latest failure."""
 
     role: Literal["baseline", "recommended", "next best"]
     engine: str

@@ -41,11 +41,9 @@ class EngineChoice(_Value):
 
 
 class InstalledEngine(_Value):
-    """An engine as it was found on this machine.
+    """An engine as it was found on this machine: how its command line begins, its version with the local part.
 
     Attributes:
-        program: how its command line begins.
-        version: as the installation tells it, local part included.
         asked: whether its own help tells its options; else a shipped table stands in.
         lacking: Python modules that some configurations need and that it cannot import.
     """
@@ -57,13 +55,9 @@ class InstalledEngine(_Value):
 
 
 class PredictedCommand(_Value):
-    """A command that a study measures as it is, and what another study predicted of it.
+    """A command that a study measures as it is: its role in another study, and the objective predicted there.
 
-    Attributes:
-        role: what the other study made of it.
-        fingerprint: of its configuration under the engine's version here.
-        predicted: its objective there.
-        interval90: of that on a real node, by the simulator's own error; None where that is not known.
+    The fingerprint is that of its configuration under the engine's version here, the interval that of a real node.
     """
 
     role: Literal["baseline", "recommended", "next best"]

@@ -7,6 +7,8 @@ Keys: https://docs.docker.com/reference/compose-file/ (services, configs with co
 
 from __future__ import annotations
 
+from importlib.resources import files
+from string import Template
 from typing import Any
 
 from autotune.outputs.export.winner import Container, Winner, chooses_gpus, container_of, doubled, required, yaml_file
@@ -19,24 +21,7 @@ _ASK += "asked.request('GET', sys.argv[1]); sys.exit(asked.getresponse().status 
 
 
 _BALANCER = "nginx:stable"
-_NGINX = """events {{ worker_connections 65536; }}
-http {{
-  upstream servers {{
-    least_conn;
-    {servers}
-  }}
-  server {{
-    listen {port};
-    client_max_body_size 0;
-    location / {{
-      proxy_pass http://servers;
-      proxy_http_version 1.1;
-      proxy_buffering off;
-      proxy_read_timeout 1h;
-    }}
-  }}
-}}
-"""
+_NGINX = Template(files("autotune.outputs.export").joinpath("nginx.conf").read_text(encoding="utf-8"))
 
 
 def render(winner: Winner) -> str:
@@ -60,7 +45,7 @@ def render(winner: Winner) -> str:
             "restart": "unless-stopped",
         }
         upstream = "\n    ".join(f"server {name}:{PORT};" for name in names)
-        configs["balancer"] = {"content": _NGINX.format(servers=upstream, port=PORT)}
+        configs["balancer"] = {"content": _NGINX.substitute(servers=upstream, port=PORT)}
     document: dict[str, Any] = {"name": container.name, "services": services}
     if configs:
         document["configs"] = configs
