@@ -23,25 +23,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from autotune import machine
 from autotune.cli.shared import print_json
 from autotune.engines import engine, names
 from autotune.engines.detect import find, lacking_modules
 from autotune.errors import BadInput
-from autotune.machine import (
-    Gpu,
-    cpu,
-    disk_free_bytes,
-    driver_version,
-    existing_folder,
-    gpus,
-    local_node,
-    mec_firmware,
-    memory_bytes,
-    number,
-    open_file_limit,
-    shared_memory_bytes,
-    text,
-)
 from autotune.serving.docker_run import models_folder, server_version
 from autotune.serving.preflight import IDLE_BYTES
 from autotune.space.library import Library
@@ -87,15 +73,15 @@ class Host:
     root: Path = Path("/")
     environment: Mapping[str, str] = field(default_factory=lambda: dict(os.environ))
     library: Library = field(default_factory=Library)
-    open_files: int | None = field(default_factory=open_file_limit)
+    open_files: int | None = field(default_factory=machine.open_file_limit)
     timeout_s: float = 10.0
 
     @cached_property
-    def gpus(self) -> tuple[Gpu, ...]:
+    def gpus(self) -> tuple[machine.Gpu, ...]:
         """Read the machine's GPUs, once: the drivers take a while to answer."""
-        return gpus(self.root)
+        return machine.gpus(self.root)
 
-    def gpus_of(self, vendor: str) -> list[Gpu]:
+    def gpus_of(self, vendor: str) -> list[machine.Gpu]:
         return [gpu for gpu in self.gpus if gpu.vendor == vendor]
 
 
@@ -184,7 +170,7 @@ def _engines(host: Host) -> Iterator[Finding]:
 def present(host: Host) -> Iterator[Finding]:
     """List what is there, by kind, with the driver."""
     for (name, vendor, total), count in Counter((g.name, g.vendor, g.memory_total_bytes) for g in host.gpus).items():
-        driver = driver_version(vendor, host.root)
+        driver = machine.driver_version(vendor, host.root)
         with_driver = f", driver {driver}" if driver else ""
         if total:
             yield ok(f"{count} x {name}, {total / 1e9:.0f} GB each{with_driver}")
@@ -195,9 +181,9 @@ def present(host: Host) -> Iterator[Finding]:
     if host.gpus:
         return
     accelerators = [
-        text(device / "vendor")
+        machine.text(device / "vendor")
         for device in (host.root / "sys/bus/pci/devices").glob("*")
-        if text(device / "class").startswith(_ACCELERATORS)
+        if machine.text(device / "class").startswith(_ACCELERATORS)
     ]
     maker = next((name for vendor_id, name in _VENDORS.items() if vendor_id in accelerators), None)
     if maker is None:
@@ -211,11 +197,13 @@ def present(host: Host) -> Iterator[Finding]:
 def fabric_manager(host: Host) -> Iterator[Finding]:
     """Look for the service of NVSwitches: without it their GPUs are shown, and none can be used (CUDA's error 802)."""
     devices = (host.root / "sys/bus/pci/devices").glob("*")
-    switches = [d for d in devices if text(d / "vendor") == _NVIDIA and text(d / "class").startswith(_SWITCH)]
+    switches = [
+        d for d in devices if machine.text(d / "vendor") == _NVIDIA and machine.text(d / "class").startswith(_SWITCH)
+    ]
     # A container shows the switches of its machine, but not the machine's processes.
     if not switches or any((host.root / mark).exists() for mark in (".dockerenv", "run/.containerenv")):
         return
-    if any(text(path) == _FABRIC_MANAGER for path in (host.root / "proc").glob("[0-9]*/comm")):
+    if any(machine.text(path) == _FABRIC_MANAGER for path in (host.root / "proc").glob("[0-9]*/comm")):
         yield ok(f"nvidia-fabricmanager runs, for {len(switches)} NVSwitches")
     else:
         to_do = "sudo systemctl start nvidia-fabricmanager, of the same version as the driver"
@@ -251,7 +239,7 @@ def amd_access(host: Host) -> Iterator[Finding]:
 
 def numa_balancing(host: Host) -> Iterator[Finding]:
     """Check that the kernel moves no pages between sockets to be near a thread: GPUs wait for them meanwhile."""
-    value = number(host.root / "proc/sys/kernel/numa_balancing")
+    value = machine.number(host.root / "proc/sys/kernel/numa_balancing")
     if host.gpus_of("amd") and value is not None:
         yield judged(
             value == 0,
@@ -265,7 +253,7 @@ def scratch_reclaim(host: Host) -> Iterator[Finding]:
     """Check MI300X's microcode: an old one and scratch memory that is given back do not go together."""
     if not any("mi300" in gpu.name.lower() for gpu in host.gpus_of("amd")):
         return
-    versions = mec_firmware(host.root)
+    versions = machine.mec_firmware(host.root)
     oldest = min(versions, default=None)
     if oldest is not None and oldest >= MEC_RECLAIMS:
         yield ok(f"MEC firmware {oldest}; HSA_NO_SCRATCH_RECLAIM is not needed")
@@ -287,7 +275,7 @@ def iommu(host: Host) -> Iterator[Finding]:
     groups = host.root / "sys/kernel/iommu_groups"
     if len(host.gpus_of("amd")) < 2:
         return
-    words = text(host.root / "proc/cmdline").split()
+    words = machine.text(host.root / "proc/cmdline").split()
     if "iommu=pt" in words:
         yield ok("the kernel was started with iommu=pt")
     elif not groups.is_dir() or not any(groups.iterdir()):
@@ -299,7 +287,7 @@ def iommu(host: Host) -> Iterator[Finding]:
 
 def shared_memory(host: Host) -> Iterator[Finding]:
     """Check the memory that ranks of one server share; a container's 64 MB are used up at the first large model."""
-    size = shared_memory_bytes(host.root)
+    size = machine.shared_memory_bytes(host.root)
     yield judged(
         size >= SHARED_MEMORY_BYTES,
         f"/dev/shm has {size / 1e9:.1f} GB",
@@ -321,9 +309,9 @@ def open_files(host: Host) -> Iterator[Finding]:
 
 def home(host: Host) -> Iterator[Finding]:
     """Check the disk of studies, logs and the MLflow database."""
-    free = disk_free_bytes(host.home)
+    free = machine.disk_free_bytes(host.home)
     said = f"{free / 1e9:.0f} GB free for {host.home}"
-    if not os.access(existing_folder(host.home), os.W_OK | os.X_OK):
+    if not os.access(machine.existing_folder(host.home), os.W_OK | os.X_OK):
         yield missing(f"{host.home} cannot be written", "choose another folder with --home DIR")
     elif free < HOME_NEEDS:
         yield missing(f"{said}, less than a study needs (1 GB)", "free some, or choose another folder with --home DIR")
@@ -336,7 +324,7 @@ def home(host: Host) -> Iterator[Finding]:
 def caches(host: Host) -> Iterator[Finding]:
     """Check the disk of weights that engines download, and of kernels that they compile."""
     folder = Path(models_folder(host.environment))
-    free = disk_free_bytes(folder)
+    free = machine.disk_free_bytes(folder)
     said = f"{free / 1e9:.0f} GB free for models and compiled kernels in {folder}"
     to_do = "free some, or set HF_HOME to a folder on a larger disk (671 billion FP8 weights take 690 GB)"
     yield judged(free >= CACHES_WANT, said, said, to_do)
@@ -427,13 +415,13 @@ def doctor(home: Path, as_json: bool) -> None:
     findings = list(examine(host))
     if as_json:
         try:
-            hardware = local_node(host.library, host.root).model_dump(mode="json")
+            hardware = machine.local_node(host.library, host.root).model_dump(mode="json")
         except BadInput:
             hardware = None
         checks = [finding.to_json() for finding in findings]
         print_json({"ready": dict(ready(findings)), "hardware": hardware, "checks": checks})
         return
-    processor, memory_gb = cpu(host.root), memory_bytes(host.root) / 1e9
+    processor, memory_gb = machine.cpu(host.root), machine.memory_bytes(host.root) / 1e9
     gpus = f"{len(host.gpus)} x {host.gpus[0].name}" if host.gpus else "no GPU"
     click.echo(f"this machine: {gpus}; {processor.model}, {processor.cores} cores, {memory_gb:.0f} GB of memory")
     for target in TARGETS:
