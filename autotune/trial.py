@@ -152,7 +152,7 @@ class Failure:
 class Configuration:
     """One engine and a value for every knob that this engine has, defaults spelled out.
 
-    Two spellings of one effective configuration become equal through `space.fingerprint.effective`;
+    Two spellings of one effective configuration become equal through `space.context.effective`;
     `fingerprint` identifies a configuration by its content.
     """
 

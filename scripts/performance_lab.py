@@ -20,8 +20,7 @@ from typing import Any
 
 from autotune.engines import recognise, split_command
 from autotune.outputs.report.text import percent, table
-from autotune.space.context import Context
-from autotune.space.fingerprint import normalised
+from autotune.space.context import Context, normalised
 from autotune.space.library import Library
 from autotune.study.home import Home
 from autotune.study.recommendation import Recommendation

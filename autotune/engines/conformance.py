@@ -21,11 +21,10 @@ from packaging.version import Version
 from autotune.engines import Engine, engine, recognise
 from autotune.engines.engine import accepted
 from autotune.errors import BadInput, RefusedCommand
-from autotune.space.context import Context, search_values
+from autotune.space.context import Context, as_failure, broken_rules, effective, search_values, unsuited
 from autotune.space.entry import in_range
 from autotune.space.enumeration import enumerate_engine
 from autotune.space.expression import evaluate, fill_value
-from autotune.space.fingerprint import as_failure, broken_rules, effective, unsuited
 from autotune.space.library import Library, check, load
 from autotune.space.schema import EngineCard
 from autotune.trial import Command, Configuration, FailureKind, Scalar

@@ -19,10 +19,9 @@ from contextlib import suppress
 from typing import Any
 
 from autotune.engines.engine import Engine
-from autotune.space.context import Context, default_of
+from autotune.space.context import Context, default_of, effective
 from autotune.space.entry import in_range
 from autotune.space.expression import Namespace, evaluate
-from autotune.space.fingerprint import effective
 from autotune.space.schema import Knob
 from autotune.trial import Command, Configuration, Resolved, Scalar
 

@@ -11,10 +11,9 @@ from typing import Any
 
 from autotune.engines import Engine, ParsedCommand, settings_in_front
 from autotune.errors import BadInput
-from autotune.space.context import Context
+from autotune.space.context import Context, effective
 from autotune.space.enumeration import Enumeration
 from autotune.space.expression import Namespace
-from autotune.space.fingerprint import effective
 from autotune.space.schema import Addition, EngineCard, name_of
 from autotune.trial import Command, Configuration, Scalar
 

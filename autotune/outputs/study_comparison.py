@@ -16,8 +16,7 @@ from autotune.loadgen.bench.results import Interval
 from autotune.outputs.report import words
 from autotune.replay.bundle import BEGINNING, read_bundle
 from autotune.search.decide.sequential_test import percent
-from autotune.space.context import Context
-from autotune.space.fingerprint import effective
+from autotune.space.context import Context, effective
 from autotune.study.home import Home, library_of
 from autotune.study.recommendation import Objective, Recommendation
 from autotune.study.spec import StudySpec

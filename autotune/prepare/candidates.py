@@ -30,11 +30,19 @@ from autotune.serving.command import read_secret, resolve_references
 from autotune.serving.weights import Missing, missing_for
 from autotune.space.architecture import weight_bytes_per_gpu
 from autotune.space.cards import ModelCard
-from autotune.space.context import RANKS, Context, search_values
+from autotune.space.context import (
+    RANKS,
+    Context,
+    as_failure,
+    broken_rules,
+    effective,
+    normalised,
+    search_values,
+    unsuited,
+)
 from autotune.space.entry import in_range
 from autotune.space.enumeration import Candidate, CandidateSet, Enumeration, enumerate_engine, why_empty
 from autotune.space.expression import evaluate, fill_value
-from autotune.space.fingerprint import as_failure, broken_rules, effective, normalised, unsuited
 from autotune.space.library import Library
 from autotune.space.promises import UNASKED, admitted, promises_of
 from autotune.space.schema import EngineCard, NarrowedEngine

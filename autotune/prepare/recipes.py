@@ -19,10 +19,9 @@ from autotune.engines.translate import translate
 from autotune.errors import BadInput, MalformedFile
 from autotune.prepare.names import engine_and_version
 from autotune.space.cards import HardwareCard
-from autotune.space.context import Context
+from autotune.space.context import Context, broken_rules, effective
 from autotune.space.entry import in_range
 from autotune.space.expression import evaluate
-from autotune.space.fingerprint import broken_rules, effective
 from autotune.space.library import Library, line_of, load
 from autotune.space.schema import EngineCard, Recipe
 from autotune.study.options import RunOptions

@@ -17,8 +17,7 @@ from autotune.simulator.node.memory import MEMORY_KEYS
 from autotune.simulator.node.server import UNFORCED
 from autotune.simulator.prediction_intervals import intervals
 from autotune.space.cards import ModelCard
-from autotune.space.context import Context, gpus_of
-from autotune.space.fingerprint import as_failure, broken_rules, effective, normalised, unsuited
+from autotune.space.context import Context, as_failure, broken_rules, effective, gpus_of, normalised, unsuited
 from autotune.space.library import Library
 from autotune.space.schema import Effect, EngineCard
 from autotune.trial import Command, Configuration, Evidence, Failure, FailureKind, Scalar

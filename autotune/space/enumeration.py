@@ -7,9 +7,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from autotune.space.context import Context, default_of, search_values
+from autotune.space.context import Context, Normaliser, default_of, search_values
 from autotune.space.expression import evaluate, names
-from autotune.space.fingerprint import Normaliser
 from autotune.space.promises import GivenUp, Promised
 from autotune.space.schema import EngineCard, Rule, Values
 from autotune.trial import Configuration, Scalar

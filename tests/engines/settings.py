@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 
 from autotune.engines import engine, recognise, split_command
-from autotune.space.context import Context
-from autotune.space.fingerprint import broken_rules, effective
+from autotune.space.context import Context, broken_rules, effective
 from autotune.space.library import Library
 from autotune.trial import Configuration, FailureKind, Scalar
 from tests.data import BESIDE

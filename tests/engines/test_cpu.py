@@ -9,10 +9,9 @@ import pytest
 
 from autotune.engines import engine, split_command
 from autotune.space.cards import HardwareCard, ModelCard
-from autotune.space.context import Context
+from autotune.space.context import Context, broken_rules, normalised
 from autotune.space.enumeration import enumerate_engine
 from autotune.space.expression import evaluate
-from autotune.space.fingerprint import broken_rules, normalised
 from tests.engines.settings import LIBRARY, R1, V32
 
 CPU = HardwareCard(

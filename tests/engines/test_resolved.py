@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from autotune import redact
 from autotune.engines import engine
 from autotune.engines.report_back import compare, parse_reported, settings
-from autotune.space.context import Context
-from autotune.space.fingerprint import effective
+from autotune.space.context import Context, effective
 from autotune.space.library import Library
 from autotune.trial import Configuration, Resolved
 

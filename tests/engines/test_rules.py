@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 from autotune.engines import engine
+from autotune.space.context import broken_rules, effective
 from autotune.space.entry import in_range
 from autotune.space.enumeration import enumerate_engine
 from autotune.space.expression import evaluate
-from autotune.space.fingerprint import broken_rules, effective
 from autotune.trial import Configuration, Scalar
 from tests.engines.settings import LIBRARY, OURS, R1, V32, context, failing_rules, read
 

@@ -10,8 +10,7 @@ import pytest
 from autotune.engines import Engine
 from autotune.engines.space import CONTRADICTS, passed_through
 from autotune.prepare.candidates import Prepared
-from autotune.space.context import Context
-from autotune.space.fingerprint import effective
+from autotune.space.context import Context, effective
 from autotune.space.library import load
 from autotune.space.schema import EngineCard
 from autotune.study.options import RunOptions

@@ -9,9 +9,8 @@ from itertools import combinations, product
 
 from autotune.engines import Engine
 from autotune.errors import BadInput
-from autotune.space.context import RANKS, Context, search_values
+from autotune.space.context import RANKS, Context, Normaliser, broken_rules, effective, search_values
 from autotune.space.expression import evaluate, names
-from autotune.space.fingerprint import Normaliser, broken_rules, effective
 from autotune.space.schema import Rule
 from autotune.trial import Configuration, FailureKind, Scalar
 

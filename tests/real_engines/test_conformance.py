@@ -13,9 +13,8 @@ from autotune.notify import silent
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
 from autotune.prepare.predicted_memory import MemoryPlans, own_share
-from autotune.space.context import Context
+from autotune.space.context import Context, broken_rules
 from autotune.space.enumeration import enumerate_engine
-from autotune.space.fingerprint import broken_rules
 from autotune.space.library import Library
 from autotune.study.options import RunOptions
 from autotune.trial import Configuration, FailureKind

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.space.context import Context, default_of
+from autotune.space.context import Context, Normaliser, broken_rules, default_of, effective, normalised
 from autotune.space.enumeration import enumerate_engine, why_empty
-from autotune.space.fingerprint import Normaliser, broken_rules, effective, normalised
 from autotune.space.schema import Case
 from autotune.trial import Configuration
 

@@ -3,7 +3,7 @@
 A table is CSV, or one JSON object per line; its columns stand in ``docs/calibration.md``. Every figure is checked: what
 cannot be right is refused with the file and the row. What is not understood is left out.
 
-Rows are equivalent when they are one effective configuration (`space.fingerprint`), of one version of its engine,
+Rows are equivalent when they are one effective configuration (`space.context`), of one version of its engine,
 serving one model on one node under one load. Their difference is the noise of a launch: it belongs to the point, and no
 fit may be asked to explain it. A cross-validation leaves out whole groups, never random rows: a row's neighbours, which
 differ from it by an option, would give its value away.
@@ -35,8 +35,7 @@ from autotune.metrics.records import LATENCIES
 from autotune.metrics.table import HEADLINE, METRICS
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_for
 from autotune.space.cards import ModelCard
-from autotune.space.context import Context
-from autotune.space.fingerprint import broken_rules
+from autotune.space.context import Context, broken_rules
 from autotune.space.library import Library
 from autotune.study.home import Home, library_of
 from autotune.study.results import RESULTS

@@ -14,9 +14,8 @@ from autotune.simulator.node import simulate
 from autotune.simulator.node.memory import plan_memory
 from autotune.simulator.node.server import ServerSetup, SimulatedServer
 from autotune.simulator.node.steady import SteadyNode
-from autotune.space.context import Context
+from autotune.space.context import Context, effective
 from autotune.space.enumeration import enumerate_engine
-from autotune.space.fingerprint import effective
 from autotune.trial import Configuration, Scalar
 from tests.simulator.node.nodes import LIBRARY, R1, V32
 
