@@ -156,8 +156,8 @@ class Figures(Entry):
     eager_layer_us: float = Field(ge=0, description="host time per layer when no CUDA graph holds the batch")
     eager_sequence_us: float = Field(ge=0, description="more host time per sequence then, sparse attention only")
     request_ms: float = Field(ge=0, description="front end per request, one after the other")
-    mtp_step_ms: float = Field(ge=0, description="host time per drafted token and step")
-    mtp_sequence_us: float = Field(ge=0, description="and per running sequence: verification and sampling")
+    mtp_step_ms: float = Field(ge=0, description="host time per step that drafts, however many tokens")
+    mtp_sequence_us: float = Field(ge=0, description="and per running sequence: kept and drafted tokens")
 
 
 class Coefficients(Behaviour, Figures):

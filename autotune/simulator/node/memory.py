@@ -220,10 +220,10 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
         spare = total - context - communication - weights - activations - graphs
         kv_cache = spare * fraction
         cache_unsure = spare_unsure = guessed + share * (communication + graphs)
-    # States of linear attention of the sequences that run: as many as for short ones.
+    # States of linear attention of the sequences that run, as many as for short ones; one more per drafted token.
     a = server.architecture
     state = linear_state_bytes(a) / min(server.tensor_parallel, max(1, a.linear_value_heads))
-    states = min(server.running_limit, _STATES) * state / server.pipeline_parallel
+    states = min(server.running_limit, _STATES) * (1 + server.speculative_tokens) * state / server.pipeline_parallel
     kv_cache -= min(kv_cache / 2, states) if kv_cache > 0 else 0.0
     kv_token = _kv_token_bytes(server)
     capacity = int(max(0.0, kv_cache) / kv_token) // server.block_tokens * server.block_tokens

@@ -17,6 +17,7 @@ from autotune.arrays import Floats
 from autotune.simulator.node.server import SimulatedServer
 from autotune.space.architecture import (
     BF16,
+    Architecture,
     expert_layers,
     indexer_bytes_per_token_layer,
     indexer_layers,
@@ -27,6 +28,12 @@ from autotune.space.architecture import (
 )
 
 _CANDIDATE_BYTES = 8
+_OWN_ROUTES = 0.55
+"""Share of its experts that a further token of one sequence does not have in common with those before it in the step.
+
+Four tokens in a row touched 31 % fewer experts than as many of other sequences would, some 20 of 128 with 8 each:
+https://cohere.com/blog/mixture-of-experts-models-get-more-from-speculative-decoding (April 2026).
+"""
 Seconds = float | Floats
 """Value of one prediction, or of several draws of the figures, shape (draws,)."""
 
@@ -68,10 +75,17 @@ class RankBatch:
 
 
 class StepTime:
-    """The step time of one server."""
+    """The step time of one server.
 
-    def __init__(self, server: SimulatedServer) -> None:
+    Args:
+        drafting: of the layer that drafts, over and over, instead of the model.
+    """
+
+    def __init__(self, server: SimulatedServer, drafting: bool = False) -> None:
         a, c, hw = server.architecture, server.coefficients, server.hardware
+        self._draft = StepTime(server, drafting=True) if server.speculative_tokens and not drafting else None
+        if drafting:
+            a = _draft_layer(a, of_its_own=server.setup.knobs.get("draft_model") is not None)
         self._server, self._a, self._c, self._bandwidth = server, a, c, server.bandwidth
         self._layers = a.layers
         self._attending = a.layers - a.linear_layers
@@ -150,20 +164,17 @@ class StepTime:
         # micro-batch: of fewer requests than stages some stages idle.
         requests = max(b.sequences + b.prompts for b in batches)
         part = 1.0 / max(1, min(self._server.pipeline_parallel, requests))
-        rank: Seconds = 0.0
-        for batch in dict.fromkeys(batches):
-            rank = longer(rank, self._rank_seconds(batch, part))
-        computed = [b.prefill_tokens + b.sequences * self._decode_tokens + b.padding for b in batches]
-        tokens, fullest = sum(computed), max(computed)
-        device = rank + self._experts_seconds(tokens * part) + fullest * part * self._passed_bytes / self._bandwidth
-        device = device + self._latency + self._communication_seconds(fullest * part, tokens * part)
-        device = device + self._context_seconds(batches, fullest) * part
+        device = self._device_seconds(batches, part, self._decode_tokens, self._decode_tokens)
         sequences = max(b.sequences for b in batches)
         host = c.step_ms * 1e-3 + sequences * c.sequence_us * 1e-6
-        if self._decode_tokens > 1 and sequences:
+        if self._draft is not None and sequences:
             drafted = self._decode_tokens - 1
-            device = device * (1.0 + drafted / self._layers)
-            host = host + drafted * (c.mtp_step_ms * 1e-3 + sequences * c.mtp_sequence_us * 1e-6)
+            # The first pass is over all tokens of the step, each further one over the token that was drafted last.
+            device = device + self._draft._device_seconds(batches, part, self._decode_tokens, 1)
+            if drafted > 1:
+                last = [RankBatch(b.sequences, b.context, b.attended, b.entries) for b in batches]
+                device = device + (drafted - 1) * self._draft._device_seconds(last, part, 1, 1)
+            host = host + c.mtp_step_ms * 1e-3 + sequences * c.mtp_sequence_us * 1e-6
         if not graph:
             launching = self._layers * c.eager_layer_us * 1e-6
             if self._a.indexer is not None:
@@ -171,25 +182,42 @@ class StepTime:
             device = longer(device, launching)
         return longer(device + host * (1.0 - c.host_overlap), host)
 
-    def _rank_seconds(self, b: RankBatch, part: float) -> Seconds:
+    def _device_seconds(self, batches: Sequence[RankBatch], part: float, queries: int, sampled: int) -> Seconds:
+        """Compute the GPUs' time for a pass through all layers.
+
+        Args:
+            part: share of the batch that a micro-batch of a pipeline has.
+            queries: tokens of each decoding sequence.
+            sampled: how many of them go through the output head.
+        """
+        rank: Seconds = 0.0
+        for batch in dict.fromkeys(batches):
+            rank = longer(rank, self._rank_seconds(batch, part, queries, sampled))
+        computed = [b.prefill_tokens + b.sequences * queries + b.padding for b in batches]
+        tokens, fullest = sum(computed) * part, max(computed)
+        routed = tokens - (1.0 - _OWN_ROUTES) * (queries - 1) * part * sum(b.sequences for b in batches)
+        device = rank + self._experts_seconds(tokens, routed) + fullest * part * self._passed_bytes / self._bandwidth
+        device = device + self._latency + self._communication_seconds(fullest * part, tokens)
+        return device + self._context_seconds(batches, fullest, queries) * part
+
+    def _rank_seconds(self, b: RankBatch, part: float, queries: int, sampled_each: int) -> Seconds:
         bandwidth, tile = self._bandwidth, self._c.gemm_tile / 2
-        decode = b.sequences * self._decode_tokens
+        decode = b.sequences * queries
         tokens = (b.prefill_tokens + decode + b.padding) * part
         projections = longer(self._layer_bytes / bandwidth, (tokens + tile) * self._token_seconds)
-        sampled = (decode + b.new_requests) * part
+        sampled = (b.sequences * sampled_each + b.new_requests) * part
         head: Seconds = 0.0
         if sampled:
             flops = 2 * (sampled + tile) * self._head_elements / self._head_flops
             head = longer(self._head_elements * BF16 / bandwidth, flops)
-        attention = self._decode_attention(b) + self._prefill_attention(b) + self._linear_attention(b)
+        attention = self._decode_attention(b, queries) + self._prefill_attention(b) + self._linear_attention(b, queries)
         return projections + head + attention * part
 
-    def _decode_attention(self, b: RankBatch) -> Seconds:
+    def _decode_attention(self, b: RankBatch, queries: int) -> Seconds:
         """Read the latent values of each sequence once; all local heads multiply by them."""
         if not b.sequences:
             return 0.0
-        layers, queries, indexer, cut = self._attending, self._decode_tokens, self._a.indexer, self._cut_layers
-        keys = self._indexer_keys
+        layers, indexer, cut, keys = self._attending, self._a.indexer, self._cut_layers, self._indexer_keys
         attended, entries = (cut * part + (1.0 - cut) * b.context for part in (b.attended, b.entries))
         traffic = attended * (self._kv_layer - keys) * self._layers / self._kv_bandwidth
         flops = 2 * queries * entries * self._heads * self._decode_width * layers
@@ -213,25 +241,26 @@ class StepTime:
         seconds += scoring / self._indexer_flops
         return seconds
 
-    def _linear_attention(self, b: RankBatch) -> Seconds:
+    def _linear_attention(self, b: RankBatch, queries: int) -> Seconds:
         """Read and write a state per sequence; chunks of a prompt are multiplied by it.
 
-        Gated DeltaNet in chunks of 64 (arXiv:2412.06464): some 4 products with a head's state and with the chunk.
+        Gated DeltaNet in chunks of 64 (arXiv:2412.06464): some 4 products with a head's state and with the chunk. Of
+        drafted tokens the state after each is written, as only verification tells which is the last that counts.
         """
         a = self._a
         if not a.linear_layers:
             return 0.0
         width = a.linear_head_dim
         flops = 2 * b.prefill_tokens * a.linear_layers * a.linear_value_heads * width * (4 * width + 4 * 64)
-        states = (b.sequences + b.prompts) * self._state_bytes / self._kv_bandwidth
+        states = (b.sequences * (1 + queries) / 2 + b.prompts) * self._state_bytes / self._kv_bandwidth
         return states + flops / self._server.tensor_parallel / self._linear_flops
 
-    def _experts_seconds(self, tokens: float) -> Seconds:
-        """Take the fullest GPU: a batch of n tokens touches E (1 - (1 - k/E)^n) of E experts."""
+    def _experts_seconds(self, tokens: float, routed: float) -> Seconds:
+        """Take the fullest GPU: n tokens `routed` independently touch E (1 - (1 - k/E)^n) of E experts."""
         a = self._a
         if not a.experts or tokens <= 0:
             return 0.0
-        missed = float((1.0 - a.experts_per_token / a.experts) ** tokens)
+        missed = float((1.0 - a.experts_per_token / a.experts) ** routed)
         touched = self._local_experts * (1.0 - missed)
         rows = tokens * a.experts_per_token * self._local_experts / a.experts * self._imbalance
         padded = rows + touched * self._c.moe_tile / 2
@@ -239,7 +268,7 @@ class StepTime:
         arithmetic = 2 * padded * self._expert_elements / self._moe_flops
         return (longer(traffic, arithmetic) + rows * self._row_bytes / self._bandwidth) * self._expert_layers
 
-    def _context_seconds(self, batches: Sequence[RankBatch], computed: float) -> Seconds:
+    def _context_seconds(self, batches: Sequence[RankBatch], computed: float, queries: int) -> Seconds:
         """Compute the time of decode context parallelism's collectives, of `computed` tokens on the fullest replica.
 
         Per layer they gather queries and sums of the softmax, and reduce and scatter outputs (vLLM 0.33:
@@ -250,7 +279,7 @@ class StepTime:
         a, others = self._a, self._server.context_parallel - 1
         if not others:
             return 0.0
-        tokens = computed if a.indexer else max(b.sequences for b in batches) * self._decode_tokens
+        tokens = computed if a.indexer else max(b.sequences for b in batches) * queries
         latency = self._c.collective_us * 1e-6 * ((others + 1) / 8) ** 0.5
         moved = tokens * others * self._dense_heads * self._decode_width * BF16
         seconds: Seconds = self._attending * (3 * latency + moved / self._link)
@@ -282,3 +311,21 @@ class StepTime:
                 volume = rank_tokens * ((stage - 1) * (1.0 - missed)) * self._a.hidden_size * (1.0 + BF16)
             seconds = seconds + self._layers * (2 * latency + volume / self._link)
         return seconds
+
+
+def _draft_layer(a: Architecture, *, of_its_own: bool) -> Architecture:
+    """Return the layer that drafts, as one of the model's with full attention.
+
+    A checkpoint may have its weights in bf16 where those of the other layers are of 4 or 8 bits. A draft model of its
+    own (EAGLE-3) chooses among the most frequent words alone.
+    """
+    indexer = a.indexer and a.indexer.model_copy(update={"layers": None})
+    weights = {} if a.mtp_weight_bytes is None else dict.fromkeys(_WEIGHTS, a.mtp_weight_bytes)
+    without = dict.fromkeys(("dense_layers", "linear_layers", "sliding_layers"), 0)
+    words = min(a.vocab_size, _DRAFT_WORDS) if of_its_own else a.vocab_size
+    return a.model_copy(update={"layers": 1, "vocab_size": words, "indexer": indexer, **without, **weights})
+
+
+_WEIGHTS = ("weight_bytes", "attention_weight_bytes", "dense_weight_bytes")
+_DRAFT_WORDS = 32_000
+"""`draft_vocab_size` of https://huggingface.co/Tengyunw/qwen3_8b_eagle3 and of others that SpecForge trains."""
