@@ -212,7 +212,7 @@ def searched_in_virtual_time(_by: str, law: Law, limit_ms: float, seed: int, hol
     from autotune.metrics.records import RequestRecords
 
     workload, generator = load_workload(_WORKLOAD), np.random.default_rng(seed)
-    search = LoadSearch.of("rate", [Slo.parse(f"p99_ttft_ms<={limit_ms:g}")], workload, confirm_s=CONFIRM_S)
+    search = LoadSearch("rate", [Slo.parse(f"p99_ttft_ms<={limit_ms:g}")], workload, confirm_s=CONFIRM_S)
     requests, seconds = 0, 0.0
     while (probe := search.ask()) is not None:
         drawn, service_s = probe.workload(workload).draw(0, probe.seed(seed)), law.draw(probe.requests, generator)

@@ -37,9 +37,9 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, Val
 from autotune.accuracy import builtin
 from autotune.accuracy.asking import AT_ONCE, Answer, NoAnswers, Token, ask, gives_logprobs
 from autotune.accuracy.builtin import Interval, contexts, score
-from autotune.errors import BadInput, MalformedFile
+from autotune.errors import BadInput
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.workloads.prompt_files import json_object
+from autotune.loadgen.workloads.prompt_files import parsed_line
 from autotune.notify import silent
 from autotune.serving import ShutdownTimeouts
 from autotune.serving.process import WatchdogClient
@@ -185,7 +185,8 @@ def check_of(text: str) -> Check:
     path = Path(text).expanduser()
     if text.endswith(".jsonl") or path.is_file():
         return TaskFile.read(path)
-    return ScoreCommand.parse(text)
+    check_command(text)
+    return ScoreCommand(text)
 
 
 def timed(check: Check, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
@@ -335,21 +336,11 @@ def read_tasks(path: Path) -> list[Task]:
         lines = path.read_text(encoding="utf-8").split("\n")  # Other line breaks may stand within JSON texts.
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"--accuracy {path}: cannot be read ({error}); give a file of lines like {_FORM}") from None
-    tasks = [_task(path, number, line) for number, line in enumerate(lines, start=1) if line.strip()]
+    numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
+    tasks = [parsed_line(path, number, line, Task, f"a line like {_FORM}") for number, line in numbered]
     if not tasks:
         raise BadInput(f"--accuracy {path}: holds no task; write lines like {_FORM}")
     return tasks
-
-
-def _task(path: Path, number: int, line: str) -> Task:
-    row = json_object(path, number, line, f"write a line like {_FORM}")
-    try:
-        return Task.model_validate(row)
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(str(part) for part in first["loc"] if part not in ("str", "int", "float"))
-        problem = f"{where + ': ' if where else ''}{first['msg'].removeprefix('Value error, ')}"
-    raise MalformedFile(path, f"{problem}; write a line like {_FORM}", number)
 
 
 def paired_difference(before: Sequence[bool], after: Sequence[bool]) -> Interval:
@@ -421,12 +412,6 @@ class ScoreCommand:
     kind = "command"
     baselines = 1
     sha256 = None
-
-    @classmethod
-    def parse(cls, text: str) -> ScoreCommand:
-        """Check a command; raises `BadInput`."""
-        check_command(text)
-        return cls(text)
 
     def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
         """See `Check`; the command's own output shows how far it is."""

@@ -7,8 +7,7 @@ somebody else's evaluator.
 
 servers      backends whose servers are loaded over HTTP: `Process`, `Docker`, `Emulator`, `External`
 simulator    the simulated node in virtual time
-table        a file of recorded launches, which the search asks in its own order
-bundle       a bundled study, whose launches are answered in their order
+recorded     recorded launches: a table in the search's order, or a bundled study in its own
 """
 
 from __future__ import annotations
@@ -60,7 +59,7 @@ BACKENDS = {
     "emulator": "autotune.backends.servers:Emulator",
     "external": "autotune.backends.servers:External",
     "simulator": "autotune.backends.simulator:Simulator",
-    "replay": "autotune.backends.bundle:RecordedBundle",
+    "replay": "autotune.backends.recorded:RecordedBundle",
 }
 """``--on`` up to its colon to the class. By name, so that what asks a backend imports no load generator."""
 

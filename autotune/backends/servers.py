@@ -32,10 +32,9 @@ from autotune.engines.report_back import compare, parse_reported, settings
 from autotune.errors import BadInput, CannotGoOn, ClientFailed
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.loads import loads_of
-from autotune.loadgen.measuring import send
+from autotune.loadgen.measuring import LoadOptions, Measurement, send
 from autotune.loadgen.prefix_cache import DraftReader, PrefixCache, accepted_by_events
 from autotune.loadgen.request_file import requests_path, write_requests
-from autotune.loadgen.results import LoadOptions, Measurement
 from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, Stage, Watch, silent

@@ -17,9 +17,8 @@ from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
 from autotune.loadgen.client.messages import Progress
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.loads import Load
-from autotune.loadgen.measuring import measure, send
+from autotune.loadgen.measuring import FoundCapacity, LoadOptions, Measurement, measure, send
 from autotune.loadgen.prefix_cache import DraftReader, PrefixCache
-from autotune.loadgen.results import FoundCapacity, LoadOptions, Measurement
 from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.workloads import Workload
 from autotune.space.library import Library
@@ -89,7 +88,7 @@ def _search(options: Bench, workload: Workload, load_options: LoadOptions) -> Fo
     assert options.find_load is not None
     with results.LiveLine(MESSAGES) as live:
         how = replace(load_options, on_progress=live.show)
-        plan = LoadSearch.of(options.find_load, options.slos, workload, limits=load_options.slos, confirm_s=CONFIRM_S)
+        plan = LoadSearch(options.find_load, options.slos, workload, limits=load_options.slos, confirm_s=CONFIRM_S)
         load = Load(workload.name, workload, options.seed, plan)
         came = send(options.url, options.model, load, how, say)
         assert isinstance(came, FoundCapacity)

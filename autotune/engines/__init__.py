@@ -12,21 +12,11 @@ import shlex
 from collections.abc import Sequence
 from functools import lru_cache
 
-from autotune.engines.engine import Engine, ParsedCommand
+from autotune.engines.engine import Engine as Engine
+from autotune.engines.engine import ParsedCommand as ParsedCommand
 from autotune.errors import BadInput, UnknownName
 from autotune.space.library import Library, canonical, engine_points
 from autotune.trial import Command
-
-__all__ = [
-    "Engine",
-    "ParsedCommand",
-    "command_of",
-    "engine",
-    "names",
-    "recognise",
-    "settings_in_front",
-    "split_command",
-]
 
 _packaged = lru_cache(maxsize=1)(Library)
 _SETTING = re.compile(r"([A-Za-z_][A-Za-z0-9_]*)=(.*)", re.DOTALL)

@@ -11,8 +11,8 @@
     workloads      what is sent and when: lengths, arrivals, files
     requests, prompts, tokenizers   the requests of one load in numbers, and what they say
     loads          the loads of a launch: workloads as they are, raised to a capacity, with other numbers in flight
-    measuring      `measure`: warm-up and loads, `send`: a load or its search; results: options and results
-    workers        processes that send a load together; client: what runs in them
+    measuring      `measure`: warm-up and loads, `send`: a load or its search; their options and results
+    client         the worker processes that send a load together
     prefix_cache   emptied before a load, its hits counted during it
     server_client  single calls to a server; request_file: one row per request, in a columnar file
     bench          ``autotune bench``, and ``autotune compare`` of two of its results or ``vllm bench serve``'s
@@ -26,17 +26,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from autotune.loadgen.measuring import LoadOptions as LoadOptions
+    from autotune.loadgen.measuring import LoadResult as LoadResult
+    from autotune.loadgen.measuring import Measurement as Measurement
     from autotune.loadgen.measuring import measure as measure
-    from autotune.loadgen.results import LoadOptions as LoadOptions
-    from autotune.loadgen.results import LoadResult as LoadResult
-    from autotune.loadgen.results import Measurement as Measurement
     from autotune.loadgen.workloads import load_workload as load_workload
 
-_MODULES = {
-    **dict.fromkeys(("LoadOptions", "LoadResult", "Measurement"), "results"),
-    "load_workload": "workloads",
-    "measure": "measuring",
-}
+_MEASURING = ("LoadOptions", "LoadResult", "Measurement", "measure")
+_MODULES = {**dict.fromkeys(_MEASURING, "measuring"), "load_workload": "workloads"}
 
 
 def __getattr__(name: str) -> Any:

@@ -83,7 +83,7 @@ def loads_of(spec: StudySpec, trial: Trial, library: Library, looks: int = LOOKS
         workload, search = load_workload(name, library), None
         if spec.find_load is not None and name == spec.workloads[0]:
             confirm_s = CONFIRM_S if confirms and trial.role in _COMPARED else 0.0
-            search = LoadSearch.of(spec.find_load, spec.slos, workload, looks, spec.request_limits, confirm_s)
+            search = LoadSearch(spec.find_load, spec.slos, workload, looks, spec.request_limits, confirm_s)
         loads.append(Load(name, workload, spec.seed + trial.launch_index, search))
     first = load_workload(trial.workloads[0], library)
     return [*loads, *(Load(loads[0].of, rung_of(first, rung), spec.seed, rung=rung) for rung in trial.rungs)]

@@ -15,23 +15,7 @@ matters as much as cutting ramp and drain: requests of one length that begin tog
 answers come in waves, and a window of 2 1/2 waves gives too much weight to one of the two. The rule needs to know
 neither the kind of load nor the limits of the server.
 
-Its error was measured on the server of ``tests/loadgen/queue_server.py`` (a batch of 8 and of 64; steps of a constant
-time, a time per stream and a time per prompt token) against the throughput that it holds when the same requests
-come again and again, or against the rate of arrival where that is less. Lengths: equal ones with long prompts, with
-long answers, or with neither, and log-normal ones as in chats; 3 to 10 requests per place in the batch, fractions
-among them; three seeds; open loops with Poisson arrivals at 30, 70, 95 and 150 % of what the server can do.
-Mean absolute error in % (95th percentile):
-
-    rule                                                      burst     closed loop   open loop
-    the whole run                                           9.8 (38)      9.8 (38)    12.2 (39)
-    half as many in flight as at the peak, first to last    8.9 (37)      2.3  (8)     5.3 (18)
-    first wave has its first tokens, to 90 % in flight         none       8.6 (28)    30.4 (93)
-    half as many being answered, first to last              3.0  (9)      3.0  (9)     6.3 (19)
-    whole turnovers                                         1.3  (7)      1.3  (7)     4.2 (15)
-
-In bursts and closed loops whole turnovers are 0.1 % off with equal lengths and 4.8 % with chat lengths, where the
-rule before it has 2.8 %. What remains in open loops is mostly the arrivals' own randomness. With fewer than three
-requests per place nothing is sound: ``drain cut`` is then 9 % off on average and 28 % at the 95th percentile.
+``docs/measuring.md`` has its measured error.
 """
 
 from __future__ import annotations

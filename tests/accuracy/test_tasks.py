@@ -41,7 +41,7 @@ def file_of(folder: Path, *rows: Any) -> Path:
     ("row", "problem"),
     [
         ('{"prompt": "1 + 1 =", ', "not JSON"),
-        ("[1]", "not an object"),
+        ("[1]", "an object; write"),
         ("[" * 100_000, "not JSON"),
         ({**GOOD, "answer": ["42"]}, "answer"),
         ({**GOOD, "answer": None}, "answer"),

@@ -68,7 +68,7 @@ class Queue:
 
 def find(by, slos, server, seed=0, most=1000, confirm_s=0.0):
     """The whole search; its lines too."""
-    search, lines = LoadSearch(by, slos, most, confirm_s=confirm_s), []
+    search, lines = LoadSearch(by, slos, load_workload(f"random:1:1:{most}"), confirm_s=confirm_s), []
     while (probe := search.ask()) is not None:
         lines.append(search.tell(server.send(probe, seed)))
     return search.found, lines

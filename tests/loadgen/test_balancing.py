@@ -7,8 +7,8 @@ import pytest
 from autotune.loadgen import LoadOptions, measure
 from autotune.loadgen.client.generator import Connections
 from autotune.loadgen.client.target import BALANCING, Target
+from autotune.loadgen.measuring import to_json
 from autotune.loadgen.prefix_cache import of_page
-from autotune.loadgen.results import to_json
 from autotune.loadgen.server_client import ResetOutcome, ServerClient
 from autotune.loadgen.workloads import load_workload
 from autotune.space.serving import DraftMetrics

@@ -59,7 +59,7 @@ def test_the_bracket_of_any_monotone_server_closes_around_its_capacity(
     while (load := bracket.next()) is not None:
         assert load not in bracket.verdicts
         assert bracket.lightest <= load <= bracket.heaviest
-        bracket.tell(load, load <= capacity)
+        bracket.verdicts[load] = load <= capacity
         tried += 1
     assert tried <= 2 + math.log2(1000 / 0.1) + 3
     assert bracket.not_monotone is None
@@ -162,7 +162,7 @@ def test_a_small_growth_is_looked_at_twice() -> None:
 
 
 def test_a_server_that_dies_of_a_load_leaves_the_heaviest_that_it_kept() -> None:
-    search = LoadSearch("concurrency", P99, 1000)
+    search = LoadSearch("concurrency", P99, load_workload("random:1:1:1000"))
     server, dead = Queue(100), False
     while (probe := search.ask()) is not None:
         if dead:
@@ -207,7 +207,7 @@ def test_a_rate_that_is_not_served_is_broken_though_its_requests_are_fast_enough
 
 
 def test_a_load_whose_requests_fail_is_broken() -> None:
-    search = LoadSearch("concurrency", P99, 1000)
+    search = LoadSearch("concurrency", P99, load_workload("random:1:1:1000"))
     server = Queue(100)
     while (probe := search.ask()) is not None:
         records = server.send(probe, 0)
@@ -295,7 +295,7 @@ def test_a_trace_is_searched_by_its_speed_up_whole_at_every_load(tmp_path: Path)
     limit = (Slo.parse("mean_ttft_ms<=200"),)
     with pytest.raises(BadInput, match="--find-load rate finds how many times as fast"):
         check("concurrency", workload, limit)
-    search = LoadSearch.of("rate", limit, workload, confirm_s=CONFIRM_S)
+    search = LoadSearch("rate", limit, workload, confirm_s=CONFIRM_S)
     while (probe := search.ask()) is not None:
         at_s = probe.workload(workload).draw(0, probe.seed(0)).send_s
         at_s = at_s if probe.by == "rate" else np.arange(probe.requests) * 1.0

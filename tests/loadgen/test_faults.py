@@ -11,7 +11,7 @@ import pytest
 from autotune.loadgen import LoadOptions, Measurement, measure
 from autotune.loadgen.client.messages import RequestLog, RequestTimeouts
 from autotune.loadgen.client.stream import failure_sentence, tally
-from autotune.loadgen.results import to_json
+from autotune.loadgen.measuring import to_json
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics.formulas import summarize
 from tests.loadgen.misbehaving import FAULTS, Fault

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from autotune.errors import BadInput
 from autotune.loadgen import load_workload, measure
 from autotune.loadgen.client.stream import AnswerStream
+from autotune.loadgen.measuring import LoadOptions, Measurement
 from autotune.loadgen.prefix_cache import expected_hit_rate
 from autotune.loadgen.requests import prompt_segments
-from autotune.loadgen.results import LoadOptions, Measurement
 from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.loadgen.workloads.prompt_files import read_sessions
 from tests.loadgen.server import END, STREAM_HEAD, Call, Server, chunked, good
@@ -146,14 +146,14 @@ def test_an_answer_s_text_is_that_of_its_events():
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        ({"turns": []}, ":2: turns must be a list of at least one"),
-        ({"turns": [{"user": "a"}]}, ":2: turn 1 has no output_tokens"),
-        ({"turns": [*ASKED, {"output_tokens": 3}]}, ":2: turn 3 has neither user nor input_tokens"),
-        ({"turns": [{"user": 5, "output_tokens": 3}]}, ":2: turn 1: what the user says must be text"),
-        ({"turns": [{"user": "a", "output_tokens": 3, "think_s": -1}]}, ":2: turn 1: think_s must be seconds"),
-        ({"turns": [{"user": "a", "output_tokens": 3, "delay": "soon"}]}, ":2: turn 1: think_s must be seconds"),
-        ({"turns": ["hello"]}, ":2: turn 1 is no object"),
-        ({"turns": ASKED, "system": 5}, ":2: system must be text and tools a list"),
+        ({"turns": []}, ":2: turns: .*at least 1 item"),
+        ({"turns": [{"user": "a"}]}, ":2: turns.1.output_tokens: Field required; write"),
+        ({"turns": [*ASKED, {"output_tokens": 3}]}, ":2: turns.3: neither user nor input_tokens"),
+        ({"turns": [{"user": 5, "output_tokens": 3}]}, ":2: turns.1.user: .*string"),
+        ({"turns": [{"user": "a", "output_tokens": 3, "think_s": -1}]}, ":2: turns.1.think_s: .*0; write"),
+        ({"turns": [{"user": "a", "output_tokens": 3, "delay": "soon"}]}, ":2: turns.1.delay: .*number"),
+        ({"turns": ["hello"]}, ":2: turns.1: .*object"),
+        ({"turns": ASKED, "system": 5}, ":2: system: .*string"),
         ({"messages": []}, ":2: no session; write"),
         ("{", ":2: not JSON; write"),
     ],

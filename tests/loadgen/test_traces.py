@@ -96,13 +96,13 @@ def test_a_closed_loop_may_take_the_prompts_of_a_trace(tmp_path: Path):
     [
         ({**MOONCAKE[0], "timestamp": 999}, "before that of line 1; sort"),
         ({**MOONCAKE[0], "hash_ids": [1, 2]}, "2 hash_ids for 1300 prompt tokens.*there are 3"),
-        ({**MOONCAKE[0], "hash_ids": [1, 2, "x"]}, "hash_ids must be a list of whole numbers"),
-        ({**MOONCAKE[0], "input_length": 0}, "input_length 0 is no whole number above 0"),
-        ({**MOONCAKE[0], "output_length": 1.5}, "output_length 1.5 is no whole number"),
-        ({**MOONCAKE[0], "timestamp": True}, "timestamp True is no number of milliseconds"),
-        ({"timestamp": 5000}, "input_length None"),
+        ({**MOONCAKE[0], "hash_ids": [1, 2, "x"]}, "hash_ids.3: .*integer"),
+        ({**MOONCAKE[0], "input_length": 0}, "input_length: .*greater than 0"),
+        ({**MOONCAKE[0], "output_length": 1.5}, "output_length: .*integer"),
+        ({**MOONCAKE[0], "timestamp": True}, "timestamp: .*number"),
+        ({"timestamp": 5000}, "input_length: Field required"),
         ("{", "not JSON; write"),
-        ("[]", "not an object; write"),
+        ("[]", "an object; write"),
     ],
 )
 def test_a_broken_line_is_told_with_its_number(tmp_path: Path, line: object, words: str):
@@ -117,7 +117,7 @@ def test_a_broken_line_is_told_with_its_number(tmp_path: Path, line: object, wor
         (AZURE + "2023-11-16,12,1\n", ":5: its time is before that of line 4"),
         (AZURE + "2024-05-11 00:00:00,12\n", ":5: no row of an Azure trace"),
         (AZURE + "yesterday,12,1\n", ":5: no row of an Azure trace"),
-        (AZURE + "2024-05-11 00:00:00,0,1\n", ":5: ContextTokens 0"),
+        (AZURE + "2024-05-11 00:00:00,0,1\n", ":5: no row of an Azure trace"),
         ("Timestamp,Model,Request tokens\n5,ChatGPT,472\n", ":1: neither form of a trace: write .*Mooncake.*Azure"),
         ("\n", ":1: holds no request"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", ":1: holds no request"),

@@ -215,9 +215,9 @@ def test_a_malformed_form_is_bad_input(text: str):
     ("line", "problem"),
     [
         ("nonsense", "not JSON"),
-        ("[1]", "not an object"),
+        ("[1]", "an object; write"),
         ('{"input_tokens": 0, "output_tokens": 1}', "whole numbers"),
-        ('{"prompt": "x"}', r'add "output_tokens": M'),
+        ('{"prompt": "x"}', "output_tokens: Field required; write"),
         ('{"output_tokens": 3}', "neither prompt nor input_tokens"),
         ('{"prompt": "", "output_tokens": 3}', "write"),
         ('{"prompt": [], "output_tokens": 3}', "write"),

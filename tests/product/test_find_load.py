@@ -111,7 +111,7 @@ def test_noise_is_a_node_s_clock(by: Any) -> None:
     resolved = resolve_command(prepared.command_of(candidate), library, context)
     workload, found = load_workload(WORKLOAD), []
     for factor in (1.0, 2.0):
-        search = LoadSearch.of(by, [Slo.parse(f"p90_ttft_ms<={800 / factor}")], workload, 1)
+        search = LoadSearch(by, [Slo.parse(f"p90_ttft_ms<={800 / factor}")], workload, 1)
         came, load_s = simulate(resolved, Load(WORKLOAD, workload, 0, search), factor=factor)
         capacity = search.found.capacity
         found.append((capacity, came.metrics["capacity_total_token_throughput"], load_s))
@@ -131,7 +131,7 @@ def test_a_launch_is_told_to_last_as_long_as_the_looks_that_it_has(on: str, look
     resolved = resolve_command(
         command, prepared.library, Context(spec.model, spec.hardware, spec.gpus, trial.engine_version)
     )
-    search = LoadSearch.of("concurrency", spec.slos, load_workload(WORKLOAD), looks)
+    search = LoadSearch("concurrency", spec.slos, load_workload(WORKLOAD), looks)
     came, load_s = simulate(resolved, Load(WORKLOAD, load_workload(WORKLOAD), 0, search))
     told = predict(prepared, trial)
     start_s = 1.0 if on == "emulator" else came.startup_s

@@ -32,7 +32,7 @@ LATE = [
     *(
         "autotune.outputs.report.render",
         "autotune.outputs.report.draw",
-        *(f"autotune.backends.{name}" for name in ("simulator", "servers", "bundle")),
+        *(f"autotune.backends.{name}" for name in ("simulator", "servers", "recorded")),
     ),
     *("autotune.simulator.emulator.process", "scipy.stats", "pyarrow.parquet"),
 ]

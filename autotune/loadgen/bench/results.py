@@ -29,9 +29,9 @@ from autotune.loadgen.capacity.search import LOADS, described
 from autotune.loadgen.capacity.search import check as check_load_search
 from autotune.loadgen.client.messages import Progress as LoadProgress
 from autotune.loadgen.client.target import Target
+from autotune.loadgen.measuring import FoundCapacity, LoadOptions, Measurement, to_json, worst_client
 from autotune.loadgen.prefix_cache import CacheReport
 from autotune.loadgen.request_file import requests_path, write_requests
-from autotune.loadgen.results import FoundCapacity, LoadOptions, Measurement, to_json, worst_client
 from autotune.loadgen.server_client import tokenizer_for
 from autotune.loadgen.tokenizers import Tokenizer
 from autotune.loadgen.workloads import Workload, load_workload, with_speedup

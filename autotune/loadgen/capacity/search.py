@@ -4,7 +4,7 @@ The load is doubled until one breaks a limit, halved until one keeps them, then 
 geometric: a load is known within a share of itself, at 8 in flight as at 800. `FoundLoad` is the end, in figures and
 in words.
 
-    search = LoadSearch.of("concurrency", slos, workload)
+    search = LoadSearch("concurrency", slos, workload)
     while (probe := search.ask()) is not None:
         search.tell(send(probe.workload(workload), probe.seed(seed)))
     search.found.metrics
@@ -52,10 +52,6 @@ class Bracket:
     start: float
     whole: bool
     verdicts: dict[float, bool] = field(default_factory=dict)
-
-    def tell(self, load: float, kept: bool) -> None:
-        """Take up a verdict."""
-        self.verdicts[load] = kept
 
     @property
     def kept(self) -> float | None:
@@ -292,58 +288,44 @@ class LoadSearch:
     """One search on one server: `ask` for a probe, `tell` what came of it, until there is none.
 
     Args:
-        most_in_flight: the heaviest load; of a rate, as if its requests took no longer than one alone.
-        prompts: of one probe at most; more are sent by sending the load again.
+        workload: its prompts bound the concurrency.
         looks: that a load may have.
         limits: that a request keeps to be good; empty: `slos`.
         confirm_s: seconds for which a rate is sent before it is recommended; 0: it is not confirmed.
+
+    Raises `BadInput` as `check` does.
     """
 
     def __init__(
         self,
         by: By,
         slos: Sequence[Slo],
-        most_in_flight: int,
-        prompts: int = MOST_REQUESTS,
+        workload: Workload,
         looks: int = LOOKS,
         limits: Sequence[Slo] = (),
         confirm_s: float = 0.0,
     ) -> None:
-        self._confirm_s = confirm_s if by == "rate" else 0.0
+        check(by, workload, slos)
+        most, lengths = workload.points[0].prompts, workload.points[0].lengths
         # Requests per second of a trace, whose requests are all sent at every load; 0: of none.
-        self._recorded_rate = 0.0
+        self._recorded_rate = lengths.trace.rate if isinstance(lengths, TraceLengths) else 0.0
+        # Of one probe at most; more are sent by sending the load again.
+        self._prompts = most if workload.has_text or self._recorded_rate else MOST_REQUESTS
+        # A trace is a whole load, so there is no longer one to confirm it.
+        self._confirm_s = confirm_s if by == "rate" and not self._recorded_rate else 0.0
         self._limits = tuple(limits) or tuple(slos)
         # A limit on the capacity itself is for whoever compares servers.
         self._by, self._slos = by, tuple(slo for slo in slos if not slo.metric.startswith("capacity_"))
-        self._most, self._prompts, self._looks = most_in_flight, prompts, looks
-        self._alone = self._load = _Load(1.0, min(ALONE, prompts))
+        # Of a rate, as if its requests took no longer than one alone.
+        self._most, self._looks = most, looks
+        self._alone = self._load = _Load(1.0, min(ALONE, self._prompts))
         self._loads: dict[float, _Load] = {}
-        self._bracket = Bracket(1.0, float(most_in_flight), float(min(START, most_in_flight)), whole=True)
+        self._bracket = Bracket(1.0, float(most), float(min(START, most)), whole=True)
         self._hint: float | None = None
         self._died_at: float | None = None
         self._sent = 0
         self._steps = self._search()
         self._probe: Probe | None = next(self._steps)
-
-    @classmethod
-    def of(
-        cls,
-        by: By,
-        slos: Sequence[Slo],
-        workload: Workload,
-        looks: int = LOOKS,
-        limits: Sequence[Slo] = (),
-        confirm_s: float = 0.0,
-    ) -> LoadSearch:
-        """Make the search; the workload's prompts bound the concurrency. Raises `BadInput` as `check` does."""
-        check(by, workload, slos)
-        prompts, lengths = workload.points[0].prompts, workload.points[0].lengths
-        recorded_rate = lengths.trace.rate if isinstance(lengths, TraceLengths) else 0.0
-        most = prompts if workload.has_text or recorded_rate else MOST_REQUESTS
-        # A trace is a whole load, so there is no longer one to confirm it.
-        search = cls(by, slos, prompts, most, looks, limits, 0.0 if recorded_rate else confirm_s)
-        search._recorded_rate = recorded_rate
-        return search
 
     def ask(self) -> Probe | None:
         """The next load to send; None when the search is over."""
@@ -377,7 +359,7 @@ class LoadSearch:
         assert probe is not None, "the search is over"
         failed = [load for load, one in self._loads.items() if one.metrics.get("failed") and load >= probe.load]
         self._died_at = min(failed, default=probe.load)
-        self._bracket.tell(self._died_at, False)
+        self._bracket.verdicts[self._died_at] = False
         self._probe = None
         return f"{described(probe.by, probe.load)}: no answer; the server died at {described(probe.by, self._died_at)}"
 
@@ -392,7 +374,7 @@ class LoadSearch:
             self._bracket = Bracket(lightest, heaviest, min(start, heaviest), whole=False)
         if alone.judgement.kept is False:
             # What takes too long by itself does so under every load: one more is tried, to see whether that is so.
-            self._bracket.tell(self._bracket.lightest, False)
+            self._bracket.verdicts[self._bracket.lightest] = False
         if not alone.metrics["completed"]:
             return
         while (load := self._bracket.next(self._hint)) is not None:
@@ -406,7 +388,7 @@ class LoadSearch:
         self._loads[load.load] = self._load = load
         while load.judgement.kept is None:
             yield self._probe_of(load)
-        self._bracket.tell(load.load, load.judgement.kept)
+        self._bracket.verdicts[load.load] = load.judgement.kept
         carried = float(load.metrics["request_throughput"])
         if self._by == "rate" and 0 < carried < OVERLOADED * load.load:
             self._hint = min(carried, self._hint or carried)

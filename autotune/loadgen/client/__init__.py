@@ -3,7 +3,6 @@
     worker        the process; messages: what it is sent, and what it answers (log and health of the client)
     generator     sends a schedule on kept-alive connections, records what comes back
     stream        one HTTP exchange, stamped per read of the socket; its server-sent events
-    outcomes      how a request can end, and what a server's answer says of it
     target        the server's address
 
 Nothing here is imported that takes long to load: a worker is a process of its own (`autotune.loadgen.measuring`).

@@ -20,16 +20,16 @@ from __future__ import annotations
 import csv
 import json
 import math
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import lru_cache, partial, wraps
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeGuard, TypeVar
+from typing import Annotated, Any, NamedTuple, TypeVar
 
 import numpy as np
+from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from autotune.arrays import Floats, Ints
 from autotune.errors import BadInput, MalformedFile
@@ -45,17 +45,15 @@ prompt, at most 2048 of prompt and answer."""
 BLOCK_TOKENS = 512
 """Prompt tokens of one of Mooncake's hash ids."""
 
-_MOST_TOKENS = 2**31
 _MOST_THINK_S = 86400.0
 _MOST_MS = 1e13
 """300 years: what is beyond is no time of a trace."""
 
-_SURROGATE = re.compile("[\ud800-\udfff]")
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 _REQUEST_FORM = (
-    'write {"prompt": "text" or [token ids], "output_tokens": M}, {"messages": [{"role": "user", "content": "…"}], '
+    '{"prompt": "text" or [token ids], "output_tokens": M}, {"messages": [{"role": "user", "content": "…"}], '
     '"output_tokens": M}, or {"input_tokens": N, "output_tokens": M} for a random prompt, with whole numbers > 0'
 )
 _SHAREGPT_FORM = 'a ShareGPT file is a JSON list of {"conversations": [{"from": "human", "value": "…"}, …]}'
@@ -65,6 +63,7 @@ _MOONCAKE_FORM = '{"timestamp": 27482, "input_length": 6955, "output_length": 52
 _AZURE_FORM = f"a header {','.join(_AZURE)} and rows such as 2023-11-16 18:15:46.6805900,374,44"
 
 _Held = TypeVar("_Held")
+_AnyLine = TypeVar("_AnyLine", bound=BaseModel)
 
 
 def _kept(read: Callable[[Path], _Held]) -> Callable[[Path], _Held]:
@@ -96,28 +95,28 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
         yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
 
 
-def json_object(path: Path, number: int, line: str, form: str) -> dict[str, Any]:
-    """Parse a line of a file as a JSON object; `form`, how to write one, ends the message.
-
-    Raises `MalformedFile`: it is none.
-    """
+def parsed_line(path: Path, number: int, line: str, form: type[_AnyLine], right: str) -> _AnyLine:
+    """Read the JSON object on a line; raises `MalformedFile`, whose message ends with how one is written (`right`)."""
     try:
-        row: Any = json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise MalformedFile(path, f"not JSON; {form}", number) from error
-    if not isinstance(row, dict):
-        raise MalformedFile(path, f"not an object; {form}", number)
-    return row
+        return form.model_validate_json(line)
+    except ValidationError as error:
+        first = error.errors()[0]
+    problem = "not JSON" if first["type"] == "json_invalid" else first["msg"].removeprefix("Value error, ")
+    # Entries of lists count from 1; names of the members of a union are left out.
+    parts = [str(part + 1) if isinstance(part, int) else part for part in first["loc"]]
+    where = ".".join(part for part in parts if part.isalnum() or ("_" in part and part not in ("str", "int", "float")))
+    raise MalformedFile(path, f"{where + ': ' if where else ''}{problem}; write {right}", number)
 
 
-def _is_text(content: Any) -> bool:
-    """Return whether it is text that can be sent: JSON may hold half a surrogate pair, which no UTF-8 has."""
-    return isinstance(content, str) and not _SURROGATE.search(content)
+class _Line(BaseModel):
+    """A line of a file of requests; keys that are not known say nothing."""
+
+    model_config = ConfigDict(strict=True, frozen=True, defer_build=True)
 
 
-def _is_count(value: Any) -> TypeGuard[int]:
-    """Return whether it is a number of tokens above 0."""
-    return type(value) is int and 0 < value < _MOST_TOKENS
+Count = Annotated[int, Field(gt=0, lt=2**31)]
+"""A number of tokens."""
+_Text = Annotated[str, Field(min_length=1)]
 
 
 class FileRequest(NamedTuple):
@@ -143,6 +142,32 @@ class FileRequest(NamedTuple):
         return max(sum(tokenizer.count(part["content"]) for part in self.content or () if isinstance(part, dict)), 1)
 
 
+class _Message(_Line, extra="allow"):
+    role: str
+    content: str
+
+
+class _RequestLine(_Line):
+    prompt: _Text | Annotated[list[Annotated[int, Field(ge=0)]], Field(min_length=1)] | None = None
+    messages: Annotated[list[_Message], Field(min_length=1)] | None = None
+    input_tokens: Count | None = None
+    output_tokens: Count
+
+    @model_validator(mode="after")
+    def _check(self) -> _RequestLine:
+        if self.prompt is None and self.messages is None and self.input_tokens is None:
+            raise ValueError("neither prompt nor input_tokens")
+        return self
+
+    @property
+    def request(self) -> FileRequest:
+        if self.messages is not None and self.prompt is None:
+            messages = [message.model_dump() for message in self.messages]
+            return FileRequest(messages, self.input_tokens, self.output_tokens)
+        stated = len(self.prompt) if isinstance(self.prompt, list) else self.input_tokens
+        return FileRequest(self.prompt, stated, self.output_tokens)
+
+
 @_kept
 def read_requests(path: Path) -> tuple[FileRequest, ...]:
     """Read the requests of a ``jsonl:`` file, in its order.
@@ -150,35 +175,11 @@ def read_requests(path: Path) -> tuple[FileRequest, ...]:
     Raises `BadInput`: the file cannot be read; `MalformedFile`: a line is no request as `_REQUEST_FORM` says, or there
     is none.
     """
-    requests = tuple(_request(path, number, line) for number, line in _lines(path))
+    lines = _lines(path)
+    requests = tuple(parsed_line(path, n, line, _RequestLine, _REQUEST_FORM).request for n, line in lines)
     if not requests:
-        raise MalformedFile(path, f"holds no request, one JSON object per line: {_REQUEST_FORM}", 1)
+        raise MalformedFile(path, f"holds no request, one JSON object per line: write {_REQUEST_FORM}", 1)
     return requests
-
-
-def _request(path: Path, number: int, line: str) -> FileRequest:
-    row = json_object(path, number, line, _REQUEST_FORM)
-    if "output_tokens" not in row:
-        raise MalformedFile(path, 'no output_tokens; add "output_tokens": M, how many tokens to generate', number)
-    content, stated, written = row.get("prompt", row.get("messages")), row.get("input_tokens"), row["output_tokens"]
-    stated_right = stated is None or _is_count(stated)
-    if not (_is_count(written) and stated_right and (content is None or _is_content(content))):
-        raise MalformedFile(path, _REQUEST_FORM, number)
-    if content is stated is None:
-        raise MalformedFile(path, f"neither prompt nor input_tokens; {_REQUEST_FORM}", number)
-    if isinstance(content, list) and isinstance(content[0], int):
-        stated = len(content)
-    return FileRequest(content, stated, written)
-
-
-def _is_content(content: Any) -> bool:
-    """Return whether it is text, token ids, or messages."""
-    if not isinstance(content, list) or not content:
-        return bool(content) and _is_text(content)
-    return all(type(token) is int and token >= 0 for token in content) or all(
-        isinstance(message, dict) and _is_text(message.get("role")) and _is_text(message.get("content"))
-        for message in content
-    )
 
 
 class Conversations(NamedTuple):
@@ -290,6 +291,31 @@ class Session(NamedTuple):
         return preamble + sum(turn.input_tokens(tokenizer) + turn.output_tokens for turn in self.turns)
 
 
+class _Turn(_Line):
+    user: _Text | None = Field(default=None, validation_alias=AliasChoices("user", "text"))
+    input_tokens: Count | None = None
+    output_tokens: Count = Field(validation_alias=AliasChoices("output_tokens", "output_length"))
+    think_s: float | None = Field(default=None, ge=0, le=_MOST_THINK_S)
+    delay_ms: float = Field(default=0, ge=0, le=1e3 * _MOST_THINK_S, validation_alias=AliasChoices("delay_ms", "delay"))
+
+    @model_validator(mode="after")
+    def _check(self) -> _Turn:
+        if self.user is None and self.input_tokens is None:
+            raise ValueError("neither user nor input_tokens above 0")
+        return self
+
+    @property
+    def request(self) -> FileRequest:
+        think_s = self.delay_ms / 1e3 if self.think_s is None else self.think_s
+        return FileRequest(self.user, self.input_tokens if self.user is None else None, self.output_tokens, think_s)
+
+
+class _SessionLine(_Line):
+    turns: Annotated[list[_Turn], Field(min_length=1)] | None = None
+    system: str | None = None
+    tools: list[Any] | None = None
+
+
 @_kept
 def read_sessions(path: Path) -> tuple[Session, ...]:
     """Read the sessions of a file, in its order.
@@ -298,48 +324,20 @@ def read_sessions(path: Path) -> tuple[Session, ...]:
 
     Raises `BadInput`: the file cannot be read; `MalformedFile`: a line is no session, or there is none.
     """
-    sessions, system, tools = list[Session](), "", list[Any]()
+    sessions, shared = list[Session](), _SessionLine()
     for number, line in _lines(path):
-        row = json_object(path, number, line, f"write {_SESSION_FORM}")
-        if not row.keys() & {"turns", "system", "tools"}:
+        row = parsed_line(path, number, line, _SessionLine, _SESSION_FORM)
+        if not row.model_fields_set:
             raise MalformedFile(path, f"no session; write {_SESSION_FORM}", number)
-        its_system, its_tools = row.get("system", system), row.get("tools", tools)
-        if not _is_text(its_system) or not isinstance(its_tools, list):
-            raise MalformedFile(path, "system must be text and tools a list, as of OpenAI's API", number)
-        if "turns" not in row:
-            system, tools = its_system, its_tools
-            continue
-        turns = row["turns"]
-        if not isinstance(turns, list) or not turns:
-            raise MalformedFile(path, f"turns must be a list of at least one; write {_SESSION_FORM}", number)
-        read = tuple(_turn(path, number, f"turn {place}", turn) for place, turn in enumerate(turns, start=1))
-        sessions.append(Session(read, its_system, its_tools, number))
+        system = shared.system if row.system is None else row.system
+        tools = shared.tools if row.tools is None else row.tools
+        if row.turns is None:
+            shared = _SessionLine(system=system, tools=tools)
+        else:
+            sessions.append(Session(tuple(turn.request for turn in row.turns), system or "", tools or [], number))
     if not sessions:
         raise MalformedFile(path, f"holds no session, one JSON object per line: {_SESSION_FORM}", 1)
     return tuple(sessions)
-
-
-def _turn(path: Path, number: int, which: str, turn: Any) -> FileRequest:
-    if not isinstance(turn, dict):
-        raise MalformedFile(path, f"{which} is no object; write {_TURN_FORM}", number)
-    text = turn.get("user", turn.get("text"))
-    if text is not None and not (text and _is_text(text)):
-        raise MalformedFile(path, f"{which}: what the user says must be text", number)
-    written, read = turn.get("output_tokens", turn.get("output_length")), turn.get("input_tokens")
-    if not _is_count(written):
-        raise MalformedFile(path, f"{which} has no output_tokens above 0, and no length is guessed", number)
-    if text is None and not _is_count(read):
-        raise MalformedFile(path, f"{which} has neither user nor input_tokens above 0; write {_TURN_FORM}", number)
-    think, unit = turn.get("think_s"), 1.0
-    if think is None:
-        think, unit = turn.get("delay_ms", turn.get("delay", 0)), 1e-3
-    if not _is_number(think, _MOST_THINK_S / unit):
-        raise MalformedFile(path, f"{which}: think_s must be seconds from 0 to a day (delay_ms: ms)", number)
-    return FileRequest(text, read if text is None else None, written, think * unit)
-
-
-def _is_number(value: Any, most: float) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= most
 
 
 class Trace(NamedTuple):
@@ -365,7 +363,24 @@ class Trace(NamedTuple):
 
 
 _TraceRow = tuple[float, int, int, tuple[int, ...] | None]
-"""Seconds, prompt tokens, answer tokens, hash ids."""
+"""Seconds, prompt tokens, answer tokens (an answer of none, which no engine can be asked for, gets one), hash ids."""
+
+
+class _MooncakeLine(_Line):
+    timestamp: float = Field(ge=0, le=_MOST_MS)
+    input_length: Count
+    output_length: int = Field(ge=0, lt=2**31)
+    hash_ids: tuple[Annotated[int, Field(ge=0, lt=2**63)], ...] | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> _MooncakeLine:
+        expected = math.ceil(self.input_length / BLOCK_TOKENS)
+        if self.hash_ids is not None and len(self.hash_ids) != expected:
+            raise ValueError(
+                f"{len(self.hash_ids)} hash_ids for {self.input_length} prompt tokens; in Mooncake's form each stands "
+                f"for {BLOCK_TOKENS} tokens, so that there are {expected}"
+            )
+        return self
 
 
 @_kept
@@ -402,37 +417,22 @@ def read_trace(path: Path) -> Trace:
 
 
 def _mooncake(path: Path, number: int, line: str) -> _TraceRow:
-    row = json_object(path, number, line, f"write {_MOONCAKE_FORM}")
-    at_ms, ids = row.get("timestamp"), row.get("hash_ids")
-    if not _is_number(at_ms, _MOST_MS):
-        problem = f"timestamp {at_ms!r:.40} is no number of milliseconds from 0 on; write {_MOONCAKE_FORM}"
-        raise MalformedFile(path, problem, number)
-    read, written = _lengths(path, number, {name: row.get(name) for name in ("input_length", "output_length")})
-    if ids is None:
-        return at_ms / 1e3, read, written, None
-    if not isinstance(ids, list) or not all(type(one) is int and 0 <= one < 2**63 for one in ids):
-        raise MalformedFile(path, f"hash_ids must be a list of whole numbers; write {_MOONCAKE_FORM}", number)
-    expected = math.ceil(read / BLOCK_TOKENS)
-    if len(ids) != expected:
-        problem = (
-            f"{len(ids)} hash_ids for {read} prompt tokens; in Mooncake's form each stands for {BLOCK_TOKENS} tokens, "
-            f"so that there are {expected}"
-        )
-        raise MalformedFile(path, problem, number)
-    return at_ms / 1e3, read, written, tuple(ids)
+    row = parsed_line(path, number, line, _MooncakeLine, _MOONCAKE_FORM)
+    return row.timestamp / 1e3, row.input_length, max(row.output_length, 1), row.hash_ids
 
 
 def _azure(places: Sequence[int], path: Path, number: int, line: str) -> _TraceRow:
     cells = _cells(line)
     try:
         at, read, written = (cells[place].strip() for place in places)
-        time = datetime.fromisoformat(at)
-        counts = dict(zip(_AZURE[1:], (int(read), int(written)), strict=True))
+        time, counts = datetime.fromisoformat(at), (int(read), int(written))
+        if not (0 < counts[0] < 2**31 and 0 <= counts[1] < 2**31):
+            raise ValueError("no numbers of tokens")
     except (ValueError, IndexError) as error:
         raise MalformedFile(path, f"no row of an Azure trace: write {_AZURE_FORM}", number) from error
     # Some of the published files name the zone, which is UTC, and others do not.
     zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
-    return (zoned - _EPOCH).total_seconds(), *_lengths(path, number, counts), None
+    return (zoned - _EPOCH).total_seconds(), counts[0], max(counts[1], 1), None
 
 
 def _cells(line: str) -> list[str]:
@@ -440,12 +440,3 @@ def _cells(line: str) -> list[str]:
         return next(csv.reader([line.rstrip("\r\n")]), [])
     except csv.Error:
         return []
-
-
-def _lengths(path: Path, number: int, counts: Mapping[str, Any]) -> tuple[int, int]:
-    """Check the tokens of a prompt and its answer; an answer of none, which no engine can be asked for, gets one."""
-    for place, (name, value) in enumerate(counts.items()):
-        if not _is_count(value) and not (place == 1 and type(value) is int and value == 0):
-            raise MalformedFile(path, f"{name} {value!r:.40} is no whole number above 0", number)
-    read, written = counts.values()
-    return read, max(written, 1)
