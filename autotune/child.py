@@ -10,6 +10,7 @@ import ctypes
 import os
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TextIO
@@ -31,6 +32,19 @@ def die_with_parent() -> None:
 def adopt_orphans() -> None:
     """Become the parent of every orphan among this process's descendants (prctl(2), ``PR_SET_CHILD_SUBREAPER``)."""
     _LIBC.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+
+
+def start_python(words: Sequence[str], fds: Sequence[int], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start this Python with ends of pipes; no Ctrl-C reaches it, which goes to a whole group: we decide what it means.
+
+    With ``-P``: a folder that happens to be the current one must not put its own modules in front.
+    """
+    command = [sys.executable, "-P", *words]
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=fds, env=environment)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def run_program(

@@ -193,12 +193,7 @@ class Verdict:
 
 
 def compare(reference: Answers, other: Answers, groups: Mapping[str, str], logprobs: bool = True) -> Agreement:
-    """Compare two servers' answers position by position, each up to its first difference.
-
-    Args:
-        groups: of the contexts.
-        logprobs: whether they are looked at, where both have them.
-    """
+    """Compare two servers' answers position by position up to the first difference; `groups` are the contexts'."""
     agreement = Agreement(logprobs=logprobs)
     for name, group in groups.items():
         mine, theirs = reference.get(name), other.get(name)

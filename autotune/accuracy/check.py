@@ -170,11 +170,7 @@ class Check(Protocol):
     def judge(
         self, baselines: Sequence[CheckEvidence], mine: CheckEvidence, again: CheckEvidence | None = None
     ) -> Accuracy:
-        """Return whether a server answers as well as the baseline.
-
-        Args:
-            again: of the same launch as mine, where the baseline's launches are too few.
-        """
+        """Return whether a server answers as well as the baseline; `again` is of the same launch as `mine`."""
         ...
 
 
@@ -384,7 +380,6 @@ class TaskFile:
         self, baselines: Sequence[CheckEvidence], mine: CheckEvidence, again: CheckEvidence | None = None
     ) -> Accuracy:
         """See `Check`: compared with the baseline's first launch, item by item."""
-        del again
         before = baselines[0]
         if before["sha256"] != self.sha256 or len(before["marks"]) != len(self.tasks):
             raise BadInput("the earlier answers are to other tasks: the task file has changed")
@@ -415,7 +410,6 @@ class ScoreCommand:
 
     def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
         """See `Check`; the command's own output shows how far it is."""
-        del answered
         score, error = run_command(self.text, target.url, model)
         return {"kind": self.kind, "score": score, "error": error}
 
@@ -431,7 +425,6 @@ class ScoreCommand:
 
         With standard errors the interval of the difference must lie below the threshold; without, the difference.
         """
-        del again
         own, result = self.alone(baselines[0]), self.alone(mine)
         assert own.score is not None
         assert result.score is not None
@@ -509,12 +502,7 @@ class Gate:
     baseline: str
 
     def judged(self, launch: Launch, launches: Sequence[Launch]) -> Launch:
-        """Return a launch with what the check came to, and as failed where its answers are worse than the baseline's.
-
-        Args:
-            launch: its answers were kept; what is replayed was judged when it was recorded.
-            launches: finished before.
-        """
+        """Return a launch with what the check came to, failed where the baseline's launches answer better."""
         result, check = launch.result, check_of_study(self.spec)
         if check is None:
             return launch

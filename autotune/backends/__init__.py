@@ -169,12 +169,7 @@ class Backend(ABC):
 
     @abstractmethod
     def evaluator(self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> Evaluator:
-        """Make the evaluator of a study.
-
-        Args:
-            folder: the study's, for what launches leave behind.
-            notify: called when a launch is tried again, and with its stages.
-        """
+        """Make a study's evaluator: launches leave files in the study's `folder`, and `notify` gets their stages."""
 
     def speculation(
         self, spec: StudySpec, kind: Engine, version: str, drafted: Scalar, library: Library
@@ -277,11 +272,7 @@ class Backend(ABC):
     # What is said.
 
     def announcement(self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None) -> str:
-        """Write the first line of a study: where its numbers come from.
-
-        Args:
-            options: as typed; None: the study was begun before.
-        """
+        """Write the first line of a study: where its numbers come from; no options where it was begun before."""
         line = f"measured on {self.on}"
         if random := [name for name in spec.workloads if not load_workload(name, library).has_text]:
             line += (

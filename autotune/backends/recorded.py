@@ -83,10 +83,7 @@ class RecordedTable(Backend):
         return Replayed(self, spec, library)
 
     def table(self, sha256: str | None, library: Library, rungs: Sequence[int] = ()) -> tuple[Table, tuple[int, ...]]:
-        """Read the table, with curves where there are rungs, and the rungs that it has.
-
-        Raises `BadInput` where the file is gone, has changed since the study began, or has none of the rungs.
-        """
+        """Read the table, and the rungs that its curves have; raises `BadInput` for none, or a changed file."""
         content = digest(self.path)
         check_unchanged(self.path, content, sha256)
         return _read(self.path, content, library.roots[:-1], tuple(library.own_files("engines")), tuple(rungs))
@@ -243,11 +240,7 @@ def setting(table: Table, text: str, option: str, library: Library) -> tuple[str
 
 
 def known_engines(spec: StudySpec, versions: Mapping[str, str], library: Library) -> KnownEngines:
-    """Look up replayed engines.
-
-    Args:
-        versions: by engine; where its card does not have it, the card's newest stands in.
-    """
+    """Look up replayed engines by their versions; where a card does not have one, the card's newest stands in."""
     longest = [0]
     for name in spec.workloads:
         with suppress(BadInput):

@@ -147,11 +147,7 @@ def compare_reported(
     folder: Path,
     secrets: Collection[str] = (),
 ) -> Resolved | None:
-    """Compare reported with requested knobs, and keep both in the trial's folder; None when no knob is reported.
-
-    Args:
-        secrets: values that the server was given, to be masked in what is kept.
-    """
+    """Compare reported with requested knobs, and keep both, secrets masked, in the trial's folder; None for no knob."""
     asked = trial.configuration
     if not sources or not asked.knobs.keys() >= engine.card.knobs.keys():
         return None
@@ -428,12 +424,7 @@ class ServerBackend(Backend):
 
     @abstractmethod
     def start(self, run: Launched, trial: Trial, kind: Engine, folder: Path) -> Server:
-        """Start a trial's server, or connect to it; raises `NoFreePort` or `BadInput`.
-
-        Args:
-            kind: the trial's engine.
-            folder: the trial's own.
-        """
+        """Start a trial's server in the trial's own folder, or connect to it; raises `NoFreePort` or `BadInput`."""
 
 
 class LaunchingBackend(ServerBackend):

@@ -28,11 +28,7 @@ def names() -> tuple[str, ...]:
 
 
 def engine(name: str, library: Library | None = None) -> Engine:
-    """Load the engine of that name or alias; raises `UnknownName`.
-
-    Args:
-        library: where its card and tables are found; the packaged ``search_spaces`` by default.
-    """
+    """Load the engine of that name or alias, from the packaged library by default; raises `UnknownName`."""
     return _load(canonical(name), library or _packaged())
 
 
@@ -72,11 +68,7 @@ def recognise(argv: Sequence[str], library: Library | None = None) -> Engine:
 
 
 def split_command(text: str) -> Command:
-    """Split a command as a shell does, with ``NAME=value`` settings in front of the program.
-
-    ``env`` and ``export`` before the settings, and line continuations, are understood. Raises `BadInput` on
-    unbalanced quotes or when there is no program.
-    """
+    """Split a command as a shell does, settings in front; raises `BadInput` for open quotes, or no program."""
     try:
         words = shlex.split(text.replace("\\\n", " "))
     except ValueError as error:

@@ -174,10 +174,7 @@ def from_here(command: Command, kind: Engine) -> Command:
 
 
 def engine_of(name: str, installed: Mapping[str, InstalledEngine], library: Library, notify: Notify) -> Engine:
-    """Load an engine of a study, as it was installed when the study began.
-
-    Raises `BadInput` when it was installed as the study began, and is gone or of another version now.
-    """
+    """Load an engine as it was installed when its study began; raises `BadInput` where it is gone or another now."""
     kind = engine(name, library)
     chosen = installed.get(kind.name)
     if chosen is None:

@@ -328,11 +328,7 @@ def _asked(engine: Engine, installed: Installation) -> Any:
 
 
 def _table(rows: Any, near: OptionTable, installed: Installation) -> OptionTable | None:
-    """Make a table of an answer of `ask_parser`; None when it is malformed.
-
-    Args:
-        near: the table of a near version, which has the types that are functions of the engine's own.
-    """
+    """Make a table of an answer of `ask_parser`, with the types that only `near` tells; None when it is malformed."""
     if not isinstance(rows, list) or not rows:
         return None
     known = {flag: option for option in near.options for flag in option.flags}

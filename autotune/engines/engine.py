@@ -81,10 +81,7 @@ class Engine:
         return self.card.engine
 
     def version(self, text: str | None = None) -> str:
-        """Resolve a text to a version: one that `known_version` finds, else its own number; the newest for None.
-
-        Raises `BadInput` naming the known versions where the text is no version.
-        """
+        """Resolve a text to a known version or its own number; None: the newest. Raises `BadInput` for no version."""
         if self._installed is not None and text in (None, self._installed.version):
             return self._installed.version
         if text is None:
@@ -161,10 +158,7 @@ class Engine:
         return knobs
 
     def command(self, configuration: Configuration, context: Context, passthrough: Sequence[str] = ()) -> Command:
-        """Write a configuration's command: knobs that differ from their default, then what always goes along.
-
-        Raises `BadInput` when this version of the engine has no way to set a knob.
-        """
+        """Write a configuration's command; raises `BadInput` when this version cannot set one of its knobs."""
         scope = context.scope(configuration.knobs)
         additions = [
             *(addition for name in self.card.knobs for addition in self.knob_additions(name, scope, context.version)),
@@ -253,12 +247,10 @@ class Engine:
 
     def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
         """Rewrite the arguments as the engine does before it parses them."""
-        del version, command
         return arguments
 
     def config(self, values: Mapping[str, Any], command: Command, version: str) -> dict[str, Any]:
         """Read the engine's own config file; empty where it has none."""
-        del values, command, version
         return {}
 
     def knobs(self, parsed: ParsedCommand, context: Context) -> Configuration:

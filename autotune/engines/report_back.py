@@ -160,11 +160,7 @@ class _Reported(Namespace):
 def parse_reported(
     engine: Engine, asked: Configuration, context: Context, sources: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, Scalar], Configuration]:
-    """Read the knobs that a running engine reports; returns them, and the effective configuration with them.
-
-    Args:
-        sources: source name to the settings found there; see `space.serving.ResolvedSource`.
-    """
+    """Read the knobs that an engine's `sources` report; returns them, and the effective configuration with them."""
     names = {name: _Reported(values) for name, values in sources.items()}
     reported: dict[str, Scalar] = {}
     try:

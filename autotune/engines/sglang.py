@@ -16,5 +16,4 @@ class SGLang(Engine):
 
     def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
         """Put the options of a ``--config`` file in front of the given ones."""
-        del version
         return expand_file(arguments, command.files, 0)

@@ -66,10 +66,7 @@ NOTHING = PassedThrough()
 
 
 def passed_through(kind: Engine, context: Context, text: str, pins: Mapping[str, Scalar]) -> PassedThrough:
-    """Read the arguments that are passed through, beside the pins of ``--set``.
-
-    Raises `BadInput` where the engine refuses them, or they set a pinned knob to another value.
-    """
+    """Read what is passed through beside the pins; raises `BadInput` where it is refused, or contradicts a pin."""
     env, words = settings_in_front(shlex.split(text))
     option = f"--engine-arg {kind.name}={shlex.quote(text)}"
     passed = PassedThrough(option, env, words)

@@ -32,10 +32,7 @@ class TensorRTLLM(Engine):
         return replace(parsed, config=_without(parsed.config, overridden))
 
     def config(self, values: Mapping[str, Any], command: Command, version: str) -> dict[str, Any]:
-        """Read the YAML file that ``--config`` or ``--extra_llm_api_options`` names, of the command's files or on disk.
-
-        Raises `BadInput` when it cannot be read or has a key that the engine refuses.
-        """
+        """Read the YAML file of ``--config``; raises `BadInput` where it cannot be read, or a key would be refused."""
         name = values.get("extra_llm_api_options")
         if not name:
             return {}

@@ -40,10 +40,7 @@ def translate(engine: Engine, command: Command, version: str) -> tuple[Command, 
 
 
 def translate_typed(words: Sequence[str], version: str | None, library: Library, notify: Notify) -> list[str]:
-    """Translate a command line of words, settings in front; says where options are another version's.
-
-    Raises `BadInput` where it is no engine's command line.
-    """
+    """Translate a typed command line; says where options are another version's. Raises `BadInput` for no engine's."""
     command = command_of(words)
     engine = recognise(command.argv, library)
     known = engine.version(version)

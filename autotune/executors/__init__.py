@@ -150,7 +150,6 @@ class LocalExecutor:
 
     def retire(self, node: str, why: str) -> bool:
         """Return False: there is no other node than this machine."""
-        del node, why
         return False
 
     def close(self) -> None:
@@ -158,10 +157,7 @@ class LocalExecutor:
 
 
 def retire_bad_node(results: Sequence[TrialResult], executor: Executor) -> None:
-    """Retire the latest result's node where its next launch could not be trusted, or would fail as the last did.
-
-    Raises `CannotGoOn` where no other node is left, or launches fail on all of them.
-    """
+    """Retire the latest result's node where its next launch would not count; raises `CannotGoOn` where none is left."""
     latest = results[-1]
     if latest.quarantine and not executor.retire(latest.node, latest.quarantine):
         raise CannotGoOn(latest.quarantine)

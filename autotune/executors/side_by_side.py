@@ -21,12 +21,12 @@ from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
 
 from autotune.backends import backend_of
-from autotune.child import IMPORT_FOLDER, die_with_parent
+from autotune.child import IMPORT_FOLDER, die_with_parent, start_python
 from autotune.errors import AutotuneError, CannotGoOn
 from autotune.executors import Bug, EvaluationSetup, outcome_of
 from autotune.machine import Gpu, gpus
 from autotune.notify import Notify, Stage, on_node, silent
-from autotune.serving.preflight import VISIBLE, busy
+from autotune.serving.preflight import VISIBLE, busy, visible
 from autotune.space.context import DEVICES
 from autotune.study.spec import StudySpec, alone, is_alone, most_at_once, share_name
 from autotune.trial import Launch, Trial, TrialResult
@@ -73,17 +73,18 @@ def shares_of(
 
 def _visible(numbers: list[int], environment: Mapping[str, str]) -> list[int]:
     """Return the GPUs that an environment leaves visible, in its order; none where it names any not by number."""
-    text = next((environment[name] for name in VISIBLE if environment.get(name)), None)
-    if text is None:
+    chosen = visible(environment)
+    if chosen is None:
         return numbers
-    words = [word.strip() for word in text.split(",")]
+    words = chosen[1]
     # Named by UUID nobody knows which GPU must be idle for which share.
     return [int(word) for word in words if int(word) in numbers] if all(map(str.isdecimal, words)) else []
 
 
 def visible_to(share: Share, vendor: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Set the variable that shows a process the GPUs of a share alone: the one that is set, or the vendor's."""
-    name = next((name for name in VISIBLE if environment.get(name)), DEVICES.get(vendor, VISIBLE[0]))
+    chosen = visible(environment)
+    name = chosen[0] if chosen else DEVICES.get(vendor, VISIBLE[0])
     return {name: ",".join(map(str, share))}
 
 
@@ -93,20 +94,12 @@ class _Worker:
     def __init__(self, setup: EvaluationSetup, share: Share) -> None:
         self.connection, theirs = Pipe()
         environment = {**os.environ, **visible_to(share, setup.spec.hardware.vendor)}
-        # Not by PYTHONPATH, which its servers would inherit; -P: the current folder's modules do not come first.
-        code, words = _CHILD.format(folder=IMPORT_FOLDER), map(str, (theirs.fileno(), os.getpid()))
+        # Not by PYTHONPATH, which its servers would inherit.
+        code = _CHILD.format(folder=IMPORT_FOLDER)
         with theirs:
-            # A Ctrl-C goes to the whole group: we decide what it means.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-c", code, *words],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    env=environment,
-                )
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            self.process = start_python(
+                ["-c", code, str(theirs.fileno()), str(os.getpid())], [theirs.fileno()], environment
+            )
         # Whatever shows messages stays here; a worker sends them.
         self.connection.send(replace(setup, notify=silent))
 

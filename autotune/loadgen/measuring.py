@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import math
 import os
-import signal
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field, replace
@@ -24,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from autotune.child import IMPORT_FOLDER
+from autotune.child import IMPORT_FOLDER, start_python
 from autotune.errors import AutotuneError, ClientFailed
 from autotune.loadgen.capacity.search import FoundLoad, Probe, beside
 from autotune.loadgen.client.generator import HEAD_START_NS, allow_open_files
@@ -232,10 +230,7 @@ def _with_client(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
 
 
 def to_json(runs: Sequence[Measurement]) -> dict[str, Any]:
-    """One measurement, or repeats of one under other seeds as one run: metrics, counts and load points.
-
-    A repeat that ended early has fewer load points than others.
-    """
+    """Metrics, counts and load points of repeats as one run; one that ended early has fewer load points than others."""
     outcomes = [outcome for run in runs for outcome in run.outcomes]
     repeats = zip_longest(*(run.points for run in runs))
     return {
@@ -330,13 +325,7 @@ _WORKER = "autotune.loadgen.client.worker"
 
 
 def workers_for(streams: int, chunks_per_s: float = 0.0, cores: int | None = None) -> int:
-    """Return the number of workers of a load: half the processors at most, as a local server needs its own.
-
-    Args:
-        streams: requests in flight together.
-        chunks_per_s: what the server is expected to send; 0 = not known.
-        cores: that this process may use; None = those of this machine.
-    """
+    """Return the workers of a load, half of the cores at most (a local server needs its own); 0 chunks: unknown."""
     needed = max(math.ceil(streams / STREAMS_PER_WORKER), math.ceil(chunks_per_s / CHUNKS_PER_WORKER), 1)
     return min(needed, max((cores or len(os.sched_getaffinity(0))) // 2, 1), streams)
 
@@ -358,14 +347,7 @@ class _Process:
             folders = os.pathsep.join(filter(None, (IMPORT_FOLDER, os.environ.get("PYTHONPATH"))))
             environment = {**os.environ, "PYTHONPATH": folders}
             ends = [worker_tasks.fileno(), worker_answers.fileno()]
-            # -P: a folder that happens to be the current one must not put its own modules in front.
-            command = [sys.executable, "-P", "-m", _WORKER, *map(str, ends)]
-            # A worker never gets a Ctrl-C, which goes to the whole group: we decide what it means.
-            before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                process = subprocess.Popen(command, stdin=subprocess.DEVNULL, pass_fds=ends, env=environment)
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, before)
+            process = start_python(["-m", _WORKER, *map(str, ends)], ends, environment)
         return cls(process, tasks, answers)
 
     def send(self, message: object) -> None:
@@ -414,12 +396,7 @@ class Workers:
                 worker.process.wait()
 
     def counts(self, requests: Requests, asked: int | None) -> Iterator[int]:
-        """Return the number of workers for each try of a load, no more than it may have in flight.
-
-        Args:
-            asked: so many, in a single try; None = as many as its streams need at the pace of the last load, and twice
-                as many in each further try, no more than there are processors.
-        """
+        """Return the workers of each try: those asked for, once; else what the streams need, then twice as many."""
         if asked is not None:
             yield min(asked, requests.concurrency)
             return
@@ -469,11 +446,7 @@ class Workers:
 def _results(
     shares: Sequence[int], processes: Sequence[_Process], on_progress: Callable[[Progress], None] | None
 ) -> list[tuple[RequestLog, ClientHealth]]:
-    """Each worker's result, once all have one; meanwhile their progress.
-
-    Args:
-        shares: how many requests each sends.
-    """
+    """Each worker's result, once all have one; meanwhile the progress of their shares of the requests."""
     progress = [Progress(0, 0, 0, share, 0) for share in shares]
     pipes = {process.answers: number for number, process in enumerate(processes)}
     results: dict[int, tuple[RequestLog, ClientHealth]] = {}

@@ -344,10 +344,7 @@ def accepted_by_events(logs: Sequence[RequestLog]) -> Metrics:
 
 
 def of_page(metrics: DraftMetrics, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
-    """Read a metrics page; None where it is of something else, or nothing is drafted.
-
-    Counters are summed over data-parallel ranks and servers; gauges are averaged over those that have drafted.
-    """
+    """Read a page: counters are summed over ranks and servers, gauges averaged; None where nothing is drafted."""
     if (counts := metrics.counters) is not None:
         if not all(name in page for name in (counts.drafts, counts.drafted, counts.accepted)):
             return None

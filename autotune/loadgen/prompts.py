@@ -84,10 +84,7 @@ class Prompts:
     streaming: bool = True
 
     def bodies(self, requests: Requests, key: PromptKey, part: slice = _ALL) -> list[bytes]:
-        """Return the JSON bodies of the requests of a load point, or of a part of them.
-
-        Raises `BadInput` for prompts of a file that the endpoint does not take.
-        """
+        """Return the JSON bodies of a load point's requests; raises `BadInput` for prompts of another endpoint."""
         purpose, contents = (Purpose.WARM_UP, ()) if key.warm_up else (Purpose.LOAD, requests.contents)
         texts, bodies = Texts(self.tokenizer), []
         blocks: dict[int, Ints] = {}

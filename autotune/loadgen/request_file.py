@@ -62,13 +62,7 @@ def requests_path(result: Path) -> Path:
 
 
 def write_requests(path: Path, loads: Sequence[LoadLog], metadata: Mapping[str, object]) -> None:
-    """Write the requests of some loads, one load after the other; a reader sees the whole file or none.
-
-    Args:
-        metadata: must say the workload, the seed and the evidence; kept as text.
-
-    Raises `OSError`: the file cannot be written.
-    """
+    """Write the requests of some loads; a reader sees the whole file or none. Raises `OSError`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -88,10 +82,7 @@ def write_requests(path: Path, loads: Sequence[LoadLog], metadata: Mapping[str, 
 
 
 def read_requests(path: Path) -> RequestTable:
-    """Read what `write_requests` wrote.
-
-    Raises `BadInput`: there is no such file; `MalformedFile`: it is no such file.
-    """
+    """Read what `write_requests` wrote; raises `BadInput` for no file, `MalformedFile` for another."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -145,12 +136,7 @@ def _nullable(values: Floats, whole: bool = False) -> Any:
 
 
 def _gaps(log: RequestLog) -> Any:
-    """Return the gaps between chunks, one list per request.
-
-    A log has those of all successful requests joined in the order of requests, one fewer than chunks for each.
-
-    Raises `ValueError`: the log has not as many gaps as its chunks tell.
-    """
+    """Return the gaps between chunks, one list per request; a log has those of all successful requests joined."""
     import pyarrow as pa
 
     ok, gaps_ms = log.records.ok, log.records.itl_ms

@@ -246,10 +246,7 @@ class ServerTokenizer:
 
 
 def tokenizer_for(path: Path | None, target: Target, model: str) -> Tokenizer:
-    """Return the file where one is given, else the server's ``/tokenize``, else an approximation, which says so.
-
-    Raises `BadInput` for a file that is no tokenizer.
-    """
+    """Return a file's tokenizer, else the server's ``/tokenize``, else an approximation; raises `BadInput`."""
     if path is not None:
         return FileTokenizer.load(path)
     return ServerTokenizer.find(target, model) or Approximate()

@@ -77,11 +77,7 @@ class SteadyState:
 
 
 def steady(records: RequestRecords) -> SteadyState:
-    """Steady state of one load.
-
-    Args:
-        records: one load point on one clock; failed requests count in nothing.
-    """
+    """Steady state of one load, whose records are on one clock; failed requests count in nothing."""
     done = records.successful()
     if not len(done):
         return SteadyState(0.0, 0.0, "", reason="no request succeeded")
@@ -100,11 +96,7 @@ def steady(records: RequestRecords) -> SteadyState:
 
 
 def steady_total_token_throughput(*runs: RequestRecords) -> float:
-    """Tokens per second of the window that `steady` names, the one of ``drain cut`` included; 0 without a success.
-
-    Args:
-        runs: one load, or several of which each has a window of its own: the tokens of all windows over their time.
-    """
+    """Tokens per second of the steady windows of loads, those of ``drain cut`` included; 0 without a success."""
     tokens = duration_s = 0.0
     for done in (run.successful() for run in runs):
         if len(done):
@@ -208,10 +200,7 @@ class Slo(BaseModel):
         return value - self.limit if self.sense == "<=" else self.limit - value
 
     def excess(self, value: float) -> float:
-        """`violation` as a share of the limit, so that limits in several units can be compared; of a limit 0 as it is.
-
-        0.1: 10 % beyond it.
-        """
+        """`violation` as a share of the limit (0.1: 10 % beyond it), to compare units; of a limit 0 as it is."""
         return self.violation(value) / (abs(self.limit) or 1.0)
 
     def __str__(self) -> str:

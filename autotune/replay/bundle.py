@@ -188,11 +188,7 @@ def pack(about: Mapping[str, Any], members: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(path: Path, content: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the manifest and the members of an archive, all checked.
-
-    Raises `MalformedFile`, naming the path, for one that is cut short, damaged, tampered with, larger than any of
-    ours, or of a newer version.
-    """
+    """Return an archive's manifest and members; raises `MalformedFile` where it is damaged, altered, or too new."""
     try:
         with ZipFile(BytesIO(content)) as archive:
             infos = archive.infolist()

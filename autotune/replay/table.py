@@ -385,10 +385,7 @@ def _figure(reader: Reader, column: str, text: str, line: int) -> Any:
 
 
 def read_rows(reader: Reader, text: str) -> Table:
-    """Read the table of a study's rows; raises `MalformedFile`.
-
-    Left out is what says nothing of a configuration: measurements that did not count and failures of the machine.
-    """
+    """Read a study's rows, but for those that say nothing of a configuration; raises `MalformedFile`."""
     parsed = parse_rows(reader.path, text.encode())
     if parsed.torn and not parsed.launches:
         raise parsed.torn
@@ -454,10 +451,7 @@ def digest(path: Path) -> str:
 
 
 def read_table(path: Path, library: Library) -> Table:
-    """Read the table in a file: a study's ``results.jsonl`` by its ending or first sign, a bundle's, else a CSV.
-
-    Raises `BadInput` where the file cannot be read, `MalformedFile`, with the line, where it is no table.
-    """
+    """Read the table in a study's rows, a bundle's, or a CSV; raises `BadInput`, `MalformedFile` with the line."""
     content = content_of(path)
     if content.startswith(BEGINNING):
         return read_rows(Reader(path, library), unpack(path, content)[1].get(RESULTS, b"").decode())

@@ -144,11 +144,7 @@ _INHERITED = 8
 
 
 def read_secret(variable: str | None, file: str | None, option: str) -> str | None:
-    """Read a secret from an environment variable or a file; None when neither is named.
-
-    `option` is the options' common beginning, e.g. ``--api-key``. Raises `BadInput` where the variable is not set, or
-    the file cannot be read or is empty.
-    """
+    """Read a secret from a variable or a file that options beginning so name; None for neither. Raises `BadInput`."""
     if variable is not None:
         where, without = f"{option}-env {variable}", "this environment variable is not set"
         value = os.environ.get(variable, "").strip()
@@ -212,10 +208,7 @@ def refuse_secrets(argv: Sequence[str], env: Mapping[str, str], option: str) -> 
 
 
 def resolve_references(command: Command, environment: Mapping[str, str]) -> tuple[Command, set[str]]:
-    """Fill in the values of ``${NAME}`` in a command; also returns its secrets, which are to be masked everywhere.
-
-    Raises `BadInput` for a variable that is not set.
-    """
+    """Fill in the values of ``${NAME}`` in a command, also returned as secrets; raises `BadInput` for one not set."""
     values = set[str]()
 
     def fill(word: str) -> str:

@@ -196,10 +196,7 @@ def check_docker() -> str:
 
 
 def fetch_images(images: Sequence[str], notify: Notify) -> None:
-    """Download the images that are not on this machine yet; `notify` gets the lines that Docker prints.
-
-    Raises `BadInput` where Docker does not answer, or an image cannot be had.
-    """
+    """Download the images that are not here yet; `notify` gets Docker's lines. Raises `BadInput`."""
     check_docker()
     for image in dict.fromkeys(images):
         if run_program([docker_program(), "image", "inspect", "--format", "{{.Id}}", image], _ANSWER_S).returncode == 0:
@@ -227,10 +224,7 @@ def fetch_images(images: Sequence[str], notify: Notify) -> None:
 
 
 def version_in(image: str, distributions: Sequence[str]) -> str:
-    """Find the engine's version in an image: by its tag, else by the first of the distributions that it holds.
-
-    Raises `BadInput` where neither names a version.
-    """
+    """Find the engine's version by an image's tag, else by the distributions in it; raises `BadInput` for none."""
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
     # A tag may hold other versions too, of ROCm or Python: rocm7.0.0_vllm_0.11.2_20251210.
     match = _NAMED_VERSION.search(tag) or _VERSION.search(tag)
@@ -268,10 +262,7 @@ def asked_images(texts: Sequence[str], library: Library) -> dict[str, str]:
 def choose_images(
     asked: Mapping[str, str], cards: Iterable[EngineCard], hardware: HardwareCard, library: Library
 ) -> dict[str, tuple[str, str]]:
-    """Choose version and image by engine: the image asked for, else the newest that is known for the hardware.
-
-    An engine without an image is left out. Raises `BadInput` when an image names no version.
-    """
+    """Choose version and image by engine: as asked, else the newest known, if any; raises `BadInput` for no version."""
     chosen: dict[str, tuple[str, str]] = {}
     for card in cards:
         if (image := asked.get(card.engine)) is not None:

@@ -137,10 +137,7 @@ def patterns_of(card: EngineCard) -> LogPatterns:
 
 
 def known_failure(log: Path, patterns: LogPatterns, offset: int = 0, served: bool = False) -> Failure | None:
-    """Find the failure that an engine's patterns match in a log from `offset` on; None when none matches.
-
-    A server that had `served` failed under load.
-    """
+    """Find the failure that patterns match in a log from `offset` on; None when none does. `served`: under load."""
     first = _first_match(read_lines(log, offset), patterns.failures)
     if first is None:
         return None

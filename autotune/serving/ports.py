@@ -43,12 +43,7 @@ class PortLease:
 
 
 def lease_port(ports: Iterable[int] | None = None, besides: Iterable[int] = ()) -> PortLease:
-    """Lease a port that nobody holds or listens on; raises `NoFreePort` when there is none.
-
-    Args:
-        ports: tried in order; `RANGE` from a random place on by default.
-        besides: distances of other ports, which must be as free and are leased with it.
-    """
+    """Lease the first port that nobody holds, with others at distances besides; raises `NoFreePort` for none."""
     distances = (0, *besides)
     if ports is None:
         # The system's randomness: tuners started together with one seed must not queue for the same ports.

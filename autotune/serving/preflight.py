@@ -17,6 +17,14 @@ from autotune.trial import Failure, FailureKind
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
 """The environment variables that choose among a machine's GPUs; the first that is set counts."""
+
+
+def visible(environment: Mapping[str, str] = os.environ) -> tuple[str, list[str]] | None:
+    """Return the variable that chooses among the GPUs, and the words in it; None where none is set."""
+    name = next((name for name in VISIBLE if environment.get(name)), None)
+    return None if name is None else (name, [word.strip() for word in environment[name].split(",")])
+
+
 _RESETS = {"nvidia": "nvidia-smi --gpu-reset -i {index}", "amd": "rocm-smi --gpureset -d {index}"}
 IDLE_BYTES = 2 * 10**9
 """In use at most on an idle GPU: a driver by itself holds some hundred MB, a server's smallest part several GB."""
@@ -85,9 +93,8 @@ class Node:
 
     def _used_gpus(self) -> list[Gpu]:
         present = list(self.gpus())
-        visible = next((os.environ[name] for name in VISIBLE if os.environ.get(name)), None)
-        if visible is not None:
-            numbers = [word.strip() for word in visible.split(",")]
+        if (chosen := visible()) is not None:
+            numbers = chosen[1]
             if not all(number.isdecimal() for number in numbers):
                 return present  # Named by UUID: any may be the one, so all must be idle.
             present = [gpu for number in numbers for gpu in present if gpu.index == int(number)]

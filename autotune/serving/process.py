@@ -32,7 +32,7 @@ from autotune.serving.command import (
 )
 from autotune.serving.logs import Progress, known_failure, last_line, log_problem, patterns_of, unknown_exit
 from autotune.serving.ports import LOOPBACK, PortLease, foreign_listener, is_free, lease_port
-from autotune.serving.preflight import VISIBLE
+from autotune.serving.preflight import visible
 from autotune.serving.processes import MARKER, Membership, end
 from autotune.serving.server import PATHS, Replicas, Server
 from autotune.serving.watchdog import Request, finish_log
@@ -311,16 +311,12 @@ class ProcessLauncher:
         self, command: Command, environment: Mapping[str, str], folder: Path, card: EngineCard
     ) -> tuple[list[str], list[str], Mapping[str, str]]:
         """Return the words of the docker command, the engine's own command, and its variables; raises `BadInput`."""
-        del folder
         program = find_program(command.argv[0], environment, card.title)
         return [], [program, *absolute_paths(command.argv[1:], command.files)], environment
 
 
 def launch_replicas(launcher: ProcessLauncher, command: Command, folder: Path, card: EngineCard) -> Replicas:
-    """Start the several servers of a command; raises as `ProcessLauncher.launch` does, with none of them left.
-
-    Each but the first has a folder of its own in the trial's: ``server-1`` and so on.
-    """
+    """Start a command's servers, the further ones in ``server-1`` …; raises as `launch` does, with none left."""
     servers: list[Server] = []
     try:
         for number, own in enumerate(command.servers):
@@ -335,11 +331,11 @@ def launch_replicas(launcher: ProcessLauncher, command: Command, folder: Path, c
 
 def among_visible(own: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
     """Name a server's GPUs, counted from 0, as the machine does where this process may see some of them only."""
-    variable = next((name for name in VISIBLE if environment.get(name)), None)
-    if variable is None or not own:
+    chosen = visible(environment)
+    if chosen is None or not own:
         return dict(own)
-    visible, (numbers,) = environment[variable].split(","), own.values()
+    (variable, seen), (numbers,) = chosen, own.values()
     places = [int(number) for number in numbers.split(",")]
-    if max(places) >= len(visible):
-        raise BadInput(f"{variable}={environment[variable]} shows {len(visible)} GPUs, and GPU {max(places)} is needed")
-    return {variable: ",".join(visible[place].strip() for place in places)}
+    if max(places) >= len(seen):
+        raise BadInput(f"{variable}={environment[variable]} shows {len(seen)} GPUs, and GPU {max(places)} is needed")
+    return {variable: ",".join(seen[place] for place in places)}

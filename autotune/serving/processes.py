@@ -138,12 +138,7 @@ def end(
     kill_s: float,
     pause: Callable[[float], object] = time.sleep,
 ) -> StopReport:
-    """Send each member SIGTERM, wait, then SIGKILL, those that appear meanwhile too, until none lives.
-
-    Args:
-        alive: lists the members that live.
-        pause: waits so many seconds; True = there is no time left for grace.
-    """
+    """Send each living member SIGTERM, wait, then SIGKILL; `pause` is True when there is no time left for grace."""
     began = time.monotonic()
     signals: list[str] = []
     left = alive()

@@ -47,10 +47,7 @@ class Missing:
 
 
 def missing_for(command: Command, kind: Engine, version: str, spec: StudySpec, *, contained: bool) -> Missing | None:
-    """Find the weights that a command lacks; None where that is nothing, or not certain.
-
-    In a container (`contained`) it sees HF_HOME and no other cache of this machine.
-    """
+    """Find the weights that a command lacks; None for nothing certain. In a container it sees HF_HOME alone."""
     # A table that the version borrows need not know every word that was passed through.
     with suppress(BadInput):
         parsed = kind.parse(command, version)

@@ -208,7 +208,7 @@ class TrialQueueSearcher(Searcher, tune.Stopper):
         """Stop everything once the executor is being closed."""
         return self.closed.is_set()
 
-    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:  # noqa: ARG002
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
         """Note a trial whose process or node is gone; results come by the result queue."""
         key = self._keys.pop(trial_id, None)
         if error and key is not None:

@@ -68,10 +68,7 @@ class Change:
 
     @property
     def verdict(self) -> str | None:
-        """``better`` or ``worse`` in the metric's own direction, ``unclear`` when the interval has 0; ``equal``.
-
-        None without an interval.
-        """
+        """``better``, ``worse``, ``equal``, or ``unclear`` when the interval has 0; None without an interval."""
         if self.a == self.b:
             return "equal"
         if self.interval is None:
@@ -133,12 +130,7 @@ def rows_of(changes: Sequence[Change]) -> list[str]:
 
 
 def compare(path_a: Path, path_b: Path) -> Comparison:
-    """Compare two result files.
-
-    Where one of them is a sweep, the loads that both have are compared, each by itself.
-
-    Raises `BadInput` for a file that is no result, or whose measurement is invalid.
-    """
+    """Compare two result files, of sweeps the loads that both have; raises `BadInput` for an invalid result."""
     a, b = read(path_a), read(path_b)
     for path, result in ((path_a, a), (path_b, b)):
         if result.get("invalid"):

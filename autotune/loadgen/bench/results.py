@@ -123,10 +123,7 @@ class Bench(BenchOptions):
             raise BadInput(f"--save-result {path}: cannot be written; give a file in a folder that exists")
 
     def load_options(self, workload: Workload, target: Target) -> LoadOptions:
-        """Options of the load; only text, and no token ids, needs a tokenizer.
-
-        Raises `BadInput` for an SLO or a goodput that is no limit, or a file that is no tokenizer.
-        """
+        """Options of the load, with a tokenizer only for text; raises `BadInput` for no limit or no tokenizer."""
         architecture = None
         with suppress(BadInput):  # only of a model that the packaged library knows
             architecture = Library().model(self.model).architecture
@@ -262,12 +259,7 @@ def save(path: Path, result: Mapping[str, Any], runs: Sequence[Measurement]) -> 
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Return a result that `save` or ``vllm bench serve --save-result`` wrote.
-
-    Raises:
-        BadInput: there is no such file.
-        MalformedFile: it is no result.
-    """
+    """Read what `save` or ``vllm bench serve --save-result`` wrote; raises `BadInput`, `MalformedFile` for others."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -455,30 +447,24 @@ class LiveLine:
     """Shows progress of a bench inside a ``with`` block: a bar on a terminal, else a line about every 5 s."""
 
     def __init__(self, console: Console) -> None:
-        self._console = console
-        self._bar: Progress | None = None
-        if console.is_terminal:
-            words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
-            columns = (words, BarColumn(bar_width=12), TimeElapsedColumn())
-            self._bar = Progress(*columns, console=console, transient=True)
-            self._task = self._bar.add_task("warming up", total=None)
-        self._printed_ns = perf_counter_ns()
+        self._console, self._printed_ns = console, perf_counter_ns()
+        words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
+        columns = (words, BarColumn(bar_width=12), TimeElapsedColumn())
+        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._task = self._bar.add_task("warming up", total=None)
 
     def __enter__(self) -> LiveLine:
-        if self._bar is not None:
-            self._bar.start()
+        self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._bar.stop()
 
     def show(self, label: str, progress: LoadProgress) -> None:
         """Show how far the load of this label is."""
-        now_ns = perf_counter_ns()
-        if self._bar is not None:
-            line = progress_line(label, progress)
+        line, now_ns = progress_line(label, progress), perf_counter_ns()
+        if self._console.is_terminal:
             self._bar.update(self._task, description=line, completed=progress.finished, total=progress.total)
         elif now_ns - self._printed_ns >= _PLAIN_EVERY_NS:
             self._printed_ns = now_ns
-            self._console.print(progress_line(label, progress), highlight=False, markup=False)
+            self._console.print(line, highlight=False, markup=False)

@@ -227,10 +227,7 @@ def growth(run: RequestRecords, error: float) -> tuple[float, float, float]:
 
 
 def _samples(slo: Slo, runs: Sequence[RequestRecords]) -> Floats | None:
-    """The latency of each request that a limit is on, ms, in the order of sending; None where it is on no such thing.
-
-    Gaps between tokens are not kept by request.
-    """
+    """The latencies in ms that a limit is on, in the order of sending; None for others, and for gaps between tokens."""
     parts = slo.metric.split("_")
     if not is_latency(slo) or parts[1] == "itl":
         return None

@@ -71,11 +71,7 @@ class Bracket:
         return (max(lower), self.kept) if lower and self.kept is not None else None
 
     def next(self, hint: float | None = None) -> float | None:
-        """The next load to try; None when the capacity is known.
-
-        Args:
-            hint: what a load that was too heavy came to: no load above it is carried.
-        """
+        """The next load to try; None when the capacity is known. No load above a `hint` is carried."""
         kept, broken = self.kept, self.broken
         if not self.verdicts or (kept is None and self.start not in self.verdicts):
             return self.start
@@ -332,11 +328,7 @@ class LoadSearch:
         return self._probe
 
     def tell(self, records: RequestRecords, more: Metrics | None = None) -> str:
-        """Take up what the probe that was asked for came to; gives one line for people.
-
-        Args:
-            more: metrics beside those of the records.
-        """
+        """Take up a probe's records, and `more` metrics beside them; gives one line for people."""
         probe = self._probe
         assert probe is not None, "the search is over"
         load = self._load

@@ -377,13 +377,7 @@ async def _until(due_ns: int) -> float:
 
 
 def allow_open_files(connections: int, surely: bool = True) -> None:
-    """Raise ``RLIMIT_NOFILE`` so that this process may open so many more sockets.
-
-    Args:
-        surely: whether all of them will be open at once; an open loop may need fewer, and gets what there is.
-
-    Raises `BadInput` when the hard limit is lower, before any request fails of it.
-    """
+    """Allow so many more sockets; raises `BadInput` beyond the hard limit, where they will `surely` be open."""
     opened = Path("/proc/self/fd")
     need = connections + (len(list(opened.iterdir())) + _EXTRA_FILES if opened.is_dir() else 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

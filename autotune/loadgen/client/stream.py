@@ -514,10 +514,7 @@ class Connection(asyncio.Protocol):
         self._unasked: RequestOutcome | None = None
 
     async def run(self, exchange: Exchange, request: bytes) -> None:
-        """Send a request and wait until it ended, in whatever way; its outcome is set then.
-
-        Cancelling closes the connection.
-        """
+        """Send a request and wait for its end, which sets its outcome; cancelling closes the connection."""
         if not self.open:  # lost between the moment it was made and this one
             exchange.fail(self._unasked or RequestOutcome(OutcomeKind.CLOSED, _where(exchange, None)))
             return

@@ -161,10 +161,7 @@ class Workload(Part):
         return self.model_copy(update={"points": points})
 
     def with_concurrencies(self, concurrencies: Sequence[int]) -> Workload:
-        """Return a curve: a load point for each concurrency, with prompts of its own and the label c4, c8, ….
-
-        Raises `BadInput` for an empty list or a number below 1.
-        """
+        """Return a curve: for each a load point c4, c8, … with prompts of its own; raises `BadInput` for none."""
         if not concurrencies:
             raise BadInput("a curve needs at least one concurrency, e.g. 4,8,16")
         points = []
@@ -285,10 +282,7 @@ def _at(document: Any, path: Sequence[str]) -> dict[str, Any]:
 
 
 def load_workload(text: str, library: Library | None = None) -> Workload:
-    """Return a workload by name, with its number of prompts behind it or not, or by a form: ``random:IN:OUT[:N]`` ….
-
-    Raises `UnknownName` for a name that does not exist, `BadInput` for a form that is not right.
-    """
+    """Return a workload by name or form (``short:500``, ``random:IN:OUT``); raises `UnknownName`, `BadInput`."""
     form, colon, rest = text.partition(":")
     if colon and form in _FORMS and not rest.isdecimal():
         return _in_form(text)

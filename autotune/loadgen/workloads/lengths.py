@@ -42,12 +42,7 @@ _LEAST_DOCUMENTATION = 400
 
 
 def passages(kind: TextKind, tokens: int, count: int, generator: np.random.Generator) -> list[str]:
-    """Choose so many passages of about so many tokens, no two of the same place.
-
-    Each begins at the beginning of a line and ends within one, where a model goes on with it.
-
-    Raises `BadInput`: this Python brings too little text along.
-    """
+    """Choose passages of about so many tokens from lines' beginnings; raises `BadInput` for too little text."""
     size = int(tokens * _CHARACTERS_PER_TOKEN[kind])
     texts = documents(kind)
     places = [(number, start) for number, text in enumerate(texts) for start in range(0, len(text) - size, size)]

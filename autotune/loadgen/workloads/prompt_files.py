@@ -170,11 +170,7 @@ class _RequestLine(_Line):
 
 @_kept
 def read_requests(path: Path) -> tuple[FileRequest, ...]:
-    """Read the requests of a ``jsonl:`` file, in its order.
-
-    Raises `BadInput`: the file cannot be read; `MalformedFile`: a line is no request as `_REQUEST_FORM` says, or there
-    is none.
-    """
+    """Read a ``jsonl:`` file, in its order; raises `BadInput`, `MalformedFile` for a line of another form."""
     lines = _lines(path)
     requests = tuple(parsed_line(path, n, line, _RequestLine, _REQUEST_FORM).request for n, line in lines)
     if not requests:
@@ -253,10 +249,7 @@ def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: 
 
 
 def rows(path: Path) -> list[Any]:
-    """Return the elements of a file's list, or what stands on its lines; the file is read at once, as vLLM does.
-
-    Raises `OSError`: the file cannot be read; `UnicodeDecodeError`: it is no text; `MalformedFile`: it is not JSON.
-    """
+    """Return the elements of a file's list, or what stands on its lines; raises `MalformedFile` for no JSON."""
     text = path.read_text(encoding="utf-8-sig")
     whole = [text] if text.lstrip().startswith("[") else []
     try:
@@ -385,11 +378,7 @@ class _MooncakeLine(_Line):
 
 @_kept
 def read_trace(path: Path) -> Trace:
-    """Read the requests of a trace.
-
-    Raises `BadInput`: the file cannot be read; `MalformedFile`: it has neither form, a line is broken, or its time is
-    before the line's above.
-    """
+    """Read the requests of a trace; raises `BadInput`, `MalformedFile` for another form, or times that go back."""
     lines = _lines(path)
     first_number, first = next(lines, (1, ""))
     columns = [name.strip() for name in _cells(first)]
