@@ -35,7 +35,7 @@ _SPREAD_SHARE = 1 / 3
 _LENGTH_SPREAD = 0.3
 _PROMPT_TOKENS = 64
 _FIGURES = ("cpu_share", "run_delay_share", "loop_lag_p99_ms", "send_delay_p99_ms")
-_FORM = "{:<9} {:>8} {:>8} {:>9} {:>9} {:>8} {:>8} {:>6} {:>5} {:>6} {:>8} {:>10} {:>7} {:>6}  {}"
+_FORM = "{:<9} {:>8} {:>8} {:>9} {:>9} {:>8} {:>8} {:>6} {:>5} {:>6} {:>8} {:>10} {:>6}  {}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,6 @@ class Row:
         failed: requests that were not seen whole.
         health: the figures of the worst worker, by their names in `ClientHealth`.
         excess: what of the client was beyond its limits; empty when it kept up.
-        chunks_per_read: well above 1, chunks waited for the client.
         workers: how many sent the load.
     """
 
@@ -58,7 +57,6 @@ class Row:
     failed: int
     health: Mapping[str, float]
     excess: str
-    chunks_per_read: float
     workers: int
 
     @property
@@ -86,14 +84,14 @@ class Row:
         verdict = "accurate" if self.accurate else "undetected" if self.undetected else "beyond tolerance, detected"
         if bias is None or bias.rate < 0.95 * self.asked:
             verdict += ", the server fell behind"
-        counts = (f"{self.chunks_per_read:.2f}", self.workers, verdict)
+        counts = (self.workers, verdict)
         return _FORM.format(self.emission, f"{self.asked:,.0f}", *figures, self.failed, *client, *counts)
 
 
 def heading() -> str:
     """Above `Row.line`."""
     words = ("emission", "asked/s", "got/s", "TTFT +p50", "TTFT +p99", "ITL p99", "true", "failed", "core", "delay")
-    return _FORM.format(*words, "lag p99", "send delay", "ch/read", "worker", "verdict")
+    return _FORM.format(*words, "lag p99", "send delay", "worker", "verdict")
 
 
 def measure(pool: Workers, options: argparse.Namespace, rate: float, emission: Emission) -> Row:
@@ -111,7 +109,6 @@ def measure(pool: Workers, options: argparse.Namespace, rate: float, emission: E
         failed=len(requests) - (bias.requests if bias else 0),
         health={name: getattr(worst, name) for name in _FIGURES},
         excess=worst.excess(),
-        chunks_per_read=worst.chunks_per_read,
         workers=len(workers),
     )
 

@@ -72,12 +72,6 @@ class Connections:
         self._servers = [Server(server) for server in target.servers]
         self._connect_s = connect_s
         self._all: set[Connection] = set()
-        self._reads_of_closed = 0
-
-    @property
-    def reads(self) -> int:
-        """Number of reads of a socket so far."""
-        return self._reads_of_closed + sum(connection.reads for connection in self._all)
 
     @asynccontextmanager
     async def opened(self, count: int) -> AsyncIterator[None]:
@@ -121,7 +115,7 @@ class Connections:
             connection = server.idle.pop()
             if connection.open:
                 return connection
-            self._drop(connection)
+            self._all.discard(connection)
         return None
 
     def give_back(self, server: Server, connection: Connection) -> None:
@@ -129,11 +123,7 @@ class Connections:
         if connection.open:
             server.idle.append(connection)
         else:
-            self._drop(connection)
-
-    def _drop(self, connection: Connection) -> None:
-        self._all.discard(connection)
-        self._reads_of_closed += connection.reads
+            self._all.discard(connection)
 
     async def open(self, server: Server) -> Connection | RequestOutcome:
         """Open a connection to lend; the outcome tells why there is none, where the server cannot be reached."""
@@ -272,7 +262,7 @@ class Generator:
                         await self._start_requests(group, start_ns)
                 for helper in background:
                     helper.cancel()
-            health = monitor.health(self._delays_s, self._connections.reads, self._chunks)
+            health = monitor.health(self._delays_s, self._chunks)
             exchanges = [self._exchanges[request] for request in range(len(self._schedule))]
             return RequestLog.of(exchanges, self._retries, self._delays_s), health
 

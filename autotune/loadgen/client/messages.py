@@ -67,20 +67,13 @@ class ClientHealth:
     run_delay_share: float = 0.0
     loop_lag_p99_ms: float = 0.0
     send_delay_p99_ms: float = 0.0
-    reads: int = 0
     chunks: int = 0
 
     @classmethod
     def of_all(cls, workers: Sequence[ClientHealth]) -> ClientHealth:
-        """Each figure of the worst worker; reads and chunks of all together."""
+        """Each figure of the worst worker; the chunks of all together."""
         worst = {field.name: max(getattr(worker, field.name) for worker in workers) for field in fields(cls)}
-        summed = {name: sum(getattr(worker, name) for worker in workers) for name in ("reads", "chunks")}
-        return cls(**{**worst, **summed})
-
-    @property
-    def chunks_per_read(self) -> float:
-        """Well above 1, chunks wait for us: one read finds several of them."""
-        return self.chunks / self.reads if self.reads else 0.0
+        return cls(**{**worst, "chunks": sum(worker.chunks for worker in workers)})
 
     def excess(self, burst: bool = True) -> str:
         """Name the figures beyond the limits; empty when the client kept up. In a burst all were sent at once."""
@@ -94,8 +87,7 @@ class ClientHealth:
         return ", ".join(beyond)
 
     def to_json(self) -> dict[str, Any]:
-        figures = {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
-        return {**figures, "chunks_per_read": round(self.chunks_per_read, 3)}
+        return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
 
 
 class LoopMonitor:
@@ -112,7 +104,7 @@ class LoopMonitor:
             await asyncio.sleep(_TICK_S)
             self._lags_s.append(max(time.perf_counter() - due, 0.0))
 
-    def health(self, send_delay_s: Floats, reads: int, chunks: int) -> ClientHealth:
+    def health(self, send_delay_s: Floats, chunks: int) -> ClientHealth:
         """Figures of the samples so far."""
         span_s = time.perf_counter() - self._began_s
         return ClientHealth(
@@ -121,7 +113,6 @@ class LoopMonitor:
             run_delay_share=(_run_delay_s() - self._waited_s) / span_s,
             loop_lag_p99_ms=_p99(np.array(self._lags_s)) * 1e3,
             send_delay_p99_ms=_p99(send_delay_s) * 1e3,
-            reads=reads,
             chunks=chunks,
         )
 

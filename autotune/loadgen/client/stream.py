@@ -503,7 +503,6 @@ class Connection(asyncio.Protocol):
 
     def __init__(self) -> None:
         self.open = False
-        self.reads = 0
         self._transport: asyncio.Transport | None = None
         self._parser: httptools.HttpResponseParser | None = None
         self._exchange: Exchange | None = None
@@ -550,7 +549,6 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._now_ns = perf_counter_ns()
-        self.reads += 1
         exchange = self._exchange
         if exchange is None or self._parser is None:
             self._unasked = malformed(f"bytes that nobody asked for: {excerpt(data)}")
