@@ -69,12 +69,10 @@ class Judgement:
 
     Attributes:
         kept: whether it keeps every limit; None: not decided, as one is too near.
-        sure: whether the odds are as stated; False where the figure itself decided at the last look.
         broken: of a load that is broken, or looks so.
     """
 
     kept: bool | None
-    sure: bool
     broken: Broken | None
 
 
@@ -116,7 +114,7 @@ def judge(
     if failed:
         sent = sum(map(len, runs))
         what = f"{failed} of {sent} requests failed"
-        return Judgement(False, True, Broken(what, "failed", float(failed), 0.0, failed / sent))
+        return Judgement(False, Broken(what, "failed", float(failed), 0.0, failed / sent))
     error = UNCONFIRMED / len(slos) if confirm else error_per_look(slos, looks)
     judged = [(_verdict(slo, runs, metrics, error), _broken(slo, metrics)) for slo in slos]
     if rate is not None:
@@ -124,11 +122,11 @@ def judge(
     surely = [broken for kept, broken in judged if kept is False]
     worst = max(surely or [broken for _, broken in judged], key=lambda one: one.excess)
     if surely or (confirm and not all(kept for kept, _ in judged)):
-        return Judgement(False, bool(surely), worst)
+        return Judgement(False, worst)
     if all(kept for kept, _ in judged):
-        return Judgement(True, True, None)
+        return Judgement(True, None)
     beyond = worst if worst.excess > 0 else None
-    return Judgement(beyond is None if last else None, False, beyond)
+    return Judgement(beyond is None if last else None, beyond)
 
 
 def _verdict(slo: Slo, runs: Sequence[RequestRecords], metrics: Metrics, error: float) -> bool | None:

@@ -242,7 +242,7 @@ class _Load:
     confirms: bool = False
     runs: list[RequestRecords] = field(default_factory=list)
     metrics: Metrics = field(default_factory=dict)
-    judgement: Judgement = field(default_factory=lambda: Judgement(None, False, None))
+    judgement: Judgement = field(default_factory=lambda: Judgement(None, None))
 
     @property
     def missing(self) -> int:
