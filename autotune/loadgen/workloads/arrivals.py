@@ -15,14 +15,14 @@ from autotune.errors import BadInput
 _STREAM = 4
 """Keeps these random numbers apart from those of lengths and prompts."""
 
-_NEEDS: dict[str, tuple[str, ...]] = {
-    "all_at_once": (),
-    "closed_loop": ("concurrency",),
-    "constant": ("request_rate",),
-    "poisson": ("request_rate",),
-    "gamma": ("request_rate",),
-    "trace": (),
+_KINDS_OF = {
+    "concurrency": ("closed_loop",),
+    "request_rate": ("constant", "poisson", "gamma"),
+    "burstiness": ("gamma",),
+    "speedup": ("trace",),
+    "ramp_s": ("closed_loop",),
 }
+"""The kinds of arrival that have a number; the first two numbers they must have."""
 
 
 class Part(BaseModel):
@@ -52,17 +52,12 @@ class Arrival(Part):
 
     @model_validator(mode="after")
     def _check(self) -> Arrival:
-        needed = _NEEDS[self.kind]
-        given = [name for name in ("concurrency", "request_rate") if getattr(self, name) is not None]
-        if sorted(given) != sorted(needed):
-            wanted, found = (" and ".join(names) or "no number" for names in (needed, given))
-            raise ValueError(f"{self.kind} needs {wanted}; given: {found}")
-        if self.burstiness != 1 and self.kind != "gamma":
-            raise ValueError(f"{self.kind} has no burstiness; gamma has")
-        if self.speedup != 1 and self.kind != "trace":
-            raise ValueError(f"{self.kind} has no speedup; trace has")
-        if self.ramp_s and self.kind != "closed_loop":
-            raise ValueError(f"{self.kind} has no ramp_s; closed_loop has")
+        for name, kinds in _KINDS_OF.items():
+            value, default = getattr(self, name), type(self).model_fields[name].default
+            if value != default and self.kind not in kinds:
+                raise ValueError(f"{self.kind} has no {name}; {' and '.join(kinds)} may have one")
+            if value is None and self.kind in kinds:
+                raise ValueError(f"{self.kind} needs {name}")
         return self
 
     @property
