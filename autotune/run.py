@@ -16,7 +16,8 @@ from pathlib import Path
 from autotune.accuracy.check import Gate
 from autotune.backends import Evaluator, evaluator_for
 from autotune.errors import BadInput, CannotGoOn, Interrupted
-from autotune.executors import EvaluationSetup, Executor, executor_for, retire_bad_node
+from autotune.executors import EvaluationSetup, Executor, retire_bad_node
+from autotune.executors.factory import executor_for
 from autotune.outputs.export import write_artefacts
 from autotune.outputs.progress import Progress, baseline_trial, cost_line
 from autotune.outputs.tracking import Tracker

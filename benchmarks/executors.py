@@ -19,7 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from autotune.backends import evaluator_for
-from autotune.executors import EvaluationSetup, Executor, executor_for
+from autotune.executors import EvaluationSetup, Executor
+from autotune.executors.factory import executor_for
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
 from autotune.study.home import library_of

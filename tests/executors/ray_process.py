@@ -12,7 +12,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from autotune.executors import prepare_environment
+from autotune.executors.factory import prepare_environment
 
 CHILD = """
 import os, sys, time

@@ -301,7 +301,7 @@ def environment_of_ray_start() -> Iterator[None]:
 
 
 class RayExecutor:
-    """An `autotune.executors.Executor`; arguments as of `executor_for` and `cluster.Cluster`."""
+    """An `autotune.executors.Executor`; arguments as of `factory.executor_for` and `cluster.Cluster`."""
 
     def __init__(
         self, address: str, own_cluster: bool, setup: EvaluationSetup, needs: Sequence[int], most_nodes: int
