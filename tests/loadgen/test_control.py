@@ -73,7 +73,7 @@ def test_an_address_in_its_forms(url: str, base: str, host: str):
 
 @pytest.mark.parametrize("url", ["", "ftp://h", "http://", "http://h:port", "http://u:p@h", "http://h?x=1"])
 def test_a_malformed_address_is_bad_input(url: str):
-    with pytest.raises(BadInput, match="http://HOST:PORT|user name or password"):
+    with pytest.raises(BadInput, match=r"http://HOST:PORT|user name or password"):
         Target.parse(url)
 
 
