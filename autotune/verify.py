@@ -7,11 +7,11 @@ put the best to the test against the baseline, as in every study.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from autotune.backends import Backend, backend_named, forms
+from autotune.backends import Backend, backend_named, backend_of, forms
 from autotune.comparison import Sheet
 from autotune.engines.choose import choose, engine_of, named_binaries
 from autotune.engines.space import EngineSpace
@@ -28,7 +28,7 @@ from autotune.search.history import History
 from autotune.space.context import RANKS
 from autotune.space.library import LOCAL, Library
 from autotune.study.home import Home, library_of
-from autotune.study.options import VerifyOptions
+from autotune.study.options import RegressOptions, VerifyOptions
 from autotune.study.recommendation import Choice, Recommendation
 from autotune.study.spec import EngineChoice, PredictedCommand, StudySpec, Verified, verified_name
 from autotune.trial import Command, Evidence
@@ -38,12 +38,12 @@ _LEAST_FINALS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Known:
-    """A command of the study that predicted, with what it achieved there."""
+class Known:
+    """A command of a finished study, with what it achieved there, on a real node by the simulator's own error."""
 
     role: Literal["baseline", "recommended", "next best"]
     choice: Choice
-    interval90: tuple[float, float] | None
+    interval90: tuple[float, float] | None = None
 
 
 def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpec:
@@ -56,28 +56,12 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
     known = list(_known(home, spec))
     if backend.foreign:
         known = [one for one in known if one.role == "recommended"] or known[:1]
-    names = list(dict.fromkeys(one.choice.engine for one in known))
     versions = {one.choice.engine: one.choice.engine_version for one in known}
-    cards = [library.engine(name) for name in versions]
-    images = backend.images(options.images, cards, versions, spec.hardware, library)
-    wanted = {} if backend.installed else versions | {name: version for name, (version, _) in images.items()}
-    binaries = named_binaries(options.engine_bins, library)
-    chosen = choose(names, (None, {}), binaries, backend.elsewhere, library, notify, wanted)
     label = done.label if done else ""
-    asked = spec.model_copy(
-        update={
-            "study": verified_name(options.study),
-            "on": backend.on,
-            "engines": tuple(EngineChoice(name=name, version=chosen.versions[name]) for name in names),
-            "installed": dict(chosen.installed),
-            "images": {name: image for name, (_, image) in images.items()},
-            "calibration": spec.calibration if backend.predicted else None,
-            "notes": (f"measures what study {options.study} predicted ({label})", *chosen.notes),
-            **{"hours": None, "sources": (), "table_sha256": None, "recipe": None, "noise": 0.0, "finals_from": 0},
-            **{"engine_args": {}, "executor": "local", "sampler": "gp"},
-        }
-    )
-    commands = _commands(known, asked, options.top, library, notify)
+    asked = moved(spec, backend, versions, options, library, notify)
+    notes = (f"measures what study {options.study} predicted ({label})", *asked.notes)
+    asked = asked.model_copy(update={"study": verified_name(options.study), "notes": notes})
+    commands, _ = launchable(known, asked, options.top, library, notify)
     launches = len(commands) + RESERVE if options.launches is None else options.launches
     if not backend.foreign and launches < len(commands) + _LEAST_FINALS:
         raise BadInput(
@@ -90,6 +74,47 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
             "baseline": None if backend.foreign else commands[0].command,
             "baseline_files": {} if backend.foreign else commands[0].files,
             "verifies": Verified(study=options.study, label=label, commands=commands),
+        }
+    )
+
+
+def asked_backend(options: VerifyOptions | RegressOptions, spec: StudySpec) -> Backend:
+    """Return the backend that was asked for, else the study's own."""
+    return backend_of(spec) if options.on is None else backend_named(options.on)
+
+
+def moved(
+    spec: StudySpec,
+    backend: Backend,
+    versions: Mapping[str, str | None],
+    options: VerifyOptions | RegressOptions,
+    library: Library,
+    notify: Notify,
+) -> StudySpec:
+    """Return a study whose given commands are launched on a backend, with the engines that are there.
+
+    Args:
+        versions: of the engines, where they can be chosen; None: that of the image or installation.
+        options: programs and images.
+
+    Raises `BadInput` for an engine that is not there.
+    """
+    cards = [library.engine(name) for name in versions]
+    known = {name: version for name, version in versions.items() if version is not None}
+    images = backend.images(options.images, cards, known, spec.hardware, library)
+    wanted = {} if backend.installed else known | {name: version for name, (version, _) in images.items()}
+    binaries = named_binaries(options.engine_bins, library)
+    chosen = choose(list(versions), (None, {}), binaries, backend.elsewhere, library, notify, wanted)
+    return spec.model_copy(
+        update={
+            "on": backend.on,
+            "engines": tuple(EngineChoice(name=name, version=chosen.versions[name]) for name in versions),
+            "installed": dict(chosen.installed),
+            "images": {name: image for name, (_, image) in images.items()},
+            "calibration": spec.calibration if backend.predicted else None,
+            "notes": chosen.notes,
+            **{"hours": None, "sources": (), "table_sha256": None, "recipe": None, "noise": 0.0, "finals_from": 0},
+            **{"engine_args": {}, "executor": "local", "sampler": "gp"},
         }
     )
 
@@ -124,7 +149,7 @@ def _backend(options: VerifyOptions, spec: StudySpec) -> Backend:
     return backend
 
 
-def _known(home: Home, spec: StudySpec) -> Iterator[_Known]:
+def _known(home: Home, spec: StudySpec) -> Iterator[Known]:
     """The commands of a finished study: the baseline, the recommended one, and the others, the best first."""
     launches = home.launches(spec.study)
     prepared = prepare(spec, library_of(spec), anywhere=True)
@@ -150,12 +175,12 @@ def _known(home: Home, spec: StudySpec) -> Iterator[_Known]:
     for position in dict.fromkeys([*first, *sorted(ran, key=turns.__getitem__)]):
         role: Literal["baseline", "recommended", "next best"]
         role = "baseline" if position == base else "recommended" if position == judgement.winner else "next best"
-        yield _Known(role, sheet.choice(position), sheet.interval90(position) if predicted else None)
+        yield Known(role, sheet.choice(position), sheet.interval90(position) if predicted else None)
 
 
-def _commands(
-    known: list[_Known], spec: StudySpec, top: int, library: Library, notify: Notify
-) -> tuple[PredictedCommand, ...]:
+def launchable(
+    known: Sequence[Known], spec: StudySpec, top: int, library: Library, notify: Notify
+) -> tuple[tuple[PredictedCommand, ...], list[str]]:
     """The first commands that can be launched, in the words of the engines' versions here, no two of one configuration.
 
     Raises `BadInput` where the baseline or the recommended one cannot.
@@ -164,6 +189,7 @@ def _commands(
     versions = {one.name: one.version for one in spec.engines}
     spaces: dict[str, EngineSpace] = {}
     found: dict[str, PredictedCommand] = {}
+    notes: list[str] = []
     for one in known:
         if len(found) - (known[0].role == "baseline") >= top and one.role == "next best":
             break
@@ -171,7 +197,9 @@ def _commands(
         try:
             kind = engine_of(choice.engine, spec.installed, library, notify)
             command = Command(tuple(choice.engine_argv), dict(choice.env), dict(choice.files))
-            command, _ = translate(kind, command, versions[kind.name])
+            if "/" in command.argv[0] and (arguments := kind.arguments(command.argv)) is not None:
+                command = replace(command, argv=(*kind.program, *arguments))  # another installation's
+            command, said = translate(kind, command, versions[kind.name])
             candidate, space, _ = typed_candidate(spec, library, command, spaces, longest)
         except BadInput as error:
             if one.role == "next best":
@@ -191,4 +219,5 @@ def _commands(
             interval90=one.interval90,
         )
         found.setdefault(candidate.fingerprint, predicted)
-    return tuple(found.values())
+        notes += said
+    return tuple(found.values()), list(dict.fromkeys(notes))

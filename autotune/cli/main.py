@@ -14,7 +14,14 @@ from autotune import __version__, redact
 from autotune.cli import shared
 from autotune.cli.shared import EXAMPLES, GroupedCommand, refusal
 from autotune.errors import AutotuneError, BadInput
-from autotune.study.options import BenchOptions, CalibrateOptions, RunOptions, SimulateOptions, VerifyOptions
+from autotune.study.options import (
+    BenchOptions,
+    CalibrateOptions,
+    RegressOptions,
+    RunOptions,
+    SimulateOptions,
+    VerifyOptions,
+)
 
 _MULTILINE = {"ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -60,6 +67,17 @@ def verify(home: Path, as_json: bool, **options: Any) -> None:
     from autotune.cli import tuning
 
     tuning.verify(VerifyOptions(**options), home, as_json)
+
+
+@cli.command()
+@click.argument("study")
+@shared.options_of(RegressOptions)
+@shared.common(home_is_used=True)
+def regress(home: Path, as_json: bool, **options: Any) -> None:
+    """Compare a study's commands on a new version of their engine with the old one: exit 0 pass, 5 slower, 6 open."""
+    from autotune.cli import tuning
+
+    sys.exit(tuning.regress(RegressOptions(**options), home, as_json))
 
 
 @cli.command(context_settings=_MULTILINE)
@@ -160,7 +178,10 @@ def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool
 @cli.command()
 @click.argument("study")
 @click.option(
-    "--to", "format_", required=True, help="docker, compose, k8s, dstack, gpustack, shell, vllm-config, json …"
+    "--to",
+    "format_",
+    required=True,
+    help="docker, compose, k8s, dstack, gpustack, shell, vllm-config, capacity, json …",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: stdout.")
 @click.option("--image", help="The container image to run in. Default: the measured one, else the known one.")

@@ -1,4 +1,4 @@
-"""``autotune run``, ``resume`` and ``verify``."""
+"""``autotune run``, ``resume``, ``verify`` and ``regress``."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from autotune.cli.shared import MESSAGES, answer, say
 from autotune.errors import BadInput, NothingFeasible, StudyLocked, UnknownName
 from autotune.prepare.build_spec import build_spec
 from autotune.study.home import Home, calibration_of_home, library_of, ui_command
-from autotune.study.options import RunOptions, VerifyOptions
+from autotune.study.options import RegressOptions, RunOptions, VerifyOptions
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec, is_local, verified_name
 
@@ -59,6 +59,20 @@ def verify(options: VerifyOptions, home: Path, as_json: bool) -> None:
     _conclude(_tune(spec, folder, as_json), folder, as_json)
 
 
+def regress(options: RegressOptions, home: Path, as_json: bool) -> int:
+    """``autotune regress``: returns the exit status of the verdict."""
+    from autotune.outputs.report.words import regression
+    from autotune.regress import regress as compare
+
+    folder = Home(home)
+    spec = folder.spec(options.study)
+    _obey_signals()
+    found, done = compare(folder, options, lambda message: say(message) if isinstance(message, str) else None)
+    _send_to_mlflow(spec, done, folder, again=True)
+    answer(as_json, found.model_dump(mode="json"), [*regression(found, done), *filter(None, [found.tune_again])])
+    return {"pass": 0, "regression": 5, "undecided": 6}[found.verdict]
+
+
 def resume(study: str, home: Path, as_json: bool, launches: int | None = None) -> None:
     """``autotune resume``: the recommendation of a finished study is printed again, unless its budget is raised."""
     folder = Home(home)
@@ -91,13 +105,17 @@ def _tune(spec: StudySpec, home: Home, as_json: bool) -> Recommendation:
             signal.raise_signal(signal.SIGTSTP)
             signal.signal(signal.SIGTSTP, suspend)
 
-    # A polite kill is an interruption like Ctrl-C: finish the row, say how to resume.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.unraisablehook = interrupt_again
+    _obey_signals()
     # By Ctrl-Z: what the shell prints meanwhile is not ours to draw over.
     signal.signal(signal.SIGTSTP, suspend)
     with progress:
         return run_study(spec, home, progress)
+
+
+def _obey_signals() -> None:
+    """Take a polite kill for an interruption like Ctrl-C: finish the row, say how to resume."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    sys.unraisablehook = interrupt_again
 
 
 def interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
@@ -109,8 +127,8 @@ def interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
         sys.__unraisablehook__(ignored)
 
 
-def _send_to_mlflow(spec: StudySpec, done: Recommendation, home: Home) -> None:
-    """Send a finished study to MLflow, where that lacks a part of it."""
+def _send_to_mlflow(spec: StudySpec, done: Recommendation, home: Home, *, again: bool = False) -> None:
+    """Send a finished study to MLflow, where that lacks a part of it, or where it has changed."""
     from autotune.outputs.tracking import Tracker
     from autotune.study.results import Lock
 
@@ -119,7 +137,7 @@ def _send_to_mlflow(spec: StudySpec, done: Recommendation, home: Home) -> None:
         with ExitStack() as stack:
             stack.callback(Lock(folder).release)
             tracker = stack.enter_context(Tracker(home.path, spec, say))
-            if not tracker.has_everything:
+            if again or not tracker.has_everything:
                 tracker.sync(home.launches(spec.study))
                 tracker.finish(done, folder)
     except StudyLocked:

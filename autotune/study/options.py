@@ -201,6 +201,30 @@ class VerifyOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class RegressOptions:
+    """The options of ``autotune regress`` as they were typed, beside those of ``run``.
+
+    Attributes:
+        on: None: where the study's launches ran.
+        launches: None: as many as the finals keep, for each command.
+    """
+
+    # fmt: off
+    study: str
+    engines: Sequence[str] = option("--engine", "The new version, simulated or emulated, or of an image: vllm==0.33.0.", default=())
+    engine_bins: Sequence[str] = option("--engine-bin", "The new version, installed: vllm=/opt/vllm-new.", default=())
+    images: Sequence[str] = option("--image", "The new version, for docker: ENGINE=IMAGE.", default=())
+    old_engine_bins: Sequence[str] = option("--old-engine-bin", "The old version. Default: the study's, where it is still there.", default=())
+    old_images: Sequence[str] = option("--old-image", "The old version, for docker. Default: the study's.", default=())
+    with_baseline: bool = option("--with-baseline", "Also the baseline: is the recommended command still ahead of it?", default=False)
+    margin: float = option("--margin", "Percent that the new version may be slower.", default=5.0)
+    launches: int | None = option("--launches", "Ceiling for launches; default: 16 for each command.", least=1)
+    on: str | None = option("--on", "process, docker, emulator or simulator. Default: where the study ran.")
+    calibration: Path | None = option("--calibration", "Coefficients of the new version's simulated node.", existing=True)
+    # fmt: on
+
+
+@dataclass(frozen=True, slots=True)
 class SimulateOptions:
     """The options of ``autotune simulate`` as they were typed, beside those of ``run``."""
 

@@ -419,6 +419,50 @@ class Verification(_Value):
     failure: str | None = None
 
 
+class ComparedCommand(_Value):
+    """A command of a study on two versions of its engine.
+
+    Attributes:
+        argv: on the new version.
+        change_percent: of the objective from the old version to the new one, below 0 where the new one is worse.
+        failure: why the command does not run on the new version, or keeps no limit there.
+    """
+
+    role: Side
+    argv: list[str]
+    change_percent: float | None
+    change_ci95: tuple[float, float] | None
+    launches: int
+    failure: str | None = None
+
+
+class Regression(_Value):
+    """The comparison of two versions of an engine by a study's commands: the content of ``regress.json``.
+
+    Attributes:
+        old: ``rows``: the study's own launches stand for the old version, and the comparison is one across days.
+        still_ahead: whether the recommended command beats the baseline on the new version; None where that is not
+            known.
+        changed_defaults: a ``knob`` or a ``flag`` each, ``from``, ``to``; knobs first.
+        notes: options that were translated, and limits that are broken on the new version.
+        tune_again: the command that tunes again from the study, with its cost; None while the recommended one is ahead.
+    """
+
+    verdict: Literal["pass", "regression", "undecided"]
+    engine: str
+    from_version: str
+    to_version: str
+    margin_percent: float
+    evidence: Evidence
+    commands: list[ComparedCommand]
+    old: Literal["launched", "rows"]
+    launches: int
+    still_ahead: bool | None
+    changed_defaults: list[dict[str, Scalar]]
+    notes: list[str]
+    tune_again: str | None
+
+
 class Exclusion(_Value):
     """An engine that was not searched."""
 
@@ -438,6 +482,7 @@ class Recommendation(_Value, Evidenced):
         given_up: the kinds of what each launched configuration gives up, by fingerprint; not of those that do not.
         alternatives: at least the best command that gives nothing up, where it is another one.
         predictions: of the study that this one verifies, with what was measured.
+        regressions: of later versions of the engine, in the order in which they were compared.
         accuracy: what the check of answers came to; None where none was asked for.
     """
 
@@ -459,6 +504,7 @@ class Recommendation(_Value, Evidenced):
     given_up: dict[str, list[str]] = {}
     alternatives: list[Alternative] = []
     predictions: list[Verification] = []
+    regressions: list[Regression] = []
     accuracy: AccuracyComparison | None = None
     workloads: dict[str, WorkloadComparison]
     contributions: list[Contribution]

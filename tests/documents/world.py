@@ -134,7 +134,7 @@ def is_mention(example: Example) -> bool:
     if any(word.startswith("replay:") for word in words):
         return False
     needs = {"run": "--model", "bench": "--model", "simulate": "--", "emulate": "--"}
-    takes_a_study = words[1] in ("report", "export", "bundle", "compare", "resume", "verify", "calibrate")
+    takes_a_study = words[1] in ("report", "export", "bundle", "compare", "resume", "verify", "regress", "calibrate")
     return (words[1] in needs and needs[words[1]] not in words) or (takes_a_study and len(words) == 2)
 
 

@@ -1,4 +1,4 @@
-"""`autotune verify`: a simulated study's commands on real processes, with an interruption."""
+"""`autotune verify` and `autotune regress`: a simulated study's commands on real processes, with an interruption."""
 
 from __future__ import annotations
 
@@ -46,3 +46,33 @@ def test_a_verification_is_killed_and_resumed_and_tells_each_prediction_with_its
         assert row["predicted"]["interval90"][0] < row["predicted"]["value"] < row["predicted"]["interval90"][1]
     assert "as study `s` predicted it (SIMULATED)" in (home / "studies" / "s-verified" / "report.md").read_text()
     assert "Baseline (sglang): predicted" in verified.out
+
+
+def test_two_versions_are_compared_through_processes_killed_in_between(tmp_path: Path) -> None:
+    home = new_home(tmp_path)
+    done = autotune("run", *QUESTION, "--launches", "4", "--study", "s", home=home)
+    assert done.code == 0, done.err
+    asked = ["regress", "s", "--on", "emulator", "--engine", "sglang==0.5.9", "--launches", "4", "--margin", "30"]
+    folder = home / "studies" / "s" / "regress" / "0.5.9"
+
+    def finished() -> list[str]:
+        path = folder / "results.jsonl"
+        return path.read_text().splitlines() if path.exists() else []
+
+    assert kill_after(asked, home, 0.0, lambda: bool(finished())), "it ended too soon"
+    before = finished()
+    compared = autotune(*asked, "--json", home=home)
+    found = json.loads(compared.out)
+    assert found == json.loads((folder / "regress.json").read_text())
+    assert compared.code == {"pass": 0, "regression": 5, "undecided": 6}[found["verdict"]]
+    rows_ = list(map(json.loads, finished()))
+    assert finished()[: len(before)] == before
+    assert (found["old"], found["evidence"], found["launches"]) == ("launched", "emulated", len(rows_))
+    old = json.loads((home / "studies" / "s" / "recommendation.json").read_text())["engine_version"]
+    assert {row["engine_version"] for row in rows_} == {old, "0.5.9"}
+    assert all(row["pids"] and row["state"] == "complete" for row in rows_)
+    assert (folder / "trials" / "0000" / "server.log").exists()
+    report = (home / "studies" / "s" / "report.md").read_text()
+    assert f"sglang 0.5.9 against {old} (EMULATED)" in report
+    again = autotune(*asked, home=home)
+    assert (again.code, len(finished())) == (compared.code, len(rows_)), "it was decided"

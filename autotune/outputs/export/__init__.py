@@ -14,7 +14,7 @@ from pathlib import Path
 
 from autotune.errors import BadInput, UnknownName
 from autotune.outputs.export import compose, config_files, dstack, gpustack, kubernetes, shell
-from autotune.outputs.export.winner import Winner, render_json, winner_of
+from autotune.outputs.export.winner import Winner, render_capacity, render_json, winner_of
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import PICTURES, files_of
 from autotune.study.home import write_atomically
@@ -30,6 +30,7 @@ class Format:
     """One way to write a recommendation down: its text, the usual file name, and the file's permissions.
 
     One `engine` alone may read it. `without_command`: it can say something of a replayed row without a known command.
+    `searched`: it tells what a load search found.
     """
 
     render: Callable[[Winner], str]
@@ -38,10 +39,12 @@ class Format:
     mode: int = 0o644
     without_command: bool = False
     container: bool = False
+    searched: bool = False
 
     def fits(self, winner: Winner) -> bool:
         """Return whether a winner of this engine, and with what is known of its command, has this form."""
-        return self.engine in (None, winner.choice.engine) and (self.without_command or not winner.choice.stand_in)
+        told = (self.without_command or not winner.choice.stand_in) and (winner.capacities or not self.searched)
+        return self.engine in (None, winner.choice.engine) and bool(told)
 
 
 FORMATS: dict[str, Format] = {
@@ -55,6 +58,7 @@ FORMATS: dict[str, Format] = {
     "vllm-config": Format(config_files.render_config, "vllm.yaml", engine="vllm"),
     "sglang-config": Format(config_files.render_config, "sglang.yaml", engine="sglang"),
     "trtllm-config": Format(config_files.render_trtllm, "trtllm.yaml", engine="tensorrt_llm"),
+    "capacity": Format(render_capacity, "capacity.json", without_command=True, searched=True),
     "json": Format(render_json, "recommendation.json", without_command=True),
 }
 
@@ -77,6 +81,8 @@ def export(winner: Winner, name: str) -> str:
         raise BadInput(f"--image is for the formats that run a container ({those}), not for {name}")
     if wanted.fits(winner):
         return wanted.render(winner)
+    if wanted.searched:
+        raise BadInput(f"the load of study {winner.spec.study!r} was not searched for: tune with --find-load and --slo")
     fitting = ", ".join(known for known, form in FORMATS.items() if form.fits(winner))
     if winner.choice.stand_in:
         raise BadInput(

@@ -20,8 +20,10 @@ from packaging.version import InvalidVersion, Version
 from autotune import redact
 from autotune.engines import Engine, ParsedCommand, engine
 from autotune.errors import BadInput
+from autotune.metrics.table import CURVE
 from autotune.outputs.report import words
 from autotune.replay.table import UNKNOWN
+from autotune.search.decide.sequential_test import Spread, mean
 from autotune.serving import StartupTimeouts
 from autotune.serving.command import absolute_paths, with_serving
 from autotune.serving.docker_run import docker_card, image_of, mounted_paths, own_entrypoint, volume_name
@@ -30,7 +32,7 @@ from autotune.space.entry import in_range
 from autotune.study.home import library_of
 from autotune.study.recommendation import Choice, Recommendation
 from autotune.study.spec import StudySpec
-from autotune.trial import PORT, Command, Configuration, Evidence, Launch, State, reference_in
+from autotune.trial import PORT, Command, Configuration, Evidence, Launch, Metrics, Role, State, reference_in
 
 ANYWHERE = "0.0.0.0"
 """Its address there: a container's loopback is reached by nobody outside it."""
@@ -177,12 +179,45 @@ def render_json(winner: Winner) -> str:
     return json.dumps(redact.document(recommendation.to_json(), secrets), indent=2) + "\n"
 
 
+def render_capacity(winner: Winner) -> str:
+    """Return what one deployment of the command carries within the limits, for programs that count replicas."""
+    key, rows = winner.spec.load_key, winner.capacities
+    logs = [math.log(row[f"capacity_{key}"] / winner.replicas) for row in rows]
+    half = Spread.pooled([logs]).half_width([len(logs)]) or 0.0
+    per_replica, low, high = (math.exp(mean(logs) + end) for end in (0.0, -half, half))
+    told, rate = f"N replicas carry R requests/s: N = ceil(R / {low:.4g}), by the lower end of the interval", low
+    if key == "concurrency":
+        at = [one for row in rows for one in row[CURVE] if one[key] == row[f"capacity_{key}"]]
+        seconds = mean([one["mean_e2el_ms"] for one in at]) / 1000
+        told = (
+            f"N replicas carry R requests/s: N = ceil(R * {seconds:.4g} / {low:.4g}), as each is under way for "
+            f"{seconds:.4g} s at this load; arrivals in bursts need more (--find-load rate measures them)"
+        )
+        rate = low / seconds
+    document = {
+        "unit": "requests/s" if key == "request_rate" else "requests in flight",
+        "per_replica": per_replica,
+        "interval95": [low, high],
+        "requests_per_s": rate,
+        "arithmetic": told,
+        "start_s": max(winner.ready_s, default=None),
+        "slo": [str(slo) for slo in winner.spec.slos],
+        "evidence": winner.recommendation.evidence.value,
+        "evidence_of": winner.recommendation.evidence_of,
+        "launches": len(logs),
+        "workload": winner.spec.workloads[0],
+        "gpus": winner.gpus,
+    }
+    return json.dumps(document, indent=2) + "\n"
+
+
 @dataclass(frozen=True, slots=True)
 class Winner:
     """A recommendation that somebody can start, on `gpus` for each of its servers.
 
     `ready_s` are the seconds from launch to ready of each launch that became ready. `image` is the user's; None: the
-    measured one, else the one that is known for it.
+    measured one, else the one that is known for it. `capacities` are the metrics of its launches with a load
+    search: of the finals, where it has any.
     """
 
     recommendation: Recommendation
@@ -191,6 +226,7 @@ class Winner:
     ready_s: tuple[float, ...]
     gpus: int
     image: str | None = None
+    capacities: tuple[Metrics, ...] = ()
 
     @property
     def servers(self) -> tuple[dict[str, str], ...]:
@@ -222,15 +258,17 @@ def winner_of(
     if choice.external:
         raise BadInput(f"somebody else runs the server ({choice.argv[0]}), so there is no command to export")
     same = [
-        launch.result
+        launch
         for launch in launches
         if launch.trial.configuration.fingerprint == choice.fingerprint and launch.result.state is State.COMPLETE
     ]
+    loaded = [launch for launch in same if launch.trial.role is Role.FINAL] or same
     return Winner(
         recommendation,
         choice,
         spec,
-        ready_s=tuple(result.times_s["ready"] for result in same if result.times_s.get("ready")),
+        ready_s=tuple(launch.result.times_s["ready"] for launch in same if launch.result.times_s.get("ready")),
+        capacities=tuple(launch.result.metrics[spec.workloads[0]] for launch in loaded) if spec.load_key else (),
         gpus=gpus_of(Configuration(choice.engine, choice.config), recommendation.gpus) // replicas_of(choice.config),
         image=image,
     )

@@ -140,6 +140,16 @@ def predictions(study: StudyRecord) -> list[str]:
     return [f"{what}. The error is what was predicted over what was measured.", "\n".join(lines)]
 
 
+def regressions(study: StudyRecord) -> list[str]:
+    """Tell of each later version of the engine how the study's commands run on it."""
+    parts = []
+    for one in study.recommendation.regressions:
+        head, *lines = words.regression(one, study.recommendation)
+        parts += [f"{text.plain(head)}\n\n" + "\n".join(f"- {text.plain(line)}" for line in lines)]
+        parts += [text.block(redact.text(one.tune_again), "bash")] if one.tune_again else []
+    return parts
+
+
 def comparison(study: StudyRecord) -> list[str]:
     """Tabulate before and after: the objective over the workloads, then the metrics of each."""
     outcome, spec, objective = study.recommendation, study.spec, study.spec.objective

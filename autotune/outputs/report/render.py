@@ -80,6 +80,7 @@ _Shown = Iterable[Part] | Picture | None
 _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] = (
     ("Conclusion", (outcome.conclusion,)),
     ("Did the predictions hold?", (outcome.predictions,)),
+    ("Does it hold on later versions?", (outcome.regressions,)),
     ("What was tried?", (pictures.tried,)),
     ("Best configuration per engine", (tables.engines,)),
     ("How fast for each user, and how much for all?", (pictures.speed,)),

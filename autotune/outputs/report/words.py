@@ -10,7 +10,7 @@ from autotune.loadgen.workloads import how_fixed, load_workload
 from autotune.metrics.formulas import SHORT_S, Slo
 from autotune.metrics.table import GOODPUT, VIOLATIONS
 from autotune.outputs.report import text
-from autotune.study.recommendation import Choice, NearestMiss, Objective, Recommendation, Verdict
+from autotune.study.recommendation import Choice, NearestMiss, Objective, Recommendation, Regression, Verdict
 from autotune.trial import Evidence, Failure, FailureKind, Metrics, Phase
 
 WHO = {"baseline": "the baseline", "recommended": "the recommended command"}
@@ -37,6 +37,37 @@ def conclusion(outcome: Recommendation) -> str:
     parts = [_sentence(outcome), _few_good(outcome), gain(outcome), f"It {lost}." if lost else "", crossing(outcome)]
     parts += [_answers(outcome), _speculation(outcome), _front(outcome), short_load(outcome)]
     return " ".join(part for part in parts if part)
+
+
+def regression(one: Regression, outcome: Recommendation) -> list[str]:
+    """Tell a comparison of two versions: each command's change, what may explain it, the verdict, what to do."""
+    label = "" if one.evidence is Evidence.MEASURED else f" ({one.evidence.upper()})"
+    lines = [f"{one.engine} {one.to_version} against {one.from_version}{label}, {one.launches} launches:"]
+    for row in one.commands:
+        told = f"does not run: {row.failure}" if row.failure else "no launch tells"
+        if row.change_percent is not None:
+            told = f"{text.percent(row.change_percent)} (95 % interval {text.percents(row.change_ci95)})"
+        lines.append(f"{WHO[row.role]}: {told}, {text.count(row.launches, 'launch', 'launches')}")
+    if one.old == "rows":
+        lines.append(
+            "the old version was not launched: the study's own launches stand for it, a comparison across days"
+        )
+    if any(row.role == "baseline" for row in one.commands):
+        ahead = {True: "still ahead of", False: "behind", None: "not told from"}[one.still_ahead]
+        lines.append(f"on {one.to_version} the recommended command is {ahead} the baseline")
+    changed = [
+        f"{row.get('knob', row.get('flag'))} {text.scalar(row['from'])} → {text.scalar(row['to'])}"
+        for row in one.changed_defaults
+    ]
+    lines += [f"defaults that changed, settings that can explain it first: {', '.join(changed)}"] if changed else []
+    lines += [*one.notes, f"verdict: {one.verdict} (margin {one.margin_percent:g} %)"]
+    if one.tune_again is not None:
+        cost, hours = outcome.study_cost, ""
+        if cost is not None:
+            hours = f" and {cost.node_hours:.1f} node-hours" + (f", {cost.cost:,.2f} in money" if cost.cost else "")
+        took = f"the study took {outcome.launches} launches{hours}"
+        lines.append(f"the best changed place: tune again, from this study ({took})")
+    return lines
 
 
 def promises(outcome: Recommendation) -> list[str]:

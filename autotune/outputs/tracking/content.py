@@ -183,6 +183,8 @@ def outcome_metrics(spec: StudySpec, outcome: Recommendation) -> dict[str, float
     for workload, both in outcome.workloads.items():
         figures |= _figures(spec, both.recommended, f"{workload}.")
         figures |= _figures(spec, both.baseline, f"baseline.{workload}.")
+    for one in outcome.regressions:
+        figures |= {f"regress.{one.to_version}.{row.role}.change_percent": row.change_percent for row in one.commands}
     return _numbers(figures)
 
 
@@ -210,6 +212,7 @@ def note(report: str, run_id: str) -> str:
 
 def outcome_tags(outcome: Recommendation) -> dict[str, str]:
     tags = {"verdict": outcome.verdict.value, "stop_reason": outcome.stop_reason, "evidence": outcome.label.lower()}
+    tags |= {f"regress.{one.to_version}": one.verdict for one in outcome.regressions}
     if outcome.holds_on_a_node is not None:
         tags["holds_on_a_node"] = str(outcome.holds_on_a_node).lower()
     if outcome.recommended is None:

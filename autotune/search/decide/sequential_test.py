@@ -194,6 +194,18 @@ def estimate(looks: tuple[Look, ...]) -> tuple[float, tuple[float, float]]:
     return middle, (max(low, 0.0) if better else min(low, 0.0), high)
 
 
+def repeated_interval(looks: Sequence[Look]) -> tuple[float, float]:
+    """Return the interval of the last look, which covers in 95 % at all looks together, whatever ends the test.
+
+    Repeated confidence intervals (Jennison and Turnbull, Group Sequential Methods, 2000, chapter 9): where more than
+    one bound may end a test, as a change that is shown to be large or small.
+    """
+    last = looks[-1]
+    upper = bounds(tuple(x.fraction for x in looks), tuple(x.information for x in looks))[-1]
+    half = -float(stdtrit(last.degrees, float(ndtr(-upper)))) * last.sd / math.sqrt(last.information)
+    return last.difference - half, last.difference + half
+
+
 def _futile(fraction: float) -> float:
     """Return the z up to which the last look is passed with probability `HOPELESS`, if all truths are as likely."""
     last = float(ndtri(1 - ERROR_RATE))
