@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from autotune.backends import backend_named
 from autotune.errors import BadInput, Interrupted
 from autotune.notify import silent
 from autotune.outputs.report.words import regression
@@ -259,7 +260,7 @@ def test_where_the_old_version_is_gone_the_study_stands_for_it_and_nothing_passe
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr("autotune.regress.check_weights", lambda prepared: None)
-    monkeypatch.setattr("autotune.backends.process.Process.why_unavailable", lambda *_: None)
+    monkeypatch.setattr(type(backend_named("process")), "why_unavailable", lambda *_: None)
     options = [row for row in rows("vllm", "0.32.0") if row.get("action") != "retired"]
     new = install(tmp_path / "new", "vllm", "0.33.0", options)
     old = install(tmp_path / "old", "vllm", "0.32.0", options)
