@@ -283,10 +283,7 @@ class Sheet:
         return mean(evidence(self.history, position))
 
     def _shown(self, position: int) -> Launch:
-        """The launch whose command stands for a configuration: the equivalent without settings that do nothing.
-
-        The baseline's stands as it was typed.
-        """
+        """The launch whose command stands for a configuration: without idle settings; the baseline as it was typed."""
         launches = self.measured(position)
         fingerprint = self.history.candidates.items[position].fingerprint
         own = [row for row in launches if row.trial.configuration.fingerprint == fingerprint]

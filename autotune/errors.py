@@ -107,7 +107,4 @@ class Interrupted(AutotuneError):
 
 
 class CannotGoOn(Interrupted):
-    """The machine keeps launches from being made or from being kept; the message says what to put right.
-
-    Not `BadInput`: the question is fine, and its study goes on where it stopped.
-    """
+    """The machine keeps launches from being made or kept; the message says what to put right to go on."""

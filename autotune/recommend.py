@@ -198,10 +198,7 @@ def _undecided(judgement: Judgement, challenged: bool) -> list[str]:
 
 
 def front(sheet: Sheet) -> list[FrontPoint]:
-    """The non-dominated ones of all measured configurations that keep the SLOs, the best of the first goal first.
-
-    Empty where one goal was asked for.
-    """
+    """The configurations that keep the SLOs and that none dominates, by the first goal; none without a second."""
     spec = sheet.spec
     if spec.front_over_rungs:
         return _of_loads(sheet)

@@ -87,10 +87,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sentence of a check, and what to do about it where it is not ok.
-
-    A check names what it looks at, if that is one of several; `Check.findings` puts its own name before it.
-    """
+    """A sentence about what a check looks at (with a name, of several), and what to do about it where it is not ok."""
 
     name: str
     targets: tuple[str, ...]
@@ -105,10 +102,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check of the machine, the values of ``--on`` that it matters for, and who says that it matters.
-
-    ``look`` yields what it found, and nothing where the check does not concern the host.
-    """
+    """One check of a host, the values of ``--on`` that it matters for, and who says so; it may find nothing to say."""
 
     name: str
     targets: tuple[str, ...]

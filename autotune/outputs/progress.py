@@ -335,10 +335,7 @@ class Progress:
 
 
 def best_of(history: History) -> int | None:
-    """Return the position of the best feasible candidate, by the mean of its launches in the finals.
-
-    Without any it goes by the launches of the search: its best had luck, too.
-    """
+    """Return the position of the best feasible candidate, by its launches in the finals, else in the search."""
     kept = [position for position in history.by_position if history.feasible(position)]
     final = [position for position in kept if history.scores(position, Role.FINAL)]
     return max(final or kept, key=lambda position: fmean(evidence(history, position)), default=None)

@@ -70,10 +70,7 @@ class FinishedStudy:
 
 
 def study_named(text: str, home: Home) -> FinishedStudy | None:
-    """Return the finished study of a name or of a bundle's file; None where it is neither.
-
-    Raises `BadInput` where the study has not ended, or the bundle cannot be read.
-    """
+    """Return the finished study of a name or of a bundle's file, None for neither; raises `BadInput` before its end."""
     path = Path(text)
     if text in home.names():
         spec, done = home.spec(text), home.recommendation(text)

@@ -529,10 +529,7 @@ def missing_weights(prepared: Prepared) -> str:
 
 
 def fetch_weights(prepared: Prepared, notify: Notify) -> None:
-    """Fetch what is missing by the Hub's own command, which shows its progress on stderr and ends with this process.
-
-    Raises `BadInput` where that fails or there is no room.
-    """
+    """Fetch what is missing by the Hub's own command, which writes to stderr; raises `BadInput` where that fails."""
     token = read_secret(None, prepared.spec.hf_token_file, "--hf-token")
     environment = {**os.environ, **({} if token is None else {"HF_TOKEN": token})}
     tried: list[tuple[str, ...]] = []

@@ -106,10 +106,7 @@ def _everywhere(kinds: Sequence[Engine], library: Library) -> Iterator[tuple[Eng
 
 
 def check_recipes(file: Path, library: Library) -> None:
-    """Check the recipes of an engine's card in every known version, on every model and node, to which they apply.
-
-    Raises `MalformedFile` for one that the engine's parser or a rule refuses.
-    """
+    """Check the recipes of a card wherever they apply: every version, model and node; raises `MalformedFile`."""
     card = load(file, EngineCard)
     kinds = [engine(card.engine, library)] if card.recipes else []
     for kind, recipe, context in _everywhere(kinds, library):

@@ -78,10 +78,7 @@ def _holds(case: Case | Values, scope: Mapping[str, Any], version: str) -> bool:
 
 
 def gpus_of(configuration: Configuration, most: int) -> int:
-    """Count the GPUs of a configuration's servers: the product of its parallel sizes, at most ``most``.
-
-    One that names no size, as of a replayed table, takes all.
-    """
+    """Count the GPUs of a configuration's servers, at most ``most``; one that names no size takes all."""
     sizes = _sizes(configuration.knobs)
     return min(most, math.prod(sizes)) if sizes else most
 

@@ -302,10 +302,7 @@ def _pattern(config: ConfigJson, names: Sequence[str]) -> re.Pattern[str] | None
 
 
 def model_from_file(path: Path) -> ModelCard:
-    """Describe a model by its ``config.json`` (and ``hf_quant_config.json`` beside it).
-
-    Raises `MalformedFile` when figures are missing, or when it is not a model that the simulator can follow.
-    """
+    """Describe a model by its ``config.json``; raises `MalformedFile` where figures lack or it is not simulated."""
     config = ConfigJson.read(path)
     _refuse_others(config)
     config.required(*_REQUIRED)

@@ -257,10 +257,7 @@ class Library:
         self._files = {path: kind_of(path) for path in files}
 
     def paths(self, kind: str) -> Iterator[Path]:
-        """Yield the files of a kind, see `KINDS`; an overlay's hide the packaged ones of the same name.
-
-        The user's single files come last, so that they replace documents of the same name or id.
-        """
+        """Yield the files of a kind: an overlay's hide packaged ones of the name, the user's single files come last."""
         seen: set[str] = set()
         found = [document for root in self.roots for document in documents(root, kind)]
         installed = engine_cards() if kind == "engines" else ()
@@ -306,10 +303,7 @@ class Library:
         return narrowed
 
     def model(self, name: str, model_id: str | None = None) -> ModelCard:
-        """Find a model by id, alias, or path; a path by its ``config.json``, else by its last component.
-
-        Raises `UnknownName` saying which file would describe the model.
-        """
+        """Find a model by id, alias, or path (its ``config.json``, else its last component); raises `UnknownName`."""
         if name.endswith((".yaml", ".yml")) and model_id is None:
             return load(Path(name), ModelCard)
         card = self._model_by_name(model_id or name)

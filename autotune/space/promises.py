@@ -101,10 +101,7 @@ class Promised:
     most: int = 0
 
     def broken_by(self, configuration: Configuration, longest: int, baseline: int = 0) -> tuple[GivenUp, ...]:
-        """Return the promise, one of `BY_LENGTH`, that a configuration breaks by the longest request that it serves.
-
-        `baseline` is what the baseline's server was found to serve.
-        """
+        """Return the promise, one of `BY_LENGTH`, that such a longest request breaks beside the baseline's own."""
         promised = min(baseline or self.tokens, self.most or baseline or self.tokens)
         if longest >= promised:
             return ()

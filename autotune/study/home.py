@@ -189,10 +189,7 @@ class Home:
         return spec
 
     def recommendation(self, study: str) -> Recommendation | None:
-        """A finished study's recommendation, under its folder's name; None before its end.
-
-        Raises `MalformedFile` for a file that is no recommendation.
-        """
+        """A finished study's recommendation, None before its end; raises `MalformedFile` for a file that is none."""
         path = self.study_folder(study) / "recommendation.json"
         if not path.is_file():
             return None

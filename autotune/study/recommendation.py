@@ -256,10 +256,7 @@ class WorkloadComparison(_Value):
 
 
 class MatrixCell(_Value):
-    """A configuration's objective on one workload, by fresh launches, and its gain over another one, the baseline.
-
-    It is `best` where nothing else in the matrix that keeps the SLOs has a better mean.
-    """
+    """A configuration's objective on one workload, its gain over the baseline, and whether no mean is better."""
 
     value: float
     gain_percent: float | None
@@ -386,10 +383,7 @@ class BrokenLimit(_Value):
 
 
 class NearestMiss(BrokenLimit):
-    """The configuration that came nearest where nothing kept every SLO, at a load where several were tried.
-
-    The first of the limits that are broken is the one that is broken most.
-    """
+    """The configuration that came nearest where nothing kept every SLO; the first of the limits is broken most."""
 
     command: str
     argv: list[str]

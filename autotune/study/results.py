@@ -63,10 +63,7 @@ def launch_of(row: Mapping[str, Any]) -> Launch:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The content of a `results.jsonl`: its launches as they ended, a line each, and the bytes of these lines.
-
-    `torn` says why what follows them is none: a crash cut it off.
-    """
+    """The launches of a `results.jsonl`, the bytes of their lines, and why what follows is none (it is cut off)."""
 
     launches: list[Launch]
     torn: MalformedFile | None

@@ -245,10 +245,7 @@ class Winner:
 def winner_of(
     recommendation: Recommendation, spec: StudySpec, launches: Sequence[Launch], image: str | None = None
 ) -> Winner:
-    """Return the recommendation of a finished study with these launches, in a container `image` of the user's own.
-
-    Raises `BadInput`: it recommends nothing, or a server that somebody else runs.
-    """
+    """Return a finished study's recommendation, in a container `image`; raises `BadInput` where none can be started."""
     choice = recommendation.recommended
     if choice is None:
         raise BadInput(

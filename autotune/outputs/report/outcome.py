@@ -230,10 +230,7 @@ def _block(command: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 def front(study: StudyRecord) -> list[str]:
-    """Tabulate the configurations, or loads, that no other one beats in one goal without losing in the other.
-
-    Several loads are compared within their engine. A command is given once, below the table.
-    """
+    """Tabulate the configurations, or an engine's loads, that none beats in one goal without losing in the other."""
     points, outcome, loads = study.recommendation.front, study.recommendation, study.spec.front_over_rungs
     if not points:
         return []
@@ -355,9 +352,6 @@ def inert(study: StudyRecord) -> list[str]:
     return ["\n".join(lines)]
 
 
-_CLOCK = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: " as recorded"}
-
-
 def setup(study: StudyRecord) -> list[str]:
     """Tabulate model, hardware, engines, objective, load and budget, then the workloads."""
     spec, outcome = study.spec, study.recommendation
@@ -389,7 +383,6 @@ def setup(study: StudyRecord) -> list[str]:
         "Pinned knobs": text.knobs(spec.pins) or "none",
         "Baseline": text.code(redact.text(spec.baseline)) if spec.baseline else "the default one (launch 0)",
         "Budget": f"{spec.launches} launches" + (f", {spec.hours:g} hours" if spec.hours else ""),
-        "Used": f"{outcome.launches} launches, {text.seconds(outcome.duration_s)}{_CLOCK.get(outcome.evidence, '')}",
         "Sampler, seed, noise": f"{spec.sampler}, seed {spec.seed}, {noise}",
     }
     notes = "\n".join(f"- {text.plain(redact.text(note))}" for note in spec.notes)

@@ -262,10 +262,7 @@ def differing(launch: Launch, reference: Launch) -> dict[str, Scalar]:
 
 
 def capacities(study: StudyRecord) -> list[str]:
-    """Tabulate the loads tried on the recommended command's and the baseline's last launch; [] without a load search.
-
-    A launch of the finals counts before others.
-    """
+    """Tabulate the loads tried on the last launch (of the finals, if any) of the recommended command and baseline."""
     outcome, spec, parts = study.recommendation, study.spec, list[str]()
     key = spec.load_key
     unit = "in flight" if key == "concurrency" else "requests per second"

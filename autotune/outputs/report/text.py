@@ -25,10 +25,7 @@ def printable(text: str) -> str:
 
 
 def table(rows: Sequence[Mapping[str, str]], numbers: str = "") -> str:
-    """Return a table of rows, heading to cell; "" without rows.
-
-    `numbers` holds one letter per column, ``r`` = right-aligned.
-    """
+    """Return a table of rows, heading to cell; "" without any. Columns with ``r`` in `numbers` are right-aligned."""
     if not rows:
         return ""
     marks = ["--:" if numbers[i : i + 1] == "r" else "---" for i in range(len(rows[0]))]

@@ -200,10 +200,7 @@ def both_curves(outcome: Recommendation, at_ms: int) -> list[Point]:
 
 
 def note(report: str, run_id: str) -> str:
-    """Return the head of ``report.md`` for the page of the study's run, which folds a text after some five lines.
-
-    Headings are left out; links lead to the run's own pictures.
-    """
+    """Return the head of ``report.md`` for the page of the run, without headings; links lead to its own pictures."""
     opening, *sections = report.split("\n## ")
     parts = [opening.partition("\n")[2], *(section.partition("\n")[2] for section in sections[:2])]
     link = f"](get-artifact?run_uuid={run_id}&path={PICTURES}%2F"
