@@ -40,12 +40,7 @@ class NoAnswers(AutotuneError):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One generated token.
-
-    Attributes:
-        logprob: its own, natural; None where the engine gives none.
-        others: log-probabilities of the likeliest tokens there, by their text.
-    """
+    """One generated token, with log-probabilities, its own and the likeliest by text; None where none are given."""
 
     text: str
     logprob: float | None = None

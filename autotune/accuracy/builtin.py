@@ -126,11 +126,7 @@ def _long() -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first difference of two answers to a context.
-
-    Attributes:
-        severity: by how much the reference holds the other's token for less likely, nats, at least; None: not known.
-    """
+    """The first difference of two answers; the reference holds the other's token for `severity` nats less likely."""
 
     context: str
     position: int

@@ -144,12 +144,7 @@ def _run(text: str, words: Sequence[str]) -> tuple[int, str, str]:
 
 
 class Check(Protocol):
-    """One way to check answers.
-
-    Attributes:
-        kind: as in `Accuracy`.
-        baselines: launches of the baseline that it needs before it can judge.
-    """
+    """One way to check answers, of a kind as in `Accuracy`; it can judge after so many launches of the baseline."""
 
     kind: str
     baselines: int
@@ -490,12 +485,7 @@ def check_of_study(spec: StudySpec) -> Check | None:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Judges the launches of one study.
-
-    Attributes:
-        folder: the study's.
-        baseline: fingerprint of its configuration.
-    """
+    """Judges the launches of one study, in its folder, by the fingerprint of the baseline's configuration."""
 
     spec: StudySpec
     folder: Path

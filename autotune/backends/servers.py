@@ -88,11 +88,7 @@ ANSWER_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class ReportedSettings:
-    """The settings that one source of an engine reported.
-
-    Attributes:
-        origin: where it was read, in words.
-    """
+    """The settings that one source of an engine reported, and where they were read, in words."""
 
     name: str
     origin: str

@@ -68,10 +68,7 @@ class Simulator(Backend):
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """Evaluates on the simulated node.
-
-    One launch's throughput gets a log-normal factor, whose sigma is `StudySpec.noise`.
-    """
+    """Evaluates on the simulated node; a launch's throughput gets a log-normal factor of sigma `StudySpec.noise`."""
 
     spec: StudySpec
     library: Library

@@ -165,12 +165,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class FoundCapacity(Measurement):
-    """Result of a load search: a measurement by the probes behind the metrics, and the bracket that they found.
-
-    Attributes:
-        shown: the probes behind the metrics: of the capacity, else of the lightest load.
-        probes: everything that was sent, in order.
-    """
+    """Result of a load search: the bracket, all probes, and those `shown`, of which the metrics are."""
 
     found: FoundLoad = field(kw_only=True)
     shown: Sequence[Measurement] = field(kw_only=True)
@@ -524,12 +519,7 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
 
 
 class _WarmUp:
-    """Requests that are not counted, before each load of more streams than any before.
-
-    Attributes:
-        seconds: spent on them.
-        failed: how the last ones ended when none of them succeeded.
-    """
+    """Requests that are not counted, before each load of more streams than any before."""
 
     def __init__(self, options: LoadOptions) -> None:
         self._options = options

@@ -109,12 +109,7 @@ class Requests:
 
 
 class Segment(NamedTuple):
-    """A piece of a prompt that other prompts may have at the same place.
-
-    Attributes:
-        chain: number of the piece and all before it: prompts that have it begin alike up to its end.
-        tokens: how long the piece is.
-    """
+    """A piece of a prompt: prompts that have a piece of its `chain` begin alike up to the end of its tokens."""
 
     chain: int
     tokens: int

@@ -53,11 +53,7 @@ _STATUSES = {
 
 @dataclass(frozen=True, slots=True)
 class CacheReset:
-    """Answer to a request to empty the prefix cache; true when it is empty now, as far as the server says.
-
-    Attributes:
-        reason: why it is not, in words; empty when it is.
-    """
+    """Answer to a request to empty the prefix cache: true when it is empty as far as the server says, else why not."""
 
     outcome: ResetOutcome
     reason: str = ""
@@ -67,10 +63,7 @@ class CacheReset:
 
 
 class ServerClient:
-    """One server, below its URL; use it as a context manager.
-
-    Of several that share a load the first answers for all, but for what each counts and keeps.
-    """
+    """One server, as a context manager; of several that share a load the first answers, but for counts and caches."""
 
     def __init__(self, target: Target, timeout_s: float = 30.0) -> None:
         self._target = target

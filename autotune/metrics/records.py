@@ -24,11 +24,8 @@ class RequestRecords:
     """The requests that a client sent, one element for each; times in seconds on one clock.
 
     Attributes:
-        sent_s: when the request was sent, shape (n,).
-        first_token_s: when its first token came, shape (n,).
-        finished_s: when its last token came, shape (n,).
-        input_tokens: prompt tokens, shape (n,).
-        output_tokens: generated tokens, shape (n,).
+        sent_s, first_token_s, finished_s: of the request, its first token and its last one, shape (n,).
+        input_tokens, output_tokens: of the prompt, and generated, shape (n,).
         ok: whether it succeeded, shape (n,); a failed request counts in ``failed`` only.
         itl_ms: all gaps between consecutive chunks of successful requests, in any order, shape (m,).
         token_s: times at which output tokens came, shape (k,); empty = all at `finished_s` (not streamed).

@@ -213,12 +213,7 @@ def same_value(one: Scalar, other: Scalar) -> bool:
 
 
 class Reader:
-    """Interprets the content of one file.
-
-    Args:
-        path: for messages.
-        library: the engines that are known.
-    """
+    """Interprets the content of one file; its path is for messages, the library has the known engines."""
 
     def __init__(self, path: Path, library: Library) -> None:
         self.path, self.library = path, library

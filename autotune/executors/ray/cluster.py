@@ -57,14 +57,7 @@ NodeInfo = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node of the cluster that has the study's hardware.
-
-    Attributes:
-        name: its name in rows and reports.
-        node_id: Ray's id.
-        gpus: how many it has.
-        kind: a resource of the node that names its hardware, of which a trial takes a little; empty: none.
-    """
+    """A node that has the study's hardware; a trial takes a little of the resource `kind` that names it, if any."""
 
     name: str
     node_id: str

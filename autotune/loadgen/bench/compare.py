@@ -50,11 +50,7 @@ SHOWN = tuple(name for name, metric in METRICS.items() if metric.time_power and 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One metric of both results.
-
-    Attributes:
-        interval: of the change, 95 %, in percent; None where nothing tells it.
-    """
+    """One metric of both results, and the 95 % interval of its change in percent; None where nothing tells it."""
 
     metric: str
     a: float

@@ -53,9 +53,7 @@ class Bench(BenchOptions):
 
     @property
     def seeds(self) -> list[int]:
-        """One per repeat; raises `BadInput` for none."""
-        if self.repeats < 1:
-            raise BadInput(f"--repeats {self.repeats}: the workload is measured at least once")
+        """One per repeat."""
         return [self.seed + (0 if self.same_prompts else repeat) for repeat in range(self.repeats)]
 
     @property
@@ -109,10 +107,7 @@ class Bench(BenchOptions):
         if self.prompts == "ids" and "chat" in self.endpoint:
             raise BadInput(f"--prompts ids: {self.endpoint} takes text; token ids go to /v1/completions")
         parse_goodput(self.goodput)
-        if self.rent.gpus is not None and self.rent.gpus < 1:
-            raise BadInput(f"--gpus {self.gpus}: a server has at least 1 GPU")
-        if self.workers is not None and self.workers < 1:
-            raise BadInput(f"--workers {self.workers}: at least one process must send the load")
+        Rent.of(self, self.gpus)
         self.check_result_file()
 
     def check_result_file(self) -> None:

@@ -65,12 +65,7 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Verdict on a load.
-
-    Attributes:
-        kept: whether it keeps every limit; None: not decided, as one is too near.
-        broken: of a load that is broken, or looks so.
-    """
+    """Verdict on a load: whether it keeps every limit, None while that is open, and the limit that it breaks."""
 
     kept: bool | None
     broken: Broken | None

@@ -213,10 +213,7 @@ def event_loop() -> Iterator[asyncio.Runner]:
 
 
 class Generator:
-    """One run of one schedule, on one event loop.
-
-    Raises `BadInput`: too few open files are allowed, or the host has no address.
-    """
+    """One run of one schedule, on one event loop; raises `BadInput` for too few open files, or no address."""
 
     def __init__(self, target: Target, schedule: Schedule, timeouts: RequestTimeouts) -> None:
         in_flight = min(schedule.concurrency, len(schedule))

@@ -230,12 +230,7 @@ READY = "ready"
 
 @dataclass(frozen=True, slots=True)
 class RequestTimeouts:
-    """When to give up on a request.
-
-    Attributes:
-        stall_s: without an event: of its own once its answer has begun, before that of any request, as a request
-            that waits in a busy server's queue is not stalled.
-    """
+    """When to give up on a request: `stall_s` without an event of its answer, or of any before it has begun."""
 
     connect_s: float = 10.0
     stall_s: float = 600.0

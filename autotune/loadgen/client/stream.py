@@ -59,12 +59,7 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcome:
-    """Outcome of one request.
-
-    Attributes:
-        message: what happened, with the server's own words where it gave some; empty when it succeeded.
-        status: the HTTP status; 0 unless the kind is ``http_status``.
-    """
+    """Outcome of one request: its kind, what happened (the server's words, if any), the status of ``http_status``."""
 
     kind: OutcomeKind
     message: str = ""

@@ -21,11 +21,7 @@ _TELLING = 8
 
 @dataclass(frozen=True)
 class Target:
-    """Parsed URL of a server.
-
-    Attributes:
-        prefix: path below which the API lies, without ``/v1``; mostly empty.
-    """
+    """Parsed URL of a server; `prefix` is the path below which the API lies, without ``/v1``, mostly empty."""
 
     scheme: str
     host: str

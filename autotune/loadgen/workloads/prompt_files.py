@@ -179,11 +179,7 @@ def read_requests(path: Path) -> tuple[FileRequest, ...]:
 
 
 class Conversations(NamedTuple):
-    """Conversations of a ShareGPT file.
-
-    Attributes:
-        pairs: first and second turn of each conversation that has both, in the file's order.
-    """
+    """Conversations of a ShareGPT file: the first two turns of each that has them, in the file's order."""
 
     pairs: list[tuple[str, str]]
     rows: int
@@ -261,12 +257,7 @@ def rows(path: Path) -> list[Any]:
 
 
 class Session(NamedTuple):
-    """One conversation of a file.
-
-    Attributes:
-        tools: as of OpenAI's API; empty = none.
-        line: where it stands in the file, from 1.
-    """
+    """One conversation, on a line of a file; `tools` as of OpenAI's API, empty for none."""
 
     turns: tuple[FileRequest, ...]
     system: str
