@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from autotune.cli.shared import answer, say
-from autotune.engines import command_of, split_command
+from autotune.engines import command_of, recognise, split_command
 from autotune.engines.translate import translate_typed
 from autotune.errors import BadInput, NothingFeasible, RefusedCommand
 from autotune.loadgen.workloads import Workload, load_workload
@@ -19,7 +19,13 @@ from autotune.prepare.names import know_model
 from autotune.simulator.node.calibration import calibration_in
 from autotune.simulator.node.memory import MEMORY_KEYS
 from autotune.simulator.prediction_intervals import against
-from autotune.simulator.resolve_command import ResolvedCommand, model_of, prediction, resolve_command
+from autotune.simulator.resolve_command import (
+    ResolvedCommand,
+    model_of,
+    prediction,
+    resolve_command,
+    version_changes,
+)
 from autotune.space.context import Context, gpus_of
 from autotune.space.library import Library
 from autotune.study.home import calibration_of_home, library_for
@@ -28,8 +34,6 @@ from autotune.study.options import SimulateOptions
 
 def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
     """``autotune simulate``; raises `NothingFeasible`, after it has printed why, for a command that would not run."""
-    if asked.versus is None and asked.versus_version is not None:
-        raise BadInput("--versus-version is the version of the other command line: name that with --versus")
     library = _library(asked.calibration, home)
     load = load_workload(asked.workload, library)
     if asked.concurrency is not None:
@@ -40,18 +44,30 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
     rent = Rent.of(asked, gpus_of(resolved.effective, resolved.context.gpus))
     predicted = rent.derived(prediction(resolved, load, asked.seed))
     if asked.versus is not None:
-        other = _resolve([asked.versus], asked.versus_version, asked, library, load)
+        other = _versus(asked.versus, resolved.card.engine, asked, library, load)
         theirs = prediction(other, load, asked.seed)
         predicted |= against((resolved.setup, predicted), (other.setup, theirs), load)
+        predicted["versus"] = f"{other.card.title} {other.context.version}"
+        if other.card.engine == resolved.card.engine and other.context.version != resolved.context.version:
+            predicted |= version_changes(other, resolved)
     answer(as_json, predicted, _lines(predicted))
     if (failure := predicted["failure"]) is not None:
         raise NothingFeasible(f"{predicted['engine']} would not run with this command line ({failure['kind']})")
+
+
+def _versus(text: str, name: str, asked: SimulateOptions, library: Library, load: Workload) -> ResolvedCommand:
+    """Resolve what is compared with: another command line, or a version of the engine for the one that was typed."""
+    if len(text.split()) < 2:
+        return _resolve(asked.engine_command, text, asked, library, load)
+    same = recognise(command_of(_typed([text])).argv, library).name == name
+    return _resolve([text], asked.engine_version if same else None, asked, library, load)
 
 
 def _resolve(
     words: Sequence[str], version: str | None, asked: SimulateOptions, library: Library, load: Workload
 ) -> ResolvedCommand:
     """A typed engine command line on the node that was asked for."""
+    version = _known(version)
     command = command_of(translate_typed(_typed(words), version, library, say))
     command = replace(command, servers=({},) * asked.replicas if asked.replicas > 1 else ())
     hardware = node(asked.hardware, library)
@@ -59,6 +75,17 @@ def _resolve(
     model = model_of(command, library, version, asked.model_id)
     context = Context(model, hardware, check_gpus(asked.gpus, hardware), "", load.longest_request)
     return resolve_command(command, library, context, version)
+
+
+def _known(version: str | None) -> str | None:
+    """Read a word for what is newest as the newest known version, and say so."""
+    if version is not None and version.strip().lower() in _NEWEST:
+        say(f"{version} is read as the newest version that is known")
+        return None
+    return version
+
+
+_NEWEST = ("nightly", "latest", "main")
 
 
 def _typed(words: Sequence[str]) -> Sequence[str]:
@@ -103,6 +130,7 @@ def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
         yield from _headline(predicted)
     if "gain_percent" in predicted:
         yield _gain_line(predicted)
+    yield from _changes(predicted)
     if predicted["memory_verdict"] is not None:
         yield memory_line(predicted)
     for reason in predicted["effects"]:
@@ -111,13 +139,25 @@ def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
         yield from _figures(predicted)
 
 
+def _changes(predicted: Mapping[str, Any]) -> Iterator[str]:
+    """List what the version decides otherwise than the one that it is compared with."""
+    title, changed = predicted.get("versus"), predicted.get("changed_defaults")
+    if changed is not None and not changed:
+        yield f"no default of this command line differs from {title}"
+    for one in changed or ():
+        yield f"  {one.get('knob') or one['flag']}: {one['from']} with {title}, {one['to']} here"
+    for one in predicted.get("simulated_changes", ()):
+        yield f"  simulated for {one['only']} only: {one['reason']}"
+
+
 def _gain_line(predicted: Mapping[str, Any]) -> str:
+    other = predicted["versus"]
     if predicted["versus_failure"] is not None:
-        return f"the other does not run: {predicted['versus_failure']['message']}"
+        return f"{other} does not run: {predicted['versus_failure']['message']}"
     if predicted["gain_percent"] is None:
-        return f"the other runs, at {predicted['versus_total_token_throughput']:,.0f} total tokens/s"
+        return f"{other} runs, at {predicted['versus_total_token_throughput']:,.0f} total tokens/s"
     gain, (low, high) = predicted["gain_percent"], predicted["gain_interval90"]
-    return f"gain over the other: {gain:+.1f} % (90 % interval {low:+.1f} % to {high:+.1f} %)"
+    return f"gain over {other}: {gain:+.1f} % (90 % interval {low:+.1f} % to {high:+.1f} %)"
 
 
 def _headline(predicted: Mapping[str, Any]) -> Iterator[str]:
@@ -149,6 +189,7 @@ def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:
     from autotune.simulator.emulator.process import emulate as emulate_engine
 
     library = _library(options.pop("calibration"), home)
+    options["engine_version"] = _known(options["engine_version"])
     typed = translate_typed(_typed(options["engine_command"]), options["engine_version"], library, say)
     with suppress(RefusedCommand):
         # What the engine's parser refuses, the emulator refuses in the engine's words.

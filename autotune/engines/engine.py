@@ -91,7 +91,10 @@ class Engine:
             return known or str(Version(text.strip()))
         except InvalidVersion as error:
             listed = ", ".join(self.card.versions)
-            message = f"unknown {self.name} version {text!r}. Known: {listed} (a prefix such as 0.11 will do)"
+            message = (
+                f"unknown {self.name} version {text!r}. Known: {listed}; a prefix will do, and another "
+                "number borrows the options of the nearest"
+            )
             raise BadInput(message) from error
 
     def known_version(self, text: str) -> str | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -12,7 +13,7 @@ from autotune.metrics.formulas import Slo
 from autotune.metrics.table import Rent
 from autotune.simulator.node import ServerSetup, SimulatedOutcome, simulate
 from autotune.simulator.node.calibration import Calibration, calibration_of
-from autotune.simulator.node.coefficients import conditional_knobs, speed_card
+from autotune.simulator.node.coefficients import conditional_knobs, holding, speed_card
 from autotune.simulator.node.memory import MEMORY_KEYS
 from autotune.simulator.node.server import UNFORCED
 from autotune.simulator.prediction_intervals import intervals
@@ -109,6 +110,36 @@ def knobs_read(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> frozense
     if outcome.failure is not None:
         return None
     return outcome.knobs_read | conditional_knobs(speed_card(resolved.card.engine), resolved.context.version)
+
+
+def version_changes(old: ResolvedCommand, new: ResolvedCommand) -> dict[str, Any]:
+    """Compare what two versions of an engine make of one command line.
+
+    ``changed_defaults`` has knobs as they are resolved, then other options whose default both versions state; where a
+    version's options are borrowed, none. ``simulated_changes`` has what is simulated for one version only, and why.
+    """
+    was, now = old.effective.knobs, new.effective.knobs
+    changed: list[dict[str, Any]] = [
+        {"knob": name, "from": was[name], "to": now[name]} for name in now if name in was and was[name] != now[name]
+    ]
+    kind, versions = engine(new.card.engine), (old.context.version, new.context.version)
+    before, after = map(kind.table, versions)
+    if not (before.borrowed or after.borrowed):
+        read = {name for knob in now for name in re.findall(r"\bargs\.(\w+)", kind.reading(knob, versions[1]))}
+        stated = {option.dest: option.default for option in before.options}
+        for option in after.options:
+            ends = (stated.get(option.dest), option.default)
+            if option.dest not in read and None not in ends and ends[0] != ends[1]:
+                changed.append({"flag": option.flags[-1], "from": ends[0], "to": ends[1]})
+    card = speed_card(kind.name)
+    held = [list(holding(card, one.context.version, one.effective.knobs, one.setup.scope)) for one in (old, new)]
+    alone = [
+        {"only": version, "reason": adjustment.reason}
+        for version, ours, others in zip(versions, held, reversed(held), strict=True)
+        for adjustment in ours
+        if adjustment not in others
+    ]
+    return {"changed_defaults": changed, "simulated_changes": alone}
 
 
 def prediction(resolved: ResolvedCommand, workload: Workload, seed: int) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property, lru_cache
@@ -337,11 +338,12 @@ class Library:
             return card
         if (counted := _COUNTED.fullmatch(name)) and (card := cards.get(_spelled(counted["name"]))):
             return card.model_copy(update={"gpus": int(counted["gpus"])})
+        # A GPU of nearly the same name is another product: a V100 is no H100. But its card is the one to begin with.
+        near = difflib.get_close_matches(name.lower(), self.hardware, n=1, cutoff=0)[0]
         hint = (
-            f"{LOCAL!r} is whatever this machine has. Another node is a file of 12 lines: copy "
-            f"{packaged('hardware', 'l40s')}, change its figures, and pass it: --hw ./my-node.yaml"
+            f"{LOCAL!r} is whatever this machine has. Another node is a file of 12 lines: copy the nearest, "
+            f"{packaged('hardware', near)}, change its figures, and pass it: --hw ./my-node.yaml"
         )
-        # A GPU of nearly the same name is another product: a V100 is no H100.
         raise UnknownName("hardware", name, [*self.hardware, LOCAL], hint, meant=None)
 
     def engine(self, name: str) -> EngineCard:

@@ -240,9 +240,9 @@ class SimulateOptions:
     seed: int = same("seed")
     calibration: Path | None = same("calibration")
     versus: str | None = option(
-        "--versus", "Another engine command line, in quotes: the gain over it, with its interval."
+        "--versus",
+        "Another version of the engine, with which defaults differ, or another command line in quotes: the gain over it.",
     )
-    versus_version: str | None = option("--versus-version", "Its engine's version; default: the newest known.")
 
 
 @dataclass(frozen=True, slots=True)

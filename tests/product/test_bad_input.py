@@ -31,7 +31,7 @@ def refused(done: Finished, *words: str) -> None:
         (["--model", "deepseek-ai/DeepSeek-V9", "--hw", "h200"], ["DeepSeek-V3.2", "config.json"]),
         (
             ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h2000"],
-            ["unknown hardware 'h2000'", "h200", "mi300x", "l40s.yaml"],
+            ["unknown hardware 'h2000'", "h200", "mi300x", "the nearest", "h200.yaml"],
         ),
         ([*GOOD, "--engine", "sglan"], ["did you mean 'sglang'", "tensorrt_llm", "vllm"]),
         ([*GOOD, "--workload", "sharegtp"], ["did you mean 'sharegpt'", "random:IN:OUT"]),

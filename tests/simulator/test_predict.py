@@ -10,6 +10,8 @@ from autotune.errors import RefusedCommand
 from autotune.simulator import predict
 from tests.product.cli import autotune
 
+V32 = "deepseek-ai/DeepSeek-V3.2"
+
 R1 = "--model-path deepseek-ai/DeepSeek-R1 --tp-size 8"
 LOAD = "random:64:8:8"
 
@@ -59,3 +61,39 @@ def test_the_command_line_tells_them_apart_from_what_was_never_measured(tmp_path
         "knob torch_compile"
         in json.loads(autotune(*command, "--json", "--", *engine.split(), home=tmp_path).out)["unseen"]
     )
+
+
+def test_versions_are_compared_with_the_defaults_that_changed(tmp_path):
+    command = ["simulate", "--hw", "h200", "--engine-version", "0.33.0", "--versus", "0.13", "--json"]
+    told = json.loads(autotune(*command, "--", f"vllm serve {V32} -tp 8", home=tmp_path).out)
+    changed = {one.get("knob") or one["flag"]: (one["from"], one["to"]) for one in told["changed_defaults"]}
+    assert changed["async_scheduling"] == (False, True)
+    assert changed["memory_fraction"] == (0.9, 0.92)
+    assert {one["only"] for one in told["simulated_changes"]} == {"0.33.0"}
+    low, high = told["gain_interval90"]
+    assert told["versus"] == "vLLM 0.13.0"
+    assert low < told["gain_percent"] < high
+
+
+def test_a_renamed_option_is_said_and_other_defaults_are_of_both_tables(tmp_path):
+    typed = f"python3 -m sglang.launch_server --model-path {V32} --tp 8 --cuda-graph-max-bs 256"
+    done = autotune(
+        "simulate", "--hw", "h200", "--engine-version", "0.5.23", "--versus", "0.5.6", "--", typed, home=tmp_path
+    )
+    assert "translated --cuda-graph-max-bs to --cuda-graph-max-bs-decode for SGLang 0.5.23" in done.err
+    assert "--hicache-mem-layout: layer_first with SGLang 0.5.6.post2, page_first here" in done.out
+
+
+def test_another_command_line_is_compared_without_a_list_of_defaults(tmp_path):
+    other = f"sglang serve --model-path {V32} --tp 8"
+    command = ["simulate", "--hw", "h200", "--versus", other, "--json", "--", f"vllm serve {V32} -tp 8"]
+    told = json.loads(autotune(*command, home=tmp_path).out)
+    assert told["versus"] == "SGLang 0.5.23"
+    assert "changed_defaults" not in told
+
+
+def test_words_for_the_newest_version_are_read_as_it_and_said(tmp_path):
+    command = ["simulate", "--hw", "b300", "--engine-version", "nightly", "--workload", LOAD, "--json"]
+    done = autotune(*command, "--", f"vllm serve {V32} -tp 8", home=tmp_path)
+    assert done.err == "nightly is read as the newest version that is known\n"
+    assert json.loads(done.out)["engine_version"] == "0.33.0"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -205,6 +205,16 @@ def speed_card(engine: str) -> SpeedCard:
     return load(path, SpeedCard)
 
 
+def holding(
+    card: SpeedCard, version: str, knobs: Mapping[str, Scalar], scope: Mapping[str, Any]
+) -> Iterator[Adjustment]:
+    """List the adjustments that hold for one configuration, in their order; `scope` as for `adjusted`."""
+    names = {**scope, "knobs": Namespace(knobs)}
+    for adjustment in card.adjustments:
+        if in_range(version, adjustment.versions) and evaluate(adjustment.when, names):
+            yield adjustment
+
+
 def adjusted(
     card: SpeedCard, figures: Mapping[str, Any], version: str, knobs: Mapping[str, Scalar], scope: Mapping[str, Any]
 ) -> Coefficients:
@@ -215,12 +225,10 @@ def adjusted(
         scope: ``model``, ``hardware``, ``gpus`` for the conditions; a knob that is not set reads as None.
     """
     values = {**card.base.model_dump(), **figures}
-    names = {**scope, "knobs": Namespace(knobs)}
-    for adjustment in card.adjustments:
-        if in_range(version, adjustment.versions) and evaluate(adjustment.when, names):
-            values.update(adjustment.set)
-            values.update({name: values[name] * factor for name, factor in adjustment.multiply.items()})
-            values.update({name: values[name] + more for name, more in adjustment.add.items()})
+    for adjustment in holding(card, version, knobs, scope):
+        values.update(adjustment.set)
+        values.update({name: values[name] * factor for name, factor in adjustment.multiply.items()})
+        values.update({name: values[name] + more for name, more in adjustment.add.items()})
     drawn = {name: value for name, value in values.items() if isinstance(value, np.ndarray)}
     checked = Coefficients.model_validate({**values, **{name: float(value[0]) for name, value in drawn.items()}})
     return checked.model_copy(update=drawn) if drawn else checked

@@ -51,6 +51,11 @@ class ServerSetup:
     calibration: Calibration | None = None
     on_random: float | None = None
 
+    @property
+    def scope(self) -> dict[str, Any]:
+        """Return what the conditions of a speed card see beside the knobs."""
+        return {"model": self.model, "hardware": self.hardware, "gpus": self.gpus}
+
 
 class RecordedKnobs(Mapping[str, Scalar]):
     """Knobs that record which of them are read, in `names`."""
@@ -93,9 +98,12 @@ class SimulatedServer:
     def __init__(self, setup: ServerSetup, coefficients: Coefficients | None = None) -> None:
         self.setup = setup
         self.model, self.architecture, self.hardware = setup.model, setup.model.architecture, setup.hardware
-        scope = {"model": setup.model, "hardware": setup.hardware, "gpus": setup.gpus}
         self.coefficients = c = coefficients or coefficients_of(
-            speed_card(setup.engine), setup.calibration or packaged_calibration(), setup.version, setup.knobs, scope
+            speed_card(setup.engine),
+            setup.calibration or packaged_calibration(),
+            setup.version,
+            setup.knobs,
+            setup.scope,
         )
         self.tensor_parallel = max(1, self._count("tensor_parallel", 1))
         self.data_parallel = max(1, self._count("data_parallel", 1))
