@@ -91,7 +91,8 @@ def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, dict[str, 
             continue
         counts = Counter(configuration.knobs[name] for configuration in configurations)
         additions = [one for one in knob.emit if in_range(version, one.versions)]
-        options = [word for one in additions for word in (*filter(_is_option, one.args), *one.env, *one.config)]
+        flags = [[word for word in one.args if word.startswith("-")] for one in additions]
+        options = [word for one, own in zip(additions, flags, strict=True) for word in (*own, *one.env, *one.config)]
         knobs[name] = {
             "help": knob.help,
             "values": [
@@ -102,10 +103,6 @@ def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, dict[str, 
             "options": list(dict.fromkeys(options)),
         }
     return knobs
-
-
-def _is_option(word: str) -> bool:
-    return word.startswith("-")
 
 
 def _listed(knobs: Mapping[str, Mapping[str, Any]]) -> list[str]:

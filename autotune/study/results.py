@@ -8,7 +8,7 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -112,16 +112,11 @@ def counted(launches: Iterable[Launch], finals_from: int) -> list[Launch]:
     """Take the finals before a number for launches of the search, and for controls where they are of the baseline."""
     rows = list(launches)
     base = {row.trial.configuration.fingerprint for row in rows if row.trial.role is Role.BASELINE}
-    return [
-        row
-        if row.trial.role is not Role.FINAL or row.trial.number >= finals_from
-        else replace(row, trial=replace(row.trial, role=_earlier(row, base)))
-        for row in rows
-    ]
-
-
-def _earlier(row: Launch, base: Collection[str]) -> Role:
-    return Role.CONTROL if row.trial.configuration.fingerprint in base else Role.SEARCH
+    for place, row in enumerate(rows):
+        if row.trial.role is Role.FINAL and row.trial.number < finals_from:
+            role = Role.CONTROL if row.trial.configuration.fingerprint in base else Role.SEARCH
+            rows[place] = replace(row, trial=replace(row.trial, role=role))
+    return rows
 
 
 def read_launches(path: Path) -> list[Launch]:
