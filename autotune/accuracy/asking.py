@@ -66,14 +66,8 @@ def ask(
 ) -> list[Answer | None]:
     """The answers to some requests, in their order; None for a prompt that the server cannot take.
 
-    Args:
-        bodies: ``prompt`` or ``messages``, and what else is sent; greedy decoding is added.
-        at_once: requests in flight.
-        logprobs: whether log-probabilities are asked for.
-        answered: is called after each answer, by the thread that asked for it.
-
-    Raises:
-        NoAnswers: a request failed otherwise.
+    Bodies have ``prompt`` or ``messages``; greedy decoding is added. `answered` is called after each answer, by the
+    thread that asked for it. Raises `NoAnswers`: a request failed otherwise.
     """
 
     async def answers() -> list[Answer | None]:

@@ -390,11 +390,8 @@ def command_of(candidate: Candidate, kind: Engine | None, context: Context | Non
     """The engine's command of a row, or a stand-in: its engine and columns in the form of a command.
 
     The engine's own command needs an engine and a version that have a card, and columns that are knobs of it or
-    options of its parser; and read back, it must say what the row says.
-
-    Args:
-        kind: the row's engine; None: it has no card.
-        context: its version is that of rows which name none.
+    options of its parser; and read back, it must say what the row says. Rows without a version are of the
+    context's.
     """
     configuration, version = candidate.configuration, candidate.engine_version
     if kind is not None and context is not None:

@@ -21,8 +21,7 @@ from packaging.version import InvalidVersion, Version
 
 from autotune.child import run_program
 from autotune.engines import ask_parser
-from autotune.engines.engine import Engine
-from autotune.engines.options import OptionTable
+from autotune.engines.engine import Engine, OptionTable
 from autotune.errors import BadInput
 from autotune.notify import Notify
 from autotune.space.entry import is_version

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from autotune.engines.engine import Engine
-from autotune.engines.options import expand_file
+from autotune.engines.engine import Engine, expand_file
 from autotune.trial import Command
 
 

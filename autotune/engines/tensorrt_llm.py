@@ -6,8 +6,7 @@ from collections.abc import Iterator, Mapping, Set
 from dataclasses import replace
 from typing import Any
 
-from autotune.engines.engine import Engine, ParsedCommand
-from autotune.engines.options import read_mapping
+from autotune.engines.engine import Engine, ParsedCommand, read_mapping
 from autotune.errors import MalformedFile, UnknownName
 from autotune.space.entry import in_range
 from autotune.trial import Command

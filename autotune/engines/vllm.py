@@ -8,8 +8,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from autotune.engines.engine import Engine
-from autotune.engines.options import expand_file, human_int
+from autotune.engines.engine import Engine, expand_file, human_int
 from autotune.errors import RefusedCommand
 from autotune.trial import Command
 

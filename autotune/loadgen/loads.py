@@ -71,12 +71,9 @@ class Load:
 def loads_of(spec: StudySpec, trial: Trial, library: Library, looks: int = LOOKS, confirms: bool = True) -> list[Load]:
     """Return the loads of a launch, in turn.
 
-    The rungs have the same prompts in every launch: the few requests of a light load differ more from seed to seed than
-    launches do.
-
-    Args:
-        looks: that each load of a load search may have.
-        confirms: whether the rate that a search finds is confirmed by a long load where launches are compared by it.
+    The rungs have the same prompts in every launch: the few requests of a light load differ more from seed to seed
+    than launches do. A rate that a load search finds is confirmed by a long load (`confirms`) where launches are
+    compared.
     """
     loads = []
     for name in trial.workloads:

@@ -129,14 +129,9 @@ class ServerClient:
     def reset_cache(self, path: str, patience_s: float = 5.0) -> CacheReset:
         """Ask each server to empty its prefix cache with a POST; the first that does not tells why.
 
-        Engines refuse while requests run, which is for a moment after the last answer came, too.
-
-        Args:
-            patience_s: how long a server that refuses or fails is asked again.
-
-        Returns:
-            The server's word: some versions say yes although they refused (vLLM 0.13, SGLang 0.4.3), so only the hit
-            rate of the next load is proof.
+        Engines refuse while requests run, which is for a moment after the last answer came, too: they are asked again
+        for `patience_s`. Some versions say yes although they refused (vLLM 0.13, SGLang 0.4.3), so only the hit rate of
+        the next load is proof.
         """
         resets = (self._reset(http, path, patience_s) for http in self._all)
         return next((reset for reset in resets if not reset), CacheReset(ResetOutcome.DONE))

@@ -264,14 +264,10 @@ class ProcessLauncher:
     server: ClassVar[type[ProcessServer]] = ProcessServer
 
     def launch(self, command: Command, folder: Path, card: EngineCard) -> ProcessServer:
-        """Start the server of a command; returns as soon as its process runs.
+        """Start the server of a command, as a person would type it, in a folder with its log; its address is replaced.
 
-        Args:
-            command: as a person would type it; its address is replaced by a leased one.
-            folder: the server's working folder, with its log; made when it is missing.
-
-        Raises:
-            BadInput: the program is not there, or the folder cannot be written.
+        Returns as soon as its process runs. Raises `BadInput`: the program is not there, or the folder cannot be
+        written.
         """
         command, secrets = resolve_references(command, os.environ)
         folder = folder.absolute()

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from autotune.engines import engine
-from autotune.engines.options import OptionTable
+from autotune.engines.engine import OptionTable
 from autotune.errors import BadInput
 from autotune.space.schema import Option
 from tests.engines.settings import VERSIONS, shared

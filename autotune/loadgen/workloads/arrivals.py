@@ -91,13 +91,11 @@ def arrival_of(concurrency: int | None = None, request_rate: float | None = None
         raise BadInput("a concurrency and a request rate exclude each other: a load is closed or open")
     if request_rate is None and burstiness != 1:
         raise BadInput("burstiness belongs to a request rate: give one")
-    kind, numbers = "all_at_once", {"burstiness": burstiness}
-    if concurrency is not None:
-        kind = "closed_loop"
-    elif request_rate is not None and burstiness == math.inf:
-        kind, numbers = "constant", {}
-    elif request_rate is not None:
-        kind = "poisson" if burstiness == 1 else "gamma"
+    if request_rate is None:
+        kind = "all_at_once" if concurrency is None else "closed_loop"
+    else:
+        kind = {1: "poisson", math.inf: "constant"}.get(burstiness, "gamma")
+    numbers = {"burstiness": burstiness} if kind == "gamma" else {}
     given = {"concurrency": concurrency, "request_rate": request_rate, **numbers}
     try:
         return Arrival.model_validate({"kind": kind, **given})
