@@ -62,13 +62,7 @@ _FEWEST = 8
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One text to go on from.
-
-    Attributes:
-        name: by which two answers to it are found.
-        group: ``alone``, ``load`` or ``long``, which are compared each for itself.
-        alone: whether it is sent with nothing beside it.
-    """
+    """One text to go on from, in a group (``alone``, ``load`` or ``long``) that is compared for itself."""
 
     name: str
     group: str

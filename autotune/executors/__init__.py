@@ -27,13 +27,7 @@ _IN_A_ROW = 3
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSetup:
-    """The parts that a study's evaluators are made from; it can be pickled, so that nodes make their own.
-
-    Attributes:
-        make: makes one; arguments as of `autotune.backends.evaluator_for`.
-        folder: the study's folder on this machine; made by whoever opens the study.
-        notify: shows messages while trials run.
-    """
+    """The parts that a study's evaluators are made from (`make`); it can be pickled, so that nodes make their own."""
 
     make: Callable[..., Evaluator]
     spec: StudySpec

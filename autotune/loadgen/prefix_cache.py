@@ -134,15 +134,9 @@ def known_metrics(card: EngineCard, version: str | None = None) -> list[CacheMet
 
 
 class CounterReader:
-    """Reads the prefix cache counters of a server, each time it is called.
+    """Reads the prefix cache counters of a server, each time it is called; `engine` is the one whose counters it has.
 
-    Args:
-        cards: of the engine that serves, or of every engine where that is not known: the first whose counters the
-            server's metrics pages have is taken, and kept.
-        version: of the engine, where it is known and there is one.
-
-    Attributes:
-        engine: the engine whose counters the server has; None before the first reading that found any.
+    Of the cards (of every engine, where that is not known) the first whose counters the pages have is taken, and kept.
     """
 
     def __init__(self, client: ServerClient, cards: Iterable[EngineCard], version: str | None = None) -> None:

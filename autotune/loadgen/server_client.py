@@ -179,11 +179,6 @@ class ServerTokenizer:
 
     vLLM and SGLang take ``prompt``, llama-server ``content``; all answer with ``tokens``. TensorRT-LLM has no such
     endpoint.
-
-    Args:
-        body: what is sent besides the text.
-        key: under which the text is sent.
-        vocabulary: how many tokens the model has; None = not known.
     """
 
     exact = True

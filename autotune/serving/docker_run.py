@@ -45,10 +45,7 @@ _NAMED_VERSION = re.compile(r"(?:^|[_-])(?:vllm|sglang|sgl|trtllm)[_-]?v?(\d+\.\
 
 
 class NetworkDevice(Entry):
-    """A device of this machine that some commands talk through, and the options of ``docker run`` that hand it over.
-
-    ``when`` is a regular expression, searched in the command's words and settings.
-    """
+    """A device that commands talk through whose words match `when`, and the docker options that hand it over."""
 
     when: str
     device: str

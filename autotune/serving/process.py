@@ -251,12 +251,7 @@ class ProcessServer(Server):
 
 @dataclass(frozen=True, slots=True)
 class ProcessLauncher:
-    """Starts each server in a session of its own, under a watchdog, on a leased loopback port.
-
-    Attributes:
-        environment: set besides the inherited environment and the command's own; may hold secrets.
-        ports: those to choose from; None: `ports.RANGE`.
-    """
+    """Starts each server in a session of its own, under a watchdog, on a leased loopback port, with an environment."""
 
     timeouts: ShutdownTimeouts = field(default_factory=ShutdownTimeouts)
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)

@@ -38,14 +38,7 @@ TOLERANCE = 0.1
 
 @dataclass
 class Bracket:
-    """The loads between which the capacity lies.
-
-    Attributes:
-        lightest, heaviest: no load beyond them is tried.
-        start: the first load.
-        whole: whether loads are whole numbers.
-        verdicts: load to whether it kept every limit.
-    """
+    """The loads between which the capacity lies, none beyond the lightest or the heaviest, and the verdicts on them."""
 
     lightest: float
     heaviest: float
@@ -188,14 +181,7 @@ MOST_REQUESTS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A load that is to be sent once.
-
-    Attributes:
-        by: what `load` is: requests in flight, or requests per second.
-        requests: how many.
-        number: of the probe in its search, from 0; with the seed it fixes prompts and send times.
-        ramp_s: seconds in which the streams of a closed loop begin, evenly.
-    """
+    """A load, in flight or per second (`by`), that is sent once; its number and the seed fix its prompts and times."""
 
     by: By
     load: float
