@@ -180,7 +180,7 @@ def _explained(
                 f"node {node.node} is {abs(node.offset_percent):.0f} % {how} than the others: nothing more was "
                 "launched there, and scores of its launches are corrected"
             )
-    parts += filter(None, [history.one_at_a_time, _crashes(history, launches, judgement.winner)])
+    parts += [*history.changes, *filter(None, [_crashes(history, launches, judgement.winner)])]
     return parts + _unfit_recipes(history, launches)
 
 
@@ -264,8 +264,11 @@ def study_cost(
     if not gpu_hours:
         return None
     gain = _gain(spec, gain_percent, workloads) if verdict is Verdict.BETTER else 0.0
+    cheap = [launch for launch in launches if launch.trial.role is Role.SCREEN]
+    hours, of_cheap = (timeline.node_s(rows) / 3600 for rows in (launches, cheap))
     return StudyCost(
-        node_hours=timeline.node_s(launches) / 3600,
+        node_hours=hours,
+        node_hours_by_fidelity={"full": hours - of_cheap, "random_weights": of_cheap},
         **spec.bill(gpu_hours),
         paid_back_after_hours=gpu_hours / spec.gpus / gain if gain > 0 else None,
     )

@@ -163,15 +163,16 @@ def _launches(study: Study, executor: Executor, progress: Progress, gate: Gate) 
     # Of this run: what failed before a study was resumed may have been repaired.
     results: list[TrialResult] = []
     for launch in executor.launches(ask):
-        before, together = study.launches, not study.one_at_a_time
+        before, said = study.launches, study.changes
         try:
             launch = gate.judged(launch, before) if launch.result.answers else launch
         finally:
             # A finished launch is kept although its answers cannot be judged.
             study.tell(launch)
         progress.finished(launch, before)
-        if together and (why := study.one_at_a_time):
-            progress.note(why)
+        for change in study.changes:
+            if change not in said:
+                progress.note(change)
         yield launch
         results.append(launch.result)
         # What is replayed ran on no node of this study.

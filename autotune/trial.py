@@ -46,7 +46,10 @@ SURE_TO_START = 0.9
 
 
 class Role(StrEnum):
-    """Why a launch was made; a control run is one of the baseline during the search."""
+    """Why a launch was made; a control run is one of the baseline during the search.
+
+    What is launched for the screen has random weights: it ranks candidates, and its figures are told nowhere.
+    """
 
     BASELINE = "baseline"
     DEFAULT = "default"
@@ -54,6 +57,7 @@ class Role(StrEnum):
     SEARCH = "search"
     FINAL = "final"
     CONTROL = "drift"
+    SCREEN = "screen"
 
 
 class State(StrEnum):

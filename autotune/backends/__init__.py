@@ -46,6 +46,7 @@ from autotune.trial import (
     FailureKind,
     Launch,
     Metrics,
+    Role,
     Scalar,
     Speculation,
     State,
@@ -172,31 +173,39 @@ class Backend(ABC):
         """Make a study's evaluator: launches leave files in the study's `folder`, and `notify` gets their stages."""
 
     def speculation(
-        self, spec: StudySpec, kind: Engine, version: str, drafted: Scalar, library: Library
+        self, spec: StudySpec, kind: Engine, version: str, drafted: Scalar, library: Library, cheap: bool = False
     ) -> Speculation | None:
         """Return the acceptance that a launch asks of its engine; None where nothing is drafted.
 
         Of drafts on random tokens next to none is right. There the engine is made to accept what the model does on
         text, where its version can be; not where answers are checked, as they are wrong then.
+
+        Args:
+            cheap: the server has random weights, whose drafts are right next to never, whatever the prompts.
         """
         if not isinstance(drafted, int) or drafted < 1:
             return None
         random = not load_workload(spec.workloads[0], library).has_text
         stated = round(spec.model.acceptance.length(drafted), 2)
-        switch = kind.switch(version) if random and not spec.reference_checks else None
+        switch = kind.switch(version) if cheap or (random and not spec.reference_checks) else None
         forced = float(min(switch.counted(stated) + switch.counts_drafts, 1 + drafted)) if switch else None
         return Speculation(drafted, stated, spec.model.acceptance.source, random, forced)
 
     def forcing(
         self, spec: StudySpec, trial: Trial, kind: Engine, library: Library
     ) -> tuple[Trial, Speculation | None]:
-        """Return a trial as it is launched, and what it asks of its drafts; no command that is told has the switch."""
-        drafted = trial.configuration.knobs.get("speculative_tokens")
-        asked = self.speculation(spec, kind, trial.engine_version, drafted, library)
-        if asked is None or asked.forced is None:
+        """Return a trial as it is launched, and what it asks of its drafts; no other command has the switches."""
+        knobs, version = trial.configuration.knobs, trial.engine_version
+        cheap = trial.role is Role.SCREEN
+        asked = self.speculation(spec, kind, version, knobs.get("speculative_tokens"), library, cheap)
+        command = trial.command
+        if asked is not None and asked.forced is not None:
+            command = kind.forcing(command, version, asked.forced)
+        if cheap:
+            command = kind.with_random_weights(command, Context(spec.model, spec.hardware, spec.gpus, version))
+        if command is trial.command:
             return trial, asked
-        command = replace(kind.forcing(trial.command, trial.engine_version, asked.forced), container=())
-        return replace(trial, command=self.place(command, kind.card, spec)), asked
+        return replace(trial, command=self.place(replace(command, container=()), kind.card, spec)), asked
 
     # The question: from options to a specification.
 

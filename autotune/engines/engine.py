@@ -25,7 +25,7 @@ from autotune.errors import BadInput, MalformedFile, RefusedCommand
 from autotune.space.context import Context, default_of, servers_of
 from autotune.space.entry import in_range, spaces_root
 from autotune.space.expression import Namespace, evaluate, fill, fill_value, names, template_names
-from autotune.space.schema import Addition, EngineCard, ForcedAcceptance, Option
+from autotune.space.schema import Addition, EngineCard, ForcedAcceptance, Option, RandomWeights
 from autotune.trial import Command, Configuration, Scalar
 
 RULE = "not in this version's --help"
@@ -475,10 +475,39 @@ class Engine:
         """Add the switch, which a version must have, to a command: so many tokens per step of a sequence."""
         switch = self.switch(version)
         assert switch is not None
-        scope = {"forced": f"{switch.counted(length):g}"}
-        env = {name: fill(text, scope) for name, text in switch.env.items()}
-        argv = (*command.argv, *(fill(arg, scope) for arg in switch.args))
-        return replace(command, argv=argv, env={**command.env, **env})
+        return self._added(command, switch, {"forced": f"{switch.counted(length):g}"}, version)
+
+    def random_weights(self, context: Context) -> RandomWeights | None:
+        """Return the switch by which a model starts with random weights in a version; None where there is none.
+
+        A model with experts needs one that routes tokens evenly: random gates may send all of them to the same ones.
+        """
+        found = _holding(self.card.random_weights, context.scope({}), context.version)
+        return next((one for one in found if isinstance(one, RandomWeights)), None)
+
+    def with_random_weights(self, command: Command, context: Context) -> Command:
+        """Add the switch, which the version must have, to a command."""
+        switch = self.random_weights(context)
+        assert switch is not None
+        return self._added(command, switch, {}, context.version)
+
+    def reads_weights(self, parsed: ParsedCommand, context: Context) -> bool:
+        """Tell whether a command's server reads its weights."""
+        switch = self.random_weights(context)
+        return switch is None or not evaluate(switch.read, self.scope(parsed, context))
+
+    def _added(self, command: Command, addition: Addition, scope: Mapping[str, Any], version: str) -> Command:
+        """Add an addition to a command that is written already; its keys win over those of the command's own file."""
+        env = {name: fill(text, scope) for name, text in addition.env.items()}
+        argv, files = [*command.argv, *(fill(arg, scope) for arg in addition.args)], dict(command.files)
+        if addition.config:
+            name = self.card.config_file
+            if name not in files:
+                flag = next(str(one.value) for one in self.card.config_flag if in_range(version, one.versions))
+                argv += [flag, name]
+            own = yaml.safe_load(files.get(name, "{}"))
+            files[name] = yaml.safe_dump({**own, **addition.config}, sort_keys=False)
+        return replace(command, argv=tuple(argv), env={**command.env, **env}, files=files)
 
     def forced_length(self, parsed: ParsedCommand, context: Context) -> float | None:
         """Return the tokens per step that a command forces; None without the switch, and for a malformed value."""

@@ -304,6 +304,8 @@ class Progress:
             if objective.too_slow(self._spec, launch):
                 limits = "; ".join(broken_slos(self._spec, launch))
                 return [f"breaks {limits} at the lightest load", result.label.lower()]
+            if launch.trial.role is Role.SCREEN and result.failure is None:
+                return ["random weights, for its rank alone"]
             failure = result.failure
             kind = failure.kind.value if failure else "unknown"
             return [result.state.value, f"{kind} ({failure.phase.value})" if failure and failure.phase else kind]

@@ -21,6 +21,7 @@ from autotune.errors import BadInput
 from autotune.loadgen.loads import asked_load, with_loads
 from autotune.loadgen.workloads import load_workload, with_speedup
 from autotune.machine import check_gpus, has, node
+from autotune.metrics.table import METRICS
 from autotune.notify import Notify, silent
 from autotune.prepare.names import engine_and_version, find_model, knob_named
 from autotune.prepare.recipes import with_recipe
@@ -85,7 +86,32 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         ),
     )
     spec = backend.from_file(spec, options, library) or _served(spec, options, backend, library, notify)
-    return with_loads(with_goals(spec, options), options, backend.measurable, library, sent=not backend.recorded)
+    spec = with_loads(with_goals(spec, options), options, backend.measurable, library, sent=not backend.recorded)
+    return spec.model_copy(update={"screened": _screened(spec, options, backend, library)})
+
+
+_LEAST_LAUNCHES, _LEAST_GB = 20, 100
+"""Budget and weights from which on launches with random weights can save more than their control costs."""
+
+
+def _screened(spec: StudySpec, options: RunOptions, backend: Backend, library: Library) -> tuple[str, ...]:
+    """Return the engines of which launches may have random weights; empty where they could save nothing.
+
+    They rank by work per second alone, one launch at a time, of engines that can force the acceptance of drafts too.
+    """
+    alone = is_local(spec.executor) and spec.gpus == spec.hardware.gpus
+    limited = spec.slos or len(spec.goals) > 1 or spec.load_key or not METRICS[spec.objective].is_work
+    small = spec.launches < _LEAST_LAUNCHES or spec.model.weights_gb < _LEAST_GB
+    able = (backend.launches or backend.predicted) and spec.sampler == "gp" and spec.verifies is None
+    if options.screen == "off" or not able or limited or small or not alone:
+        return ()
+    about = Context(spec.model, spec.hardware, spec.gpus, "")
+    kinds = [(one, engine(one.name, library)) for one in spec.engines]
+    return tuple(
+        one.name
+        for one, kind in kinds
+        if kind.random_weights(replace(about, version=one.version)) and kind.switch(one.version)
+    )
 
 
 def _study_name(options: RunOptions, model: ModelCard, hardware: HardwareCard) -> str:

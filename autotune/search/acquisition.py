@@ -21,6 +21,7 @@ from autotune.search.feasibility import believed, p_starts
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
+from autotune.search.screen import Ranked, shared
 
 GAIN = 0.005
 """The stated gain, score units: what is expected to add less than 0.5 % is not worth a launch."""
@@ -47,17 +48,30 @@ _LEADERS = 12
 
 def model_of(kernels: Kernels, history: History) -> Posterior:
     """Return the posterior of the score after a history; running launches count as if they came out as expected."""
-    return _posterior(kernels, history.measured, tuple(history.running), history.spec.seed)
+    return _posterior(kernels, history.measured, history.ranked, tuple(history.running), history.spec.seed)
 
 
 @lru_cache(maxsize=4)
 def _posterior(
-    kernels: Kernels, measured: tuple[tuple[int, float], ...], running: tuple[int, ...], seed: int
+    kernels: Kernels,
+    measured: tuple[tuple[int, float], ...],
+    ranked: tuple[Ranked, ...],
+    running: tuple[int, ...],
+    seed: int,
 ) -> Posterior:
-    """Return the latest few are kept, as decisions share them."""
+    """Return the posterior, of which the latest few are kept, as decisions share them.
+
+    Args:
+        ranked: as `measured`, with random weights.
+    """
     if running:
-        return _posterior(kernels, measured, (), seed).condition_on_pending(np.array(running, dtype=np.int64))
-    return Posterior(kernels, [p for p, _ in measured], [s for _, s in measured], seed=seed)
+        known = _posterior(kernels, measured, ranked, (), seed)
+        return known.condition_on_pending(np.array(running, dtype=np.int64))
+    rows = [*measured, *(one[:2] for one in ranked)]
+    apart = np.zeros((len(rows), len(rows)))
+    if ranked:
+        apart[len(measured) :, len(measured) :] = shared(ranked)
+    return Posterior(kernels, [p for p, _ in rows], [s for _, s in rows], seed=seed, apart=apart)
 
 
 def _scaled(slo: Slo, history: History) -> list[tuple[int, float]]:
@@ -140,7 +154,7 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
 
 def _leader(history: History, posterior: Posterior) -> int | None:
     """Return the best that was measured, by the posterior mean, and may be recommended."""
-    good = [p for p in history.by_position if history.feasible(p) and p not in history.barred]
+    good = history.known_good
     return good[int(posterior.mean(np.array(good, dtype=np.int64)).argmax())] if good else None
 
 
@@ -157,7 +171,7 @@ def turns(kernels: Kernels, history: History, leader: int | None) -> Bools:
     if leader is None:
         return found
     changes = (kernels.codes != kernels.codes[:, leader, None]).sum(axis=0)
-    launched = np.array(list(history.by_position), dtype=np.int64)
+    launched = np.array([*history.by_position, *(one.position for one in history.ranked)], dtype=np.int64)
     for codes in kernels.codes:
         values = int(codes.max()) + 1
         fewest, tried = np.full((2, values), len(kernels.codes) + 1)
@@ -195,7 +209,7 @@ def shortlist(kernels: Kernels, posterior: Posterior, history: History, seed: Se
     named = (*history.candidates.defaults, *history.candidates.starts)
     chosen = np.union1d(chosen, np.array(named, dtype=np.int64))
     if history.measured:
-        known = np.unique([position for position, _ in history.measured])
+        known = np.unique([position for position, *_ in (*history.measured, *history.ranked)])
         leaders = known[descending(posterior.mean(known))[:_LEADERS]]
         chosen = np.union1d(chosen, neighbours(kernels, leaders))
     new = chosen[free[chosen]]
@@ -217,7 +231,8 @@ def neighbours(kernels: Kernels, rows: Ints) -> Ints:
 
 def p_runs(kernels: Kernels, history: History, rows: Ints) -> Floats:
     """Return the probability that candidates start, by their priors and the launches; shape ``(rows,)``."""
-    ran, broken = [p for p, _ in history.measured], [e.position for e in history if e.broke]
+    ran = [*(p for p, _ in history.measured), *(one.position for one in history.ranked)]
+    broken = [e.position for e in history if e.broke]
     out_of_memory = {e.position for e in history if e.out_of_memory}
     learned = p_starts(kernels.encoding, ran, broken, rows, out_of_memory, kernels.p_starts)
     return learned * believed(kernels.encoding, kernels.p_starts, kernels.doubts, ran, broken, rows)
@@ -260,7 +275,7 @@ def _incumbents(posterior: Posterior, kernels: Kernels, history: History) -> lis
     The best that was measured and kept the SLOs, or what runs now and is expected to exceed it, if that starts and
     keeps them too.
     """
-    good = [p for p in history.by_position if history.feasible(p) and p not in history.barred]
+    good = history.known_good
     # By the posterior mean: a lucky draw is shrunk.
     known = float(posterior.mean(np.array(good, dtype=np.int64)).max()) if good else None
     running = np.array(sorted(set(history.running)), dtype=np.int64)

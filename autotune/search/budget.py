@@ -52,7 +52,7 @@ def capacity(history: History) -> int:
     by the mean time of those made and by how many run at a time, so that one rule serves both ceilings.
     """
     launches, hours = history.spec.launches, history.spec.hours
-    done = [e for e in history if not e.pending]
+    done = [e for e in (*history.entries, *history.screened) if not e.pending]
     used_s = covered_s([(e.began_s, e.began_s + e.seconds) for e in done])
     if hours is None or used_s <= 0:
         return launches

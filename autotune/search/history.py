@@ -20,6 +20,7 @@ from scipy.special import ndtri
 from autotune.search import equivalents, objective, timeline
 from autotune.search.decide.sequential_test import LAUNCH_NOISE, Spread, mean, percent
 from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets
+from autotune.search.screen import Ranked, Screen, layout_of, screen_of
 from autotune.space.enumeration import CandidateSet
 from autotune.space.promises import BY_LENGTH, UNASKED, GivenUp
 from autotune.study.spec import StudySpec, is_alone, is_beside
@@ -110,6 +111,7 @@ class History:
         canonical_of: position of a candidate to that of its equivalent, for which all its launches count.
         adjusted_by: what was taken from the scores, node by node; None: they are as measured.
         one_at_a_time: why launches may not share the node; empty where they may, or where none do.
+        screened: launches with random weights, apart from all others: they rank candidates for the search alone.
     """
 
     spec: StudySpec
@@ -118,6 +120,7 @@ class History:
     canonical_of: Mapping[int, int] = field(default_factory=dict)
     adjusted_by: Mapping[str, NodeOffset] | None = None
     one_at_a_time: str = ""
+    screened: tuple[Entry, ...] = ()
 
     @classmethod
     def of(
@@ -142,14 +145,15 @@ class History:
         alone = one_at_a_time([e for e in entries if e.role is Role.BASELINE])
         if alone:
             entries = [e.without_result() if is_beside(e.node) and not e.pending else e for e in entries]
-        entries = _without_crashes(entries, candidates.baseline)
-        return cls(spec, candidates, tuple(entries), joined, one_at_a_time=alone)
+        screened = tuple(e for e in entries if e.role is Role.SCREEN)
+        entries = _without_crashes([e for e in entries if e.role is not Role.SCREEN], candidates.baseline)
+        return cls(spec, candidates, tuple(entries), joined, one_at_a_time=alone, screened=screened)
 
     def __iter__(self) -> Iterator[Entry]:
         return iter(self.entries)
 
     def __len__(self) -> int:
-        return len(self.entries)
+        return len(self.entries) + len(self.screened)
 
     def of_role(self, *roles: Role) -> list[Entry]:
         return [e for e in self.entries if e.role in roles]
@@ -234,7 +238,32 @@ class History:
 
     @property
     def pending(self) -> list[Entry]:
-        return [e for e in self.entries if e.pending]
+        return [e for e in (*self.entries, *self.screened) if e.pending]
+
+    @cached_property
+    def screen(self) -> Screen:
+        """Return what launches with random weights have shown; over where the study has none."""
+        if not self.spec.screened:
+            return Screen(over="not asked for")
+        return screen_of([one.configuration for one in self.candidates.items], self.entries, self.screened)
+
+    @property
+    def changes(self) -> list[str]:
+        """Return what has changed how launches are made: that they share no node, or that all of them have weights."""
+        return list(filter(None, [self.one_at_a_time, self.screen.over if self.screened else ""]))
+
+    @cached_property
+    def ranked(self) -> tuple[Ranked, ...]:
+        """Return the launches with random weights that count for the search."""
+        items = self.candidates.items
+        ran = ((e.position, e.score) for e in self.screened if e.score is not None and self.screen.trusted)
+        return tuple(Ranked(p, score, layout_of(items[p].configuration)) for p, score in ran)
+
+    @cached_property
+    def known_good(self) -> list[int]:
+        """Return what may be recommended by its launches, and what ran with random weights alone."""
+        seen = dict.fromkeys((*self.by_position, *(one.position for one in self.ranked)))
+        return [p for p in seen if p not in self.barred and (self.feasible(p) if p in self.by_position else True)]
 
     def spent(self, position: int) -> bool:
         """Tell whether the search is done with a candidate: measured, failed, running, given up, or an equivalent."""
@@ -256,7 +285,9 @@ class History:
     @cached_property
     def done_with(self) -> frozenset[int]:
         """Return the candidates with which the search is done, or that it may not launch."""
-        return self.barred | {p for p in {*self.by_position, *self.canonical_of} if self.spent(p)}
+        spent = {p for p in {*self.by_position, *self.canonical_of} if self.spent(p)}
+        cheap = {one.position for one in self.ranked} | {e.position for e in self.screened if e.pending}
+        return self.barred | spent | cheap
 
     @property
     def exhausted(self) -> bool:
@@ -379,6 +410,7 @@ def _entry_of(
 ) -> Entry:
     """Return what a finished launch says; ``joined`` is position to that of its equivalent."""
     trial, result = launch.trial, launch.result
+    launch = objective.as_full(launch)
     position = candidates.position(trial.configuration.fingerprint)
     longest, odds = result.longest_request_tokens, result.odds_of_starting
     failure = result.failure if result.broke else None

@@ -13,6 +13,7 @@ the finals.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -31,6 +32,7 @@ from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, Hi
 from autotune.search.reach import OUT_OF_REACH, out_of_reach
 from autotune.search.repeats import challengers, next_repeat, ranked
 from autotune.search.sampler import CandidateSampler
+from autotune.search.screen import CHECK, layout_of
 from autotune.study.recommendation import Verdict
 from autotune.study.spec import is_alone, is_beside
 from autotune.trial import Launch, Role
@@ -92,7 +94,8 @@ class Recorded:
         if len(history) >= len(self.launches):
             return Wait() if history.pending else Stop(f"the {len(self.launches)} recorded launches are answered")
         trial = self.launches[len(history)].trial
-        return Step(trial.role, history.candidates.position(trial.configuration.fingerprint), trial.node)
+        position = history.candidates.position(trial.configuration.fingerprint)
+        return Step(trial.role, position, trial.node)
 
 
 class Plan:
@@ -131,6 +134,7 @@ class Plan:
         if out_of_reach(self._kernels, history):
             return Wait() if history.pending else Stop(OUT_OF_REACH)
         step = _baseline(history, places) or _unmeasured_prediction(history) or self._recipe(history, budget)
+        step = step or self._screening(history)
         # While nothing is there to put to the test there is no final to keep launches for.
         contested = bool(challengers(history))
         if step is None and len(history) < (search_ends(history, budget) if contested else budget):
@@ -175,16 +179,56 @@ class Plan:
             return None
         position = suggestion.position
         start = Role.START if position in candidates.starts else Role.SEARCH
-        return Step(Role.DEFAULT if position in candidates.defaults else start, position)
+        role = Role.DEFAULT if position in candidates.defaults else start
+        return Step(Role.SCREEN if history.screen.trusted and _may_screen(history, position) else role, position)
+
+    def _screening(self, history: History) -> Step | None:
+        """Return a launch that random weights need beside them: of the control, or of the best with its own weights."""
+        screen, candidates = history.screen, history.candidates
+        cheap = {e.position: e for e in history.screened}
+        # What fails without its weights may be to blame for that.
+        failed = next((p for p, e in cheap.items() if not (e.pending or e.measured) and not history.at(p)), None)
+        if failed is not None or screen.over or history.pending:
+            return None if failed is None else Step(Role.SEARCH, failed)
+        if candidates.baseline not in cheap and _may_screen(history, candidates.baseline):
+            return Step(Role.SCREEN, candidates.baseline)
+        if not screen.trusted:
+            tried = {layout_of(candidates.items[p].configuration) for p in cheap}
+            others = [p for p in challengers(history) if _may_screen(history, p)]
+            other = next((p for p in others if layout_of(candidates.items[p].configuration) not in tried), None)
+            return None if other is None else Step(Role.SCREEN, other)
+        last = max(e.number for e in history.entries)
+        return self._unweighed(history) if sum(e.number > last for e in history.screened) >= CHECK else None
+
+    def _unweighed(self, history: History) -> Step | None:
+        """Return the best that ran with random weights alone, to be launched with its own; None where there is none."""
+        new = [one.position for one in history.ranked if not history.at(one.position)]
+        if not new:
+            return None
+        means = model_of(self._kernels, history.adjusted()).mean(np.array(new, dtype=np.int64))
+        return Step(Role.SEARCH, new[int(means.argmax())])
 
     def _after_search(self, history: History, budget: int, places: Sequence[str]) -> Decision:
         """Return a check of a shorter command, or the first launch of the finals."""
         # The baseline's launches say nothing of which configuration is the finalist.
         waits_for = [e for e in history.pending if not (places and e.role in BASELINE_ROLES)]
-        check = None if waits_for and not places else self._check(history, budget)
+        check = (
+            None if waits_for and not places else self._check_of_rank(history, budget) or self._check(history, budget)
+        )
         if check is None and waits_for:
             return _meanwhile(history, places)
         return check or self._finals(history, places)
+
+    def _check_of_rank(self, history: History, budget: int) -> Step | None:
+        """Return what ranks above all that ran with its weights, to be launched so before the finals."""
+        step = self._unweighed(history)
+        if step is None or len(history) >= before_finals(budget, LEAST_FINALS):
+            return None
+        scores = history.adjusted()
+        model = model_of(self._kernels, scores)
+        leaders = ranked(model, scores)
+        best = float(model.mean(np.array(leaders[:1], dtype=np.int64))[0]) if leaders else -math.inf
+        return step if float(model.mean(np.array([step.position], dtype=np.int64))[0]) > best else None
 
     def _check(self, history: History, budget: int) -> Step | None:
         """Return a shorter command than the leader's, as long as the finals keep their share."""
@@ -298,6 +342,10 @@ class Plan:
             return f"the search has used its share of the budget{done}"
         expected = 100 * max(0.0, suggestion.improvement)
         return f"the search expected {expected:.2f} % more than the best, less than {100 * GAIN:g} %{done}"
+
+
+def _may_screen(history: History, position: int) -> bool:
+    return history.candidates.items[position].configuration.engine in history.spec.screened
 
 
 def _cause_of_all(history: History) -> str | None:

@@ -36,6 +36,7 @@ _PHASES = {
     Role.SEARCH: "search",
     Role.FINAL: "finals",
     Role.CONTROL: "control run",
+    Role.SCREEN: "search, with random weights",
 }
 
 
@@ -147,8 +148,11 @@ class Study:
         history = self._history(self.launches).adjusted()
         judgement = judge(history)
         with one_thread():
+            # What is told of knobs was measured with real weights, what may still be better is ranked by all launches.
+            alone = replace(history, screened=())
+            rows = [launch for launch in self.launches if launch.trial.role is not Role.SCREEN]
+            found = explain(alone, rows, model_of(self._kernels, alone), judgement, no_effect_of)
             model = model_of(self._kernels, history)
-            found = explain(history, self.launches, model, judgement, no_effect_of)
             if judgement.winner is None:
                 return found
             told: dict[str, Any] = {"learned": learned_figures(model, self._kernels)}
@@ -165,9 +169,9 @@ class Study:
         return {node: f"the baseline is {offset:+.0f} % off there, beyond noise" for node, offset in offsets.items()}
 
     @property
-    def one_at_a_time(self) -> str:
-        """The reason why launches may not share the node; empty where they may, or where that is not decided."""
-        return self._history(self.launches, self._pending.values()).one_at_a_time
+    def changes(self) -> Sequence[str]:
+        """What the launches have shown that changes how the others are made."""
+        return self._history(self.launches, self._pending.values()).changes
 
     def close(self) -> None:
         """Release the study's lock; the study can be opened again."""

@@ -31,6 +31,7 @@ class ResolvedCommand:
     Attributes:
         effective: the knobs as the engine runs them.
         on_random: see `ServerSetup`; what the command forces.
+        random_weights: whether the command has the switch.
     """
 
     card: EngineCard
@@ -40,10 +41,12 @@ class ResolvedCommand:
     effects: Sequence[Effect] = ()
     calibration: Calibration | None = None
     on_random: float | None = None
+    random_weights: bool = False
 
     @property
     def setup(self) -> ServerSetup:
-        c, knobs, more = self.context, dict(self.effective.knobs), (self.calibration, self.on_random)
+        c, knobs = self.context, dict(self.effective.knobs)
+        more = self.calibration, self.on_random, self.random_weights
         return ServerSetup(self.card.engine, c.version, knobs, c.model, c.hardware, c.gpus, *more)
 
     def running(self) -> ResolvedCommand:
@@ -96,8 +99,8 @@ def resolve_for(
         refused = as_failure(broken[0])
     elif refused is None and (reason := unsuited(card, context)) is not None:
         refused = Failure(FailureKind.UNSUPPORTED, reason, f"RuntimeError: {reason}")
-    on_random = kind.forced_length(parsed, context)
-    return ResolvedCommand(card, context, made, refused, effects, calibration, on_random)
+    forced = kind.forced_length(parsed, context), not kind.reads_weights(parsed, context)
+    return ResolvedCommand(card, context, made, refused, effects, calibration, *forced)
 
 
 def model_of(command: Command, library: Library, version: str | None = None, model_id: str | None = None) -> ModelCard:

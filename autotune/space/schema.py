@@ -45,6 +45,12 @@ class ForcedAcceptance(Addition):
         return max(1, int(number + 0.5)) if self.whole else number
 
 
+class RandomWeights(Addition):
+    """Switch by which an engine starts without reading weights, and spreads tokens over the experts evenly."""
+
+    read: Expression = Field(description="whether a command line, of ``args``, ``env`` and ``config``, has it")
+
+
 class Case(Entry):
     """A value, or a template of one, that holds under a condition; of a list of cases the first that holds counts."""
 
@@ -302,6 +308,7 @@ class EngineCard(Entry):
     architectures: list[str] = Field(default=[], description="model classes that it has; empty: not known which")
     always: list[Addition] = []
     forced_acceptance: list[ForcedAcceptance] = Field(default=[], description="the first of a version counts")
+    random_weights: list[RandomWeights] = Field(default=[], description="the first that holds counts")
     knobs: dict[str, Knob]
     effects: list[Effect] = []
     no_effect: list[NoEffectOption] = Field(

@@ -24,6 +24,7 @@ RESULTS = "results.jsonl"
 _TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
 _HELD = (BlockingIOError, PermissionError)
 """Errors of a file lock that another process holds (flock(2); fcntl(2) on network file systems)."""
+_RANDOM = "random_weights"
 _OPTIONAL = ("servers", "bound_node", "ladder")
 """Keys of a trial that stand in its row only where they say something."""
 
@@ -33,7 +34,8 @@ def row_of(launch: Launch) -> dict[str, Any]:
     trial = launch.trial
     row = {
         "number": trial.number,
-        "role": trial.role,
+        "role": Role.SEARCH if trial.role is Role.SCREEN else trial.role,
+        "fidelity": _RANDOM if trial.role is Role.SCREEN else "full",
         "engine": trial.configuration.engine,
         "engine_version": trial.engine_version,
         "config": dict(trial.configuration.knobs),
@@ -53,6 +55,7 @@ def launch_of(row: Mapping[str, Any]) -> Launch:
     """The inverse of `row_of`; raises ``KeyError``, ``TypeError`` or ``ValueError`` on a row of another shape."""
     trial = {
         **row,
+        "role": Role.SCREEN if row.get("fidelity") == _RANDOM else row["role"],
         "configuration": {"engine": row["engine"], "knobs": row["config"]},
         "command": {**row, "argv": row["argv"][len(row.get("container", ())) :]},
         "node": row.get("bound_node", ""),

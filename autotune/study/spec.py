@@ -94,6 +94,7 @@ class StudySpec(_Value):
         installed: the engines that are launched from this machine, by name; a resumed study launches the same.
         notes: what was made of the question, to be told with the answer.
         api_key_env, api_key_file: where an external server's API key is; its value is never kept.
+        screened: engines of which launches may have random weights, see `autotune.search.screen`; empty: none.
         verifies: predictions to be measured: the only candidates are their commands; None: a search.
         calibration: the simulator's coefficients, where they are not the packaged ones: the file's content.
         space: path of the user's own space file or folder, read again on resume; None = the packaged ones.
@@ -130,6 +131,7 @@ class StudySpec(_Value):
     on: str = "simulator"
     executor: str = "local"
     sampler: str = "gp"
+    screened: tuple[str, ...] = ()
     sources: tuple[str, ...] = ()
     verifies: Verified | None = None
     table_sha256: str | None = None

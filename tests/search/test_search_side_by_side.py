@@ -153,7 +153,7 @@ def killed(folder: Path, slow: float, every: int) -> tuple[Sequence[Launch], str
     for _ in range(16):
         study = opened(folder, spec, SMALL)
         made = Halves(slow, now_s=1000.0 * len(study.launches)).play(study, spec, ridge, every)
-        why = study.one_at_a_time
+        why = "; ".join(study.changes)
         study.close()
     assert [(x.trial.role, x.result.node) for x in made[:3]] == [(Role.BASELINE, n) for n in (ALONE, FIRST, SECOND)]
     assert len(made) == 16

@@ -112,6 +112,8 @@ def launches(study: StudyRecord) -> list[str]:
             row["State"] += f": {words.failed(result.failure)}"
         elif result.state is State.INVALID:
             row["State"] = "invalid measurement"
+        elif launch.trial.role is Role.SCREEN:
+            row["State"] = "random weights, for its rank alone"
         elif broken := broken_slos(study.spec, launch):
             row["State"] = f"breaks {text.plain('; '.join(broken))}"
         rows.append(row)

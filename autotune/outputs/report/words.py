@@ -344,6 +344,8 @@ def money(outcome: Recommendation) -> list[str]:
         return []
     whose = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: ", as recorded"}.get(outcome.evidence, "")
     of_gpus = "" if cost.gpu_hours is None else f" ({_hours(cost.gpu_hours)} GPU-hours)"
+    ranking = cost.node_hours_by_fidelity.get("random_weights", 0.0)
+    of_gpus += f", {_hours(ranking)} of them for launches with random weights" if ranking else ""
     lines = [f"The study took {_hours(cost.node_hours)} node-hours{whose}{of_gpus}."]
     lines += filter(None, [cost.in_money])
     if cost.paid_back_after_hours is not None:

@@ -280,6 +280,8 @@ class Posterior:
         scores: shape ``(len(positions),)``, natural-logarithm units.
         signed: the priors are about another metric, which may go with this one or against it.
         seed: of the samples of the hyper-parameters.
+        apart: shape ``(len(positions), len(positions))``: covariance of what launches measure beside their candidates'
+            scores, e.g. with random weights.
 
     Attributes:
         weights: shape ``(sets,)``: of each sample of the hyper-parameters.
@@ -293,10 +295,12 @@ class Posterior:
         scores: Sequence[float],
         signed: bool = False,
         seed: int = 0,
+        apart: Floats | None = None,
     ) -> None:
         self._kernels = kernels
         self._positions = np.array(list(positions), dtype=np.int64)
         self._y = np.asarray(scores, dtype=np.float64)
+        self._apart = np.zeros((len(self._y), len(self._y))) if apart is None else apart
         self._means = kernels.means_after(self._positions)
         names = [kernels.encoding.names[k] for k in kernels.encoding.varying]
         engine = names.index(ENGINE) if ENGINE in names else None
@@ -306,7 +310,7 @@ class Posterior:
 
         def log_likelihood(hyper: Hyperparameters) -> Floats:
             """Return the log likelihood of the launches, up to a constant."""
-            _, alpha, chol, residual = self._solved(hyper, tables, rows, y)
+            _, alpha, chol, residual = self._solved(hyper, tables, rows, y, self._apart[np.ix_(chosen, chosen)])
             logs = np.log(np.diagonal(chol, axis1=1, axis2=2)).sum(axis=1)
             return np.asarray(-0.5 * np.einsum("sn,sn->s", alpha, residual) - logs, dtype=np.float64)
 
@@ -325,10 +329,10 @@ class Posterior:
         )
 
     def _solved(
-        self, hyper: Hyperparameters, tables: _Tables, rows: Ints, y: Floats
+        self, hyper: Hyperparameters, tables: _Tables, rows: Ints, y: Floats, apart: Floats
     ) -> tuple[Floats, Floats, Floats, Floats]:
         """Offsets, shape ``(sets,)``, what the launches pull, their Cholesky factors, and their scores' residuals."""
-        k = tables.covariance(hyper)
+        k = tables.covariance(hyper) + apart
         k[:, np.arange(len(y)), np.arange(len(y))] += hyper.noise[:, None] ** 2
         residual = y - hyper.weight[:, None] * self._means[hyper.alternative][:, rows]
         offset: Floats = residual.mean(axis=1) if len(y) else np.zeros(len(k))
@@ -338,7 +342,8 @@ class Posterior:
 
     def _fit(self) -> None:
         tables = self._tables(self._positions, self._positions)
-        self._offset, self._alpha, self._chol, _ = self._solved(self._hyper, tables, self._positions, self._y)
+        launches = self._positions, self._y, self._apart
+        self._offset, self._alpha, self._chol, _ = self._solved(self._hyper, tables, *launches)
 
     def condition_on_pending(self, rows: Ints) -> Posterior:
         """Return the posterior if launches of these candidates, which run now, came out as predicted.
@@ -348,6 +353,7 @@ class Posterior:
         other = copy(self)
         other._positions = np.concatenate([self._positions, rows])
         other._y = np.concatenate([self._y, self.mean(rows)])
+        other._apart = np.pad(self._apart, (0, len(rows)))
         other._fit()
         return other
 

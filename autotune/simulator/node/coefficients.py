@@ -123,6 +123,9 @@ class Behaviour(Entry):
 
     # Start
     load_gb_s: float = Field(gt=0, description="weights into GPU memory, the whole node")
+    random_weights_spread: float = Field(
+        default=0.03, ge=0, description="sigma of ln(speed with random weights / with real ones), by layout: a choice"
+    )
     start_s: float = Field(ge=0, description="start without loading weights")
 
 

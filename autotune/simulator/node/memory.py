@@ -300,5 +300,7 @@ def _as_the_engine_says(server: SimulatedServer, plan: MemoryPlan) -> tuple[str,
 
 
 def startup_s(server: SimulatedServer, plan: MemoryPlan) -> float:
+    """Return the seconds until a server is ready: its weights, where it reads them, and all else."""
     c = server.coefficients
-    return c.start_s + plan.weights * server.gpus / 1e9 / c.load_gb_s
+    read = 0.0 if server.setup.random_weights else plan.weights * server.gpus / 1e9
+    return c.start_s + read / c.load_gb_s

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
+
+import numpy as np
 
 from autotune.simulator.node.calibration import Calibration, coefficients_of, packaged_calibration
 from autotune.simulator.node.coefficients import Coefficients, speed_card
@@ -40,6 +43,7 @@ class ServerSetup:
         knobs: effective knobs; one that is missing or None is decided by the engine.
         gpus: GPUs of the node that the study may use.
         on_random: tokens per step of a drafting server whose prompts are random tokens; None: as on text.
+        random_weights: its weights are random and not read, and its tokens are spread over the experts evenly.
     """
 
     engine: str
@@ -50,6 +54,7 @@ class ServerSetup:
     gpus: int
     calibration: Calibration | None = None
     on_random: float | None = None
+    random_weights: bool = False
 
     @property
     def scope(self) -> dict[str, Any]:
@@ -93,6 +98,8 @@ class SimulatedServer:
         graph_batch: largest batch per rank that a CUDA graph holds, in tokens (vLLM) or sequences; 0 = none.
         kv_type: ``bfloat16``, ``fp8`` or ``fp8_ds_mla``, with ``auto`` resolved.
         bandwidth: bytes per second that decode kernels achieve on one GPU.
+        pace: factor on the duration of a step: what random weights change that nothing else here explains, by engine
+            and layout.
     """
 
     def __init__(self, setup: ServerSetup, coefficients: Coefficients | None = None) -> None:
@@ -118,6 +125,9 @@ class SimulatedServer:
         self.text_tokens_per_step = self.model.acceptance.length(self.speculative_tokens, c.draft_acceptance)
         on_random = setup.on_random or self.text_tokens_per_step
         self.tokens_per_step = min(1.0 + self.speculative_tokens, on_random)
+        if setup.random_weights:
+            # Its drafts are right where they are forced to be, whatever the prompt is.
+            self.text_tokens_per_step = self.tokens_per_step
         achieved = self.hardware.bandwidth_tb_s * 1e12 * self.hardware.achieved_bandwidth
         self.bandwidth = achieved * c.bandwidth_share
         name = str(setup.knobs.get("kv_cache_dtype") or "auto")
@@ -126,6 +136,11 @@ class SimulatedServer:
         self.kv_type = name if name == "fp8_ds_mla" else "fp8" if name.startswith("fp8") else "bfloat16"
         eager = setup.knobs.get("enforce_eager") or setup.knobs.get("disable_cuda_graph")
         self.graph_batch = 0 if eager else self._count("cuda_graph_max_batch", c.cuda_graph_max_batch)
+        self.pace = self._pace(c.random_weights_spread) if setup.random_weights else 1.0
+
+    def _pace(self, spread: float) -> float:
+        layout = f"{self.setup.engine} {self.tensor_parallel} {self.data_parallel} {self.expert_parallel}"
+        return math.exp(spread * float(np.random.default_rng(list(layout.encode())).standard_normal()))
 
     def _count(self, knob: str, default: int) -> int:
         value = self.setup.knobs.get(knob)

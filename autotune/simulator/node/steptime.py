@@ -139,7 +139,8 @@ class StepTime:
         full = a.expert_intermediate_size
         of_full = narrow * (full + c.moe_narrow_width) / full if full else 1.0
         self._moe_flops = server.matrix_flops_of(a.weight_bytes) * c.moe_share * of_full
-        self._imbalance = 1.0 + c.expert_imbalance * (1.0 - 1.0 / ep)
+        uneven = 0.0 if server.setup.random_weights else c.expert_imbalance
+        self._imbalance = 1.0 + uneven * (1.0 - 1.0 / ep)
         # Hidden states that the kernels between matrix products read and write, bytes per token over all layers:
         # norms and residuals, queries, keys and values, gate and up projection.
         tp = server.tensor_parallel
@@ -150,6 +151,7 @@ class StepTime:
         self._row_bytes = 2 * BF16 * (a.hidden_size + 3 * width)
 
     def _prepare_latencies(self, server: SimulatedServer) -> None:
+        self._pace = server.pace
         a, c = self._a, self._c
         latent = a.layers * bool(a.kv_lora_rank) + self._indexer_layers
         beside = latent * c.latent_us + self._expert_layers * c.experts_us
@@ -180,7 +182,7 @@ class StepTime:
             if self._a.indexer is not None:
                 launching += sequences * self._decode_tokens * c.eager_sequence_us * 1e-6
             device = longer(device, launching)
-        return longer(device + host * (1.0 - c.host_overlap), host)
+        return longer(device + host * (1.0 - c.host_overlap), host) * self._pace
 
     def _device_seconds(self, batches: Sequence[RankBatch], part: float, queries: int, sampled: int) -> Seconds:
         """Compute the GPUs' time for a pass through all layers.

@@ -1,0 +1,147 @@
+"""Launches with random weights: they rank candidates for the search, and are told nowhere as throughput."""
+
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from search_landscapes import best_of, decisions, evaluate, grid, make_spec, opened, ridge
+
+from autotune.recommend import recommend
+from autotune.search import objective
+from autotune.search.gp.kernels import Encoding, Kernels
+from autotune.search.gp.posterior import Posterior
+from autotune.search.history import History
+from autotune.search.screen import Ranked, layout_of, shared
+from autotune.search.study import Study
+from autotune.study.results import launch_of, read_launches, row_of
+from autotune.study.spec import StudySpec
+from autotune.trial import Configuration, Failure, FailureKind, Launch, Role, State, Trial, TrialResult
+
+GRID = grid()
+Change = Callable[[Configuration], float]
+"""Factor of random weights on the throughput of a configuration."""
+
+
+def launched(spec: StudySpec, trial: Trial, change: Change, start_s: float = 60.0) -> Launch:
+    """A launch; with random weights it starts in so many seconds instead of 200."""
+    launch = evaluate(spec, ridge, trial)
+    if trial.role is not Role.SCREEN:
+        return launch
+    factor, result = change(trial.configuration), launch.result
+    metrics = {w: {m: v * factor for m, v in row.items()} for w, row in result.metrics.items()}
+    return replace(launch, result=replace(result, metrics=metrics, times_s={"launch": start_s, "load": 100.0}))
+
+
+def play(folder: Path, change: Change, start_s: float = 60.0, seed: int = 0) -> tuple[StudySpec, list[Launch], Study]:
+    spec = make_spec(noise=0.02, seed=seed, screened=("vllm", "sglang"))
+    study = opened(folder, spec, GRID)
+    while (trial := study.ask()) is not None:
+        study.tell(launched(spec, trial, change, start_s))
+    study.close()
+    return spec, list(study.launches), study
+
+
+def cheap(launches: list[Launch]) -> list[Launch]:
+    return [x for x in launches if x.trial.role is Role.SCREEN]
+
+
+def test_a_study_ranks_by_random_weights_and_recommends_by_real_ones(tmp_path: Path) -> None:
+    spec, launches, study = play(tmp_path, lambda _: 1.3)
+    assert len(cheap(launches)) >= 8
+    outcome = recommend(spec, GRID, launches, (), study.stop_reason)
+    assert outcome.recommended is not None
+    assert outcome.baseline is not None
+    # A figure with random weights in it would be 30 % too high.
+    assert outcome.recommended.objective.value == pytest.approx(best_of(GRID, ridge), rel=0.05)
+    chosen = [x for x in launches if x.trial.configuration.fingerprint == outcome.recommended.fingerprint]
+    assert any(x.trial.role is not Role.SCREEN for x in chosen)
+    assert all(objective.achieved(spec, x) is None for x in cheap(launches))
+    reached = max(value for _, value in objective.best_so_far(spec, launches))
+    assert reached < 1.1 * best_of(GRID, ridge)
+    assert outcome.study_cost is not None
+    hours = outcome.study_cost.node_hours_by_fidelity
+    assert sum(hours.values()) == pytest.approx(outcome.study_cost.node_hours)
+    assert hours["random_weights"] == pytest.approx(len(cheap(launches)) * 160 / 3600)
+
+
+def test_the_control_ends_it_where_the_start_is_hardly_shorter(tmp_path: Path) -> None:
+    spec, launches, study = play(tmp_path, lambda _: 1.0, start_s=190.0)
+    assert len(cheap(launches)) == 1
+    why = recommend(spec, GRID, launches, (), study.stop_reason).stop_reason
+    assert "a launch with random weights is hardly shorter (290 s instead of 300 s)" in why
+
+
+def test_the_control_ends_it_where_random_weights_do_not_rank(tmp_path: Path) -> None:
+    def wild(configuration: Configuration) -> float:
+        layout = repr(layout_of(configuration)).encode()
+        return math.exp(0.8 * float(np.random.default_rng(list(layout)).standard_normal()))
+
+    spec, launches, study = play(tmp_path, wild)
+    assert "random weights rank badly" in recommend(spec, GRID, launches, (), study.stop_reason).stop_reason
+    history = History.of(spec, GRID, launches)
+    assert not history.ranked, "what was ranked before the control ended it counts for nothing"
+    assert len(cheap(launches)) < 10
+
+
+def test_what_fails_with_random_weights_is_launched_with_its_own(tmp_path: Path) -> None:
+    spec, failed = make_spec(noise=0.02, screened=("vllm", "sglang")), list[Trial]()
+    study = opened(tmp_path, spec, GRID)
+    for _ in range(12):
+        trial = study.ask()
+        assert trial is not None
+        launch = launched(spec, trial, lambda _: 1.0)
+        if trial.role is Role.SCREEN and len(cheap(list(study.launches))) == 2:
+            failure = Failure(FailureKind.CRASHED, "NaN in the logits")
+            launch = Launch(trial, TrialResult(State.FAILED, launch.result.evidence, failure, times_s={"launch": 60.0}))
+            failed.append(trial)
+        elif failed:
+            break
+        study.tell(launch)
+    study.close()
+    assert trial is not None
+    assert (trial.role, trial.configuration) == (Role.SEARCH, failed[0].configuration)
+
+
+def test_a_killed_launch_is_made_again_with_the_same_weights(tmp_path: Path) -> None:
+    _, whole, _ = play(tmp_path / "whole", lambda _: 1.1)
+    spec = make_spec(noise=0.02, screened=("vllm", "sglang"))
+    for _ in range(60):
+        study = opened(tmp_path / "killed", spec, GRID)
+        trial = study.ask()
+        study.close()
+        if trial is None:
+            break
+        study = opened(tmp_path / "killed", spec, GRID)
+        again = study.ask()
+        assert again == trial
+        assert again is not None
+        study.tell(launched(spec, again, lambda _: 1.1))
+        study.close()
+    made = read_launches(tmp_path / "killed" / "results.jsonl")
+    assert decisions(made) == decisions(whole)
+    assert [x.trial.role for x in made] == [x.trial.role for x in whole]
+
+
+def test_a_row_without_the_key_has_its_weights(tmp_path: Path) -> None:
+    _, launches, _ = play(tmp_path, lambda _: 1.0)
+    row = row_of(launches[0])
+    assert row.pop("fidelity") == "full"
+    assert launch_of(row) == launches[0]
+
+
+def test_random_weights_rank_and_set_no_level() -> None:
+    """Fifteen launches with random weights, all 40 % too fast, and two with both: the level is that of real weights."""
+    truth = np.array([math.log(ridge(item.configuration)) for item in GRID.items])
+    rng = np.random.default_rng(0)
+    both, more = [GRID.baseline, GRID.starts[0]], rng.choice(len(GRID), 15, replace=False).tolist()
+    rows = [Ranked(p, truth[p] + 0.34, layout_of(GRID.items[p].configuration)) for p in (*both, *more)]
+    apart = np.zeros((len(both) + len(rows),) * 2)
+    apart[len(both) :, len(both) :] = shared(rows)
+    positions, scores = [*both, *(one.position for one in rows)], [*truth[both], *(one.score for one in rows)]
+    model = Posterior(Kernels(Encoding(GRID)), positions, scores, apart=apart)
+    found = model.mean(np.array(more, dtype=np.int64))
+    assert np.abs(found - truth[more]).mean() < 0.1
+    assert np.corrcoef(found, truth[more])[0, 1] > 0.9
