@@ -1,7 +1,7 @@
 """Seconds of one step: a roofline per component, communication, kernel latencies and host time.
 
 Every component takes the longer of its memory traffic and its arithmetic. Ranks of a data-parallel group meet at
-every layer's experts, so a step lasts as long as its slowest rank. Formulas and their sources: ``docs/simulator.md``.
+every layer's experts, so a step lasts as long as its slowest rank. Formulas, sources: ``docs/simulator-fit.md``.
 
 A figure may be an array of draws, shape (draws,): all seconds are such arrays then.
 """

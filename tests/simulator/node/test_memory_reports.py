@@ -1,4 +1,4 @@
-"""The memory plan against what users' servers said at start, in public logs; the table stands in docs/simulator.md."""
+"""The memory plan against what users' servers said at start, in public logs; the table is in docs/simulator-fit.md."""
 
 from __future__ import annotations
 
