@@ -19,8 +19,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import product
 from typing import Any, Literal
 
+from autotune import redact
 from autotune.backends import Evaluator, backend_of, evaluator_for
 from autotune.engines import ParsedCommand
 from autotune.engines.choose import engine_of
@@ -97,7 +99,7 @@ class Comparison:
         self._spec, self._done, self._options, self._notify = spec, done, options, notify
         self._library, self._before = library_of(spec), home.launches(spec.study)
         self._at_home = asked_backend(options, spec) == backend_of(spec)
-        self._known, self._backend = _known(done, options), asked_backend(options, spec)
+        self._known, self._backend = _known(done, options.with_baseline), asked_backend(options, spec)
         if self._backend.recorded or self._backend.foreign:
             raise BadInput(f"--on {self._backend.on} launches no version; give process, docker, emulator or simulator")
         notify(self._backend.announcement(spec, self._library, None))
@@ -300,11 +302,10 @@ class Comparison:
 
     def _broken_limits(self) -> list[str]:
         """Say which limits the recommended command keeps on the old version alone."""
-        sides = []
-        for rows in (self._of(0, _OLD), self._of(0, _NEW)):
-            beyond = [violations(self._spec, row) for row in rows]
-            named = {slo: [one[slo] for one in beyond if slo in one] for slo in map(str, self._spec.slos)}
-            sides.append({slo for slo, values in named.items() if values and mean(values) > 0})
+        sides: list[set[str]] = [set(), set()]
+        for side, slo in product((_OLD, _NEW), map(str, self._spec.slos)):
+            beyond = [violations(self._spec, row).get(slo) for row in self._of(0, side)]
+            sides[side] |= {slo} if mean([one for one in beyond if one is not None] or [0.0]) > 0 else set()
         return [f"it breaks {slo} on {self._to}" for slo in sorted(sides[_NEW] - sides[_OLD])]
 
     def _changed_defaults(self) -> list[dict[str, Scalar]]:
@@ -328,7 +329,9 @@ class Comparison:
             for option in sorted(kind.table(version).options, key=lambda one: one.dest):
                 name = option.dest
                 if name not in told and name in was and was[name] != now[name]:
-                    found.append({"flag": option.flags[-1], "from": _shown(was[name]), "to": _shown(now[name])})
+                    found.append(
+                        {"flag": max(option.flags, key=len), "from": _shown(was[name]), "to": _shown(now[name])}
+                    )
         return found
 
     def _tune_again(self) -> str:
@@ -339,19 +342,18 @@ class Comparison:
         engines = tuple(one.model_copy(update={"name": versions.get(one.name, one.name)}) for one in spec.engines)
         there = {"installed": {**spec.installed, **new.spec.installed}, "images": {**spec.images, **new.spec.images}}
         update = {**there, "on": self._backend.on, "engines": engines, "sources": (spec.study,)}
-        return command_line(spec.model_copy(update=update))
+        return redact.text(command_line(spec.model_copy(update=update)))
 
 
-def _known(done: Recommendation, options: RegressOptions) -> list[Known]:
+def _known(done: Recommendation, with_baseline: bool) -> list[Known]:
     """Return the commands to compare, the recommended one first; raises `BadInput` where there are none."""
     best, base = done.recommended, done.baseline
     if best is None or best.external or best.stand_in:
         raise BadInput(f"study {done.study!r} recommends no command that can be launched ({done.verdict.value})")
-    if options.with_baseline and base is None:
+    if with_baseline and base is None:
         raise BadInput(f"--with-baseline: the baseline of study {done.study!r} did not run; leave it out")
-    if not options.with_baseline or base is None or base.fingerprint == best.fingerprint:
-        return [Known("recommended", best)]
-    return [Known("recommended", best), Known("baseline", base)]
+    besides = [Known("baseline", base)] if with_baseline and base and base.fingerprint != best.fingerprint else []
+    return [Known("recommended", best), *besides]
 
 
 def _resolved(row: Launch) -> Mapping[str, Scalar]:

@@ -230,6 +230,7 @@ def test_defaults_that_changed_are_named_knobs_first(tmp_path: Path) -> None:
     assert kinds == sorted(kinds, reverse=True)
     assert {"knob", "flag"} == set(kinds)
     assert all(row["from"] != row["to"] for row in found.changed_defaults)
+    assert all(str(row.get("flag", "--")).startswith("--") for row in found.changed_defaults)
     flags = {row["flag"]: (row["from"], row["to"]) for row in found.changed_defaults if "flag" in row}
     given = {"--data-parallel-size", "--gpu-memory-utilization", "--enable-expert-parallel"}
     assert not given & flags.keys()

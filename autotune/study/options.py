@@ -203,12 +203,7 @@ class VerifyOptions:
 
 @dataclass(frozen=True, slots=True)
 class RegressOptions:
-    """The options of ``autotune regress`` as they were typed, beside those of ``run``.
-
-    Attributes:
-        on: None: where the study's launches ran.
-        launches: None: as many as the finals keep, for each command.
-    """
+    """The options of ``autotune regress`` as they were typed, beside those of ``run``."""
 
     # fmt: off
     study: str

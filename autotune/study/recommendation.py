@@ -416,12 +416,9 @@ class Verification(_Value):
 
 
 class ComparedCommand(_Value):
-    """A command of a study on two versions of its engine.
+    """A command of a study on two versions of its engine, as the new one takes it.
 
-    Attributes:
-        argv: on the new version.
-        change_percent: of the objective from the old version to the new one, below 0 where the new one is worse.
-        failure: why the command does not run on the new version, or keeps no limit there.
+    A change is below 0 where the new version is worse. `failure` says why the command does not run there.
     """
 
     role: Side
@@ -437,11 +434,9 @@ class Regression(_Value):
 
     Attributes:
         old: ``rows``: the study's own launches stand for the old version, and the comparison is one across days.
-        still_ahead: whether the recommended command beats the baseline on the new version; None where that is not
-            known.
-        changed_defaults: a ``knob`` or a ``flag`` each, ``from``, ``to``; knobs first.
+        still_ahead: whether the recommended command beats the baseline on the new version; None: not known.
         notes: options that were translated, and limits that are broken on the new version.
-        tune_again: the command that tunes again from the study, with its cost; None while the recommended one is ahead.
+        tune_again: the command that tunes again from the study, where the recommended one is behind.
     """
 
     verdict: Literal["pass", "regression", "undecided"]

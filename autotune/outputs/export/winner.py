@@ -198,15 +198,10 @@ def render_capacity(winner: Winner) -> str:
         "unit": "requests/s" if key == "request_rate" else "requests in flight",
         "per_replica": per_replica,
         "interval95": [low, high],
-        "requests_per_s": rate,
-        "arithmetic": told,
-        "start_s": max(winner.ready_s, default=None),
-        "slo": [str(slo) for slo in winner.spec.slos],
-        "evidence": winner.recommendation.evidence.value,
-        "evidence_of": winner.recommendation.evidence_of,
-        "launches": len(logs),
-        "workload": winner.spec.workloads[0],
-        "gpus": winner.gpus,
+        **{"requests_per_s": rate, "arithmetic": told, "start_s": max(winner.ready_s, default=None)},
+        **{"slo": [str(slo) for slo in winner.spec.slos], "evidence": winner.recommendation.evidence.value},
+        **{"evidence_of": winner.recommendation.evidence_of, "launches": len(logs)},
+        **{"workload": winner.spec.workloads[0], "gpus": winner.gpus},
     }
     return json.dumps(document, indent=2) + "\n"
 

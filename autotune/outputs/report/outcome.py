@@ -146,7 +146,7 @@ def regressions(study: StudyRecord) -> list[str]:
     for one in study.recommendation.regressions:
         head, *lines = words.regression(one, study.recommendation)
         parts += [f"{text.plain(head)}\n\n" + "\n".join(f"- {text.plain(line)}" for line in lines)]
-        parts += [text.block(redact.text(one.tune_again), "bash")] if one.tune_again else []
+        parts += [text.block(one.tune_again, "bash")] if one.tune_again else []
     return parts
 
 
