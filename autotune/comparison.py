@@ -19,11 +19,11 @@ from typing import Any, Literal
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.metrics.formulas import Slo
-from autotune.metrics.table import CURVE, HEADLINE, counts
+from autotune.metrics.table import CURVE, HEADLINE, PROMPTS, SENT, counts
 from autotune.search import objective
 from autotune.search.decide.sequential_test import FEW_DEGREES, LAUNCH_NOISE, Spread, Z, mean, percent
 from autotune.search.decide.verdict import Gain, Judgement, evidence, settings_of
-from autotune.search.history import BASELINE_ROLES, Entry, History
+from autotune.search.history import Entry, History
 from autotune.search.nodes import NodeScore, contrast
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import calibration_of, interval90, sigma
@@ -194,7 +194,7 @@ class Sheet:
             return []
         mine = bool(history.given_up(winner))
         ran = [p for p in history.by_position if history.feasible(p) and bool(history.given_up(p)) is not mine]
-        ran = [p for p in ran if mine or self._level(p) > self._level(winner)]
+        ran = [p for p in ran if mine or self._over(p, winner)[0] > 0]
         # Fresh launches before others: the best of many single ones was lucky.
         best = max(ran, key=lambda p: (bool(history.scores(p, Role.FINAL)), self._level(p)), default=None)
         if best is None:
@@ -218,8 +218,11 @@ class Sheet:
 
     def _over(self, position: int, other: int) -> tuple[float, tuple[float, float] | None]:
         """The gain of one configuration over another in percent, with its 95 % interval by the noise of launches."""
-        both = [[(e.node, e.score) for e in self._entries(p) if e.score is not None] for p in (position, other)]
-        gain, half = contrast(*both)[0], self._judgement.spread.half_width([len(scores) for scores in both])
+        sides, (level, told_by) = [self._entries(p) for p in (position, other)], self.history.level
+        both = [[(e.node, e.score - level * e.apart) for e in side if e.score is not None] for side in sides]
+        mixed = len({e.apart for side in sides for e in side}) > 1  # One was launched by the search alone.
+        gain, counts = contrast(*both)[0], [*map(len, both), *(told_by if mixed else ())]
+        half = self._judgement.spread.half_width(counts)
         return percent(gain), None if half is None else percents((gain - half, gain + half))
 
     def interval90(self, position: int) -> tuple[float, float] | None:
@@ -309,8 +312,7 @@ class Sheet:
         return [self._launches[e.number] for e in self._entries(position)]
 
     def _entries(self, position: int) -> list[Entry]:
-        roles = BASELINE_ROLES if position == self._base else (Role.FINAL,)
-        return self.history.evidence(position, *roles)
+        return self.history.evidence(position, *self.history.fresh_roles(position))
 
     def _scores(self, position: int, workload: str) -> list[NodeScore]:
         """The scores on one workload with the nodes where they were measured."""
@@ -334,11 +336,10 @@ class Sheet:
         winner, rows = self._judgement.winner, {}
         for name in self.spec.workloads:
             gain = self._gain(winner, name, self._judgement.spread) if winner is not None else None
-            rows[name] = WorkloadComparison(
-                baseline=self._metrics(self._base, name),
-                recommended=self._metrics(winner, name) if winner is not None else None,
-                gain_percent=percent(gain.log) if gain else None,
-            )
+            sides = [self._metrics(p, name) if p is not None else None for p in (self._base, winner)]
+            told = {key: side.pop(key, None) for side in sides if side for key in (PROMPTS, SENT)}
+            gained = percent(gain.log) if gain else None
+            rows[name] = WorkloadComparison(baseline=sides[0], recommended=sides[1], gain_percent=gained, **told)
         return rows
 
     def _metrics(self, position: int, workload: str) -> Metrics | None:

@@ -19,11 +19,12 @@ import re
 import resource
 import shutil
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from autotune.errors import BadInput
 from autotune.space.cards import HardwareCard
@@ -31,6 +32,9 @@ from autotune.space.library import LOCAL, Library
 
 ROOT = Path("/")
 """This machine itself; every other root is another one, laid out in a folder."""
+
+_Answer = TypeVar("_Answer")
+_POWER = ("power1_average", "power1_input")
 
 CORE_GB_S = 10.0
 SOCKET_GB_S = 200.0
@@ -231,8 +235,8 @@ def driver_version(vendor: Vendor, root: Path = ROOT) -> str | None:
     return match[0] if match else None
 
 
-def _from_nvml() -> list[Gpu] | None:
-    """List the GPUs by NVML; None where the library cannot be used."""
+def _asked(question: Callable[[Any], _Answer]) -> _Answer | None:
+    """Ask NVML; None where the library cannot be used, or does not know."""
     try:
         import pynvml as nvml
     except ImportError:
@@ -242,12 +246,39 @@ def _from_nvml() -> list[Gpu] | None:
     except nvml.NVMLError:
         return None
     try:
-        return [_gpu_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())]
+        return question(nvml)
     except nvml.NVMLError:
         return None
     finally:
         with suppress(nvml.NVMLError):
             nvml.nvmlShutdown()
+
+
+def _from_nvml() -> list[Gpu] | None:
+    """List the GPUs by NVML; None where the library cannot be used."""
+    return _asked(lambda nvml: [_gpu_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())])
+
+
+def power_of(some: Sequence[Gpu], root: Path = ROOT) -> Callable[[], float | None] | None:
+    """Return what reads the power of GPUs together, in W; None where their driver does not tell it.
+
+    NVIDIA's ``nvmlDeviceGetPowerUsage`` (mW, the mean of a second on recent GPUs); of AMD's the hwmon file of amdgpu
+    (``power1_average``, else ``power1_input``, in microwatts; kernel documentation, "HWMON Interfaces").
+    """
+
+    def told(nvml: Any) -> float:
+        handles = (nvml.nvmlDeviceGetHandleByIndex(gpu.index) for gpu in some)
+        return float(sum(map(nvml.nvmlDeviceGetPowerUsage, handles))) / 1e3
+
+    cards = [card for card in _amd_cards(root) if _amd_name(card)]
+
+    def written() -> float | None:
+        files = [[path for name in _POWER for path in cards[gpu.index].glob(f"hwmon/*/{name}")] for gpu in some]
+        watts = [number(paths[0]) for paths in files if paths]
+        return None if None in watts or len(watts) < len(some) else sum(one or 0 for one in watts) / 1e6
+
+    read = partial(_asked, told) if all(gpu.vendor == "nvidia" for gpu in some) else written
+    return read if some and read() is not None else None
 
 
 def _gpu_at(nvml: Any, index: int) -> Gpu:

@@ -19,7 +19,7 @@ _ALWAYS = {"password", "passwd", "passphrase", "secret", "secrets", "credential"
 # A "key" is a secret only in company: a sort key, a cache key or a key file is none.
 _KEY_OWNERS = {"api", "secret", "access", "private", "auth", "storage", "account", "master", "signing", "license"}
 # Tokens of the tokenizer, not of an account.
-_TEXT_TOKENS = {"bos", "eos", "pad", "mask", "sep", "cls", "unk", "stop", "image", "special", "mtp", "per"}
+_TEXT_TOKENS = {"bos", "eos", "pad", "mask", "sep", "cls", "unk", "stop", "image", "special", "mtp", "per", "output"}
 
 # A log has megabytes: every pattern takes time in proportion to a text's length (benchmarks/redact.py). So each begins
 # with a literal or a set of characters, which Python looks for fast, and no two matches can begin in what one of them

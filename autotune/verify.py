@@ -185,7 +185,7 @@ def launchable(
 
     Raises `BadInput` where the baseline or the recommended one cannot.
     """
-    longest = max(load_workload(name, library).longest_request for name in spec.workloads)
+    longest = max(load_workload(name, library).longest_request for name in spec.sent)
     versions = {one.name: one.version for one in spec.engines}
     spaces: dict[str, EngineSpace] = {}
     found: dict[str, PredictedCommand] = {}

@@ -24,6 +24,28 @@ def test_indistinguishable_claims_nothing(tmp_path: Path) -> None:
     assert "better, as" not in text
 
 
+def test_both_gains_are_told_and_one_that_shrinks() -> None:
+    whole = small_study.recommendation()
+    name = next(iter(whole.workloads))
+
+    def told(prompts: str | None, expected: float | None, **more: object) -> str:
+        rows = {name: whole.workloads[name].model_copy(update={"prompts": prompts, **more})}
+        within = None if expected is None else (expected - 3, expected + 3)
+        gains = {"gain_percent": 10.0, "gain_ci95": (6.0, 14.0), "workloads": rows}
+        return conclusion(
+            whole.model_copy(update={**gains, "search_gain_percent": expected, "search_gain_ci95": within})
+        )
+
+    assert "prompts" not in told(None, 12.0)
+    assert "that the search did not see; on its own it expected +14.0 % (95 % interval +11.0 % to +17.0 %)." in told(
+        "unseen", 14.0
+    )
+    # 5 % are the two half intervals of 4 and 3 together.
+    assert "+15.1 % (95 % interval +12.1 % to +18.1 %): on others the gain shrinks by more" in told("unseen", 15.1)
+    assert "prompts that the search did not see (jsonl:mine)." in told("unseen", None, sent="jsonl:mine")
+    assert "prompts that the search had seen" in told("seen", 12.0)
+
+
 def test_the_baseline_itself_as_the_winner(tmp_path: Path) -> None:
     same = small_study.choice(BASELINE, 6000.0)
     outcome = small_study.recommendation(

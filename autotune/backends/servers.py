@@ -58,7 +58,7 @@ from autotune.serving.server import ExternalServer, Server, connect
 from autotune.serving.weights import missing_for
 from autotune.simulator.node.calibration import calibration_of
 from autotune.space.cards import HardwareCard
-from autotune.space.context import Context
+from autotune.space.context import Context, gpus_of
 from autotune.space.entry import in_range
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
@@ -292,7 +292,7 @@ class Launched:
                 pids = server.pids
                 # Knobs are resolved by the node, and the longest request of all workloads.
                 spec = self.spec
-                longest = max(load_workload(name, self.library).longest_request for name in spec.workloads)
+                longest = max(load_workload(name, self.library).longest_request for name in spec.sent)
                 context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
                 resolved, served = (None, {}) if failure else read_back(server, kind, trial, context, folder)
             result = self._failed(failure) if failure else self._load(server, trial, kind.card, folder, times_s)
@@ -317,6 +317,7 @@ class Launched:
         A rung that was not measured as it should be says so in its row, and spoils nothing else.
         """
         metrics: dict[str, Metrics] = {}
+        power = (self.node or node_of(self.spec)).meter(gpus_of(trial.configuration, self.spec.gpus))
         loads = loads_of(self.spec, trial, self.library, self.backend.looks, self.backend.confirms)
         for load in loads:
             self.notify(Stage(trial.number, f"loaded with {load.workload.name}"))
@@ -326,6 +327,7 @@ class Launched:
                     vocabulary=self.spec.model.architecture.vocab_size,
                     cache=PrefixCache.of(client, [card], trial.engine_version),
                     drafts=DraftReader(client, [card], trial.engine_version),
+                    power=power,
                     slos=self.spec.request_limits,
                     warm_up=not load.rung,
                 )
@@ -571,7 +573,7 @@ class External(ServerBackend):
         owner = self._connect(spec).owner
         choice = next((e for e in spec.engines if e.name == owner), spec.engines[0])
         kind = engine_of(choice.name, {}, library, silent)
-        longest = max(load_workload(name, library).longest_request for name in spec.workloads)
+        longest = max(load_workload(name, library).longest_request for name in spec.sent)
         context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
         candidate = Candidate(Configuration(kind.name, {"url": self.url}), choice.version)
         # Its command line is unknown; the stand-in names its address.

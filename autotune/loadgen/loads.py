@@ -8,17 +8,17 @@ the simulated node measure the same `Load`s in the same order, and both fill a l
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.judge import LOOKS
 from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
 from autotune.loadgen.capacity.search import check as check_search
-from autotune.loadgen.workloads import Workload, how_fixed, load_workload
+from autotune.loadgen.workloads import LEAST_OF_HALF, Workload, how_fixed, load_workload
 from autotune.loadgen.workloads.lengths import SessionLengths
-from autotune.metrics.table import CURVE, HEADLINE, INVALID, PER_USER
+from autotune.metrics.table import CURVE, HEADLINE, INVALID, PER_USER, PROMPTS, SENT
 from autotune.space.library import Library
 from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
@@ -32,6 +32,8 @@ LEAST_PROMPTS = 32
 """Prompts of the lightest loads: a mean latency of fewer has too wide an interval."""
 PER_PLACE = 8
 """Prompts of a load per unit of its concurrency; a steady state is found from three on (`metrics.formulas`)."""
+SEEDS_OF_FINALS = 2**32
+"""Added to the seed of a launch of the finals: beyond every ``--seed``, so that no search draws the same prompts."""
 _CONCURRENCY = re.compile(r"[1-9]\d{0,5}")
 _COMPARED = (Role.BASELINE, Role.CONTROL, Role.FINAL)
 
@@ -46,6 +48,7 @@ class Load:
         seed: of lengths, prompts and send times.
         search: the load search that decides the load; None: it is the workload's.
         rung: requests in flight of a row of the curve; 0: the metrics are the workload's.
+        about: what the metrics say of the prompts.
     """
 
     of: str
@@ -53,6 +56,7 @@ class Load:
     seed: int
     search: LoadSearch | None = None
     rung: int = 0
+    about: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -62,7 +66,7 @@ class Load:
     def add(self, metrics: dict[str, Metrics], measured: Metrics, invalid: str = "") -> None:
         """Add what was measured to a launch's metrics by workload; a row of the curve says why it is invalid."""
         if not self.rung:
-            metrics[self.of] = measured
+            metrics[self.of] = {**measured, **self.about}
             return
         row = {"concurrency": self.rung, **measured, **({INVALID: invalid} if invalid else {})}
         metrics[self.of].setdefault(CURVE, []).append(row)
@@ -76,14 +80,31 @@ def loads_of(spec: StudySpec, trial: Trial, library: Library, looks: int = LOOKS
     compared.
     """
     loads = []
+    first_seed = spec.seed + trial.launch_index + (SEEDS_OF_FINALS if trial.role is Role.FINAL else 0)
     for name in trial.workloads:
-        workload, search = load_workload(name, library), None
+        (workload, about), search = workload_of(spec, trial.role, name, library), None
         if spec.find_load is not None and name == spec.workloads[0]:
             confirm_s = CONFIRM_S if confirms and trial.role in _COMPARED else 0.0
             search = LoadSearch(spec.find_load, spec.slos, workload, looks, spec.request_limits, confirm_s)
-        loads.append(Load(name, workload, spec.seed + trial.launch_index, search))
-    first = load_workload(trial.workloads[0], library)
+        loads.append(Load(name, workload, first_seed, search, about=about))
+    first, _ = workload_of(spec, Role.SEARCH, trial.workloads[0], library)
     return [*loads, *(Load(loads[0].of, rung_of(first, rung), spec.seed, rung=rung) for rung in trial.rungs)]
+
+
+def workload_of(spec: StudySpec, role: Role, name: str, library: Library) -> tuple[Workload, dict[str, str]]:
+    """Return what a launch sends under a workload's name, and what its metrics say of that.
+
+    In the finals these are prompts that no launch of the search sent: of ``--final-workload``, the second half of a
+    file, or, where prompts are drawn, drawn anew. Finals of a smaller budget are launches of the search now.
+    """
+    final, given = role is Role.FINAL, spec.final_workload if name == spec.workloads[0] else None
+    workload = load_workload(given if final and given else name, library)
+    halved = spec.divided and not given and workload.limited
+    half = workload.half(2 if final else 1) if halved else None
+    others = half is not None or given not in (None, *spec.workloads)
+    unseen = not workload.limited or (others and not spec.finals_from)
+    about = {PROMPTS: "unseen" if unseen else "seen", **({SENT: given} if given else {})}
+    return half or workload, about if final else {}
 
 
 def rung_of(workload: Workload, concurrency: int) -> Workload:
@@ -137,6 +158,7 @@ def with_loads(
         rungs = tuple(sorted({int(word) for word in words}))
     if spec.find_load is not None and sent:
         check_search(spec.find_load, load_workload(spec.workloads[0], library), spec.slos)
+    spec = _with_finals(spec, options.final_workload, library) if sent else spec
     try:
         there, notes = measurable(spec, rungs, library) if rungs else ((), ())
     except BadInput as error:
@@ -144,6 +166,34 @@ def with_loads(
             raise BadInput(f"--ladder: {error}") from error
         there, notes = (), (f"the front is of one load only, not over a ladder: {error}",)
     return spec.model_copy(update={"ladder": there, "notes": (*spec.notes, *notes)})
+
+
+def _with_finals(spec: StudySpec, given: str | None, library: Library) -> StudySpec:
+    """Return a study whose finals send other prompts than its search, with notes on how, and where they cannot."""
+    notes, divided = [], False
+    if given is not None:
+        if spec.weights or spec.pareto:
+            raise BadInput("--final-workload stands for the one workload of one objective: no --weights or --pareto")
+        workload = load_workload(given, library)
+        workload.check_fits(spec.model.architecture.context_limit)
+        if spec.find_load is not None:
+            check_search(spec.find_load, workload, spec.slos)
+        notes.append(f"the finals send {given} in place of {spec.workloads[0]}, whose name their figures keep")
+    for whole in (load_workload(name, library) for name in spec.workloads[given is not None :]):
+        halves = [half for number in (1, 2) if whole.limited and (half := whole.half(number)) is not None]
+        divided |= len(halves) == 2
+        if len(halves) == 2:
+            search, final = (sum(point.prompts for point in half.points) for half in halves)
+            notes.append(
+                f"{whole.name} is divided: the search sends {search:,} of its requests, and the finals {final:,} that "
+                f"the search does not see; --final-workload {whole.name} sends all of them in both"
+            )
+        elif whole.limited:
+            notes.append(
+                f"{whole.name} is too short to be divided (half of it would be less than {LEAST_OF_HALF} requests, or "
+                "than is asked for): the finals send what the search has seen; --final-workload names other prompts"
+            )
+    return spec.model_copy(update={"final_workload": given, "divided": divided, "notes": (*spec.notes, *notes)})
 
 
 def check_free(name: str, library: Library) -> None:

@@ -29,6 +29,7 @@ from autotune.loadgen.client.generator import HEAD_START_NS, allow_open_files
 from autotune.loadgen.client.messages import Answer, ClientHealth, Progress, RequestLog, RequestTimeouts, WorkerTask
 from autotune.loadgen.client.stream import OutcomeKind, RequestOutcome, failure_sentence, tally
 from autotune.loadgen.client.target import BALANCING, Target
+from autotune.loadgen.energy import Energy, Meter, ReadPower, energy_metrics
 from autotune.loadgen.loads import Load
 from autotune.loadgen.prefix_cache import CacheReport, CacheUse, DraftUse, PrefixCache, ReadDrafts, acceptance
 from autotune.loadgen.prompts import PromptKey, Prompts
@@ -54,6 +55,7 @@ class LoadOptions:
         cache: the server's prefix cache, emptied before each load and watched during it; by default only new prompts
             keep one load from finding another's.
         drafts: reads what the server says of its drafts; by default it says nothing.
+        power: reads that of the server's GPUs; None: nobody tells it.
         warm_up: whether to send requests that are not counted before a load of more streams than any before.
         slos: limits for ``request_goodput``.
         workers: worker processes that send each load; None = as many as it needs, and more when the client did not
@@ -69,6 +71,7 @@ class LoadOptions:
     timeouts: RequestTimeouts = field(default_factory=RequestTimeouts)
     cache: PrefixCache = field(default_factory=PrefixCache)
     drafts: ReadDrafts = field(default=lambda: None)
+    power: ReadPower | None = None
     warm_up: bool = True
     slos: Sequence[Slo] = ()
     workers: int | None = None
@@ -84,6 +87,7 @@ class LoadResult:
         client_bound: what of the client was beyond its limits; empty when it kept up.
         cache: the part that the server's prefix cache had in it.
         drafts: what the server drafted and kept in it; None where it does not tell, or drafts nothing.
+        energy: that its steady part took; None where nobody tells it.
         slos: limits for ``request_goodput``.
         discarded: loads before this one in which the client did not keep up: by how many workers each was sent, and
             what was beyond the limits.
@@ -95,6 +99,7 @@ class LoadResult:
     client_bound: str = ""
     cache: CacheReport = field(default_factory=CacheReport)
     drafts: DraftUse | None = None
+    energy: Energy | None = None
     slos: Sequence[Slo] = ()
     discarded: tuple[tuple[int, str], ...] = ()
 
@@ -217,11 +222,12 @@ def _pooled(loads: Sequence[LoadResult]) -> Metrics:
 
 
 def _with_client(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
-    """Metrics of loads with ``client_bound``, and with the cache's hits and the drafts' acceptance where it is told."""
+    """Metrics of loads with ``client_bound``, and with cache hits, accepted drafts and energy where they are told."""
     use = CacheUse.total([load.cache.use for load in loads])
     drafts = acceptance([load.drafts for load in loads])
     hit_rate: Metrics = {} if use is None else {"cache_hit_rate": use.hit_rate}
-    return {**metrics, "client_bound": any(load.client_bound for load in loads), **hit_rate, **drafts}
+    energy = energy_metrics([load.energy for load in loads])
+    return {**metrics, "client_bound": any(load.client_bound for load in loads), **hit_rate, **drafts, **energy}
 
 
 def to_json(runs: Sequence[Measurement]) -> dict[str, Any]:
@@ -504,11 +510,12 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
             discarded: list[tuple[int, str]] = []
             for attempt, count in enumerate(workers.counts(requests, options.workers)):
                 cache_before, drafts_before = options.cache.begin(), options.drafts()
-                log, clients = workers.send(replace(task, key=replace(key, attempt=attempt)), count, on_progress)
+                with Meter(options.power) as meter:
+                    log, clients = workers.send(replace(task, key=replace(key, attempt=attempt)), count, on_progress)
                 bound = ClientHealth.of_all(clients).excess(burst=not requests.ramp_s)
                 cache = options.cache.report(requests, log, *cache_before)
                 drafts = DraftUse.between(drafts_before, options.drafts())
-                load = LoadResult(point, log, clients, bound, cache, drafts, options.slos)
+                load = LoadResult(point, log, clients, bound, cache, drafts, meter.of(log.records), options.slos)
                 if not bound or not all(outcome.ok for outcome in log.outcomes):
                     break  # where requests failed the server, not the client, is to blame
                 discarded.append((count, load.client_bound))

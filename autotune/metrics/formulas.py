@@ -97,13 +97,19 @@ def steady(records: RequestRecords) -> SteadyState:
 
 def steady_total_token_throughput(*runs: RequestRecords) -> float:
     """Tokens per second of the steady windows of loads, those of ``drain cut`` included; 0 without a success."""
-    tokens = duration_s = 0.0
-    for done in (run.successful() for run in runs):
-        if len(done):
-            marks_s, _ = _window(done)
-            tokens += sum(_tokens(done, float(marks_s[0]), float(marks_s[-1])))
-            duration_s += float(marks_s[-1]) - float(marks_s[0])
-    return tokens / duration_s if duration_s > 0 else 0.0
+    parts = [steady_part(run) for run in runs]
+    duration_s = sum(end_s - begin_s for begin_s, end_s, *_ in parts)
+    return sum(read + written for *_, read, written in parts) / duration_s if duration_s > 0 else 0.0
+
+
+def steady_part(records: RequestRecords) -> tuple[float, float, float, float]:
+    """Return begin, end, input and output tokens of the window that `steady` names; zeros without a success."""
+    done = records.successful()
+    if not len(done):
+        return 0.0, 0.0, 0.0, 0.0
+    marks_s, _ = _window(done)
+    begin_s, end_s = float(marks_s[0]), float(marks_s[-1])
+    return begin_s, end_s, *_tokens(done, begin_s, end_s)
 
 
 def _window(done: RequestRecords) -> tuple[Floats, int]:

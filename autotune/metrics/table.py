@@ -24,10 +24,15 @@ PER_GPU = "total_token_throughput_per_gpu"
 PER_USER = "output_tokens_per_s_per_user"
 VIOLATIONS = "request_violations_percent"
 
+ENERGY = ("energy_joules_per_output_token", "mean_power_w", "tokens_per_joule")
+"""What is known where a node's drivers tell the energy of its GPUs."""
+
 CURVE = "curve"
 """Key, among a workload's metrics, of the metrics at other loads: a list of flat rows."""
 INVALID = "invalid"
 """Key, in a row of a curve, of the reason why its measurement is invalid."""
+PROMPTS, SENT = "prompts", "sent"
+"""Keys, among a workload's metrics in finals: ``unseen`` or ``seen`` by the search, and what was sent in its place."""
 
 Place = Literal["report", "mlflow", "bench", "capacity"]
 """Where a metric is shown without being asked for: in reports and MLflow for every workload (``report``), in MLflow for
@@ -150,6 +155,11 @@ def _per_gpu(load: Load) -> float | None:
     return total / load.rent.gpus if load.rent.gpus and total else None
 
 
+def _per_joule(load: Load) -> float | None:
+    joules = load.positive(ENERGY[0])
+    return 1 / joules if joules else None
+
+
 def _per_user(load: Load) -> float | None:
     """The speed at which a user sees an answer written."""
     tpot_ms = load.positive("mean_tpot_ms")
@@ -215,6 +225,9 @@ _ROWS = (
     _cost("tokens", lambda load: load.positive(HEADLINE), ("mlflow", "bench")),
     _cost("input_tokens", _read_per_s),
     _cost("output_tokens", lambda load: load.positive("output_throughput")),
+    Metric(ENERGY[0], "Energy per output token", "J", **_TIME, shown=("report",)),
+    Metric(ENERGY[1], "Mean power", "W", maximise=False, shown=("report",)),
+    Metric(ENERGY[2], "Output tokens per joule", "tok/J", **_RATE, shown=("mlflow",), derive=_per_joule),
     Metric(VIOLATIONS, "Requests that break a limit", "%", maximise=False, derive=_violations),
 )
 TABLE = {row.name: row for row in _ROWS}

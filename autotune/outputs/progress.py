@@ -32,7 +32,7 @@ from autotune.prepare.candidates import Prepared
 from autotune.search import objective
 from autotune.search.budget import capacity
 from autotune.search.decide.sequential_test import percent, percents
-from autotune.search.decide.verdict import default_of, evidence, roles_of
+from autotune.search.decide.verdict import default_of, evidence
 from autotune.search.history import History
 from autotune.search.nodes import contrast
 from autotune.search.priors import priors_of, sources_of
@@ -286,7 +286,8 @@ class Progress:
         # Its value, its gain over the baseline with the 95 % interval, and its differences from the defaults.
         mine, base = history.candidates.items[best].configuration, history.candidates.baseline
         value = f"{objective.from_score(self._spec, fmean(evidence(history, best))):,.1f}"
-        both, gain = [history.node_scores(p, *roles_of(history, p)) or history.node_scores(p) for p in (best, base)], ""
+        both = [history.node_scores(p, *history.fresh_roles(p)) or history.node_scores(p) for p in (best, base)]
+        gain = ""
         half = history.spread.half_width([len(scores) for scores in both])
         if best != base and half is not None:
             difference, _ = contrast(*both)

@@ -20,8 +20,8 @@ from autotune.engines.detect import why_missing
 from autotune.errors import BadInput
 from autotune.loadgen.loads import asked_load, with_loads
 from autotune.loadgen.workloads import load_workload, with_speedup
-from autotune.machine import check_gpus, has, node
-from autotune.metrics.table import METRICS
+from autotune.machine import check_gpus, gpus, has, node, power_of
+from autotune.metrics.table import ENERGY, METRICS
 from autotune.notify import Notify, silent
 from autotune.prepare.names import engine_and_version, find_model, knob_named
 from autotune.prepare.recipes import with_recipe
@@ -86,7 +86,9 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         ),
     )
     spec = backend.from_file(spec, options, library) or _served(spec, options, backend, library, notify)
-    spec = with_loads(with_goals(spec, options), options, backend.measurable, library, sent=not backend.recorded)
+    spec = with_goals(spec, options)
+    _check_energy(spec, backend)
+    spec = with_loads(spec, options, backend.measurable, library, sent=not backend.recorded)
     return spec.model_copy(update={"screened": _screened(spec, options, backend, library)})
 
 
@@ -112,6 +114,18 @@ def _screened(spec: StudySpec, options: RunOptions, backend: Backend, library: L
         for one, kind in kinds
         if kind.random_weights(replace(about, version=one.version)) and kind.switch(one.version)
     )
+
+
+def _check_energy(spec: StudySpec, backend: Backend) -> None:
+    """Raise `BadInput` for a goal or limit on energy where nobody tells it; of a file its columns tell."""
+    asked = [f"{option.partition(' ')[0]} {metric}" for option, metric in spec.asked.items() if metric in ENERGY]
+    if asked and not backend.recorded and not backend.on_gpus:
+        why = (
+            f"{backend.kind} has no GPUs whose power can be read; --on process or docker measures it, on this machine's"
+        )
+        raise BadInput(f"{asked[0]}: {why}")
+    if asked and backend.on_gpus and is_local(spec.executor) and power_of(gpus()[: spec.gpus]) is None:
+        raise BadInput(f"{asked[0]}: no driver of this machine tells the power of its GPUs (NVML, or amdgpu's hwmon)")
 
 
 def _study_name(options: RunOptions, model: ModelCard, hardware: HardwareCard) -> str:

@@ -111,7 +111,7 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
     backend = backend_of(spec)
     if (given := backend.own_candidates(spec, library)) is not None:
         return _given(spec, library, given)
-    loads = [load_workload(name, library) for name in spec.workloads]
+    loads = [load_workload(name, library) for name in spec.sent]
     longest, alike = max(load.longest_request for load in loads), any(load.shares_prefixes for load in loads)
     if spec.verifies is not None:
         return _verified(spec, library, longest, anywhere=anywhere)

@@ -14,16 +14,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.special import ndtr, stdtr, stdtrit
 
 from autotune.arrays import descending
 from autotune.search import equivalents
-from autotune.search.acquisition import p_feasible, shortlist
+from autotune.search.acquisition import model_of, p_feasible, shortlist
 from autotune.search.decide.sequential_test import CONFIDENCE, LAUNCH_NOISE, Spread, Z, percent, percents
-from autotune.search.decide.simplify import LEAST_EFFECT, ablations
-from autotune.search.decide.verdict import Judgement, default_of, roles_of
+from autotune.search.decide.simplify import LEAST_EFFECT, ablations, leads
+from autotune.search.decide.verdict import Judgement, default_of
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
@@ -195,7 +196,7 @@ def _difference(history: History, model: Posterior, commands: tuple[int, int], s
     """Return what the first of two commands has over the second."""
     if history.canonical(commands[0]) == history.canonical(commands[1]):
         return _Difference(0.0, 0.0, 0.0, "the engine runs both alike")
-    fresh = [history.node_scores(p, *roles_of(history, p)) for p in commands]
+    fresh = [history.node_scores(p, *history.fresh_roles(p)) for p in commands]
     if all(fresh):
         mean, information = contrast(*fresh)
         half = spread.half_width([information])
@@ -259,6 +260,18 @@ def regret(history: History, model: Posterior, kernels: Kernels, winner: int) ->
     runs = np.random.default_rng([history.spec.seed, _DRAWS, 1]).random(scores.shape) < odds
     most = np.where(runs, scores, -np.inf).max(axis=1) - scores[:, 0]
     return Regret(percent=percent(float(np.quantile(most, _MODEL_ODDS))), odds=ODDS)
+
+
+def search_gain(history: History, kernels: Kernels, winner: int) -> dict[str, Any]:
+    """Return fields of an `Explanation`: what the search, before its finals, let expect of the winner's gain.
+
+    By the model, in which lucky launches are shrunk, and which knows of a command that only the finals launched.
+    """
+    before, base = history.before_finals(), history.candidates.baseline
+    if winner == base or len(before) == len(history) or not before.scores(base):
+        return {}
+    (gain,), (sd,) = leads(model_of(kernels, before), winner, [base])
+    return {"search_gain_percent": percent(gain), "search_gain_ci95": percents(gain, Z * sd)}
 
 
 def learned_figures(model: Posterior, kernels: Kernels) -> list[LearnedFigure]:

@@ -17,6 +17,7 @@ from functools import cached_property
 
 from scipy.special import ndtri
 
+from autotune.metrics.table import PROMPTS
 from autotune.search import equivalents, objective, timeline
 from autotune.search.decide.sequential_test import LAUNCH_NOISE, Spread, mean, percent
 from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets
@@ -67,6 +68,7 @@ class Entry:
         unfit: it serves less than ``--min-context``, or starts with odds below `SURE_TO_START`.
         answered: its answers were kept, to compare others with or with others.
         right: whether they were as good as the baseline's; None: not compared.
+        apart: it sent what the finals send, where that is more than another draw of the search's prompts.
     """
 
     number: int
@@ -88,6 +90,7 @@ class Entry:
     unfit: bool = False
     answered: bool = False
     right: bool | None = None
+    apart: bool = False
 
     @property
     def measured(self) -> bool:
@@ -164,7 +167,7 @@ class History:
         The baseline's launches that several nodes make while they wait for the end of the search belong to the finals.
         """
         first = next((i for i, e in enumerate(self.entries) if e.role is Role.FINAL), len(self.entries))
-        while self.several and first and self.entries[first - 1].role is Role.CONTROL:
+        while self.several and first and not self.spec.finals_apart and self.entries[first - 1].role is Role.CONTROL:
             first -= 1
         return self.upto(first)
 
@@ -180,8 +183,9 @@ class History:
         A finalist was chosen for its launches in the search, so these differ from its fresh ones by more than noise.
         The baseline was not, and has one group.
         """
+        base = self.candidates.baseline
         rows = [
-            ((e.position, e.role is Role.FINAL and e.position != self.candidates.baseline), e.node, e.score)
+            ((e.position, e.apart or (e.role is Role.FINAL and e.position != base)), e.node, e.score)
             for e in self.entries
             if e.score is not None
         ]
@@ -274,8 +278,19 @@ class History:
 
     @cached_property
     def measured(self) -> tuple[tuple[int, float], ...]:
-        """Position and score of every measured launch; those of equivalents count for one candidate."""
-        return tuple((e.position, e.score) for e in self.entries if e.score is not None)
+        """Position and score, on one level, of every measured launch; equivalents' count for one candidate."""
+        return tuple((e.position, e.score - self.level[0] * e.apart) for e in self.entries if e.score is not None)
+
+    @cached_property
+    def level(self) -> tuple[float, tuple[int, ...]]:
+        """What the finals' prompts add to a score where they are apart, and the baseline's launches that tell it."""
+        base = [e for e in self.at(self.candidates.baseline) if e.measured]
+        search, finals = ([e.score or 0.0 for e in base if e.apart is apart] for apart in (False, True))
+        return (mean(finals) - mean(search), (len(finals), len(search))) if search and finals else (0.0, ())
+
+    def fresh_roles(self, position: int) -> tuple[Role, ...]:
+        """Return the roles of the launches by which a configuration is judged."""
+        return self.spec.judged_by if self.canonical(position) == self.candidates.baseline else (Role.FINAL,)
 
     @property
     def running(self) -> list[int]:
@@ -436,6 +451,7 @@ def _entry_of(
         unfit=short or (odds is not None and odds < SURE_TO_START),
         answered=result.answers_checked,
         right=result.answers_right,
+        apart=spec.finals_apart and PROMPTS in result.metrics.get(spec.workloads[0], {}),
     )
 
 

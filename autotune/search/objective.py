@@ -158,7 +158,7 @@ def best_so_far(spec: StudySpec, launches: Iterable[Launch]) -> list[tuple[int, 
         # A metric that is missing breaks its SLO.
         if value is None or any(beyond.get(str(slo), 1.0) > 0 for slo in spec.slos):
             continue
-        group = fresh if trial.role in (Role.FINAL, Role.BASELINE, Role.CONTROL) else searched
+        group = fresh if trial.role in spec.judged_by else searched
         group.setdefault(name, []).append(value)
         compared = fresh if fresh.keys() - {base} else {**searched, **fresh}
         means = [geometric_mean(v) if len(v) > 1 and min(v) > 0 else fmean(v) for v in compared.values()]

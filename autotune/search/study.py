@@ -17,7 +17,7 @@ from autotune.search.acquisition import model_of
 from autotune.search.decide.finals import wants_answers
 from autotune.search.decide.sequential_test import percent
 from autotune.search.decide.verdict import judge
-from autotune.search.explain import KnownNoEffects, explain, learned_figures, regret
+from autotune.search.explain import KnownNoEffects, explain, learned_figures, regret, search_gain
 from autotune.search.gp.kernels import Encoding, Kernels, Prior, one_thread
 from autotune.search.history import History
 from autotune.search.optuna_journal import Journal, interrupted
@@ -159,6 +159,7 @@ class Study:
             # Of a bundle, and beyond given commands, nothing is known of what was not launched.
             if not isinstance(self._plan, Recorded) and self._spec.verifies is None:
                 told["regret"] = regret(history, model, self._kernels, judgement.winner)
+                told |= search_gain(history, self._kernels, judgement.winner)
         return found.model_copy(update=told)
 
     @property

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from autotune.machine import Gpu, disk_free_bytes, gpus, open_file_limit
+from autotune.machine import Gpu, disk_free_bytes, gpus, open_file_limit, power_of
 from autotune.serving.processes import read_process
 from autotune.trial import Failure, FailureKind
 
@@ -41,6 +41,7 @@ class Node:
         open_files: a socket for each request among them.
         settle_s: given to a driver to take back the memory of a process that has ended.
         pause: waits so many seconds between two readings of its memory.
+        power: makes what reads the power of some GPUs.
     """
 
     gpus: Callable[[], Sequence[Gpu]] = gpus
@@ -49,6 +50,7 @@ class Node:
     open_files: int = 4096
     settle_s: float = 60.0
     pause: Callable[[float], None] = time.sleep
+    power: Callable[[Sequence[Gpu]], Callable[[], float | None] | None] = power_of
 
     def unfit(self, study: Path) -> Failure | None:
         """Check GPUs, limits and the disk of the study's folder; a failure where no server can be launched."""
@@ -72,6 +74,11 @@ class Node:
     def used(self) -> Mapping[int, int]:
         """Memory in use in bytes by GPU index, where the driver tells it; the argument of `left_behind`."""
         return {gpu.index: gpu.memory_used_bytes for gpu in self._used_gpus() if gpu.memory_total_bytes}
+
+    def meter(self, count: int) -> Callable[[], float | None] | None:
+        """Return what reads the power of the first so many GPUs; None where it is not told, or not known of which."""
+        used = self._used_gpus()
+        return self.power(used[:count]) if 0 < count <= len(used) <= self.count else None
 
     def left_behind(self, before: Mapping[int, int]) -> str:
         """Describe what a launch left on the GPUs, once the driver had its time; empty when they are as before."""

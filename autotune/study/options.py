@@ -66,6 +66,7 @@ class RunOptions:
     engines: Sequence[str] = option("--engine", "E.g. vllm, or vllm==0.32.0; repeatable. Default: all that fit.", SERVE, default=(), needs="search", again=lambda spec: [one.name for one in spec.engines])
     model_id: str | None = option("--model-id", "The model's id, when --model is a path.", SERVE, again=_nothing)
     workloads: Sequence[str] = option("--workload", "First: the objective's. Default: sharegpt.", IMPROVE, default=())
+    final_workload: str | None = option("--final-workload", "What the finals send instead. Default: prompts of the first workload that the search did not see.", IMPROVE, needs="launch", row=("Finals' workload", "{}"))
     speedup: float | None = option("--speedup", "Replay trace:FILE so many times as fast. Default: 1.", IMPROVE, needs="search", again=_nothing)
     objective: str | None = option("--objective", "Metric to improve. Default: total_token_throughput, of the capacity if searched.", IMPROVE)
     weights: str | None = option("--weights", "Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.", IMPROVE)

@@ -250,11 +250,18 @@ class RecipeGain(_Value):
 
 
 class WorkloadComparison(_Value):
-    """One workload, before and after; None where it was not measured."""
+    """One workload, before and after; None where it was not measured.
+
+    Attributes:
+        prompts: whether the search had seen what the finals sent; None where the launches do not tell.
+        sent: the workload that the finals sent in place of this one; None: none.
+    """
 
     baseline: Metrics | None
     recommended: Metrics | None
     gain_percent: float | None
+    prompts: Literal["unseen", "seen"] | None = None
+    sent: str | None = None
 
 
 class MatrixCell(_Value):
@@ -357,6 +364,8 @@ class Explanation(_Value):
     contributions: list[Contribution] = []
     inert: list[NoEffect] = []
     regret: Regret | None = None
+    search_gain_percent: float | None = None
+    search_gain_ci95: tuple[float, float] | None = None
     learned: list[LearnedFigure] = []
 
 
@@ -501,6 +510,8 @@ class Recommendation(_Value, Evidenced):
     contributions: list[Contribution]
     inert: list[NoEffect] = []
     regret: Regret | None = None
+    search_gain_percent: float | None = None
+    search_gain_ci95: tuple[float, float] | None = None
     learned: list[LearnedFigure] = []
     matrix: list[MatrixRow] = []
     front: list[FrontPoint] = []

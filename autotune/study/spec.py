@@ -81,6 +81,7 @@ class StudySpec(_Value):
     """A study's question, enough to ask it again; what is an option means what `study.options.RunOptions` says of it.
 
     Attributes:
+        divided: of files' requests the search sends the first half, and the finals the second.
         weights: workload to its weight in the objective, a weighted geometric mean; empty: the first workload alone.
         goodput: a latency (``ttft``, ``tpot``, ``e2el``) to the limit in ms that a request keeps to count as good;
             empty: the limits of `slos` on latencies.
@@ -106,6 +107,8 @@ class StudySpec(_Value):
     gpus: int = Field(gt=0)
     engines: tuple[EngineChoice, ...]
     workloads: tuple[str, ...]
+    final_workload: str | None = None
+    divided: bool = False
     objective: str = "total_token_throughput"
     weights: dict[str, float] = {}
     pareto: str | None = None
@@ -190,6 +193,21 @@ class StudySpec(_Value):
     def strict(self) -> StudySpec:
         """With all limits that may be out of reach: the SLOs, and of a goodput `MOST_VIOLATIONS`."""
         return self.model_copy(update={"slos": (*self.slos, MOST_VIOLATIONS)}) if self.objective == GOODPUT else self
+
+    @property
+    def sent(self) -> tuple[str, ...]:
+        """The workloads of all launches, the finals' own among them."""
+        return (*self.workloads, *([self.final_workload] if self.final_workload else []))
+
+    @property
+    def finals_apart(self) -> bool:
+        """True if finals send other requests than another draw of the search's: then these say nothing of them."""
+        return self.divided or self.final_workload is not None
+
+    @property
+    def judged_by(self) -> tuple[Role, ...]:
+        """The roles of launches that are evidence: the finals', and the baseline's where it sent no other requests."""
+        return (Role.FINAL,) if self.finals_apart else (Role.FINAL, Role.BASELINE, Role.CONTROL)
 
     @property
     def load_key(self) -> str:

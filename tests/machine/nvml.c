@@ -30,6 +30,11 @@ int nvmlDeviceGetMemoryInfo(void *handle, memory_t *memory) {
   return SUCCESS;
 }
 
+int nvmlDeviceGetPowerUsage(void *handle, unsigned int *milliwatts) {
+  *milliwatts = handle == &handles[1] ? 655500 : 70250;
+  return SUCCESS;
+}
+
 int nvmlDeviceGetComputeRunningProcesses_v3(void *handle, unsigned int *count, process_t *processes) {
   if (handle != &handles[1]) return NOT_SUPPORTED;
   if (*count < 2) { *count = 2; return INSUFFICIENT_SIZE; }

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from autotune.machine import Gpu, driver_version, gpus, has, mec_firmware
+from autotune.machine import Gpu, driver_version, gpus, has, mec_firmware, power_of
 
 from .machines import GIB, amd, busy, nvidia, write
 
@@ -53,7 +53,22 @@ def test_graphics_of_a_desktop_and_files_that_make_no_sense(tmp_path: Path) -> N
     assert [(gpu.memory_total_bytes, gpu.memory_used_bytes) for gpu in gpus(tmp_path)] == [(0, 0)]
 
 
+def test_the_power_of_amd_gpus_is_that_of_their_files(tmp_path: Path) -> None:
+    amd(tmp_path, 3)
+    seen = gpus(tmp_path)
+    assert power_of(seen, tmp_path) is None  # An older driver.
+    for card, name in ((1, "power1_average"), (2, "power1_input"), (2, "power1_cap")):
+        write(tmp_path, {f"sys/class/drm/card{card}/device/hwmon/hwmon{card}/{name}": 600_500_000 + card})
+    read = power_of(seen[:2], tmp_path)
+    assert read is not None
+    assert read() == pytest.approx(1201.000003)
+    assert power_of(seen, tmp_path) is None  # The third does not tell.
+    write(tmp_path, {"sys/class/drm/card1/device/hwmon/hwmon1/power1_average": "nonsense"})
+    assert read() is None
+
+
 def test_a_machine_without_gpus_has_none(tmp_path: Path) -> None:
     assert gpus(tmp_path) == ()
+    assert power_of((), tmp_path) is None
     assert not has("h200", 1, tmp_path)
     assert driver_version("nvidia", tmp_path) is None

@@ -30,6 +30,7 @@ from autotune.loadgen.workloads.arrivals import Arrival
 from autotune.loadgen.workloads.lengths import SessionLengths, TraceLengths
 from autotune.metrics.formulas import Slo, summarize_loads
 from autotune.metrics.records import RequestRecords
+from autotune.metrics.table import ENERGY
 from autotune.trial import Metrics
 
 TOLERANCE = 0.1
@@ -500,7 +501,7 @@ class LoadSearch:
 def beside(metrics: Metrics) -> Metrics:
     """The metrics of a load that do not follow from its records."""
     names = ("client_bound", "cache_hit_rate", "spec_decode_acceptance_rate", "spec_decode_acceptance_length")
-    return {name: metrics[name] for name in names if name in metrics}
+    return {name: metrics[name] for name in (*names, *ENERGY) if name in metrics}
 
 
 def rounded(rate: float) -> float:

@@ -28,11 +28,12 @@ from autotune.loadgen.workloads.lengths import (
     FixedLengths,
     Lengths,
     LibraryTextLengths,
+    Limited,
     SessionLengths,
     ShareGPTLengths,
     TraceLengths,
 )
-from autotune.loadgen.workloads.prompt_files import BLOCK_TOKENS, check_sharegpt
+from autotune.loadgen.workloads.prompt_files import BLOCK_TOKENS, Half, check_sharegpt
 from autotune.space.library import Library, load
 
 _FORMS = {
@@ -68,6 +69,9 @@ _TEXTS = (ShareGPTLengths, FileLengths, SessionLengths, LibraryTextLengths)
 
 _OWN_PROMPTS = (FileLengths, SessionLengths, TraceLengths)
 """Kinds of `lengths` whose prompts a user's file has whole."""
+
+LEAST_OF_HALF = 200
+"""Prompts of half a file: fewer do not fill a server's batch, and their 99th percentile is the slowest two."""
 
 _LABELS = {"prompts": "b", "input_tokens": "in", "output_tokens": "out", "concurrency": "c"}
 """The prefix of each swept number in a label, in its order."""
@@ -188,6 +192,35 @@ class Workload(Part):
         point = self.points[0].model_copy(update={"prompts": count})
         description = f"{count} prompts of {self.name}, {point.arrival.describe()}"
         return self.model_copy(update={"name": name, "description": description, "points": [point]})
+
+    @property
+    def limited(self) -> bool:
+        """True if there are only so many of its prompts, so that another seed may bring the same ones."""
+        return any(isinstance(point.lengths, Limited) for point in self.points)
+
+    def half(self, number: Half) -> Workload | None:
+        """Return the load with the first or second half of what its files hold; None where that is too little."""
+        points = []
+        for point in self.points:
+            if isinstance(point.lengths, Limited):
+                lengths = point.lengths.model_copy(update={"half": number})
+                prompts = point.prompts
+                if isinstance(lengths, FileLengths | TraceLengths):
+                    rows = lengths.rows if isinstance(lengths, FileLengths) else lengths.trace.blocks
+                    prompts = min(prompts, len(rows))
+                elif isinstance(lengths, SessionLengths):
+                    prompts = lengths.turns
+                if prompts < min(LEAST_OF_HALF, point.prompts):
+                    return None
+                point = point.model_copy(update={"lengths": lengths, "prompts": prompts})
+            points.append(point)
+        halved = self.model_copy(update={"points": points})
+        try:
+            for position in range(len(points)):
+                halved.draw(position, 0)
+        except BadInput:  # A file of texts tells how many pass its filter when they are drawn.
+            return None
+        return halved
 
     def lengths_source(self, tokenizer: Tokenizer | None = None) -> str:
         """Describe the source of the lengths of prompts and answers, for a report; `tokenizer` as of `draw`."""

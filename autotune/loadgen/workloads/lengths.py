@@ -22,9 +22,11 @@ from autotune.loadgen.workloads.arrivals import Part
 from autotune.loadgen.workloads.prompt_files import (
     MOST_TOTAL_TOKENS,
     FileRequest,
+    Half,
     Session,
     Trace,
     conversations,
+    half_of,
     read_requests,
     read_sessions,
     read_trace,
@@ -41,11 +43,14 @@ _LEAST_DOCUMENTATION = 400
 """Characters of a documentation string that is prose and not a remark."""
 
 
-def passages(kind: TextKind, tokens: int, count: int, generator: np.random.Generator) -> list[str]:
+def passages(
+    kind: TextKind, tokens: int, count: int, generator: np.random.Generator, half: Half | None = None
+) -> list[str]:
     """Choose passages of about so many tokens from lines' beginnings; raises `BadInput` for too little text."""
     size = int(tokens * _CHARACTERS_PER_TOKEN[kind])
     texts = documents(kind)
-    places = [(number, start) for number, text in enumerate(texts) for start in range(0, len(text) - size, size)]
+    ends = enumerate(len(text) - size for text in texts)
+    places = half_of([(number, start) for number, end in ends for start in range(0, end, size)], half)
     if len(places) < count:
         raise BadInput(f"{count} prompts of {tokens} tokens are asked for, but Python's own {kind} gives {len(places)}")
     chosen = []
@@ -99,6 +104,12 @@ class Drawn(NamedTuple):
     send_s: Floats | None = None
     blocks: Sequence[tuple[int, ...] | None] = ()
     turns: Turns | None = None
+
+
+class Limited(Part):
+    """Requests that somebody else wrote, of which there are only so many; a study may send a half of them."""
+
+    half: Half | None = None
 
 
 class FixedLengths(Part):
@@ -155,7 +166,7 @@ class TableLengths(Part):
         return f"stand-in with {self.stand_in_for}'s length statistics (no dataset file given)"
 
 
-class ShareGPTLengths(Part):
+class ShareGPTLengths(Limited):
     """Conversations of a ShareGPT file, see `sample`."""
 
     kind: Literal["sharegpt"]
@@ -167,7 +178,7 @@ class ShareGPTLengths(Part):
 
     def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
         """Other conversations for each state of the generator; raises `BadInput` when the file holds too few."""
-        return _drawn(sample(Path(self.file), prompts, generator, tokenizer), tokenizer)
+        return _drawn(sample(Path(self.file), prompts, generator, tokenizer, self.half), tokenizer)
 
     def source(self, tokenizer: Tokenizer) -> str:
         """Describe the source of the lengths, for a report; with the rows of the file that are no conversations."""
@@ -176,7 +187,7 @@ class ShareGPTLengths(Part):
         return f"{self.file}{skipped}, {_counted(tokenizer)}"
 
 
-class FileLengths(Part):
+class FileLengths(Limited):
     """A file of one's own, see `read_requests`: its requests from the top, in its order, whatever the seed."""
 
     kind: Literal["jsonl"]
@@ -188,7 +199,7 @@ class FileLengths(Part):
 
     @property
     def rows(self) -> tuple[FileRequest, ...]:
-        return read_requests(Path(self.file))
+        return tuple(half_of(read_requests(Path(self.file)), self.half))
 
     def draw(self, prompts: int, _generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
         """Raises `BadInput` when the file holds too few: what is sent twice comes out of the prefix cache."""
@@ -202,7 +213,7 @@ class FileLengths(Part):
         return f"{self.file}, {_counted(tokenizer) if counted else 'which gives the lengths'}"
 
 
-class LibraryTextLengths(Part):
+class LibraryTextLengths(Limited):
     """Real prose or code that every Python brings along, see `passages`: of about so many tokens."""
 
     kind: Literal["library_text"]
@@ -217,7 +228,7 @@ class LibraryTextLengths(Part):
 
     def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
         """Other passages for each state of the generator; raises `BadInput` when there are too few."""
-        texts = passages(self.text, self.input_tokens, prompts, generator)
+        texts = passages(self.text, self.input_tokens, prompts, generator, self.half)
         read = np.array([max(tokenizer.count(text), 1) for text in texts])
         return Drawn(read, np.full(prompts, self.output_tokens), texts)
 
@@ -226,8 +237,8 @@ class LibraryTextLengths(Part):
         return f"{self.text} of the {of} of Python {platform.python_version()}, {_counted(tokenizer)}"
 
 
-class TraceLengths(Part):
-    """The requests of a trace, see `read_trace`: from the top, in its order, whatever the seed."""
+class TraceLengths(Limited):
+    """The requests of a trace, see `read_trace`: from the top, in its order, whatever the seed. Halves are of time."""
 
     kind: Literal["trace"]
     file: str
@@ -238,7 +249,7 @@ class TraceLengths(Part):
 
     @property
     def trace(self) -> Trace:
-        return read_trace(Path(self.file))
+        return read_trace(Path(self.file)).part(self.half)
 
     @property
     def _totals(self) -> Ints:
@@ -266,7 +277,7 @@ class TraceLengths(Part):
         return f"lengths of the trace {self.file} {shared}, made of random tokens"
 
 
-class SessionLengths(Part):
+class SessionLengths(Limited):
     """The conversations of a file, see `read_sessions`: all of them, in its order, whatever the seed."""
 
     kind: Literal["sessions"]
@@ -278,7 +289,7 @@ class SessionLengths(Part):
 
     @property
     def sessions(self) -> tuple[Session, ...]:
-        return read_sessions(Path(self.file))
+        return tuple(half_of(read_sessions(Path(self.file)), self.half))
 
     @property
     def turns(self) -> int:

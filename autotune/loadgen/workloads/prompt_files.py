@@ -26,7 +26,7 @@ from datetime import UTC, datetime
 from functools import lru_cache, partial, wraps
 from itertools import chain
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeVar
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar
 
 import numpy as np
 from pydantic import AliasChoices, BaseModel, ConfigDict, Field, ValidationError, model_validator
@@ -62,8 +62,10 @@ _SESSION_FORM = f'{{"turns": [{_TURN_FORM}, …], "system": "text", "tools": [�
 _MOONCAKE_FORM = '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, …]}'
 _AZURE_FORM = f"a header {','.join(_AZURE)} and rows such as 2023-11-16 18:15:46.6805900,374,44"
 
+Half = Literal[1, 2]
 _Held = TypeVar("_Held")
 _AnyLine = TypeVar("_AnyLine", bound=BaseModel)
+_Item = TypeVar("_Item")
 
 
 def _kept(read: Callable[[Path], _Held]) -> Callable[[Path], _Held]:
@@ -87,6 +89,14 @@ def _readable(path: Path) -> Iterator[None]:
         raise BadInput(f"workload file {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise MalformedFile(path, f"is not UTF-8 text ({error.reason} at byte {error.start})") from error
+
+
+def half_of(items: Sequence[_Item], half: Half | None) -> Sequence[_Item]:
+    """Return one of each two neighbours, by a fixed toss, so that halves of a sorted file are alike; None: all."""
+    if half is None:
+        return items
+    toss = np.random.default_rng(len(items)).integers(0, 2, len(items) // 2)
+    return [items[2 * pair + (int(side) + half) % 2] for pair, side in enumerate(toss)]
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
@@ -217,18 +227,20 @@ def check_sharegpt(path: Path) -> None:
         file.read(1)
 
 
-def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> list[FileRequest]:
-    """Choose the first so many, in an order drawn by `generator`, that pass vLLM's filter.
+def sample(
+    path: Path, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer, half: Half | None = None
+) -> list[FileRequest]:
+    """Choose the first so many, in an order drawn by `generator`, that pass vLLM's filter; `half` as of `half_of`.
 
     The first turn is the prompt, and the second turn's length that of the answer. No more is tokenized than must be.
     A file with fewer is refused: vLLM would send some twice, and the second time would come out of the prefix cache.
 
     Raises `BadInput`: the file cannot be read, or holds fewer.
     """
-    held = conversations(path)
+    pairs = half_of(conversations(path).pairs, half)
     chosen: list[FileRequest] = []
-    for position in generator.permutation(len(held.pairs)).tolist():
-        prompt, answer = held.pairs[position]
+    for position in generator.permutation(len(pairs)).tolist():
+        prompt, answer = pairs[position]
         read = tokenizer.count(prompt)
         if not FEWEST_TOKENS <= read <= MOST_INPUT_TOKENS:
             continue
@@ -238,7 +250,7 @@ def sample(path: Path, prompts: int, generator: np.random.Generator, tokenizer: 
             if len(chosen) == prompts:
                 return chosen
     raise BadInput(
-        f"{prompts} prompts are asked for, but only {len(chosen)} of the {len(held.pairs)} conversations of {path} "
+        f"{prompts} prompts are asked for, but only {len(chosen)} of the {len(pairs)} conversations of {path} "
         f"pass vLLM's filter ({FEWEST_TOKENS} tokens or more each way, a prompt of at most {MOST_INPUT_TOKENS}, "
         f"{MOST_TOTAL_TOKENS} together): ask for fewer with sharegpt:{path}:N"
     )
@@ -344,6 +356,14 @@ class Trace(NamedTuple):
     def rate(self) -> float:
         """Requests per second, from the first to the last; at most one a millisecond, as times are in such."""
         return len(self.lines) / max(float(self.send_s[-1]), 1e-3 * len(self.lines))
+
+    def part(self, half: Half | None) -> Trace:
+        """Return one half of the requests, by time; all of them without a half."""
+        middle = len(self.lines) // 2
+        if half is None or not middle:
+            return self
+        cut = self._replace(**{name: one[(half - 1) * middle : half * middle] for name, one in self._asdict().items()})
+        return cut._replace(send_s=cut.send_s - cut.send_s[0])
 
 
 _TraceRow = tuple[float, int, int, tuple[int, ...] | None]

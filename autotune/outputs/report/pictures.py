@@ -249,9 +249,10 @@ def _speed_points(study: StudyRecord, looks: Mapping[str, tuple[str, str]]) -> l
         points.append(Point(told, style[0], *pair, style[1]))
 
     for group in tables.by_configuration(study, tables.undisturbed(study)).values():
-        pairs = {row.trial.number: _speeds(row, row.result.metrics.get(workload, {})) for row in tables.counted(group)}
+        counted = tables.counted(study, group)
+        pairs = {row.trial.number: _speeds(row, row.result.metrics.get(workload, {})) for row in counted}
         known = [pair for pair in pairs.values() if pair]
-        rows = [row for row in tables.counted(group) if pairs[row.trial.number]]
+        rows = [row for row in counted if pairs[row.trial.number]]
         if not rows:
             continue
         fingerprints = [row.trial.configuration.fingerprint for row in group]
@@ -317,7 +318,7 @@ def curves(study: StudyRecord) -> Picture | None:
     for choice, side in reversed(_decided(study)):
         own = (g for g in groups if choice.fingerprint in {row.trial.configuration.fingerprint for row in g})
         group = next(own, [])
-        launches = [launch for launch in group if launch.trial.role in tables.FINALS] or group
+        launches = [launch for launch in group if launch.trial.role in study.spec.judged_by] or group
         rows += [(side, launch, curve) for launch in launches if (curve := _curve(launch, workload))]
     metrics = [name for name in _OVER_LOAD if any(name in point for *_, curve in rows for _, point in curve)]
     if not metrics:

@@ -12,9 +12,6 @@ from autotune.search.objective import achieved, maximises
 from autotune.study.spec import StudySpec, is_beside
 from autotune.trial import Launch, Role, Scalar, State
 
-FINALS = (Role.FINAL, Role.BASELINE, Role.CONTROL)
-"""The roles of launches that count as evidence; what the search launched decided what came into the finals."""
-
 
 def engines(study: StudyRecord) -> list[str]:
     """Tabulate the best configuration of each engine, and list the engines that were not searched."""
@@ -59,7 +56,7 @@ def finalists(study: StudyRecord) -> list[tuple[str, str, list[Launch]]]:
     if not any(launch.trial.role is Role.FINAL for launch in study.launches):
         return []
     sides = (("recommended", study.recommendation.recommended), ("baseline", study.recommendation.baseline))
-    compared = (launch for launch in undisturbed(study) if launch.trial.role in FINALS)
+    compared = (launch for launch in undisturbed(study) if launch.trial.role in study.spec.judged_by)
     rows = []
     for fingerprint, group in by_configuration(study, compared).items():
         own = {fingerprint, *(launch.trial.configuration.fingerprint for launch in group)}
@@ -208,12 +205,12 @@ def undisturbed(study: StudyRecord) -> list[Launch]:
     return [launch for launch in study.launches if launch.result.node not in disturbed]
 
 
-def counted(group: Sequence[Launch]) -> list[Launch]:
+def counted(study: StudyRecord, group: Sequence[Launch]) -> list[Launch]:
     """Return the launches of one configuration that count as evidence: of the finals, and the baseline's own.
 
     Those of the search are biased, as they decided who came into the finals; they count where there are no others.
     """
-    chosen = [launch for launch in group if launch.trial.role in FINALS]
+    chosen = [launch for launch in group if launch.trial.role in study.spec.judged_by]
     return chosen or list(group)
 
 
@@ -233,7 +230,7 @@ def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
     sign = 1 if maximises(study.spec.objective) else -1
     best: dict[str, tuple[Launch, float, int]] = {}
     for launches in by_configuration(study, undisturbed(study)).values():
-        group = [launch for launch in counted(launches) if launch.result.state is State.COMPLETE]
+        group = [launch for launch in counted(study, launches) if launch.result.state is State.COMPLETE]
         values = values_of(study, group)
         middle = average(values)
         if middle is None or any(broken_slos(study.spec, launch) for launch in group):

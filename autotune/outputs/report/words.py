@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 
 from autotune.errors import BadInput
@@ -34,7 +35,8 @@ def failed(failure: Failure) -> str:
 def conclusion(outcome: Recommendation) -> str:
     """Sum up the study in a few plain sentences; never more than the evidence carries."""
     lost = trade_off(outcome)
-    parts = [_sentence(outcome), _few_good(outcome), gain(outcome), f"It {lost}." if lost else "", crossing(outcome)]
+    parts = [_sentence(outcome), _few_good(outcome), gain(outcome), prompts(outcome), f"It {lost}." if lost else ""]
+    parts += [crossing(outcome)]
     parts += [_answers(outcome), _speculation(outcome), _front(outcome), short_load(outcome)]
     return " ".join(part for part in parts if part)
 
@@ -294,6 +296,22 @@ def gain(outcome: Recommendation) -> str:
         within = f"{text.percent(over.percent)} over {recipe} (95 % interval {text.percents(over.ci95)})"
         told += f"; the command is {recipe}" if over.ci95 is None else f"; {within}"
     return f"{told}. Verdict: {outcome.qualified_verdict}{meaning}."
+
+
+def prompts(outcome: Recommendation) -> str:
+    """Set the gain of the finals beside what the search let expect; empty where the launches do not tell."""
+    choice, base, row = outcome.recommended, outcome.baseline, next(iter(outcome.workloads.values()), None)
+    if choice is None or base is None or row is None or row.prompts is None or choice.fingerprint == base.fingerprint:
+        return ""
+    told = f"The finals sent prompts that the search {'had seen' if row.prompts == 'seen' else 'did not see'}"
+    told += f" ({row.sent})" if row.sent else ""
+    gained, expected, within = outcome.gain_percent, outcome.search_gain_percent, outcome.search_gain_ci95
+    if expected is None or gained is None or within is None:
+        return f"{told}."
+    halves = [(high - low) / 2 for low, high in filter(None, (within, outcome.gain_ci95))]
+    shrinks = len(halves) > 1 and expected - gained > math.hypot(*halves)
+    told += f"; on its own it expected {text.percent(expected)} (95 % interval {text.percents(within)})"
+    return told + (": on others the gain shrinks by more than chance explains." if shrinks else ".")
 
 
 def short_load(outcome: Recommendation) -> str:

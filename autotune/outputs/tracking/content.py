@@ -170,6 +170,7 @@ def outcome_metrics(spec: StudySpec, outcome: Recommendation) -> dict[str, float
         "gain_ci95_high": high,
         "gain_interval90_on_a_node_low": lowest,
         "gain_interval90_on_a_node_high": highest,
+        "search_gain_percent": outcome.search_gain_percent,
         "launches": outcome.launches,
         "trials": outcome.trials,
         "duration_s": outcome.duration_s,

@@ -26,7 +26,7 @@ from scipy.special import stdtrit
 from autotune.search.budget import capacity
 from autotune.search.decide import sequential_test as sequential
 from autotune.search.decide.sequential_test import Look, Spread, mean
-from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History
+from autotune.search.history import MAX_UNINFORMATIVE, Entry, History
 from autotune.search.nodes import NodeScore, contrast, planned
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, Scalar, Trial
@@ -65,7 +65,8 @@ def change(history: History) -> float | None:
     Student's t of the line's slope. It is a warning: nothing is corrected for it.
     """
     base = history.candidates.baseline
-    runs = [(e.number, e.score) for e in history.adjusted() if e.position == base and e.score is not None]
+    alike = [e for e in history.adjusted() if e.position == base and not e.apart]
+    runs = [(e.number, e.score) for e in alike if e.score is not None]
     if len(runs) < 2:
         return None
     x0, y0 = (mean(column) for column in zip(*runs, strict=True))
@@ -159,7 +160,8 @@ def _look(history: History, position: int, left: int) -> Look:
 
 def _compared(history: History, position: int) -> tuple[list[NodeScore], list[NodeScore]]:
     """Return the launches that count, of a finalist and of the baseline."""
-    return history.node_scores(position, Role.FINAL), history.node_scores(history.candidates.baseline, *BASELINE_ROLES)
+    base = history.candidates.baseline
+    return history.node_scores(position, Role.FINAL), history.node_scores(base, *history.fresh_roles(base))
 
 
 def _comparable(history: History, position: int) -> bool:
@@ -230,6 +232,8 @@ def next_on_nodes(history: History, position: int, left: int, places: Sequence[s
 
 def next_control_node(history: History, places: Sequence[str]) -> str | None:
     """Return a node on which the baseline may be launched for the finals, while others end the search; or None."""
+    if history.spec.finals_apart:
+        return None  # What it sends then is the search's.
     start, base = len(history.before_finals()), history.at(history.candidates.baseline)
     taken = {e.node for e in history.entries[start:] if e.role is Role.CONTROL} | {e.node for e in history.pending}
     often = {node for node in places if sum(e.node == node for e in base) >= MOST_OF_BASELINE}

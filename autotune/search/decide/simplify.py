@@ -28,7 +28,7 @@ from autotune.arrays import Floats
 from autotune.search.decide.finals import finals_of
 from autotune.search.decide.sequential_test import CONFIDENCE, LAUNCH_NOISE
 from autotune.search.gp.posterior import Posterior
-from autotune.search.history import BASELINE_ROLES, History
+from autotune.search.history import History
 from autotune.search.nodes import NodeScore, contrast
 from autotune.space.enumeration import CandidateSet
 from autotune.study.recommendation import COIN_TOSS
@@ -132,7 +132,8 @@ def _odds_of_fresh(history: History, longer: int, shorter: int) -> float:
 
 def _beats_baseline(history: History, position: int) -> bool:
     """Tell whether fresh launches of a command keep the limits and show it to beat the baseline, if that ran."""
-    baseline = history.node_scores(history.candidates.baseline, *BASELINE_ROLES)
+    base = history.candidates.baseline
+    baseline = history.node_scores(base, *history.fresh_roles(base))
     odds = _odds_above(history, history.node_scores(position, Role.FINAL), baseline, 0.0, 0.0) if baseline else 1.0
     return history.feasible(position, Role.FINAL) and odds >= (1 + CONFIDENCE) / 2
 
@@ -150,7 +151,7 @@ def _odds_above(
 
 def as_good(model: Posterior, shorter: int, current: int) -> bool:
     """Tell whether a shorter command is expected to be at most `MOST_LOSS` worse."""
-    return float(_losses(model, current, [shorter])[0][0]) <= MOST_LOSS
+    return float(leads(model, current, [shorter])[0][0]) <= MOST_LOSS
 
 
 def spread_of(history: History) -> float:
@@ -166,7 +167,7 @@ def odds_shown(history: History, model: Posterior, leader: int) -> dict[int, tup
     """
     singles = ablations(history.candidates, leader)
     rows = [p for p in singles if _may_stand_for(history, p, leader)]
-    means, sds = _losses(model, leader, rows)
+    means, sds = leads(model, leader, rows)
     odds = ndtr((means - LEAST_EFFECT) / np.maximum(sds, 1e-9))
     return {p: (singles[p], float(chance)) for p, chance in zip(rows, odds, strict=True)}
 
@@ -184,7 +185,7 @@ def _shorter(history: History, model: Posterior, leader: int) -> int | None:
         gone |= shown[position][0]
         if gone in by_settings and _may_stand_for(history, by_settings[gone], leader):
             together.append(by_settings[gone])
-    means, sds = _losses(model, leader, together)
+    means, sds = leads(model, leader, together)
     may = ndtr((MOST_LOSS - means) / np.maximum(sds, 1e-9)) >= SHOWN
     return next((p for p, small in zip(reversed(together), may[::-1], strict=True) if small), doubtful[0][1])
 
@@ -195,7 +196,7 @@ def _may_stand_for(history: History, position: int, leader: int) -> bool:
     return own and not history.broke(position) and history.broken(position) <= history.broken(leader)
 
 
-def _losses(model: Posterior, leader: int, positions: Sequence[int]) -> tuple[Floats, Floats]:
+def leads(model: Posterior, leader: int, positions: Sequence[int]) -> tuple[Floats, Floats]:
     """Return what the leader has over each candidate: mean and standard deviation."""
     mean, covariance = model.joint(np.array([leader, *positions], dtype=np.int64))
     variance = covariance[0, 0] + np.diag(covariance)[1:] - 2 * covariance[0, 1:]

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 from autotune.search.decide import finals, simplify
 from autotune.search.decide.sequential_test import Look, Outcome, Spread, estimate, mean, outcome
-from autotune.search.history import BASELINE_ROLES, History
+from autotune.search.history import History
 from autotune.search.nodes import contrast
 from autotune.search.repeats import challengers
 from autotune.study.recommendation import Verdict
-from autotune.trial import Configuration, Role, Scalar
+from autotune.trial import Configuration, Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,13 +54,7 @@ class Judgement:
 
 def evidence(history: History, position: int) -> list[float]:
     """Return the scores that count: the finals', the baseline's all; where there are none, the search's."""
-    return [e.score for e in history.evidence(position, *roles_of(history, position)) if e.score is not None]
-
-
-def roles_of(history: History, position: int) -> tuple[Role, ...]:
-    """Return the roles of a configuration's fresh launches: the finals', the baseline's all."""
-    baseline = history.canonical(position) == history.candidates.baseline
-    return BASELINE_ROLES if baseline else (Role.FINAL,)
+    return [e.score for e in history.evidence(position, *history.fresh_roles(position)) if e.score is not None]
 
 
 def judge(history: History) -> Judgement:
@@ -93,7 +87,7 @@ def judge(history: History) -> Judgement:
 def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | None]:
     """Return the challenger's gain, and how its test ended."""
     base = history.candidates.baseline
-    both = [history.node_scores(p, *roles_of(history, p)) or history.node_scores(p) for p in (challenger, base)]
+    both = [history.node_scores(p, *history.fresh_roles(p)) or history.node_scores(p) for p in (challenger, base)]
     if not both[1]:
         return None, None
     # The ratio of what stands in the tables; the median-unbiased estimate differs by less than a tenth of the interval.
@@ -107,7 +101,7 @@ def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | N
 
 def _over_baseline(history: History, position: int) -> Gain:
     """Return the gain of a configuration that was not tested against the baseline, but against one that was."""
-    both = [history.node_scores(p, *roles_of(history, p)) for p in (position, history.candidates.baseline)]
+    both = [history.node_scores(p, *history.fresh_roles(p)) for p in (position, history.candidates.baseline)]
     (gain, information), spread = contrast(*both), history.spread
     if not information:
         return Gain(gain, None)

@@ -28,6 +28,7 @@ from packaging.version import Version
 from autotune.engines import recognise, split_command
 from autotune.engines.detect import as_measured
 from autotune.errors import BadInput, MalformedFile, UnknownName
+from autotune.loadgen.loads import workload_of
 from autotune.loadgen.workloads import Workload, load_workload, workload_names
 from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.loadgen.workloads.lengths import FixedLengths, Lengths, LibraryTextLengths, ShareGPTLengths, TableLengths
@@ -586,7 +587,7 @@ def _rows_of_launch(launch: Launch, spec: StudySpec, library: Library, path: Pat
         except BadInput as error:
             raise MalformedFile(path, f"launch {launch.trial.number}, {name}: {error}") from error
         try:
-            workload = load_workload(name, library)
+            workload, _ = workload_of(spec, launch.trial.role, name, library)
             engine, version = as_measured(recognise(command.argv, library), launch.trial.engine_version)
             context = Context(spec.model, spec.hardware, spec.gpus, version, workload.longest_request)
             resolved = resolve_for(engine, command, context)
