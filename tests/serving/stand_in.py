@@ -44,6 +44,8 @@ class Handler(BaseHTTPRequestHandler):
             self._answer(400, {"error": "no tokens here"})
             return
         self._answer(200, {"choices": [{"text": "."}], "usage": {"completion_tokens": 1}})
+        if self.options.die_after_token_s is not None:
+            threading.Timer(self.options.die_after_token_s, lambda: die(self.options.last_words)).start()
 
     def _answer(self, status: int, document: dict[str, Any]) -> None:
         content = json.dumps(document).encode()
@@ -131,7 +133,8 @@ def options_given() -> argparse.Namespace:
     parser.add_argument("--say-last", default="", help="printed before --die-with ends it")
     parser.add_argument("--die-with", type=int)
     parser.add_argument("--die-after-s", type=float)
-    parser.add_argument("--last-words", default="", help="printed before --die-after-s ends it")
+    parser.add_argument("--die-after-token-s", type=float, help="so long after the token that shows it ready")
+    parser.add_argument("--last-words", default="", help="printed before either ends it")
     parser.add_argument("--leave-the-port", action="store_true", help="a stranger of a child keeps it listening")
     parser.add_argument("--share-memory", metavar="NAME", help="and leave it, with a temporary file")
     parser.add_argument("--flood-mib", type=int, default=0)

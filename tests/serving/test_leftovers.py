@@ -52,7 +52,7 @@ def test_nothing_is_left_of_a_server_that_is_killed(tmp_path: Path, shared: Path
 
 
 def test_nothing_is_left_of_a_server_that_died(tmp_path: Path, shared: Path) -> None:
-    with launch(tmp_path / "trial", "--share-memory", shared.name, "--die-after-s", "1.5") as server:
+    with launch(tmp_path / "trial", "--share-memory", shared.name, "--die-after-token-s", "0.5") as server:
         assert server.wait_ready(PATIENT) is None
         temporary = temporary_of(server)
         assert until(lambda: server.failure() is not None)

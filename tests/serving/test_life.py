@@ -54,7 +54,7 @@ def test_a_grandchild_that_holds_the_port_after_death_is_ended(tmp_path: Path, t
 
 def test_memory_that_runs_out_under_load_says_so(tmp_path: Path, token: str) -> None:
     words = "torch.OutOfMemoryError: CUDA out of memory."
-    with launch(tmp_path, "--die-after-s", "1.0", "--last-words", words) as server:
+    with launch(tmp_path, "--die-after-token-s", "2.0", "--last-words", words) as server:
         assert server.wait_ready(PATIENT) is None
         with urllib.request.urlopen(f"{server.url}/health") as answer:
             assert answer.status == 200

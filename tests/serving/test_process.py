@@ -123,13 +123,13 @@ def test_a_grandchild_that_forked_away_with_the_port_is_ended(tmp_path: Path, to
 def test_a_grandchild_without_marker_group_and_parent_is_ended(tmp_path: Path, token: str) -> None:
     with launch(tmp_path, "--forget-environment", token) as server:
         assert server.wait_ready(PATIENT) is None
-        strays = [pid for pid in alive_with(token) if "600" in Path(f"/proc/{pid}/cmdline").read_text()]
+        strays = [pid for pid in alive_with(token) if "time.sleep(600)" in Path(f"/proc/{pid}/cmdline").read_text()]
         assert len(strays) == 1
     assert_gone(server, token)
 
 
 def test_a_server_that_dies_later_says_so(tmp_path: Path, token: str) -> None:
-    with launch(tmp_path, "--die-after-s", "0.5") as server:
+    with launch(tmp_path, "--die-after-token-s", "0.5") as server:
         assert server.wait_ready(PATIENT) is None
         failure = server.failure(within_s=20.0)
     assert failure is not None
