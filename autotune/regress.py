@@ -172,7 +172,9 @@ class Comparison:
     def _trial(self, command: int, side: int, pair: int) -> Trial:
         prepared, number = self._sides[side], 4 * pair + 2 * command + side
         assert prepared is not None
-        items, role = prepared.candidates.items, Role.BASELINE if command else Role.FINAL
+        # Both commands send the same: what the finals sent, where that is another load than the search's.
+        items, apart = prepared.candidates.items, self._spec.finals_apart
+        role = Role.BASELINE if command and not apart else Role.FINAL
         one = items[min(command, len(items) - 1)]  # where the version's defaults make them one, both are
         # Behind the study's own launches: neither prompts nor simulated noise are shared.
         index, placed = self._spec.launches + number, prepared.command_of(one)
@@ -232,16 +234,18 @@ class Comparison:
             return [row for number, row in sorted(self._rows.items()) if number % 4 == 2 * command + side]
         known = self._known[command]
         mine = [row for row in self._before if row.trial.configuration.fingerprint == known.choice.fingerprint]
-        return [row for row in mine if known.role == "baseline" or row.trial.role is Role.FINAL] or mine
+        roles = self._spec.judged_by if known.role == "baseline" else (Role.FINAL,)
+        return [row for row in mine if row.trial.role in roles] or mine
 
     def _scores(self, rows: Sequence[Launch]) -> list[float]:
         return [one for row in rows if (one := score(self._spec, row)) is not None]
 
     def _look(self, old: list[float], new: list[float], fraction: float) -> Look:
         """Look at a difference; the spread is also by the study's repeats, where they were made in the same way."""
-        repeats: dict[tuple[str, str], list[float]] = {}
+        repeats: dict[tuple[str, str, bool], list[float]] = {}
         for row in self._before if self._comparable else ():
-            key = (row.trial.configuration.fingerprint, row.result.node)
+            other_load = self._spec.finals_apart and row.trial.role is Role.FINAL
+            key = (row.trial.configuration.fingerprint, row.result.node, other_load)
             repeats.setdefault(key, []).extend(self._scores([row]))
         spread = Spread.pooled([*repeats.values(), new, *([old] if self._sides[_OLD] else [])])
         return Look(fraction, 1 / (1 / len(old) + 1 / len(new)), mean(new) - mean(old), spread.sd, spread.degrees)

@@ -147,6 +147,13 @@ def test_the_versions_take_turns_on_prompts_of_their_own(tmp_path: Path) -> None
     }
 
 
+def test_both_commands_send_what_the_finals_sent_where_that_is_another_load(tmp_path: Path) -> None:
+    home, node = study(tmp_path, divided=True), Node({"0.33.0": 0.96})
+    compare(home, replace(NEW, with_baseline=True), node)
+    assert {role for _, role in node.made} == {Role.FINAL}
+    assert len({trial.command.argv for trial in node.trials}) > 1
+
+
 def test_an_interrupted_comparison_goes_on_and_a_finished_one_launches_nothing(tmp_path: Path) -> None:
     whole, node = study(tmp_path / "a"), Node({"0.33.0": 0.92})
     undisturbed = compare(whole, NEW, node)
