@@ -15,10 +15,14 @@ TOLD = 2.0
 """The gain that `RESERVE` launches tell, standard deviations of a launch: 6 % at 3 % noise."""
 LUCK = 2.0
 """What the best of the search may owe to luck, standard deviations of a launch."""
-LEAST_FINALS = 6
-"""Launches that the finals get for the clearest of gains, and that checks of shorter commands leave to them."""
+LEAST_FINALS = 3
+"""Launches that the finals get for the clearest of gains: two of the finalist and one of the baseline."""
+NOISY = 0.1
+"""Standard deviation of a launch where nothing was repeated yet: that of noisy nodes."""
+CLEAR = 0.5
+"""A lead over the baseline that neither luck on a noisy node nor a drift of 30 % explains, score units."""
 SHARE = 0.4
-"""Of the budget, for controls, repeats, checks, finals and what the winner's settings add; more only where repeats are
+"""Of the budget, for controls, repeats, finals and the winner without settings in doubt; more only where repeats are
 worth it, as leaders are within noise."""
 BASELINE_SHARE = 4
 """One launch of so many at most is spent to know a node: on more nodes a small budget would find out little else."""
@@ -71,18 +75,22 @@ def before_finals(budget: int, reserve: int) -> int:
 
 
 def search_ends(history: History, budget: int) -> int:
-    """Launches before the checks and the finals: repeats and controls that were made count as theirs."""
+    """Launches before the finals: repeats and controls that were made count as theirs."""
     again = sum(len(entries) - 1 for entries in history.by_position.values())
     return before_finals(budget, max(LEAST_FINALS, min(_needed(history), int(SHARE * budget) - again)))
 
 
+def lead(history: History) -> float | None:
+    """Return what the best launch so far has over the baseline, score units; None without either of the two."""
+    base = history.scores(history.candidates.baseline)
+    others = (p for p in history.by_position if p != history.candidates.baseline and history.feasible(p))
+    best = max((score for p in others for score in history.scores(p)), default=None)
+    return best - sum(base) / len(base) if base and best is not None else None
+
+
 def _needed(history: History) -> int:
     """Launches that the finals need: `RESERVE`, fewer where the gain is clear, with the inverse square of it."""
-    base = history.scores(history.candidates.baseline)
-    if not base:
-        return RESERVE
-    ran = (p for p in history.by_position if p != history.candidates.baseline and history.feasible(p))
-    best = max(max(history.scores(p)) for p in ran)
-    sd = history.spread.sd
-    gain = best - sum(base) / len(base) - LUCK * sd
+    found, spread = lead(history), history.spread
+    sd = spread.sd if spread.degrees > 1 else NOISY
+    gain = -1.0 if found is None else found - LUCK * sd
     return RESERVE if gain <= TOLD * sd else math.ceil(RESERVE * (TOLD * sd / gain) ** 2)

@@ -22,7 +22,7 @@ from scipy.special import ndtr, stdtr, stdtrit
 from autotune.arrays import descending
 from autotune.search import equivalents
 from autotune.search.acquisition import model_of, p_feasible, shortlist
-from autotune.search.decide.sequential_test import CONFIDENCE, LAUNCH_NOISE, Spread, Z, percent, percents
+from autotune.search.decide.sequential_test import CONFIDENCE, Spread, Z, percent, percents
 from autotune.search.decide.simplify import LEAST_EFFECT, ablations, leads
 from autotune.search.decide.verdict import Judgement, default_of
 from autotune.search.gp.kernels import Kernels
@@ -92,8 +92,6 @@ def no_effect_by_engine(history: History, launches: Sequence[Launch]) -> list[No
 
 
 ENGINE = "engine"
-LEAST_NARROWING = 0.005
-"""The least by which a launch must narrow a standard deviation to be worth making: half a percent."""
 LEAST_DEGREES = 3
 """Of freedom: what the posterior is taken to know of the noise where nothing was repeated."""
 _REPEATED = 1.0
@@ -139,29 +137,6 @@ def contributions(history: History, model: Posterior, winner: int, spread: Sprea
         on = f"against {'the baseline' if rival == base else best}: {row.measured_on}"
         rows.append(row.model_copy(update={"measured_on": on}))
     return sorted(rows, key=lambda row: -math.inf if row.gain_percent is None else -row.gain_percent)
-
-
-def most_telling(history: History, model: Posterior, winner: int, spread: float) -> int | None:
-    """Return the winner without a setting whose fresh launch narrows the rows' intervals most, or None.
-
-    Only the settings that may matter count: those whose interval reaches beyond `LAUNCH_NOISE`. None when no launch
-    would narrow them by anything to speak of.
-
-    Args:
-        spread: standard deviation of one launch.
-    """
-    rows = [p for p in ablations(history.candidates, winner) if not history.broke(p)]
-    if not rows:
-        return None
-    mean, covariance = model.joint(np.array([winner, *rows], dtype=np.int64))
-    shared = covariance[0] - covariance[1:]  # Of each row's difference with each command's score.
-    widths = np.sqrt(np.maximum(shared[:, 0] - np.diag(shared[:, 1:]), 0.0))
-    matters = np.abs(mean[0] - mean[1:]) + Z * widths > LAUNCH_NOISE
-    narrowing = shared**2 / (np.diag(covariance) + spread**2)
-    worth = narrowing[matters].sum(axis=0)[1:]
-    worth[[history.spent(p) for p in rows]] = 0.0
-    best = int(descending(worth)[0])
-    return rows[best] if math.sqrt(worth[best]) > LEAST_NARROWING else None
 
 
 def _row(

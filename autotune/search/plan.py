@@ -1,14 +1,13 @@
 """Decide what to launch next: a pure function of what has been launched.
 
-The order is baseline, a vendor's recipe, search, checks of shorter commands, finals, then the winner without settings
-that are in doubt, and with other single knobs put back. Baseline and recipe alone have a fixed place. The search
-launches what the sampler expects most of, a leader again where that tells more, and the baseline now and then to see
-whether the node drifts; it ends when it expects less than a stated gain, and leaves the finals what they need.
+The order is baseline, a vendor's recipe, search, finals, then the winner without settings that are in doubt. Baseline
+and recipe alone have a fixed place. The search launches what the sampler expects most of, a leader again where that
+tells more, and the baseline now and then while the lead may be noise or drift; it ends when it expects less than a
+stated gain, and leaves the finals what they need.
 
 With several nodes the baseline is launched once on each, later ones too, before anything else runs there as far as can
-be told. Nothing more runs on a node that is off. Pairs of the finals run side by side, as do launches with single
-knobs put back; and while the last launches of the search run, the other nodes make the baseline's first launches for
-the finals.
+be told. Nothing more runs on a node that is off. Pairs of the finals run side by side; and while the last launches of
+the search run, the other nodes make the baseline's first launches for the finals.
 """
 
 from __future__ import annotations
@@ -21,11 +20,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from autotune.search.acquisition import GAIN, model_of, p_feasible
-from autotune.search.budget import LEAST_FINALS, RESERVE, before_finals, capacity, search_ends, usable_nodes
+from autotune.search.budget import LEAST_FINALS, before_finals, capacity, search_ends, usable_nodes
 from autotune.search.decide import finals, simplify
 from autotune.search.decide.sequential_test import Outcome, outcome
 from autotune.search.decide.verdict import judge
-from autotune.search.explain import LIKELY, most_telling
+from autotune.search.explain import LIKELY
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History
@@ -42,10 +41,6 @@ LEAST_SEARCH = 8
 ALIKE = 5
 """Failures of one cause, and nothing else, after which a study stops where no engine is left untried; twice as many
 where memory did not suffice, as many knobs decide about that."""
-ABLATIONS = 5
-"""Launches of the winner with a knob put back."""
-LEAST_TO_SHORTEN = 4
-"""Launches of the finals from which on the first may be of a command that never ran: a pair is left if it fails."""
 SURE = 0.9
 """Odds of starting and keeping the limits of a command that never ran, for finals that cannot afford a failure."""
 WITHOUT_BASELINE = 2
@@ -209,12 +204,10 @@ class Plan:
         return Step(Role.SEARCH, new[int(means.argmax())])
 
     def _after_search(self, history: History, budget: int, places: Sequence[str]) -> Decision:
-        """Return a check of a shorter command, or the first launch of the finals."""
+        """Return the first launch of the finals, once all of the search have ended; before it what only ranks best."""
         # The baseline's launches say nothing of which configuration is the finalist.
         waits_for = [e for e in history.pending if not (places and e.role in BASELINE_ROLES)]
-        check = (
-            None if waits_for and not places else self._check_of_rank(history, budget) or self._check(history, budget)
-        )
+        check = None if waits_for and not places else self._check_of_rank(history, budget)
         if check is None and waits_for:
             return _meanwhile(history, places)
         return check or self._finals(history, places)
@@ -229,20 +222,6 @@ class Plan:
         leaders = ranked(model, scores)
         best = float(model.mean(np.array(leaders[:1], dtype=np.int64))[0]) if leaders else -math.inf
         return step if float(model.mean(np.array([step.position], dtype=np.int64))[0]) > best else None
-
-    def _check(self, history: History, budget: int) -> Step | None:
-        """Return a shorter command than the leader's, as long as the finals keep their share."""
-        if len(history) >= before_finals(budget, LEAST_FINALS):
-            return None
-        scores = history.adjusted()
-        model = model_of(self._kernels, scores)
-        leaders = ranked(model, scores)
-        position = simplify.shortened(scores, model, leaders[0])[1] if leaders else None
-        if position is None or any(e.pending for e in history.at(position)):
-            return None
-        # A launch in the finals tells as much as one more of the same here: these keep their whole share.
-        again = history.feasible(position) and len(history) >= before_finals(budget, RESERVE)
-        return None if again else Step(Role.SEARCH, position)
 
     def _finals(self, history: History, places: Sequence[str]) -> Decision:
         searched = history.before_finals()
@@ -269,18 +248,17 @@ class Plan:
         scores = searched.adjusted()
         model = model_of(self._kernels, scores)
         leaders = sorted(ranked(model, scores), key=lambda p: finals.suspected(history, p))
-        spare = capacity(history) - len(searched) >= LEAST_TO_SHORTEN
+        # A pair is left where the first launch, of a command that never ran, fails.
+        spare = capacity(history) - len(searched) >= LEAST_FINALS
         for leader in leaders:
-            for position in self._shorter_first(scores, model, leader, spare):
+            for position in (self._plain(scores, model, leader, spare), leader):
                 tested = history.canonical(position)
                 if tested != history.candidates.baseline and not finals.eliminated(history, tested):
                     return tested
         return None
 
-    def _shorter_first(self, scores: History, model: Posterior, leader: int, spare: bool) -> Sequence[int]:
-        """Return a leader and its shorter commands, the one to put to the test first: without any coin toss.
-
-        Where there is none to lose, that is a shorter one that is expected to be as good, if there are launches for it.
+    def _plain(self, scores: History, model: Posterior, leader: int, spare: bool) -> int:
+        """Return a leader's command without any coin toss.
 
         Args:
             scores: of the search.
@@ -292,11 +270,7 @@ class Plan:
             rows = np.array([position], dtype=np.int64)
             return scores.feasible(position) or float(p_feasible(self._kernels, scores, rows)[0]) >= least
 
-        short, shorter = simplify.shortened(scores, model, leader) if scores.at(leader) else (leader, None)
-        plain = simplify.plain(scores, model, short, likely)
-        if plain == short and spare and shorter is not None and simplify.as_good(model, shorter, short):
-            plain = shorter
-        return plain, short, leader
+        return simplify.plain(scores, model, leader, likely)
 
     def _open(self, history: History, finalist: int) -> bool:
         """Tell whether the finals have not decided about a finalist."""
@@ -306,10 +280,7 @@ class Plan:
         return not history.broke(base) and outcome(finals.looks(history.adjusted(), finalist))[0] is Outcome.OPEN
 
     def _after_win(self, history: History, left: int, places: Sequence[str]) -> Decision | None:
-        """Launch the winner without a setting in doubt, on the node that ran it most, else with one knob put back.
-
-        Only where the winner's gain is real; None where there is nothing to launch.
-        """
+        """Launch the winner without a setting in doubt, on the node that ran it most, where its gain is real."""
         scores = history.adjusted()
         judgement = judge(scores)
         winner = judgement.winner
@@ -317,14 +288,10 @@ class Plan:
             return None
         model = model_of(self._kernels, scores)
         position = simplify.next_without(scores, model, winner)
-        if position is not None and left >= simplify.FRESH - len(finals.finals_of(history, position)):
-            ran = [e.node for e in finals.finals_of(history, winner)]
-            return Wait() if history.pending else Step(Role.FINAL, position, max(places, key=ran.count, default=""))
-        steps = simplify.ablations(history.candidates, winner)
-        if len([p for p in steps if len(finals.finals_of(history, p)) == 1]) >= ABLATIONS:
+        if position is None or left < simplify.FRESH - len(finals.finals_of(history, position)):
             return None
-        telling = most_telling(scores, model, winner, simplify.spread_of(scores))
-        return None if telling is None else Step(Role.FINAL, telling)
+        ran = [e.node for e in finals.finals_of(history, winner)]
+        return Wait() if history.pending else Step(Role.FINAL, position, max(places, key=ran.count, default=""))
 
     def _ending(self, history: History) -> str:
         searched = history.before_finals()

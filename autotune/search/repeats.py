@@ -11,6 +11,8 @@ from __future__ import annotations
 import numpy as np
 
 from autotune.arrays import Floats, descending
+from autotune.search.decide.sequential_test import mean
+from autotune.search.decide.simplify import spread_of
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 
@@ -28,12 +30,18 @@ def challengers(history: History) -> list[int]:
 
 
 def ranked(model: Posterior, history: History) -> list[int]:
-    """Return the challengers, the best by the model's mean first."""
+    """Return the challengers, the best first: by the model's mean, and by their own launches as far as these tell more.
+
+    What the model takes for noise beyond the spread of a launch is an effect of the candidate's own.
+    """
     positions = challengers(history)
     if not positions:
         return []
-    means = model.mean(np.array(positions, dtype=np.int64))
-    return [positions[i] for i in descending(means)]
+    means, variance = model.mean(np.array(positions, dtype=np.int64)), spread_of(history) ** 2
+    own = max(0.0, model.noise**2 - variance)
+    scores = [history.scores(position) for position in positions]
+    known = np.array([own / max(own + variance / len(mine), 1e-12) for mine in scores])
+    return [positions[i] for i in descending(means + known * (np.array([mean(mine) for mine in scores]) - means))]
 
 
 def gradients(means: Floats, covariance: Floats, noise: float) -> Floats:

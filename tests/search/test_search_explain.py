@@ -17,7 +17,7 @@ from search_landscapes import Throughput, evaluate, grid, make_spec, opened, pla
 from autotune.metrics.formulas import Slo
 from autotune.recommend import recommend
 from autotune.search.decide.sequential_test import Spread
-from autotune.search.explain import contributions, most_telling
+from autotune.search.explain import contributions
 from autotune.search.gp.kernels import Encoding, Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import Entry, History
@@ -152,7 +152,6 @@ def test_a_setting_without_which_a_command_did_not_start_is_needed() -> None:
     assert rows["x"].needed_to is None
     assert rows["x"].measured_on == "the model of all launches (1 without it)"
     assert rows["z"].measured_on == "the model of all launches (none without it)"
-    assert most_telling(history, model, WINNER, 0.01) == WINNER - 1, "not what fails"
 
 
 def test_a_setting_without_which_a_limit_is_broken_is_needed_to_keep_it() -> None:
@@ -183,26 +182,6 @@ def test_what_the_engine_runs_alike_adds_nothing() -> None:
     row = next(row for row in contributions(joined, model, WINNER, FEW) if row.knob == "z")
     assert (row.gain_percent, row.ci95, row.odds) == (0.0, (0.0, 0.0), 0.0)
     assert row.measured_on == "the engine runs both alike"
-
-
-def test_the_most_telling_launch_is_of_the_command_without_what_is_least_known() -> None:
-    """z is known by a launch without it; x and y have left only together."""
-    scores = [(0, 0.0), (1, 0.1), (WINNER, 0.9), (WINNER - 1, 0.8), (2, 0.2)]
-    history, model = known(scores)
-    found = most_telling(history, model, WINNER, 0.01)
-    assert found in (4, 6), "without x, or without y"
-    before = {row.knob: row.ci95 for row in contributions(history, model, WINNER, FEW)}
-    history, model = known([*scores, (found, 0.5)])
-    after = {row.knob: row.ci95 for row in contributions(history, model, WINNER, FEW)}
-    without = "x" if found == 4 else "y"
-    assert width(after[without]) < 0.5 * width(before[without])
-    history, model = known([(p, 0.1 * p) for p in range(len(BOTH))])
-    assert most_telling(history, model, WINNER, 0.01) is None
-
-
-def width(ends: tuple[float, float] | None) -> float:
-    assert ends is not None
-    return ends[1] - ends[0]
 
 
 def heard(configuration: Configuration) -> Configuration:

@@ -16,7 +16,6 @@ from autotune.search.decide.simplify import (
     next_without,
     odds_shown,
     plain,
-    shortened,
     subsets_towards_default,
     without_idle,
 )
@@ -68,16 +67,6 @@ class Search:
         ran = [e for e in self.entries if e.score is not None]
         return Posterior(KERNELS, [e.position for e in ran], [e.score or 0.0 for e in ran])
 
-    def shorten(self, checks: int = 4) -> int:
-        """Check while that is wanted, then the command that is left."""
-        with one_thread():
-            for _ in range(checks):
-                _, found = shortened(self.history, self.model, LEADER)
-                if found is None:
-                    break
-                self.launch(found)
-            return shortened(self.history, self.model, LEADER)[0]
-
 
 def searched(seed: int, noise: float, worth: Mapping[str, float] = WORTH) -> Search:
     """A study that has launched the baseline, the leader, and half of the rest."""
@@ -86,29 +75,6 @@ def searched(seed: int, noise: float, worth: Mapping[str, float] = WORTH) -> Sea
     for at in (0, LEADER, *others.tolist()):
         search.launch(at)
     return search
-
-
-def test_settings_that_are_not_shown_to_add_anything_leave_and_what_is_shown_stays() -> None:
-    ends = [ITEMS[searched(seed, 0.007).shorten()].configuration.knobs for seed in range(12)]
-    assert all(knobs["big"] for knobs in ends)
-    assert sum(bool(knobs["some"]) for knobs in ends) >= 11
-    idle = sum(bool(knobs["idle"]) + bool(knobs["still"]) for knobs in ends)
-    assert idle <= 2, "of 24"
-
-
-def test_what_is_expected_to_cost_more_than_it_may_is_launched_again_before_it_goes() -> None:
-    """One lucky or unlucky launch of either command decides nothing."""
-    worth = {"big": 0.0, "some": 0.1, "idle": 0.0, "still": 0.0}
-    kept = again = 0
-    for seed in range(8):
-        search = searched(seed, 0.03, worth)
-        before = len(search.entries)
-        short = search.shorten(checks=12)
-        kept += bool(ITEMS[short].configuration.knobs["some"])
-        later = [e.position for e in search.entries[before:]]
-        again += len(later) - len(set(later) - {e.position for e in search.entries[:before]})
-    assert kept >= 7
-    assert again > 0
 
 
 def test_fresh_launches_after_the_finals_show_what_rode_on_luck() -> None:
@@ -140,16 +106,6 @@ def test_a_setting_leaves_after_the_finals_only_by_fresh_launches_and_where_the_
     assert without_idle(search.history, LEADER) == (shorter if leaves else LEADER)
 
 
-def test_what_is_left_is_shown_and_was_measured() -> None:
-    """Where noise hides what a setting adds, it goes: it has not earned its place."""
-    for seed in range(4):
-        search = searched(seed, 0.03)
-        short = search.shorten(checks=8)
-        assert search.history.feasible(short)
-        odds = [chance for _, chance in odds_shown(search.history, search.model, short).values()]
-        assert all(chance >= 0.9 for chance in odds)
-
-
 def test_a_plain_command_has_no_setting_that_is_a_coin_toss() -> None:
     """Launched or not: after so few launches most of these commands never were."""
     never = 0
@@ -176,52 +132,6 @@ def test_a_plain_command_keeps_what_it_would_not_run_without() -> None:
         assert plain(search.history, search.model, LEADER, likely) == position("big", "some", "idle")
         table = replace(search.history, candidates=replace(NODE, as_they_are=True))
         assert plain(table, search.model, LEADER, lambda _: True) == LEADER
-
-
-def test_settings_in_doubt_go_one_at_a_time_unless_it_is_known_that_they_cost_little() -> None:
-    search = Search(0, 0.03)
-    for at in (0, LEADER):
-        search.launch(at)
-    left, one = shortened(search.history, search.model, LEADER)
-    assert left == LEADER, "what was never launched cannot be recommended"
-    assert one is not None
-    assert sum(map(bool, ITEMS[one].configuration.knobs.values())) == len(KNOBS) - 1
-    sure = Search(0, 0.001)
-    for at in (0, *(position(*on) for n in (2, 3, 4) for on in itertools.combinations(KNOBS, n))):
-        sure.launch(at)
-    assert ITEMS[sure.shorten(checks=1)].configuration.knobs["idle"] is False
-    assert sure.shorten(checks=1) == position("big", "some")
-
-
-def test_after_a_check_that_looks_worse_fewer_settings_leave() -> None:
-    """One of the two that were thought to be idle is worth 10 %: it stays, the other one leaves."""
-    worth = {**WORTH, "still": 0.1}
-    ends = [searched(seed, 0.003, worth).shorten() for seed in range(4)]
-    assert ends.count(position("big", "some", "still")) >= 3, "a check has its noise as well"
-
-
-def test_a_shorter_command_that_failed_is_neither_tried_again_nor_recommended() -> None:
-    search = Search(0, 0.003)
-    for at in (0, LEADER, position("big", "idle", "still"), position("some", "idle", "still")):
-        search.launch(at)
-    first = shortened(search.history, search.model, LEADER)[1]
-    assert first is not None
-    search.launch(first, broke=True)
-    assert shortened(search.history, search.model, LEADER)[1] not in (None, first)
-    assert search.shorten() != first
-
-
-def test_an_engines_default_cannot_be_shortened() -> None:
-    search = Search(0, 0.01)
-    search.launch(0)
-    assert shortened(search.history, search.model, 0) == (0, None)
-
-
-def test_rows_of_a_table_are_not_simplified_to_one_another() -> None:
-    search = searched(0, 0.03)
-    table = replace(search.history, candidates=replace(NODE, as_they_are=True))
-    assert shortened(search.history, search.model, LEADER) != (LEADER, None)
-    assert shortened(table, search.model, LEADER) == (LEADER, None)
 
 
 @pytest.mark.parametrize("of", [lambda c: c, lambda c: CandidateSet(c.items[:9] + c.items[10:], 0, (0,))])

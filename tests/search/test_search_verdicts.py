@@ -5,6 +5,8 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import numpy as np
 import pytest
@@ -20,9 +22,10 @@ from autotune.search.decide.finals import looks
 from autotune.search.decide.sequential_test import Look, Outcome, Spread
 from autotune.search.decide.verdict import judge
 from autotune.search.gp.kernels import Encoding, Kernels
+from autotune.search.gp.posterior import Posterior
 from autotune.search.history import Entry, History
 from autotune.search.plan import Plan, Step, Stop
-from autotune.search.repeats import gradients
+from autotune.search.repeats import gradients, ranked
 from autotune.search.sampler import CandidateSampler
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.recommendation import Recommendation, Verdict
@@ -256,6 +259,22 @@ def test_a_repeat_goes_to_the_leader_that_may_change_the_choice() -> None:
     assert worth[1] > 0.005 > worth[0]
     assert worth[2] == pytest.approx(0, abs=1e-6)
     assert gradients(means, np.zeros((3, 3)), 0.0) == pytest.approx([0, 0, 0])
+
+
+@pytest.mark.parametrize(("noise", "first"), [(0.03, 1), (0.3, 2)])
+def test_what_the_model_takes_for_noise_beyond_that_of_repeats_is_the_candidate_s_own(noise: float, first: int) -> None:
+    """It shrinks the second candidate's one launch by 0.3, which is more than launches differ by."""
+    scores = {0: (0.0, 0.03), 1: (0.5, 0.53), 2: (0.6,)}
+    entries = [Entry(p, Role.SEARCH, p, s, violations={}) for p, own in scores.items() for s in own]
+    model = SimpleNamespace(noise=noise, mean=lambda rows: np.array([{1: 0.4, 2: 0.3}[int(row)] for row in rows]))
+    history = History(make_spec(launches=30), SMALL, tuple(entries))
+    assert ranked(cast("Posterior", model), history)[0] == first
+
+
+def test_controls_come_while_noise_or_drift_may_explain_the_lead() -> None:
+    for lead, due in ((0.2, True), (0.6, False)):
+        rows = [(Role.BASELINE, 0, 0.0), *((Role.SEARCH, p, lead) for p in range(1, 10))]
+        assert (finals.next_node(fixed(rows, 30), ()) == "") is due
 
 
 def test_a_change_of_the_baseline_is_said_beyond_noise() -> None:

@@ -7,8 +7,9 @@ Where several nodes run a study each pair has its node, and pairs run side by si
 are compared with each other and with what else ran there (`nodes.contrast`), never across nodes, so that a slow node
 favours neither.
 
-Control runs launch the baseline again during the search. One is due every `EVERY` launches of the whole study, on the
-node that has not had the baseline for longest, and on a node that may be slow.
+Control runs launch the baseline again during the search: after every `EVERY` launches while noise or drift could
+explain the lead of the best. With several nodes whatever the lead, on the node that has not had the baseline for
+longest, and on a node that may be slow.
 
 Where answers are checked, launches of the finals are asked for them, the baseline's first: what its launches differ by
 themselves is what a finalist may differ. A finalist is asked once. One that fails is laid to its settings: to a value
@@ -23,7 +24,7 @@ from collections.abc import Sequence
 
 from scipy.special import stdtrit
 
-from autotune.search.budget import capacity
+from autotune.search.budget import CLEAR, capacity, lead
 from autotune.search.decide import sequential_test as sequential
 from autotune.search.decide.sequential_test import Look, Spread, mean
 from autotune.search.history import MAX_UNINFORMATIVE, Entry, History
@@ -47,14 +48,15 @@ def next_node(history: History, places: Sequence[str]) -> str | None:
         places: the nodes that may run it; empty: one place without a name, which is ``""``.
     """
     base = history.candidates.baseline
+    due = _due(history) and (len(places) > 1 or (lead(history) or 0.0) < CLEAR)
     if not places:
-        return "" if _due(history) else None
+        return "" if due else None
     on = {node: [e for e in history.at(base) if e.node == node] for node in places}
     for node, offset in history.node_offsets.items():
         runs = on.get(node, ())
         if runs and offset.doubtful and not any(e.pending for e in runs):
             return node
-    if not _due(history):
+    if not due:
         return None
     return min(on, key=lambda node: max((e.number for e in on[node]), default=-1))
 

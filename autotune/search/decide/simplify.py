@@ -1,18 +1,12 @@
 """Find the settings of a command that have not earned their place in it, and the next launch on the way without.
 
-A setting whose effect is not shown, odds below `SHOWN` that it adds more than `LEAST_EFFECT`, goes back to the engine's
-default: one at a time, each shorter command measured before the next setting goes, for what a launch shows may bring a
-setting's worth to light. Several go together only while the shorter command is at most `MOST_LOSS` worse with the same
-odds. The process models all launches of a study together, so every launch with and without a setting says something of
-what it adds. What does not start without a setting keeps it.
-
-Before the finals a setting in doubt that is expected to cost more than `MOST_LOSS` does not go: of the commands with
-and without it the one whose launch tells more is launched again, and as long as it is in doubt the longer one is put to
-the test. What looked good there may have been luck. So once the finals are won fresh launches of the shorter commands
-decide what stays (`without_idle`).
-
 What is no more than a coin toss goes whatever a study can afford: the finals are for a command without any setting
-whose odds are below `COIN_TOSS` (`plain`), if that is expected to run.
+whose odds to add more than `LEAST_EFFECT` are below `COIN_TOSS` (`plain`), if that is expected to run. The process
+models all launches of a study together, so every launch with and without a setting says something of what it adds.
+
+What looked good in the search may have been luck. So once the finals are won a setting whose effect is not shown, odds
+below `SHOWN`, goes back to the engine's default where fresh launches of the shorter command do not show it to be worse
+(`without_idle`). What does not start without a setting keeps it.
 """
 
 from __future__ import annotations
@@ -38,35 +32,8 @@ SHOWN = 0.9
 """Odds from which on something counts as shown."""
 LEAST_EFFECT = 0.005
 """What a setting must add, score units: 0.5 %."""
-MOST_LOSS = 0.01
-"""What settings that go together may cost: 1 %."""
-LEAST_OF_LEADER = 2
-"""Launches of a leader before it gives way to a shorter command that ran: one that stands out is taken for luck."""
 FRESH = 2
 """Launches after the finals of a command without a setting before it is decided whether that stays."""
-
-
-def shortened(history: History, model: Posterior, leader: int) -> tuple[int, int | None]:
-    """Return the leader's command as far as it was shortened and measured, and what to launch next, if anything.
-
-    That is a shorter command, or one of the two again where it is in doubt whether the shorter one is as good.
-
-    Args:
-        model: after all launches of the history.
-        leader: position of the best configuration so far.
-    """
-    if history.candidates.as_they_are:
-        return leader, None
-    current = leader
-    while (shorter := _shorter(history, model, current)) is not None:
-        if not history.feasible(shorter):
-            return current, shorter
-        if len(history.scores(leader)) < LEAST_OF_LEADER:
-            return current, leader
-        if not as_good(model, shorter, current):
-            return current, _more_telling(model, current, shorter, spread_of(history))
-        current = shorter
-    return current, None
 
 
 def plain(history: History, model: Posterior, command: int, likely: Callable[[int], bool]) -> int:
@@ -84,13 +51,6 @@ def plain(history: History, model: Posterior, command: int, likely: Callable[[in
         idle = sorted((chance, p) for p, (_, chance) in shown.items() if chance < COIN_TOSS)
         current = next((p for _, p in idle if likely(p)), current)
     return current
-
-
-def _more_telling(model: Posterior, one: int, other: int, noise: float) -> int:
-    """Return the one of two candidates whose next launch tells more of their difference."""
-    _, covariance = model.joint(np.array([one, other], dtype=np.int64))
-    moved = np.abs(covariance[:, 0] - covariance[:, 1]) / np.sqrt(np.diag(covariance) + noise**2)
-    return one if moved[0] >= moved[1] else other
 
 
 def next_without(history: History, model: Posterior, winner: int) -> int | None:
@@ -149,11 +109,6 @@ def _odds_above(
     return float(stdtr(spread.degrees, (difference - least) / max(spread.sd / math.sqrt(information), 1e-9)))
 
 
-def as_good(model: Posterior, shorter: int, current: int) -> bool:
-    """Tell whether a shorter command is expected to be at most `MOST_LOSS` worse."""
-    return float(leads(model, current, [shorter])[0][0]) <= MOST_LOSS
-
-
 def spread_of(history: History) -> float:
     """Standard deviation of one launch: from repeats where there are enough, else the usual one."""
     spread = history.spread
@@ -170,24 +125,6 @@ def odds_shown(history: History, model: Posterior, leader: int) -> dict[int, tup
     means, sds = leads(model, leader, rows)
     odds = ndtr((means - LEAST_EFFECT) / np.maximum(sds, 1e-9))
     return {p: (singles[p], float(chance)) for p, chance in zip(rows, odds, strict=True)}
-
-
-def _shorter(history: History, model: Posterior, leader: int) -> int | None:
-    """Return a command without the least telling of the settings that are not shown to add anything; None: all are."""
-    shown = odds_shown(history, model, leader)
-    doubtful = sorted((chance, position) for position, (_, chance) in shown.items() if chance < SHOWN)
-    if not doubtful:
-        return None
-    between = subsets_towards_default(history.candidates, leader)
-    by_settings = {back: position for position, back in between.items()}
-    gone, together = frozenset[str](), list[int]()
-    for _, position in doubtful:
-        gone |= shown[position][0]
-        if gone in by_settings and _may_stand_for(history, by_settings[gone], leader):
-            together.append(by_settings[gone])
-    means, sds = leads(model, leader, together)
-    may = ndtr((MOST_LOSS - means) / np.maximum(sds, 1e-9)) >= SHOWN
-    return next((p for p, small in zip(reversed(together), may[::-1], strict=True) if small), doubtful[0][1])
 
 
 def _may_stand_for(history: History, position: int, leader: int) -> bool:

@@ -418,6 +418,11 @@ class Posterior:
         physics = h.physics[:, None] ** 2 * kernels.physics_variance[h.alternative][:, rows]
         return np.asarray(own + physics + _INTERCEPT_SD**2, dtype=np.float64)
 
+    @property
+    def noise(self) -> float:
+        """Return the standard deviation of one launch about what the model knows."""
+        return math.sqrt(float(self.weights @ self._hyper.noise**2))
+
     def mean(self, rows: Ints | None = None) -> Floats:
         """Return the averaged posterior mean."""
         return np.asarray(sum(w * m for w, m, _ in self.predict(rows)), dtype=np.float64)
