@@ -19,8 +19,8 @@ LEAST_FINALS = 3
 """Launches that the finals get for the clearest of gains: two of the finalist and one of the baseline."""
 NOISY = 0.1
 """Standard deviation of a launch where nothing was repeated yet: that of noisy nodes."""
-CLEAR = 0.5
-"""A lead over the baseline that neither luck on a noisy node nor a drift of 30 % explains, score units."""
+DRIFT = 0.3
+"""Of a node during a study, score units: a lead that is larger, luck left out, needs no control of it."""
 SHARE = 0.4
 """Of the budget, for controls, repeats, finals and the winner without settings in doubt; more only where repeats are
 worth it, as leaders are within noise."""
@@ -80,17 +80,19 @@ def search_ends(history: History, budget: int) -> int:
     return before_finals(budget, max(LEAST_FINALS, min(_needed(history), int(SHARE * budget) - again)))
 
 
-def lead(history: History) -> float | None:
-    """Return what the best launch so far has over the baseline, score units; None without either of the two."""
-    base = history.scores(history.candidates.baseline)
+def lead(history: History) -> tuple[float, float]:
+    """Return what the best launch has over the baseline beyond luck, and the standard deviation of a launch.
+
+    Score units; the first is minus infinity while one of the two is missing.
+    """
+    base, spread = history.scores(history.candidates.baseline), history.spread
+    sd = spread.sd if spread.degrees > 1 else NOISY
     others = (p for p in history.by_position if p != history.candidates.baseline and history.feasible(p))
-    best = max((score for p in others for score in history.scores(p)), default=None)
-    return best - sum(base) / len(base) if base and best is not None else None
+    best = max((score for p in others for score in history.scores(p)), default=-math.inf)
+    return (best - sum(base) / len(base) if base else -math.inf) - LUCK * sd, sd
 
 
 def _needed(history: History) -> int:
     """Launches that the finals need: `RESERVE`, fewer where the gain is clear, with the inverse square of it."""
-    found, spread = lead(history), history.spread
-    sd = spread.sd if spread.degrees > 1 else NOISY
-    gain = -1.0 if found is None else found - LUCK * sd
+    gain, sd = lead(history)
     return RESERVE if gain <= TOLD * sd else math.ceil(RESERVE * (TOLD * sd / gain) ** 2)

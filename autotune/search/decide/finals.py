@@ -24,7 +24,7 @@ from collections.abc import Sequence
 
 from scipy.special import stdtrit
 
-from autotune.search.budget import CLEAR, capacity, lead
+from autotune.search.budget import DRIFT, capacity, lead
 from autotune.search.decide import sequential_test as sequential
 from autotune.search.decide.sequential_test import Look, Spread, mean
 from autotune.search.history import MAX_UNINFORMATIVE, Entry, History
@@ -48,7 +48,7 @@ def next_node(history: History, places: Sequence[str]) -> str | None:
         places: the nodes that may run it; empty: one place without a name, which is ``""``.
     """
     base = history.candidates.baseline
-    due = _due(history) and (len(places) > 1 or (lead(history) or 0.0) < CLEAR)
+    due = _due(history) and (len(places) > 1 or lead(history)[0] < DRIFT)
     if not places:
         return "" if due else None
     on = {node: [e for e in history.at(base) if e.node == node] for node in places}
