@@ -44,6 +44,10 @@ def test_both_gains_are_told_and_one_that_shrinks() -> None:
     assert "+15.1 % (95 % interval +12.1 % to +18.1 %): on others the gain shrinks by more" in told("unseen", 15.1)
     assert "prompts that the search did not see (jsonl:mine)." in told("unseen", None, sent="jsonl:mine")
     assert "prompts that the search had seen" in told("seen", 12.0)
+    # What was sent is told of the baseline too, where it is what is recommended.
+    row = whole.workloads[name].model_copy(update={"prompts": "unseen", "sent": "jsonl:mine"})
+    itself = whole.model_copy(update={"recommended": whole.baseline, "workloads": {name: row}})
+    assert "did not see (jsonl:mine)." in conclusion(itself)
 
 
 def test_the_baseline_itself_as_the_winner(tmp_path: Path) -> None:

@@ -300,8 +300,8 @@ def gain(outcome: Recommendation) -> str:
 
 def prompts(outcome: Recommendation) -> str:
     """Set the gain of the finals beside what the search let expect; empty where the launches do not tell."""
-    choice, base, row = outcome.recommended, outcome.baseline, next(iter(outcome.workloads.values()), None)
-    if choice is None or base is None or row is None or row.prompts is None or choice.fingerprint == base.fingerprint:
+    row = next(iter(outcome.workloads.values()), None)
+    if outcome.recommended is None or row is None or row.prompts is None:
         return ""
     told = f"The finals sent prompts that the search {'had seen' if row.prompts == 'seen' else 'did not see'}"
     told += f" ({row.sent})" if row.sent else ""
