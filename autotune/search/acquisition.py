@@ -34,6 +34,10 @@ failures teach which of the values that they share is to blame."""
 TURN = 3
 """Every so many launches one goes to a value that was never tried beside the best, the most promising of them: what
 looked worthless elsewhere may be worth much there, and a model that is wrong does not look there by itself."""
+_UNTESTED, _EARLY = 0.5, 12
+"""Turns up to this launch, and every second one after it, go to values that an engine was never launched with instead,
+each of which adds so much to the spread of what is expected: what a knob does in one engine tells little of the next,
+and a prior that is wrong about an engine keeps the search away from it."""
 FEW = 4
 """Values of a knob up to which each must have been tried beside the best before a search may end early. Of more values
 those that were launched tell of the others."""
@@ -143,11 +147,16 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
     odds = float((sum(above) * (chance >= _MAY_RUN)).max())
     improvement = float(left.max())
     beside, untried = new[:, rows] & (chance >= _MAY_RUN)
-    if leader is not None and beside.any() and (number % TURN == 0 or _expects_little(improvement, odds)):
+    untested = np.zeros(len(rows), dtype=np.int64)
+    if number % TURN == 0 and (number <= _EARLY or number % (2 * TURN) == 0):
+        untested = _untested(kernels, history, rows) * (chance >= _MAY_RUN)
+    chosen = untested > 0 if untested.any() else beside
+    if leader is not None and chosen.any() and (number % TURN == 0 or _expects_little(improvement, odds)):
         # Without priors: what they expect is launched anyway. What is next to nothing still has an order.
         alone = posterior.without_priors()
         level = float(alone.mean(np.array([leader], dtype=np.int64))[0])
-        worth = np.where(beside, (expected_improvement(alone.predict(rows), level + WORTH_IT) + 1e-12) * chance, 0.0)
+        found = [(w, mean, np.sqrt(sd**2 + _UNTESTED**2 * untested)) for w, mean, sd in alone.predict(rows)]
+        worth = np.where(chosen, (expected_improvement(found, level + WORTH_IT) + 1e-12) * chance, 0.0)
     best = argmax(worth / kernels.costs[rows] if history.spec.hours else worth, seed)
     return Suggestion(int(rows[best]), improvement, odds, bool(untried.any()))
 
@@ -180,6 +189,17 @@ def turns(kernels: Kernels, history: History, leader: int | None) -> Bools:
         hit = (changes == fewest[codes]) & (tried > fewest)[codes]
         found |= hit & np.array([[True], [values <= FEW]])
     found[:, list(history.done_with)] = False
+    return found
+
+
+def _untested(kernels: Kernels, history: History, rows: Ints) -> Ints:
+    """Count the values of each candidate with which its engine was never launched, shape ``(rows,)``."""
+    launched, found = np.array(list(history.by_position), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
+    engines = kernels.encoding.codes[:, 0]
+    for codes in kernels.codes[kernels.several_engines :]:
+        seen = np.zeros((int(engines.max()) + 1, int(codes.max()) + 1), dtype=np.bool_)
+        seen[engines[launched], codes[launched]] = True
+        found += ~seen[engines[rows], codes[rows]]
     return found
 
 

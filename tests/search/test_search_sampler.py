@@ -89,7 +89,7 @@ def test_a_wrong_prior_costs_little(wrong: str) -> None:
     shuffled = np.random.default_rng(0).permutation(prior)
     unknown = np.full(len(prior), np.nan)
     chosen = {"misplaced": prior, "reversed": -prior, "shuffled": shuffled, "unknown": unknown}
-    assert median_launches("gp", chosen[wrong]) <= 18
+    assert median_launches("gp", chosen[wrong]) <= 22
 
 
 def test_failures_teach_their_cause() -> None:
@@ -100,7 +100,7 @@ def test_failures_teach_their_cause() -> None:
         failures = sum(x.result.failure is not None for x in launches)
         assert share_behind_the_wall > 0.15
         assert failures <= 7
-        assert launches_to(0.95, launches, walled) <= 30
+        assert launches_to(0.95, launches, walled) <= 36
 
 
 def test_slos_are_kept() -> None:

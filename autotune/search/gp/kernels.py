@@ -123,9 +123,10 @@ _EFFECT_LENGTH = 0.5
 """Of a knob's own effect, where its whole range is 1."""
 _OF_ITS_OWN = 0.4
 """The share of a value's effect of which its neighbours tell nothing: of sizes some fit a machine, the next do not."""
+_ACROSS_ENGINES = 0.3
+"""Correlation of what a value does in one engine with what it does in another: they are programs of their own."""
 _DEPTH = 3.0
 """A prior's lowest values are cut off so far below its highest: what is twenty times slower is as good as lost."""
-_LEAST_SCALE, _MOST_SCALE = 0.5, 2.0
 _PART_SD = 0.3
 """Standard deviation of the level of what a prior leaves out, against what it covers: as of engines."""
 _NO_PRIOR = 0.4
@@ -155,8 +156,6 @@ class Prior:
         name: of the source, for people, e.g. ``the simulator`` or ``study v32-night``.
         mean: shape ``(candidates,)``: natural logarithm of the objective if the candidate starts, more is better. Only
             differences matter; not finite = not known.
-        sd: shape ``(candidates,)``: standard deviation of ``ln(truth / prediction)`` of each candidate by itself,
-            without what all candidates of an engine share; None = not known.
         p_starts: shape ``(candidates,)``: the probability that the configuration starts; None = nothing known.
         doubts: what speaks against each candidate's start, in a word, empty where nothing does: how far to believe it
             is learned for each engine and word; None = nothing is told.
@@ -171,7 +170,6 @@ class Prior:
 
     name: str
     mean: Floats
-    sd: Floats | None = None
     p_starts: Floats | None = None
     doubts: tuple[str, ...] | None = None
     launch_s: Floats | None = None
@@ -183,7 +181,7 @@ class Prior:
         shape = self.mean.shape
         if len(shape) != 1:
             raise ValueError(f"prior {self.name!r}: the mean has shape {shape}, expected one value per candidate")
-        for what, values in (("sd", self.sd), ("p_starts", self.p_starts), ("launch_s", self.launch_s)):
+        for what, values in (("p_starts", self.p_starts), ("launch_s", self.launch_s)):
             if values is not None and values.shape != shape:
                 raise ValueError(f"prior {self.name!r}: {what} has shape {values.shape}, the mean has {shape}")
 
@@ -195,7 +193,6 @@ class Kernels:
         alternatives: the priors' names, the best founded first, and ``none``.
         odds: shape ``(alternatives,)``: of each, before any launch.
         means: shape ``(alternatives, candidates)``, centred and finite; 0 without a prior.
-        scale: shape ``(alternatives, candidates)``: standard deviation of the error, 1 where it is as usual.
         figures: of each alternative, what its source is unsure of.
         deviations: of each alternative, shape ``(candidates, draws)``: what draws of its figures do, normalised.
         physics_variance: shape ``(alternatives, candidates)``: of what the prior's uncertain figures do.
@@ -203,6 +200,7 @@ class Kernels:
         p_starts: shape ``(candidates,)``: probability of starting, before any launch.
         doubts: shape ``(candidates,)``: codes of engine and of what speaks against the start.
         beyond: of the best founded prior that tells it, see `Prior`; None: none does.
+        several_engines: the first of the knobs that vary is the engine.
         codes: shape ``(knobs, candidates)``: of the knobs that vary, each knob's in a row, as all are read at once.
     """
 
@@ -217,7 +215,6 @@ class Kernels:
         self.odds = _odds(len(told))
         self.means: Floats = np.array([*(_centred(prior.mean) for prior in told), np.zeros(count)])
         self._unknown: list[Bools] = [*(~np.isfinite(prior.mean) for prior in told), np.zeros(count, dtype=np.bool_)]
-        self.scale: Floats = np.array([*(_scale(prior.sd, count) for prior in told), np.ones(count)])
         self.figures = (*(prior.figures for prior in told), ())
         drawn = [*(_deviations(prior.draws, count) for prior in told), np.zeros((count, 0))]
         # What a prior leaves out has a level of its own, behind the draws of its figures.
@@ -233,6 +230,7 @@ class Kernels:
         self.costs = _costs(priors, count)
         self.beyond = next((prior.beyond for prior in priors if prior.beyond is not None), None)
         self.codes = np.ascontiguousarray(encoding.codes[:, encoding.varying].T)
+        self.several_engines = 0 in encoding.varying  # the first column
         self._distances = [encoding.distances[k] for k in encoding.varying]
         smooth = [np.exp(-d / (2 * _EFFECT_LENGTH**2)) for d in self._distances]
         self._effects = [(1 - _OF_ITS_OWN) * one + _OF_ITS_OWN * np.eye(len(one)) for one in smooth]
@@ -257,6 +255,8 @@ class Kernels:
             for k, table in enumerate(tables):
                 # Once per pair of values, then spread: a knob has few.
                 found[k] = table[:, self.codes[k, positions]][self.codes[k, rows]]
+        if self.several_engines:
+            effects[1:] *= _alike(self.codes[0, rows], self.codes[0, positions])
         return distances, effects
 
     def summed_effects(self, variances: Floats, positions: Ints, pull: Floats) -> Floats:
@@ -268,8 +268,19 @@ class Kernels:
         """
         total = np.zeros(len(self.encoding))
         for k, table in enumerate(self._effects):
-            total += np.take(variances[k] * (table[:, self.codes[k, positions]] @ pull), self.codes[k])
+            reach = table[:, self.codes[k, positions]]
+            if self.several_engines and k:
+                engines = np.arange(self.codes[0].max() + 1)
+                by_engine = (_alike(engines, self.codes[0, positions]) * pull) @ reach.T
+                total += variances[k] * by_engine[self.codes[0], self.codes[k]]
+            else:
+                total += np.take(variances[k] * (reach @ pull), self.codes[k])
         return total
+
+
+def _alike(engines: Ints, others: Ints) -> Floats:
+    """Return how alike a value's effects are in pairs of engines, shape ``(engines, others)``."""
+    return np.where(engines[:, None] == others, 1.0, _ACROSS_ENGINES)
 
 
 def _centred(mean: Floats) -> Floats:
@@ -294,14 +305,6 @@ def _deviations(draws: Floats | None, count: int) -> Floats:
         return np.zeros((count, 0))
     centred = np.array([_centred(one) for one in draws])
     return np.ascontiguousarray((centred - centred.mean(axis=0)).T / math.sqrt(len(draws) - 1))
-
-
-def _scale(sd: Floats | None, count: int) -> Floats:
-    """Return the standard deviation that a prior has for each candidate, over its median."""
-    if sd is None or not np.isfinite(sd).any() or (middle := float(np.nanmedian(sd))) <= 0:
-        return np.ones(count)
-    relative = np.nan_to_num(sd / middle, nan=_MOST_SCALE, posinf=_MOST_SCALE)
-    return np.asarray(np.clip(relative, _LEAST_SCALE, _MOST_SCALE), dtype=np.float64)
 
 
 def _costs(priors: Sequence[Prior], count: int) -> Floats:

@@ -27,14 +27,14 @@ from scipy.linalg import solve_triangular
 
 from autotune.arrays import Bools, Floats, Ints
 from autotune.search.decide.sequential_test import LAUNCH_NOISE
-from autotune.search.gp.kernels import ENGINE, Kernels
+from autotune.search.gp.kernels import Kernels
 
 # Natural-logarithm units: 0.1 is about 10 % of throughput. Of each pair: centre and spread of the logarithm.
 _SCALE, _BELIEVED_SCALE = (math.log(1.3), 0.5), (math.log(0.6), 0.5)
 """Of all effects together: of the scores themselves, and of what a prior leaves."""
 _EFFECT = (math.log(0.08), 1.2)
 """Standard deviation of what one knob does by itself. Wide: a few knobs decide and most do next to nothing."""
-_LENGTH = (math.log(2.5), 1.2)
+_LENGTH = (math.log(1.2), 1.2)
 """Length scale of one knob in what they do together, where its whole range is 1."""
 _ALIKE = 0.7
 """Correlation of the two: a knob that does nothing by itself mostly does nothing together with others."""
@@ -248,25 +248,29 @@ class _Tables:
     Attributes:
         distances, effects: shape ``(knobs, rows, others)``.
         physics: shape ``(alternatives, rows, others)``.
-        scale, other_scale: shapes ``(alternatives, rows)`` and ``(alternatives, others)``.
     """
 
     distances: Floats
     effects: Floats
     physics: Floats
-    scale: Floats
-    other_scale: Floats
 
     def covariance(self, h: Hyperparameters) -> Floats:
         """Shape ``(sets, rows, others)``."""
         knobs, *shape = self.distances.shape
         flat = knobs, shape[0] * shape[1]
-        r = np.sqrt(5.0 * (h.lengths**-2 @ self.distances.reshape(flat)))
-        own = h.interaction[:, None] ** 2 * (1 + r + r**2 / 3) * np.exp(-r)
+        # In place: these tables are most of what a suggestion costs.
+        own = 5.0 * h.lengths**-2 @ self.distances.reshape(flat)
+        np.sqrt(own, out=own)
+        decay = np.exp(-own)
+        own *= 1 + own / 3
+        own += 1
+        own *= decay
+        own *= h.interaction[:, None] ** 2
         own += h.effects**2 @ self.effects.reshape(flat)
         own = own.reshape(len(h), *shape)
-        own *= self.scale[h.alternative][:, :, None] * self.other_scale[h.alternative][:, None, :]
-        own += h.physics[:, None, None] ** 2 * self.physics[h.alternative]
+        for one, which, factor in zip(own, h.alternative, h.physics, strict=True):
+            if which < len(self.physics) - 1:
+                one += factor**2 * self.physics[which]
         own += _INTERCEPT_SD**2
         return np.asarray(own, dtype=np.float64)
 
@@ -302,8 +306,6 @@ class Posterior:
         self._y = np.asarray(scores, dtype=np.float64)
         self._apart = np.zeros((len(self._y), len(self._y))) if apart is None else apart
         self._means = kernels.means_after(self._positions)
-        names = [kernels.encoding.names[k] for k in kernels.encoding.varying]
-        engine = names.index(ENGINE) if ENGINE in names else None
         chosen = _informative(self._y)
         rows, y = self._positions[chosen], self._y[chosen]
         tables = self._tables(rows, rows)
@@ -314,19 +316,13 @@ class Posterior:
             logs = np.log(np.diagonal(chol, axis1=1, axis2=2)).sum(axis=1)
             return np.asarray(-0.5 * np.einsum("sn,sn->s", alpha, residual) - logs, dtype=np.float64)
 
-        shape = HyperPrior(len(names), engine, kernels.odds, signed)
+        shape = HyperPrior(len(kernels.codes), 0 if kernels.several_engines else None, kernels.odds, signed)
         # Less than two launches say nothing of hyper-parameters.
         self._hyper, self.weights, self.belief = sample(shape, log_likelihood if len(self._y) > 1 else None, seed)
         self._fit()
 
     def _tables(self, rows: Ints, others: Ints) -> _Tables:
-        kernels = self._kernels
-        return _Tables(
-            *kernels.between(rows, others),
-            kernels.physics(rows, others),
-            kernels.scale[:, rows],
-            kernels.scale[:, others],
-        )
+        return _Tables(*self._kernels.between(rows, others), self._kernels.physics(rows, others))
 
     def _solved(
         self, hyper: Hyperparameters, tables: _Tables, rows: Ints, y: Floats, apart: Floats
@@ -374,8 +370,7 @@ class Posterior:
         kernels, h, total = self._kernels, self._hyper, np.zeros(len(self._kernels.encoding))
         for i, weight in enumerate(self.weights):
             which = h.alternative[i]
-            pull = self._alpha[i] * kernels.scale[which, self._positions]
-            part = kernels.summed_effects(h.effects[i] ** 2, self._positions, pull) * kernels.scale[which]
+            part = kernels.summed_effects(h.effects[i] ** 2, self._positions, self._alpha[i])
             part += h.weight[i] * self._means[which]
             moved = kernels.deviations[which]
             part += h.physics[i] ** 2 * (moved @ (moved[self._positions].T @ self._alpha[i]))
@@ -414,7 +409,7 @@ class Posterior:
     def _own_variance(self, rows: Ints) -> Floats:
         """Before any launch, shape ``(sets, rows)``."""
         h, kernels = self._hyper, self._kernels
-        own = (h.interaction**2 + (h.effects**2).sum(axis=1))[:, None] * kernels.scale[h.alternative][:, rows] ** 2
+        own = (h.interaction**2 + (h.effects**2).sum(axis=1))[:, None]
         physics = h.physics[:, None] ** 2 * kernels.physics_variance[h.alternative][:, rows]
         return np.asarray(own + physics + _INTERCEPT_SD**2, dtype=np.float64)
 

@@ -25,7 +25,6 @@ from autotune.replay.table import VERSION
 from autotune.search.gp.kernels import Prior, UnsureFigure
 from autotune.search.objective import weights
 from autotune.search.reach import times
-from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import (
     Calibration,
     Factor,
@@ -36,11 +35,9 @@ from autotune.simulator.node.calibration import (
     groups_of,
     nothing_learned,
     packaged_physics,
-    spread_of,
 )
 from autotune.simulator.node.coefficients import speed_card
 from autotune.simulator.node.steady import Limits, SteadyNode, SteadyPrediction
-from autotune.simulator.prediction_intervals import errors_for, subject_of
 from autotune.space.cards import HardwareCard
 from autotune.space.context import Context
 from autotune.space.enumeration import Candidate
@@ -90,18 +87,7 @@ class Draws:
         return tuple(found)
 
 
-_APPROXIMATION = {"tpot": 0.15, "ttft": 0.2, "e2el": 0.1}
-"""Standard deviation of ln(simulator / its fast prediction) of latencies, from ``benchmarks/priors.py``."""
-_OF_RATES = 0.1
-"""The same of everything else."""
-_OF_CAPACITY = 0.35
-"""The same of the capacity within limits on latencies, of 47 random candidates of the main job (0.17 to 0.39)."""
-_OF_GOODPUT = 0.5
-"""The same of requests within limits of their own, of 37 to 54 random candidates of V3.2 under seven loads and limits
-(0.03 to 1.2: the more, the fewer requests are good)."""
-_UNSEEN_SHARE = 1 / 3
-"""Of what an unmeasured version, GPU or model adds to a prediction's error, how much each candidate has for itself: a
-choice. Most of it is alike for all candidates of an engine, and moves none above another."""
+_LATENCIES = ("tpot", "ttft", "e2el")
 
 Shares = Sequence[tuple[Workload, float]]
 """The objective's workloads, each with its share of it."""
@@ -161,20 +147,9 @@ def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setu
     if not np.isfinite(mean).any():
         return None
     rows = list(zip(*predicted, strict=True))
-    sd = np.full(len(setups), np.nan)
-    spreads: dict[str, float] = {}
-    for i, setup in enumerate(setups):
-        if setup is None:
-            continue
-        engine_name = setup.configuration.engine
-        if engine_name not in spreads:
-            # The errors of one configuration under several workloads go together.
-            spreads[engine_name] = sum(share * _spread(spec, calibration, setup, load) for load, share in loads)
-        sd[i] = spreads[engine_name]
     return Prior(
         name,
         mean,
-        sd=sd,
         p_starts=np.array([min((one.starts for one in row if one), default=1.0) for row in rows]),
         doubts=tuple(next((one.doubt for one in row if one and one.doubt), "") for row in rows),
         launch_s=np.array([_launch_s(row) for row in rows]),
@@ -237,7 +212,7 @@ def _value(spec: StudySpec, metric: str, one: SteadyPrediction | None, setup: Ca
 
 def _latency(metric: str) -> str | None:
     """Return the latency that a metric is of; None of a rate, a cost per token among them."""
-    return "tpot" if metric == PER_USER else next((name for name in _APPROXIMATION if f"_{name}_" in metric), None)
+    return "tpot" if metric == PER_USER else next((name for name in _LATENCIES if f"_{name}_" in metric), None)
 
 
 def _launch_s(row: Sequence[SteadyPrediction | None]) -> float:
@@ -254,20 +229,3 @@ def _predicted(node: SteadyNode, setup: Candidate) -> SteadyPrediction | None:
     except (BadInput, ArithmeticError, ValueError, TypeError):
         # An engine without figures, or a row whose values are of no configuration that there could be.
         return None
-
-
-def _spread(spec: StudySpec, calibration: Calibration, candidate: Candidate, workload: Workload) -> float:
-    """Standard deviation of ln(measured / predicted) that a configuration has for itself."""
-    metric = METRICS[spec.objective].predicted_as or spec.objective
-    engine_name, knobs = candidate.configuration.engine, candidate.configuration.knobs
-    setup = ServerSetup(engine_name, candidate.engine_version, knobs, spec.model, spec.hardware, spec.gpus, calibration)
-    errors = errors_for(setup)
-    latency = _latency(metric)
-    known_as = metric if latency is None else f"median_{latency}_ms"
-    of_capacity = metric.startswith("capacity_")
-    known_as = HEADLINE if of_capacity else known_as
-    missing = subject_of(setup, workload).unseen(errors)
-    unseen = math.hypot(*(errors.unseen.get(name, 0.0) for name in missing))
-    of_rates = {GOODPUT: _OF_GOODPUT}.get(metric, _OF_CAPACITY if of_capacity else _OF_RATES)
-    approximation = of_rates if latency is None else _APPROXIMATION[latency]
-    return math.hypot(spread_of(errors, engine_name, known_as).row, _UNSEEN_SHARE * unseen, approximation)

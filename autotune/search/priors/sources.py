@@ -4,7 +4,7 @@ What was learned from is copied into the new study's folder, so that a resumed s
 earlier one has grown or gone.
 
 An earlier study may be of another model, engine version, node or load. Its launches are fitted by the search's own
-Gaussian process, over the knobs that they vary; what the process predicts of the candidates, and how surely, is a
+Gaussian process, over the knobs that they vary; what the process predicts of the candidates is a
 `Prior`, whose trust the search learns. Failures say which candidates may not start.
 """
 
@@ -19,7 +19,6 @@ from typing import Any
 
 import numpy as np
 
-from autotune.arrays import Floats
 from autotune.errors import BadInput, MalformedFile
 from autotune.metrics.table import METRICS
 from autotune.replay.table import read_table
@@ -115,27 +114,19 @@ def learned(source: Source, candidates: CandidateSet) -> Prior | None:
     launched = [(positions[row], one.score) for row, one in zip(rows, source.lessons, strict=True)]
     ran, broken = [p for p, score in launched if score is not None], [p for p, score in launched if score is None]
     with one_thread():
-        mean, sd = _predicted(encoding, ran, [score for _, score in launched if score is not None])
+        scores = np.array([score for _, score in launched if score is not None])
+        mean = Posterior(Kernels(encoding), ran, scores - scores.mean()).mean()
         odds = p_starts(encoding, ran, broken)
     own = np.array([positions[key] for key in keys])
     known = np.isin([key[0] for key in keys], [lesson.configuration.engine for lesson in source.lessons])
     if not known.any():
         return None
-    mean, sd, odds = np.where(known, mean[own], np.nan), np.where(known, sd[own], np.nan), np.where(known, odds[own], 1)
-    return Prior(source.name, mean, sd, odds if broken else None)
+    mean, odds = np.where(known, mean[own], np.nan), np.where(known, odds[own], 1)
+    return Prior(source.name, mean, odds if broken else None)
 
 
 def _row(configuration: Configuration, columns: Sequence[str]) -> tuple[str, tuple[Scalar, ...]]:
     return configuration.engine, tuple(configuration.knobs.get(name) for name in columns)
-
-
-def _predicted(encoding: Encoding, positions: Sequence[int], scores: Sequence[float]) -> tuple[Floats, Floats]:
-    """Mean and standard deviation of the true score of everything that is encoded, centred on what was measured."""
-    centre = float(np.mean(scores))
-    parts = Posterior(Kernels(encoding), positions, [s - centre for s in scores]).predict()
-    mean = np.asarray(sum(weight * mu for weight, mu, _ in parts), dtype=np.float64)
-    spread = sum(weight * (sd**2 + (mu - mean) ** 2) for weight, mu, sd in parts)
-    return mean, np.sqrt(np.asarray(spread, dtype=np.float64))
 
 
 def _copy(folder: Path, number: int) -> Path:

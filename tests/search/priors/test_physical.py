@@ -53,13 +53,11 @@ def test_the_simulator_does_not_foresee_itself(on, names):
     assert [prior.name for prior in _of(on)] == names
 
 
-def test_where_it_measures_the_simulator_tells_order_spread_and_odds():
+def test_where_it_measures_the_simulator_tells_order_and_odds():
     found = _of("process")[0]
     assert found.mean[0] > found.mean[1]  # four requests at a time
-    assert found.sd is not None
     assert found.p_starts is not None
     assert found.launch_s is not None
-    assert ((found.sd > 0) & (found.sd < 1)).all()
     assert (found.p_starts > 0.9).all()
     assert found.launch_s[1] > found.launch_s[0] > 60  # loading 671 GB takes minutes, the slow load longer
 
