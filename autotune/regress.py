@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -24,7 +23,7 @@ from typing import Any, Literal
 
 from autotune import redact
 from autotune.backends import Evaluator, backend_of, evaluator_for
-from autotune.engines import ParsedCommand
+from autotune.engines import Engine
 from autotune.engines.choose import engine_of
 from autotune.errors import BadInput, CannotGoOn, Interrupted
 from autotune.executors import EvaluationSetup, LocalExecutor, retire_bad_node
@@ -37,6 +36,7 @@ from autotune.search.decide.finals import LEAST_DEGREES
 from autotune.search.decide.sequential_test import Look, Spread, mean, percent, repeated_interval
 from autotune.search.objective import achieved, score, too_slow, violations
 from autotune.simulator.node.calibration import calibration_in
+from autotune.simulator.resolve_command import changed_defaults
 from autotune.study.home import Home, library_of, write_atomically
 from autotune.study.options import RegressOptions, command_line
 from autotune.study.recommendation import ComparedCommand, Recommendation, Regression
@@ -50,7 +50,6 @@ _EACH = 16
 """Launches of a command at most: where launches differ by 3.5 % eight pairs tell 5 % from nothing in four of five."""
 _FAILURES = 2
 """Failures after which a command that never ran on the new version is said not to run there."""
-_READ = re.compile(r"\bargs\.(\w+)")
 
 
 def regress(
@@ -312,31 +311,19 @@ class Comparison:
             sides[side] |= {slo} if mean([one for one in beyond if one is not None] or [0.0]) > 0 else set()
         return [f"it breaks {slo} on {self._to}" for slo in sorted(sides[_NEW] - sides[_OLD])]
 
-    def _changed_defaults(self) -> list[dict[str, Scalar]]:
-        """Compare what the versions make of the recommended command: knobs, then other options by their defaults."""
-        ends = [self._of(0, _OLD)[-1], self._of(0, _NEW)[-1]]
-        was, now = map(_resolved, ends)
-        found: list[dict[str, Scalar]] = [
-            {"knob": name, "from": was[name], "to": now[name]} for name in now if name in was and was[name] != now[name]
-        ]
-        parsed, read = list[ParsedCommand](), {str(one["knob"]) for one in found}
-        with suppress(BadInput):  # Options that no table of that version has.
+    def _changed_defaults(self) -> list[dict[str, Any]]:
+        """Compare what the versions make of the recommended command."""
+        ends = [self._of(0, side)[-1] for side in (_OLD, _NEW)]
+        versions, given = list[tuple[Engine, str]](), set[str]()
+        try:
             for side, row in zip(self._sides, ends, strict=True):
                 installed, version = side.spec.installed if side else {}, row.trial.engine_version
                 kind = engine_of(row.trial.configuration.engine, installed, self._library, silent)
-                parsed.append(kind.parse(row.trial.command, version))
-                if kind.table(version).borrowed:
-                    return found
-            was, now = (dict(one.args) for one in parsed)
-            told = {name for knob in read for name in _READ.findall(kind.reading(knob, version))}
-            told |= parsed[_OLD].given | parsed[_NEW].given
-            for option in sorted(kind.table(version).options, key=lambda one: one.dest):
-                name = option.dest
-                if name not in told and name in was and was[name] != now[name]:
-                    found.append(
-                        {"flag": max(option.flags, key=len), "from": _shown(was[name]), "to": _shown(now[name])}
-                    )
-        return found
+                versions.append((kind, version))
+                given |= kind.parse(row.trial.command, version).given
+        except BadInput:  # Options that no table of that version has.
+            versions = []
+        return changed_defaults(versions, _resolved(ends[0]), _resolved(ends[1]), given, unstated=True)
 
     def _tune_again(self) -> str:
         """Write the command that tunes again with the new version, from the study."""
@@ -364,7 +351,3 @@ def _resolved(row: Launch) -> Mapping[str, Scalar]:
     """Return what an engine made of a command, by its own word where it tells."""
     differs = row.result.resolved.differs if row.result.resolved else {}
     return {**row.trial.configuration.knobs, **{name: got for name, (_, got) in differs.items()}}
-
-
-def _shown(value: Any) -> Scalar:
-    return value if isinstance(value, str | int | float | bool | None) else json.dumps(value, default=str)

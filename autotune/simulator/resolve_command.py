@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -115,25 +115,41 @@ def knobs_read(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> frozense
     return outcome.knobs_read | conditional_knobs(speed_card(resolved.card.engine), resolved.context.version)
 
 
-def version_changes(old: ResolvedCommand, new: ResolvedCommand) -> dict[str, Any]:
-    """Compare what two versions of an engine make of one command line.
+def changed_defaults(
+    versions: Sequence[tuple[Engine, str]],
+    was: Mapping[str, Scalar],
+    now: Mapping[str, Scalar],
+    given: Collection[str] = (),
+    *,
+    unstated: bool = False,
+) -> list[dict[str, Any]]:
+    """Compare two versions: knobs as they are resolved, then options that were not `given`, by the defaults of both.
 
-    ``changed_defaults`` has knobs as they are resolved, then other options whose default both versions state; where a
-    version's options are borrowed, none. ``simulated_changes`` has what is simulated for one version only, and why.
+    A default of None, which the engine replaces, counts only where `unstated`; one borrowed from another version never.
     """
-    was, now = old.effective.knobs, new.effective.knobs
     changed: list[dict[str, Any]] = [
         {"knob": name, "from": was[name], "to": now[name]} for name in now if name in was and was[name] != now[name]
     ]
+    tables = [kind.table(version) for kind, version in versions]
+    if not tables or any(table.borrowed for table in tables):
+        return changed
+    (before, after), (kind, version) = tables, versions[-1]
+    read = {name for knob in now for name in re.findall(r"\bargs\.(\w+)", kind.reading(knob, version))}
+    defaults = {option.dest: option.default for option in before.options if option.dest not in read.union(given)}
+    for option in after.options:
+        ends = (defaults.get(option.dest, option.default), option.default)
+        if ends[0] != ends[1] and (unstated or None not in ends):
+            changed.append({"flag": max(option.flags, key=len), "from": ends[0], "to": ends[1]})
+    return changed
+
+
+def version_changes(old: ResolvedCommand, new: ResolvedCommand) -> dict[str, Any]:
+    """Compare what two versions of an engine make of one command line.
+
+    ``simulated_changes`` has what is simulated for one version only, and why.
+    """
     kind, versions = engine(new.card.engine), (old.context.version, new.context.version)
-    before, after = map(kind.table, versions)
-    if not (before.borrowed or after.borrowed):
-        read = {name for knob in now for name in re.findall(r"\bargs\.(\w+)", kind.reading(knob, versions[1]))}
-        stated = {option.dest: option.default for option in before.options}
-        for option in after.options:
-            ends = (stated.get(option.dest), option.default)
-            if option.dest not in read and None not in ends and ends[0] != ends[1]:
-                changed.append({"flag": option.flags[-1], "from": ends[0], "to": ends[1]})
+    changed = changed_defaults([(kind, one) for one in versions], old.effective.knobs, new.effective.knobs)
     card = speed_card(kind.name)
     held = [list(holding(card, one.context.version, one.effective.knobs, one.setup.scope)) for one in (old, new)]
     alone = [

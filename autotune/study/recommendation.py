@@ -458,7 +458,7 @@ class Regression(_Value):
     old: Literal["launched", "rows"]
     launches: int
     still_ahead: bool | None
-    changed_defaults: list[dict[str, Scalar]]
+    changed_defaults: list[dict[str, Any]]
     notes: list[str]
     tune_again: str | None
 

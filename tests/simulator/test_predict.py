@@ -6,8 +6,10 @@ import json
 
 import pytest
 
+from autotune.engines import engine
 from autotune.errors import RefusedCommand
 from autotune.simulator import predict
+from autotune.simulator.resolve_command import changed_defaults
 from tests.product.cli import autotune
 
 V32 = "deepseek-ai/DeepSeek-V3.2"
@@ -97,3 +99,15 @@ def test_words_for_the_newest_version_are_read_as_it_and_said(tmp_path):
     done = autotune(*command, "--", f"vllm serve {V32} -tp 8", home=tmp_path)
     assert done.err == "nightly is read as the newest version that is known\n"
     assert json.loads(done.out)["engine_version"] == "0.33.0"
+
+
+def test_a_default_counts_unless_the_option_is_given_or_a_version_leaves_it_to_the_engine():
+    # vllm: --seed is 0 in 0.33 and None in 0.11, --gpu-memory-utilization 0.92 and 0.9.
+    versions = [(engine("vllm"), version) for version in ("0.33.0", "0.11.0")]
+
+    def flags(given=(), unstated=False):
+        return {one["flag"] for one in changed_defaults(versions, {}, {}, given, unstated=unstated)}
+
+    assert flags() == {"--gpu-memory-utilization"}
+    assert {"--seed", "--gpu-memory-utilization"} < flags(unstated=True)
+    assert flags(unstated=True) - flags({"seed"}, unstated=True) == {"--seed"}
