@@ -12,7 +12,6 @@ the search run, the other nodes make the baseline's first launches for the final
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -152,8 +151,12 @@ class Plan:
         room = before_finals(budget, LEAST_FINALS) > LEAST_SEARCH
         if not recipes or not room or any(history.at(p) for p in recipes):
             return None
-        means = model_of(self._kernels, history.adjusted()).mean(np.array(recipes, dtype=np.int64))
-        return Step(Role.START, recipes[int(means.argmax())])
+        return Step(Role.START, self._best(history, recipes))
+
+    def _best(self, history: History, positions: Sequence[int]) -> int:
+        """Return the candidate of the highest posterior mean, the first one of equals."""
+        means = model_of(self._kernels, history.adjusted()).mean(np.array(positions, dtype=np.int64))
+        return positions[int(means.argmax())]
 
     def _searched(self, history: History, contested: bool) -> Step | None:
         """Choose a leader again, or what the sampler suggests; None where neither is worth a launch.
@@ -198,10 +201,7 @@ class Plan:
     def _unweighed(self, history: History) -> Step | None:
         """Return the best that ran with random weights alone, to be launched with its own; None where there is none."""
         new = [one.position for one in history.ranked if not history.at(one.position)]
-        if not new:
-            return None
-        means = model_of(self._kernels, history.adjusted()).mean(np.array(new, dtype=np.int64))
-        return Step(Role.SEARCH, new[int(means.argmax())])
+        return Step(Role.SEARCH, self._best(history, new)) if new else None
 
     def _after_search(self, history: History, budget: int, places: Sequence[str]) -> Decision:
         """Return the first launch of the finals, once all of the search have ended; before it what only ranks best."""
@@ -218,10 +218,8 @@ class Plan:
         if step is None or len(history) >= before_finals(budget, LEAST_FINALS):
             return None
         scores = history.adjusted()
-        model = model_of(self._kernels, scores)
-        leaders = ranked(model, scores)
-        best = float(model.mean(np.array(leaders[:1], dtype=np.int64))[0]) if leaders else -math.inf
-        return step if float(model.mean(np.array([step.position], dtype=np.int64))[0]) > best else None
+        leaders = ranked(model_of(self._kernels, scores), scores)
+        return step if self._best(history, [*leaders[:1], step.position]) == step.position else None
 
     def _finals(self, history: History, places: Sequence[str]) -> Decision:
         searched = history.before_finals()

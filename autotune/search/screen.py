@@ -42,19 +42,11 @@ class Made(Protocol):
     """What is read of a launch, an `autotune.search.history.Entry`."""
 
     @property
-    def position(self) -> int:
-        """Return that of its candidate."""
-        ...
-
+    def position(self) -> int: ...
     @property
-    def score(self) -> float | None:
-        """Return what it measured, if it did."""
-        ...
-
+    def score(self) -> float | None: ...
     @property
-    def seconds(self) -> float:
-        """Return the time that it took."""
-        ...
+    def seconds(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,13 +70,7 @@ class Screen:
 
 
 def screen_of(configurations: Sequence[Configuration], entries: Sequence[Made], screened: Sequence[Made]) -> Screen:
-    """Judge the launches with random weights by those that were made with weights, too.
-
-    Args:
-        configurations: of the candidates.
-        entries: the launches with weights.
-        screened: those without.
-    """
+    """Judge the `screened` launches, with random weights, by those of the same candidates with their own."""
     full, cheap = _means(entries), _means(screened)
     both = tuple(p for p in cheap if p in full)
     if not both:
@@ -110,12 +96,7 @@ def screen_of(configurations: Sequence[Configuration], entries: Sequence[Made], 
 
 
 class Ranked(NamedTuple):
-    """One launch with random weights that ran.
-
-    Attributes:
-        score: of its own.
-        layout: its engine, and how that is spread over GPUs.
-    """
+    """One launch with random weights that ran; its layout is as of `layout_of`."""
 
     position: int
     score: float
