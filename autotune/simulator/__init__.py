@@ -31,16 +31,9 @@ def predict(
     seed: int = 0,
     library: Library | None = None,
 ) -> dict[str, Any]:
-    """Simulate one engine command line: the object that ``autotune simulate --json`` prints.
+    """Simulate an engine's command line, as typed: the object that ``autotune simulate --json`` prints.
 
-    Args:
-        command: as typed, e.g. ``vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8``.
-        workload: as ``--workload`` takes it.
-        hardware: a node by name, or a YAML file.
-        gpus: of the node; None: all.
-        version: the engine's; None: the newest known.
-
-    Raises `BadInput`: an unknown name, or a command line that the engine's parser refuses.
+    By default on all GPUs of the node (a name, or a YAML file), in the newest version known. Raises `BadInput` as it.
     """
     library = library or Library()
     parsed, card, load = split_command(command), node_card(hardware, library), load_workload(workload, library)

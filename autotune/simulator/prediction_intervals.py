@@ -27,11 +27,7 @@ def errors_for(setup: ServerSetup) -> PredictionErrors:
 
 
 def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, object] | None = None) -> Subject:
-    """Return the subject of a prediction; of several load points, the last and heaviest.
-
-    Args:
-        metrics: what is predicted; without it, requests that arrive over time count as all in flight at once.
-    """
+    """Return the subject of a prediction at its heaviest load; without metrics, as if all requests were in flight."""
     requests = workload.draw(len(workload.points) - 1, 0)
     in_flight = float(min(len(requests.input_tokens), requests.concurrency))
     latency, over_s = (metrics or {}).get("mean_e2el_ms"), float(requests.send_s.max())
@@ -50,10 +46,7 @@ def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obj
 
 
 def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, object]) -> dict[str, Any]:
-    """Return the 90 % intervals of a prediction, and what of it was never measured.
-
-    ``interval90`` is that of total token throughput; it is None when nothing ran.
-    """
+    """Return the 90 % intervals of a prediction, None when nothing ran, and what of it was never measured."""
     subject, errors = subject_of(setup, workload, metrics), errors_for(setup)
 
     def ends(metric: str) -> list[float] | None:

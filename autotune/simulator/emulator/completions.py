@@ -54,14 +54,9 @@ _KEYS = ("wrong", "after", "under-load", "noise", "seed", "no-logprobs", "when")
 
 @dataclass(frozen=True, slots=True)
 class AnswerSettings:
-    """Settings of greedy answers.
+    """Settings of greedy answers: a share of `wrong` tokens, `after` so many of context and `when` a condition holds.
 
-    Attributes:
-        wrong: share of the tokens that are replaced.
-        after: only behind so many tokens of context.
-        when: only where this holds of knobs and model, as in a rule.
-        noise: standard deviation of log-probabilities under load, nats.
-        seed: of noise and damage; None: another one at each launch.
+    `noise` is the standard deviation of log-probabilities under load, nats; without a seed each launch has another one.
     """
 
     wrong: float = 0.0

@@ -57,10 +57,7 @@ class LiveSequences(Sequences):
 
 
 def block_hashes(tokens: Sequence[int], block_tokens: int, before: int = 0) -> tuple[int, ...]:
-    """Return one hash per full block, each covering all tokens up to its end, `before` those of earlier blocks.
-
-    So two prompts share a block exactly when they begin alike up to its end (vLLM: v1/core/kv_cache_utils.py).
-    """
+    """Return a hash per full block, of all tokens up to its end, as vLLM's v1/core/kv_cache_utils.py does."""
     hashes: list[int] = []
     for end in range(block_tokens, len(tokens) + 1, block_tokens):
         before = hash((before, *tokens[end - block_tokens : end]))
@@ -130,13 +127,9 @@ class LiveEngine:
         was_text: bool = True,
         predictable: bool = False,
     ) -> int:
-        """Queue a request; return the number by which it can be abandoned.
+        """Queue a request that fits the context and the pool; return the number by which it can be abandoned.
 
-        Args:
-            prompt: token ids; with the answer they must fit the context and the pool.
-            on_cached: called once, before its first tokens come, with the tokens of its prompt that were in the cache.
-            was_text: whether the tokeniser had to make them.
-            predictable: whether its answer can be guessed as that of a text.
+        `on_cached` is called once, before the first tokens, with the tokens of the prompt that were in the cache.
         """
         slot = self._state.place(len(prompt), output_tokens)
         self._state.is_text[slot] = predictable

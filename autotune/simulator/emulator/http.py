@@ -34,11 +34,7 @@ _LARGEST_BODY = 64 * 2**20
 
 @dataclass(slots=True)
 class HttpExchange:
-    """A request that has arrived whole and the way to answer it; writing after the client has gone does nothing.
-
-    Attributes:
-        on_abandoned: called when the client goes before the answer has ended.
-    """
+    """A request that has arrived whole and the way to answer it; writing after the client has gone does nothing."""
 
     method: str
     path: str
@@ -201,15 +197,7 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A request for completions.
-
-    Attributes:
-        prompts: token ids of each.
-        finish_reasons: why each ends: ``length``, or ``stop`` where the answer ends by itself.
-        were_text: whether a tokeniser had to make the prompts.
-        greedy: whether the answers are those of a model, see `completions.GreedyAnswer`; else words of no meaning.
-        logprobs: likeliest tokens that are told with each; 0: none.
-    """
+    """A request for completions of prompts in token ids; `greedy` answers are those of `completions.GreedyAnswer`."""
 
     chat: bool
     stream: bool
@@ -224,13 +212,7 @@ class CompletionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits that a server sets.
-
-    Attributes:
-        context: prompt + answer, tokens.
-        pool: the same, by the KV cache of a replica.
-        step: tokens of a prompt that one step can compute; None: prompts are cut into chunks.
-    """
+    """A server's limits in tokens: of prompt and answer by context and KV pool, and of a prompt that is not chunked."""
 
     dialect: HttpDialect
     models: tuple[str, ...]

@@ -27,13 +27,7 @@ from autotune.trial import Command, Failure, FailureKind
 
 @dataclass(frozen=True)
 class Emulation:
-    """The question of ``autotune emulate``, with names looked up.
-
-    Attributes:
-        host, port: where to listen; None: as the engine's command line says.
-        startup_s: seconds of the wall clock until it serves; None: the node's, scaled by `speed`.
-        fault, answers: as `process.read_faults` and `AnswerSettings.read` take them.
-    """
+    """The question of ``autotune emulate``, with names looked up; what is None is as the command line and node say."""
 
     engine_command: Sequence[str]
     hardware: HardwareCard

@@ -130,10 +130,7 @@ def leak(megabytes: float) -> SharedMemory:
 
 
 def fork_away(listener: socket.socket, lifetime_s: float) -> None:
-    """Leave an orphan in a session of its own that holds the port and outlives this process.
-
-    It ends by itself after `lifetime_s`, so that a test that fails leaves nothing for ever.
-    """
+    """Leave an orphan in a session of its own that holds the port, and ends by itself after `lifetime_s`."""
     script = f"sleep {lifetime_s} & echo autotune emulate: fork-away left process $! >&2"
     subprocess.run(["sh", "-c", script], pass_fds=[listener.fileno()], start_new_session=True, check=True)
 
@@ -248,10 +245,7 @@ async def slow_beside_others(engine: LiveEngine, share: float) -> None:
 
 
 def emulate(asked: Emulation, library: Library, as_json: bool = False) -> int:
-    """Start the server and serve until a signal; return the exit code that the engine would end with.
-
-    Raises `BadInput`: for what no engine decides: an unknown model, fault or engine version.
-    """
+    """Serve until a signal; return the engine's exit code. Raises `BadInput`: an unknown model, fault or version."""
     if not (asked.speed > 0 and math.isfinite(asked.speed)):
         raise BadInput(f"--speed {asked.speed:g}: must be above 0 and finite, e.g. 10 for ten times as fast")
     if asked.startup_s is not None and not math.isfinite(asked.startup_s):

@@ -278,10 +278,7 @@ def _free(which: Factor, start: Calibration) -> bool:
 
 
 def fit(problem: Problem, guess: Calibration) -> Floats:
-    """Return the logarithms of the factors that explain the points best near the start: maximum a posteriori.
-
-    The search begins at `guess`, which saves time and does not change what is looked for.
-    """
+    """Return the logarithms of the factors: maximum a posteriori; a `guess` to begin at saves time alone."""
     solution = least_squares(
         problem.residuals,
         problem.logs(guess),
@@ -327,12 +324,7 @@ class Missed:
 def errors_of(
     points: Sequence[Missed], covered: Iterable[Subject], before: PredictionErrors | None = None
 ) -> PredictionErrors:
-    """Return the errors to state for predictions from now on.
-
-    Args:
-        before: of the calibration that the fit began with. It still answers for what it had measured, so nothing gets
-            surer than it was: the new points are few, near each other, and the fit has seen them.
-    """
+    """Return the errors to state from now on; none gets smaller than `before`, as the fit has seen its few points."""
     before = before or PredictionErrors()
     by_engine: dict[str, list[Missed]] = defaultdict(list)
     for point in points:
@@ -451,10 +443,7 @@ def fitted_calibration(
 ) -> tuple[Calibration, list[Predicted]]:
     """Fit the factors to points, at least one of which ran, and predict all of them, in their order.
 
-    Args:
-        start: where the fit begins and what it is drawn to: ``shipped`` or ``physics``.
-        cross_validate: leave out groups, to find how far off predictions of the unmeasured are; else the start's
-            figures of that are kept.
+    Without `cross_validate` the errors of predictions of the unmeasured are those of the start.
     """
     places = [place for place, point in enumerate(points) if point.failure is None]
     ran = [points[place] for place in places]

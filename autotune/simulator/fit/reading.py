@@ -63,13 +63,7 @@ _FROM_SENDING = ("ttft", "e2el")
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """One measured benchmark, or one server that did not start.
-
-    Attributes:
-        label: short: ``3``, ``MI300X vllm c64``, ``study/0007``.
-        source: file name, or the study's.
-        metrics: under the names of `autotune.metrics.formulas`, as measured; empty when it failed.
-    """
+    """One measured benchmark, or one server that did not start, without metrics; `source` is a file's or a study's."""
 
     label: str
     source: str
@@ -181,12 +175,9 @@ def _lengths(lengths: Lengths) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPoint:
-    """One effective configuration under one load, measured once or more.
+    """One effective configuration under one load, measured once or more: geometric means of the warm metrics.
 
-    Attributes:
-        metrics: geometric means over the members, each less its own silent seconds; empty when it did not start.
-        spread: ln of the highest total token throughput over the lowest; 0 for a single row.
-        weight: of its squared error: the mean of the members'.
+    `spread` is ln of the highest total token throughput over the lowest; `weight` that of its squared error.
     """
 
     members: tuple[MeasuredRow, ...]

@@ -38,14 +38,9 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SimulatedOutcome:
-    """The outcome of a simulated launch.
+    """The outcome of a simulated launch: metrics of the whole workload, and `runs` as a client sees its load points.
 
-    Attributes:
-        metrics: of the whole workload, its load points one after the other; empty when it failed.
-        startup_s: virtual seconds from launch to ready.
-        memory: the memory plan; None when a rule failed before.
-        knobs_read: names of the knobs that the arithmetic asked for, set or not.
-        runs: what a client would have seen, by load point.
+    `memory` is None where a rule failed before; `knobs_read` are those that the arithmetic asked for, set or not.
     """
 
     metrics: Metrics = field(default_factory=dict)
@@ -58,13 +53,7 @@ class SimulatedOutcome:
 
 
 def simulate(server: ServerSetup, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
-    """Run a workload on a server in virtual time; one that cannot run gives an outcome with a failure.
-
-    Args:
-        workload: its load points are run one after the other on the same server.
-        seed: fixes the prompts; nothing else is random.
-        slos: limits for ``request_goodput``.
-    """
+    """Run a workload's load points on a server in virtual time, one after the other; the seed fixes the prompts."""
     names: set[str] = set()
     recorded = replace(server, knobs=RecordedKnobs(server.knobs, names))
     return replace(run_server(SimulatedServer(recorded), workload, seed, slos), knobs_read=frozenset(names))

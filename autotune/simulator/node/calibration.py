@@ -42,12 +42,7 @@ LEVELS = ("all", "engine", "vendor", "era", "engine_era", OWN)
 
 
 class ErrorSpread(Entry):
-    """Standard deviations of ln(measured / predicted).
-
-    Attributes:
-        group: of what all configurations of an engine under one load share.
-        row: of what each configuration has for itself, the noise of one run included.
-    """
+    """Standard deviations of ln(measured / predicted): what an engine's rows under one load share, and of each row."""
 
     group: float = Field(ge=0)
     row: float = Field(ge=0)
@@ -85,12 +80,7 @@ class Subject(Entry):
 
 
 class PredictionErrors(Entry):
-    """Prediction errors that the calibration left.
-
-    Attributes:
-        engines: engine -> metric -> spread; "any" is for an engine that was not measured.
-        unseen: ``engine``, ``version``, ``gpu``, ``model``, ``workload`` -> standard deviation that is added for it.
-    """
+    """Prediction errors that the calibration left: by engine ("any": another one) and metric; what `unseen` adds."""
 
     engines: dict[str, dict[str, ErrorSpread]] = {}
     unseen: dict[str, float] = {}
@@ -138,12 +128,7 @@ def interval90(value: float, deviation: float) -> tuple[float, float]:
 
 
 class Figure(Entry):
-    """Prior of one figure.
-
-    Attributes:
-        typical: the middle of what is expected.
-        spread: per level, the standard deviation of ln(factor) between its groups; a level without one has no factors.
-    """
+    """Prior of one figure: its middle, and per level with factors the standard deviation of ln(factor)."""
 
     typical: float = Field(ge=0)
     low: float = Field(ge=0)
@@ -175,12 +160,7 @@ class Learned(Entry):
 
 
 class Calibration(Entry):
-    """``coefficients.yaml``: written by ``autotune calibrate``, never by hand.
-
-    Attributes:
-        factors: level -> group -> figure -> factor.
-        deviations: the same to the standard deviation of ln(factor) that the rows left.
-    """
+    """``coefficients.yaml``, as ``autotune calibrate`` writes it: by level, group and figure factors and deviations."""
 
     fitted_to: list[Learned]
     factors: dict[str, dict[str, dict[str, Annotated[float, Field(gt=0, allow_inf_nan=False)]]]]
@@ -254,11 +234,7 @@ def composed(
     groups: Mapping[str, str],
     moved: Mapping[Factor, Floats] | None = None,
 ) -> dict[str, Any]:
-    """Return the figures of a member of these groups, each within its range.
-
-    Args:
-        moved: by how much ln(factor) is off, shape (draws,); figures that it moves are arrays of that shape.
-    """
+    """Return figures of a member of these groups, each in its range; arrays of draws where ln(factor) is `moved`."""
     logs: dict[str, Any] = dict.fromkeys(physics.figures, 0.0)
     for which in factors_of(physics, groups):
         logs[which.figure] = logs[which.figure] + math.log(calibration.factor(which))

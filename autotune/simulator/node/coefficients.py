@@ -221,12 +221,7 @@ def holding(
 def adjusted(
     card: SpeedCard, figures: Mapping[str, Any], version: str, knobs: Mapping[str, Scalar], scope: Mapping[str, Any]
 ) -> Coefficients:
-    """Return the card's behaviour and these figures, adjusted for one configuration.
-
-    Args:
-        figures: of one prediction, or of several draws, shape (draws,).
-        scope: ``model``, ``hardware``, ``gpus`` for the conditions; a knob that is not set reads as None.
-    """
+    """Return the card's behaviour and these figures (or draws of them), adjusted for one configuration."""
     values = {**card.base.model_dump(), **figures}
     for adjustment in holding(card, version, knobs, scope):
         values.update(adjustment.set)

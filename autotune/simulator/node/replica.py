@@ -22,11 +22,9 @@ from autotune.simulator.node.server import SimulatedServer
 
 
 class BlockCache:
-    """The prefix cache of one replica: blocks of its pool, least recently used out first.
+    """The prefix cache of one replica: blocks of its pool by `block_hashes`, least recently used out first.
 
-    Args:
-        blocks: hashes of each request's prompt, each covering all tokens up to its block's end; requests come and go.
-        answers: the same of prompt and answer, for requests whose answer somebody may send again.
+    `answers` are blocks of prompt and answer, of requests whose answer somebody may send again.
     """
 
     def __init__(
@@ -103,12 +101,7 @@ class BlockCache:
 
 
 class SegmentCache(BlockCache):
-    """The prefix cache of a load whose prompts are known beforehand: blocks of a trace, turns, the prefix of a group.
-
-    Args:
-        sizes: tokens of each block, whole ones of the pool.
-        read: tokens of the prompts.
-    """
+    """The prefix cache of a load whose prompts are known beforehand: blocks of a trace, turns, a group's prefix."""
 
     def __init__(
         self,
@@ -228,11 +221,7 @@ _SORTED_QUEUE = 128
 class Sequences:
     """Progress of each request; arrays of shape (n,).
 
-    Attributes:
-        read: prompt tokens as they were sent.
-        prompt: tokens to compute before decoding; grows when a preempted request is computed anew.
-        context: its own tokens in the KV pool.
-        is_text: whether its prompt is text, whose continuation is guessed more often.
+    `prompt`, the tokens to compute before decoding, grows beyond `read`, those sent, where a request is computed anew.
     """
 
     def __init__(self, read: Ints, write: Ints) -> None:
@@ -309,10 +298,7 @@ class Replica:
         return bool(self._filling)
 
     def take_chunks(self, taken: float) -> list[Chunk]:
-        """Take the prompt pieces of the next step, within its budgets; admits waiting requests that fit.
-
-        What runs needs `taken` tokens of the pool in this step, or they are reserved for it.
-        """
+        """Take the next step's prompt pieces, beside what runs and its `taken` tokens; admit waiting requests."""
         budget, unit = self._server.token_budget, self._block
         if self._c.prefill == "mixed":
             budget -= self.running * self._queries

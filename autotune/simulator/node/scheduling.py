@@ -48,10 +48,7 @@ class Graphs:
         self._sizes = sorted(sizes | {most}) if most else []
 
     def tokens(self, sequences: Sequence[int], prompt_tokens: Sequence[int]) -> int:
-        """Return the tokens that every rank computes in the graph that holds a step; 0 when none does.
-
-        Both are per rank: sequences that decode, and prompt tokens of the step.
-        """
+        """Return the tokens that each rank computes in the graph that holds its part of a step; 0 when none does."""
         if any(prompt_tokens) and not self._prompts:
             return 0
         # Where ranks must be equal, one with nothing to do gets a dummy sequence (TensorRT-LLM: py_executor.py).
@@ -134,11 +131,7 @@ def _kept(position: float, top_k: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class EngineStep:
-    """One engine step, from its begin to its end.
-
-    Attributes:
-        ids: the sequences that decode in it, shape (n,).
-    """
+    """One engine step, from its begin to its end; `ids` are the sequences that decode in it, shape (n,)."""
 
     ids: Ints
     started: tuple[int, ...]

@@ -37,13 +37,10 @@ def _planned_share(engine: str, version: str) -> str | None:
 
 @dataclass(frozen=True)
 class ServerSetup:
-    """A server to be simulated.
+    """A server to be simulated, by its effective knobs; what is None is decided by the engine.
 
-    Attributes:
-        knobs: effective knobs; one that is missing or None is decided by the engine.
-        gpus: GPUs of the node that the study may use.
-        on_random: tokens per step of a drafting server whose prompts are random tokens; None: as on text.
-        random_weights: its weights are random and not read, and its tokens are spread over the experts evenly.
+    `on_random`: tokens per step of a drafting server on random tokens; None: as on text. Tokens of `random_weights` are
+    spread over the experts evenly.
     """
 
     engine: str

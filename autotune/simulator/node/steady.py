@@ -425,10 +425,7 @@ def _beyond(slo: Slo, load: LoadSummary, wait_s: Seconds, token_s: Seconds) -> F
 
 
 def good_share(load: LoadSummary, flow: Flow, limits: Sequence[Slo]) -> float | None:
-    """Return the share of requests that keep every limit, at least half of one; None where unforeseen waits decide.
-
-    Limits on anything else than TTFT, TPOT and E2EL hold nothing back, see `autotune.metrics.formulas.summarize`.
-    """
+    """Return the share of requests that keep the limits on TTFT, TPOT and E2EL; None where unforeseen waits decide."""
     named = [(slo, slo.metric.removesuffix("_ms").rpartition("_")[2]) for slo in limits if slo.metric.endswith("_ms")]
     asked = [(slo, latency) for slo, latency in named if latency in _SPREAD]
     if flow.wait_s is not None and any(latency != "tpot" for _, latency in asked):
@@ -474,12 +471,7 @@ class SteadyPrediction:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on latencies within which a metric counts.
-
-    Attributes:
-        capacity: the server is loaded as far as they are kept; empty: by the workload as it is.
-        request: what a request keeps to count in ``request_goodput``; None: that is not asked for.
-    """
+    """Limits on latencies: of a server that is loaded to its `capacity`, and of a `request` in ``request_goodput``."""
 
     capacity: tuple[Slo, ...] = ()
     request: tuple[Slo, ...] | None = None
@@ -489,11 +481,7 @@ NO_LIMITS = Limits()
 
 
 class SteadyNode:
-    """Predict configurations of any engine under one workload on one node.
-
-    Args:
-        moved: draws of the figures: by how much ln(factor) is off, shape (draws,) each, as of `drawn_factors`.
-    """
+    """Predict configurations of any engine under one workload on one node, with draws as of `drawn_factors`."""
 
     def __init__(
         self,
@@ -584,10 +572,7 @@ class SteadyNode:
 
 
 class Memo(Generic[Value]):
-    """A function of knobs, an engine and more arguments, computed once for all knobs that agree in what it reads.
-
-    Who agrees with an earlier one in every knob that any call of that engine has read takes the same path through it.
-    """
+    """A function of knobs, an engine and more, computed once for knobs that agree in all that it reads of an engine."""
 
     def __init__(self, compute: Callable[..., Value]) -> None:
         self._compute = compute

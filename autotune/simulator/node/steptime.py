@@ -75,11 +75,7 @@ class RankBatch:
 
 
 class StepTime:
-    """The step time of one server.
-
-    Args:
-        drafting: of the layer that drafts, over and over, instead of the model.
-    """
+    """The step time of one server: of its model, or where `drafting` of the layer that drafts, over and over."""
 
     def __init__(self, server: SimulatedServer, drafting: bool = False) -> None:
         a, c, hw = server.architecture, server.coefficients, server.hardware
@@ -185,13 +181,7 @@ class StepTime:
         return longer(device + host * (1.0 - c.host_overlap), host) * self._pace
 
     def _device_seconds(self, batches: Sequence[RankBatch], part: float, queries: int, sampled: int) -> Seconds:
-        """Compute the GPUs' time for a pass through all layers.
-
-        Args:
-            part: share of the batch that a micro-batch of a pipeline has.
-            queries: tokens of each decoding sequence.
-            sampled: how many of them go through the output head.
-        """
+        """Compute the GPUs' time for a micro-batch's pass through all layers; `sampled` tokens go through the head."""
         rank: Seconds = 0.0
         for batch in dict.fromkeys(batches):
             rank = longer(rank, self._rank_seconds(batch, part, queries, sampled))
