@@ -251,7 +251,7 @@ def test_a_finalist_that_crashed_once_may_win_and_the_crash_is_told(tmp_path: Pa
     outcome = recommend(spec, SMALL, study.launches, (), study.stop_reason)
     assert crashed
     assert outcome.verdict is Verdict.BETTER
-    assert "1 of 4 launches of the recommended command failed (load_errors)" in outcome.stop_reason
+    assert "1 of 3 launches of the recommended command failed (load_errors)" in outcome.stop_reason
 
 
 def test_the_finals_of_a_small_budget_are_for_a_plain_command_and_for_the_leader_where_it_does_not_start() -> None:
