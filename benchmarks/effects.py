@@ -9,8 +9,9 @@ workload, concurrency, flag, from, to, ratio, source``.
 
 Of each knob: pairs, pairs with a measured effect above 5 %, how many of these have the sign right, and the median of
 ``exp(abs(ln(predicted / measured)))`` less 1, both being ratios of total token throughputs. A pair of which the
-simulator says that one command does not run counts as a wrong sign. Points of the shipped calibration's own rows are
-no test of it: they are marked ``fitted``.
+simulator says that one command does not run, or that nothing changes, counts as a wrong sign. *Clear* are those of the
+pairs above 5 % whose effect is larger than the difference of two runs of one of its commands. Points of the shipped
+calibration's own rows are no test of it: they are marked ``fitted``.
 """
 
 from __future__ import annotations
@@ -39,10 +40,16 @@ from autotune.space.library import Library
 from autotune.trial import Command, Scalar
 
 LEAST_EFFECT = 0.05
-_FITTED = ("seed_measurements", "dstack_r1_concurrency_sweep", "more_measurements")
+_NONE = 1e-3
+"""A predicted change of ln(throughput) below it is none."""
+_FITTED = ("seed_measurements", "dstack_r1_concurrency_sweep", "more_measurements", "newer_rows")
 """Tables that the shipped calibration was fitted to."""
-_LOADS = {"low load": "sharegpt-c4", "saturated": "sharegpt", "": "sharegpt"}
-"""What a source that names no lengths is taken for."""
+_COLD = {("more_measurements", "89"), ("more_measurements", "167")}
+"""SGLang's flashinfer backend on Qwen3-14B and 8B: its first answers waited 6 s longer than those of the same server
+with fa3, and its tokens came as fast (median TPOT 95.1 and 94.4 ms, 5.63 and 5.58 ms). A warm server has no such
+effect; what the fit takes for cold is longer (`autotune.simulator.fit.reading`)."""
+_LOADS = {"low load": "sharegpt-c4", "saturated": "long", "": "sharegpt"}
+"""What a source that names no lengths is taken for; sglang#31888 measured prompts of 3,500 tokens and more."""
 _PROGRAMS = {
     "vllm": "vllm serve {model} --tensor-parallel-size {gpus}",
     "sglang": "python3 -m sglang.launch_server --model-path {model} --tp-size {gpus}",
@@ -63,6 +70,7 @@ class Effect:
 
     Attributes:
         predicted: NaN where the simulator says that one of them does not run.
+        noise: ln of the highest over the lowest of several runs of one of the commands.
     """
 
     knob: str
@@ -71,6 +79,7 @@ class Effect:
     source: str
     measured: float
     predicted: float
+    noise: float = 0.0
 
     @property
     def error(self) -> float:
@@ -81,8 +90,12 @@ class Effect:
         return abs(math.log(self.measured)) > math.log(1 + LEAST_EFFECT)
 
     @property
+    def clear(self) -> bool:
+        return self.counts and abs(math.log(self.measured)) > self.noise
+
+    @property
     def right(self) -> bool:
-        return (self.predicted > 1) == (self.measured > 1) and not math.isnan(self.predicted)
+        return math.log(self.predicted) * math.copysign(1.0, math.log(self.measured)) > _NONE
 
 
 def pairs(points: Sequence[MeasuredPoint]) -> Iterator[tuple[str, MeasuredPoint, MeasuredPoint]]:
@@ -115,7 +128,7 @@ def predicted(resolved: ResolvedCommand, point: MeasuredPoint, calibration: Cali
 def measured_pairs(tables: Sequence[Path], calibration: Calibration) -> Iterator[Effect]:
     """Effects of the tables' pairs."""
     for table in tables:
-        points = points_of(read_file(table).rows)
+        points = [p for p in points_of(read_file(table).rows) if (table.stem, p.label) not in _COLD]
         told: dict[int, float] = {}
         for knob, first, second in pairs(points):
             for point in (first, second):
@@ -127,9 +140,8 @@ def measured_pairs(tables: Sequence[Path], calibration: Calibration) -> Iterator
             source = f"{table.name}{' (fitted)' if table.stem in _FITTED else ''} {first.label} {second.label}"
             ratio = told[id(second)] / told[id(first)]
             change = f"{knobs[0]} to {knobs[1]}"
-            yield Effect(
-                knob, change, f"{where} {first.workload.name}", source, second.measured / first.measured, ratio
-            )
+            measured, noise = second.measured / first.measured, max(first.spread, second.spread)
+            yield Effect(knob, change, f"{where} {first.workload.name}", source, measured, ratio, noise)
 
 
 def published(file: Path, calibration: Calibration, library: Library) -> Iterator[Effect | str]:
@@ -170,17 +182,18 @@ def _rate(
 
 def told(effects: Sequence[Effect], markdown: bool) -> Iterator[str]:
     """One line for each knob, and one for all."""
-    row = "| {} | {} | {} | {} | {} |" if markdown else "{:34s} {:>6} {:>8} {:>8} {:>8}"
-    yield row.format("knob", "pairs", "above 5%", "sign", "error")
+    row = "| {} | {} | {} | {} | {} | {} | {} |" if markdown else "{:34s} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8}"
+    yield row.format("knob", "pairs", "above 5%", "sign", "clear", "sign", "error")
     if markdown:
-        yield "|---|--:|--:|--:|--:|"
+        yield "|---|--:|--:|--:|--:|--:|--:|"
     knobs = sorted({one.knob for one in effects})
     for knob in (*knobs, "all"):
         ours = [one for one in effects if knob in (one.knob, "all")]
-        large = [one for one in ours if one.counts]
+        large, clear = [one for one in ours if one.counts], [one for one in ours if one.clear]
+        signs = [f"{sum(one.right for one in some)}" if some else "–" for some in (large, clear)]
         known = [one.error for one in ours if not math.isnan(one.predicted)]
         error = f"{math.expm1(median(known)):.0%}" if known else "–"
-        yield row.format(knob, len(ours), len(large), f"{sum(one.right for one in large)}" if large else "–", error)
+        yield row.format(knob, len(ours), len(large), signs[0], len(clear), signs[1], error)
 
 
 def main() -> None:

@@ -165,6 +165,7 @@ EQUIVALENTS = [
     (f"{SGLANG} --attention-backend nsa", SGLANG, NEW),
     (f"{SGLANG} --kv-cache-dtype bf16", SGLANG, OLD),
     (f"{SGLANG} --moe-a2a-backend deepep --ep 8", f"{SGLANG} --moe-a2a-backend deepep --ep-size 2", NEW),
+    (f"{SGLANG} --moe-a2a-backend deepep --ep 8", f"{SGLANG} --moe-a2a-backend deepep", NEW),
     (f"{SGLANG} --deepep-mode normal", SGLANG, NEW),
     (f"{SGLANG} {FP8} --nsa-decode-backend fa3", f"{SGLANG} {FP8}", OLD),
     (f"{VLLM} --max-num-seqs 1024 --max-num-batched-tokens 8192 --gpu-memory-utilization 0.92", VLLM, "0.32.0"),

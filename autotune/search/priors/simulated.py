@@ -38,7 +38,6 @@ from autotune.simulator.node.calibration import (
 )
 from autotune.simulator.node.coefficients import speed_card
 from autotune.simulator.node.steady import Limits, SteadyNode, SteadyPrediction
-from autotune.space.cards import HardwareCard
 from autotune.space.context import Context
 from autotune.space.enumeration import Candidate
 from autotune.study.spec import StudySpec
@@ -66,13 +65,13 @@ class Draws:
     moved: dict[Factor, Floats]
 
     @classmethod
-    def of(cls, calibration: Calibration, candidates: Sequence[Candidate], hardware: HardwareCard) -> Draws:
+    def of(cls, calibration: Calibration, candidates: Sequence[Candidate], spec: StudySpec) -> Draws:
         """Draw the calibration factors of the candidates' engines, a factor that engines share once for all."""
         versions = {one.configuration.engine: one.engine_version for one in candidates}
         engines: dict[str, dict[str, str]] = {}
         for name in sorted(versions):
             with suppress(UnknownName, InvalidVersion):  # No speed figures, or an unknown version: not predicted.
-                engines[name] = groups_of(speed_card(name), versions[name], hardware)
+                engines[name] = groups_of(speed_card(name), versions[name], spec.hardware, spec.model)
         return cls(calibration, engines, drawn_factors(calibration, engines.values(), DRAWS, _SEED))
 
     def figures(self) -> tuple[UnsureFigure, ...]:
@@ -140,7 +139,7 @@ def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setu
         capacity=spec.slos if spec.load_key else (),
         request=spec.request_limits if spec.objective == GOODPUT else None,
     )
-    draws = Draws.of(calibration, [one for one in setups if one is not None], spec.hardware)
+    draws = Draws.of(calibration, [one for one in setups if one is not None], spec)
     nodes = [SteadyNode(*where, load, calibration, draws.moved, limits) for load, _ in loads]
     predicted = [[None if setup is None else _predicted(node, setup) for setup in setups] for node in nodes]
     mean = _means(spec, predicted, setups, loads)

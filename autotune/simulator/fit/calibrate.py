@@ -75,7 +75,6 @@ _FAILED = 10.0
 """Error in ln of a load that ran, when it is predicted to fail."""
 
 _ROUNDS = 12
-_TOLD_EVERY = 100
 _CHUNK = 4
 """Runs that a worker gets at a time."""
 
@@ -95,7 +94,7 @@ _NOT_ASKED = dict.fromkeys(_NEW, 0.25)
 
 def _groups(point: MeasuredPoint) -> dict[str, str]:
     setup = point.resolved.setup
-    return groups_of(speed_card(setup.engine), setup.version, setup.hardware)
+    return groups_of(speed_card(setup.engine), setup.version, setup.hardware, setup.model)
 
 
 def _weight(point: MeasuredPoint) -> float:
@@ -171,7 +170,7 @@ class Problem:
     """
 
     def __init__(self, points: Sequence[MeasuredPoint], start: Calibration, progress: Notify) -> None:
-        self.points, self.start, self._progress, self._runs = points, start, progress, 0
+        self.points, self.start, self._progress = points, start, progress
         physics = packaged_physics()
         self._groups = [_groups(point) for point in points]
         self.factors = sorted(
@@ -212,11 +211,9 @@ class Problem:
         figures = [composed(physics, calibration, self._groups[place]) for place in wanted]
         keys = [(place, *its.values()) for place, its in zip(wanted, figures, strict=True)]
         missing = {key: its for key, its in zip(keys, figures, strict=True) if key not in self._simulated}
-        before, self._runs = self._runs, self._runs + len(missing)
-        if self._runs // _TOLD_EVERY > before // _TOLD_EVERY:
-            self._progress(f"{self._runs} simulated runs")
         found = self._pool.map(_simulate, (key[0] for key in missing), missing.values(), chunksize=_CHUNK)
         self._simulated.update(zip(missing, found, strict=True))
+        self._progress(f"{len(self._simulated)} simulated runs")
         return [self._simulated[key] for key in keys]
 
     def logs(self, calibration: Calibration) -> Floats:
@@ -274,7 +271,7 @@ def _free(which: Factor, start: Calibration) -> bool:
     """
     if not start.fitted_to:
         return which.level != OWN
-    return which.level == OWN or not start.knows(which)
+    return which.level == OWN or which.figure not in start.factors.get(which.level, {}).get(which.group, {})
 
 
 def fit(problem: Problem, guess: Calibration) -> Floats:
@@ -388,15 +385,19 @@ def _shared(points: Sequence[Missed]) -> float:
 
 
 def _unseen(points: Sequence[Missed]) -> dict[str, float]:
-    """Return by how much an unseen group's left-out errors are wider than the fit's own, by kind."""
+    """Return what to add to engines' spreads for an unseen group, by kind: nine of ten left-out errors lie within."""
+    seen = [point for point in points if HEADLINE in point.errors]
+    names = dict.fromkeys(point.engine for point in seen)
+    own = {name: _scale([_foreseen(p, HEADLINE) for p in seen if p.engine == name]) for name in names}
     added = {}
     for kind in _NEW:
-        seen = [p for p in points if HEADLINE in p.errors and kind in p.unseen]
-        own, out = [_foreseen(p, HEADLINE) for p in seen], [p.unseen[kind] for p in seen]
-        if kind == "workload" and seen:
+        lacking = sorted((p.unseen[kind] / Z90) ** 2 - own[p.engine] ** 2 for p in seen if kind in p.unseen)
+        # So that the next one lies within it with odds of 9 to 1.
+        rank = min(len(lacking), math.ceil(0.9 * (len(lacking) + 1)))
+        if kind == "workload" and lacking:
             added[kind] = 0.0  # the engines' spreads are those of unseen workloads already
-        elif seen:
-            added[kind] = round(math.sqrt(max(0.0, _predicted_scale(out) ** 2 - _scale(own) ** 2)), 3)
+        elif lacking:
+            added[kind] = round(math.sqrt(max(0.0, lacking[rank - 1])), 3)
     return added
 
 
@@ -405,13 +406,6 @@ def _scale(errors: Sequence[float]) -> float:
     if not errors:
         return 0.5
     return max(_LEAST, float(np.quantile(np.abs(errors), 0.9)) / Z90)
-
-
-def _predicted_scale(errors: Sequence[float]) -> float:
-    """Return the same for errors of predictions, so that the next one lies within it with odds of 9 to 1."""
-    ordered = sorted(abs(e) for e in errors)
-    rank = min(len(ordered), math.ceil(0.9 * (len(ordered) + 1)))
-    return max(_LEAST, ordered[rank - 1] / Z90)
 
 
 @dataclass(frozen=True, slots=True)

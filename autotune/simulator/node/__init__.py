@@ -66,8 +66,7 @@ def run_server(server: SimulatedServer, workload: Workload, seed: int, slos: Seq
     if failure is not None:
         return SimulatedOutcome(failure=failure, startup_s=startup_s(server, plan), memory=plan)
     runs: list[RequestRecords] = []
-    cached = read = 0.0
-    preemptions = 0
+    cached, read, preemptions = 0.0, 0.0, 0
     for position in range(len(workload.points)):
         requests = workload.draw(position, seed)
         failure = beyond_step(server, int(requests.input_tokens.max()))
@@ -92,8 +91,7 @@ def run_server(server: SimulatedServer, workload: Workload, seed: int, slos: Seq
 
 def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> Failure | None:
     """Refuse requests longer than the server's context or, for sure, than its whole KV pool."""
-    longest = workload.longest_request
-    pool = plan.capacity_tokens
+    longest, pool = workload.longest_request, plan.capacity_tokens
     if plan.holds(longest) >= TOO_CLOSE:
         pool = max(pool, longest)
     for limit, name in ((server.context_length, "context_length"), (pool, "the KV cache of a replica")):

@@ -26,7 +26,7 @@ from autotune.arrays import Floats
 from autotune.errors import BadInput, MalformedFile
 from autotune.metrics.table import HEADLINE
 from autotune.simulator.node.coefficients import Coefficients, Figures, SpeedCard, adjusted
-from autotune.space.cards import HardwareCard
+from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.entry import Entry, spaces_root
 from autotune.space.library import Library, kind_of, load
 from autotune.trial import Scalar
@@ -184,10 +184,6 @@ class Calibration(Entry):
         warning = "; not all of that was measured: its intervals say nothing of a real node"
         return f"fitted to {', '.join(parts) or 'nothing'}{warning if unmeasured else ''}"
 
-    def knows(self, which: Factor) -> bool:
-        """Return whether rows have told about a factor."""
-        return which.figure in self.factors.get(which.level, {}).get(which.group, {})
-
     def factor(self, which: Factor) -> float:
         """Return a factor; 1 for a group without rows."""
         return self.factors.get(which.level, {}).get(which.group, {}).get(which.figure, 1.0)
@@ -199,13 +195,13 @@ class Calibration(Entry):
         return min(spread, left.get(which.figure, spread))
 
 
-def groups_of(card: SpeedCard, version: str, hardware: HardwareCard) -> dict[str, str]:
-    """Return the groups that an engine's version on a node belongs to, by level.
+def groups_of(card: SpeedCard, version: str, hardware: HardwareCard, model: ModelCard) -> dict[str, str]:
+    """Return the groups that an engine's version with a model on a node belongs to, by level.
 
     GPUs are grouped by vendor: what an H200 taught of kernels holds for an H100 too, and a GPU that was not measured
     must not look better than its sibling for having no factors.
     """
-    era = card.era(version)
+    era = card.era(version, model)
     groups = {"all": "all", "engine": card.engine, "vendor": hardware.vendor, OWN: f"{card.engine} {hardware.name}"}
     return groups if era is None else {**groups, "era": era, "engine_era": f"{card.engine} {era}"}
 
@@ -253,7 +249,7 @@ def coefficients_of(
     moved: Mapping[Factor, Floats] | None = None,
 ) -> Coefficients:
     """Return an engine version's coefficients; `scope` has model, hardware and gpus, `moved` as of `composed`."""
-    groups = groups_of(card, version, scope["hardware"])
+    groups = groups_of(card, version, scope["hardware"], scope["model"])
     return adjusted(card, composed(packaged_physics(), calibration, groups, moved), version, knobs, scope)
 
 

@@ -16,6 +16,7 @@ import numpy as np
 from pydantic import Field
 
 from autotune.errors import UnknownName
+from autotune.space.cards import ModelCard
 from autotune.space.entry import Entry, VersionRange, in_range, spaces_root
 from autotune.space.expression import Expression, Namespace, evaluate
 from autotune.space.library import documents, load, packaged
@@ -36,6 +37,7 @@ class Behaviour(Entry):
     cuda_graph_steps: tuple[tuple[int, int, int], ...] = Field(description="captured sizes: first, last, step")
     cuda_graph_counts: Literal["tokens", "sequences"] = Field(description="what a captured size counts, per rank")
     cuda_graph_prompts: bool = Field(description="whether a step with prompt tokens may run in a (piecewise) graph")
+    cuda_graph_idle: bool = Field(default=True, description="whether ranks run a graph while one of them idles")
     cuda_graph_padding: bool = Field(description="whether a batch is padded to a captured size, or needs its very own")
     prefix_caching: bool
     block_tokens: int = Field(gt=0, description="tokens per block or page of the KV pool, where no knob says")
@@ -156,7 +158,7 @@ class Figures(Entry):
     latent_us: float = Field(ge=0, description="and of latent attention's further products; of an indexer as much")
     step_ms: float = Field(ge=0, description="host time per step")
     sequence_us: float = Field(ge=0, description="host time per running sequence and step")
-    eager_layer_us: float = Field(ge=0, description="host time per layer when no CUDA graph holds the batch")
+    eager_layer_us: float = Field(ge=0, description="host time of ten kernels when no CUDA graph holds the batch")
     eager_sequence_us: float = Field(ge=0, description="more host time per sequence then, sparse attention only")
     request_ms: float = Field(ge=0, description="front end per request, one after the other")
     mtp_step_ms: float = Field(ge=0, description="host time per step that drafts, however many tokens")
@@ -183,6 +185,7 @@ class Era(Entry):
 
     name: str
     versions: VersionRange
+    when: Expression = Field(default="True", description="over `model`: what was measured of that time")
 
 
 class SpeedCard(Entry):
@@ -194,8 +197,9 @@ class SpeedCard(Entry):
     adjustments: list[Adjustment] = []
     source: str
 
-    def era(self, version: str) -> str | None:
-        return next((era.name for era in self.eras if in_range(version, era.versions)), None)
+    def era(self, version: str, model: ModelCard) -> str | None:
+        held = (era for era in self.eras if in_range(version, era.versions) and evaluate(era.when, {"model": model}))
+        return next((era.name for era in held), None)
 
 
 @lru_cache(maxsize=64)

@@ -26,14 +26,8 @@ TOO_CLOSE = 0.1
 """With odds of less than 9 to 1 either way it is too close to call."""
 
 MEMORY_KEYS = (
-    "memory_verdict",
-    "memory_margin_gb",
-    "memory_margin_sigma_gb",
-    "memory_fit_probability",
-    "kv_cache_tokens",
-    "longest_request_tokens",
-    "kv_cache_gb",
-    "weights_gb",
+    *("memory_verdict", "memory_margin_gb", "memory_margin_sigma_gb", "memory_fit_probability"),
+    *("kv_cache_tokens", "longest_request_tokens", "kv_cache_gb", "weights_gb"),
 )
 
 
@@ -176,8 +170,7 @@ def _graph_bytes(server: SimulatedServer) -> float:
 
     vLLM and SGLang both step so. Nodes grow with the layers; that all of it does is a simplification.
     """
-    batch = server.graph_batch
-    if not batch:
+    if not (batch := server.graph_batch):
         return 0.0
     sizes = 3 + min(batch, 256) // 8 + max(0, batch - 256) // 16
     layers = server.architecture.layers / server.pipeline_parallel
@@ -189,8 +182,8 @@ def _kv_token_bytes(server: SimulatedServer) -> float:
     # Where a layer's cache is its window, short sequences take more of the pool per token than this mean.
     length = server.context_length if server.coefficients.sliding_cache == "window" else 0
     per_token = kv_bytes_per_token_layer(a, server.kv_type, server.tensor_parallel, length)
-    if a.kv_lora_rank:
-        per_token = math.ceil(per_token / alignment) * alignment if alignment > 1 else per_token
+    if a.kv_lora_rank and alignment > 1:
+        per_token = math.ceil(per_token / alignment) * alignment
     return per_token * a.layers / server.pipeline_parallel / server.context_parallel
 
 

@@ -43,13 +43,15 @@ class Graphs:
         self._queries = 1 + server.speculative_tokens
         self._per = 1 if c.cuda_graph_counts == "tokens" else self._queries
         self._padding, self._prompts = c.cuda_graph_padding, c.cuda_graph_prompts
+        self._idle = c.cuda_graph_idle or server.joined_replicas == 1
         most = server.graph_batch
         sizes = {size for first, last, step in c.cuda_graph_steps for size in range(first, min(last, most) + 1, step)}
         self._sizes = sorted(sizes | {most}) if most else []
 
     def tokens(self, sequences: Sequence[int], prompt_tokens: Sequence[int]) -> int:
         """Return the tokens that each rank computes in the graph that holds its part of a step; 0 when none does."""
-        if any(prompt_tokens) and not self._prompts:
+        ready = self._idle or all(n or p for n, p in zip(sequences, prompt_tokens, strict=True))
+        if not ready or (any(prompt_tokens) and not self._prompts):
             return 0
         # Where ranks must be equal, one with nothing to do gets a dummy sequence (TensorRT-LLM: py_executor.py).
         least = 0 if self._padding else 1

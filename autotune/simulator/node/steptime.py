@@ -8,8 +8,10 @@ A figure may be an array of draws, shape (draws,): all seconds are such arrays t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -27,7 +29,9 @@ from autotune.space.architecture import (
     rank_layers,
 )
 
-_CANDIDATE_BYTES = 8
+_CANDIDATE_BYTES, _LEAST_TILE = 8, 16
+_EVEN = 1.5
+"""Shape of the gamma distribution of how often an expert is chosen; infinite = all alike."""
 _OWN_ROUTES = 0.55
 """Share of its experts that a further token of one sequence does not have in common with those before it in the step.
 
@@ -130,6 +134,8 @@ class StepTime:
         width = a.expert_intermediate_size / shards
         self._expert_elements = layer_weights(a).expert / shards
         self._local_experts = a.experts / ep
+        # The largest of so many normal values, in the mean (Blom).
+        self._fullest = NormalDist().inv_cdf((ep - 0.375) / (ep + 0.25))
         # Tensor sharding leaves each expert a narrow matrix: kernels lose tiles.
         narrow = width / (width + c.moe_narrow_width) if a.experts else 1.0
         full = a.expert_intermediate_size
@@ -151,6 +157,8 @@ class StepTime:
         a, c = self._a, self._c
         latent = a.layers * bool(a.kv_lora_rank) + self._indexer_layers
         beside = latent * c.latent_us + self._expert_layers * c.experts_us
+        # A plain layer is some ten kernels; experts, latent attention and an indexer are ten more each.
+        self._launches = a.layers + latent + self._expert_layers
         self._latency = (a.layers * (c.layer_us + c.layer_extra_us) + beside) * 1e-6
         # A collective's latency grows with the ranks that meet; the figure is that of eight.
         self._collective_s = c.collective_us * 1e-6 * (server.stage_gpus / 8) ** 0.5
@@ -174,7 +182,7 @@ class StepTime:
                 device = device + (drafted - 1) * self._draft._device_seconds(last, part, 1, 1)
             host = host + c.mtp_step_ms * 1e-3 + sequences * c.mtp_sequence_us * 1e-6
         if not graph:
-            launching = self._layers * c.eager_layer_us * 1e-6
+            launching = self._launches * c.eager_layer_us * 1e-6
             if self._a.indexer is not None:
                 launching += sequences * self._decode_tokens * c.eager_sequence_us * 1e-6
             device = longer(device, launching)
@@ -248,14 +256,18 @@ class StepTime:
         return states + flops / self._server.tensor_parallel / self._linear_flops
 
     def _experts_seconds(self, tokens: float, routed: float) -> Seconds:
-        """Take the fullest GPU: n tokens `routed` independently touch E (1 - (1 - k/E)^n) of E experts."""
+        """Take the fullest GPU: n tokens `routed` independently touch E (1 - (1 + nk / sE)^-s) of E experts."""
         a = self._a
         if not a.experts or tokens <= 0:
             return 0.0
-        missed = float((1.0 - a.experts_per_token / a.experts) ** routed)
-        touched = self._local_experts * (1.0 - missed)
-        rows = tokens * a.experts_per_token * self._local_experts / a.experts * self._imbalance
-        padded = rows + touched * self._c.moe_tile / 2
+        local, chosen = self._local_experts, a.experts_per_token / a.experts
+        missed = (1.0 + routed * chosen / _EVEN) ** -_EVEN
+        # By chance more are touched on one of several ranks than on the others.
+        touched = min(local, local * (1.0 - missed) + self._fullest * math.sqrt(local * missed * (1.0 - missed)))
+        rows = tokens * chosen * local * self._imbalance
+        # Kernels choose a tile near the rows that an expert has: 16 at least (vLLM: fused_moe.py get_default_config).
+        tile = min(self._c.moe_tile, max(_LEAST_TILE, 2 * tokens * chosen * local / touched))
+        padded = rows + touched * tile / 2
         traffic = touched * self._expert_elements * a.weight_bytes / (self._bandwidth * self._c.moe_read_share)
         arithmetic = 2 * padded * self._expert_elements / self._moe_flops
         return (longer(traffic, arithmetic) + rows * self._row_bytes / self._bandwidth) * self._expert_layers

@@ -49,10 +49,12 @@ def test_the_factors_of_all_its_groups_multiply_and_those_of_others_do_not():
     assert composed(PHYSICS, known, unknown)["layer_us"] == pytest.approx(typical * 1.5)
 
 
-def test_engines_of_one_time_share_its_era():
-    old = [groups_of(speed_card(e), v, H200)["era"] for e, v in (("vllm", "0.7.3"), ("sglang", "0.4.3.post2"))]
+def test_engines_of_one_time_share_its_era_for_the_models_that_were_measured_then():
+    r1, dense = Library().model("deepseek-ai/DeepSeek-R1"), Library().model("Qwen/Qwen3-8B")
+    old = [groups_of(speed_card(e), v, H200, r1)["era"] for e, v in (("vllm", "0.7.3"), ("sglang", "0.4.3.post2"))]
     assert old[0] == old[1]
-    assert "era" not in groups_of(speed_card("vllm"), "0.13.0", H200)
+    assert "era" not in groups_of(speed_card("vllm"), "0.13.0", H200, r1)
+    assert "era" not in groups_of(speed_card("vllm"), "0.7.3", H200, dense)
 
 
 @given(st.floats(-8, 8))

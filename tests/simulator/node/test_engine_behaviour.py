@@ -77,6 +77,48 @@ def test_ranks_run_the_graph_of_the_fullest_and_prompts_only_vllms():
     assert Graphs(server("sglang")).tokens([10], [100]) == Graphs(server("tensorrt_llm")).tokens([10], [10]) == 0
 
 
+@pytest.mark.parametrize(("engine", "before", "since"), [("vllm", "0.10.1", "0.11.0"), ("sglang", "0.4.7", "0.5.6")])
+def test_ranks_ran_no_graph_while_one_of_them_idled(engine, before, since):
+    layout, idle = (1, 8, 8), [1] * 7 + [0]
+    old, new = (Graphs(server(engine, *layout, model=R1, version=version)) for version in (before, since))
+    assert (old.tokens(idle, [0] * 8), old.tokens([1] * 8, [0] * 8), new.tokens(idle, [0] * 8)) == (0, 1, 1)
+    # Replicas of a dense model wait for nobody.
+    assert Graphs(server(engine, *layout, model="Qwen/Qwen3-8B", version=before)).tokens(idle, [0] * 8) == 1
+
+
+def test_without_a_graph_a_step_takes_the_launches_of_all_its_kernels():
+    batch = [RankBatch(1, 100.0, 100.0)]
+    per_layer = {}
+    for model in ("Qwen/Qwen3-8B", "openai/gpt-oss-120b", R1):
+        on = server("sglang", 1, model=model, disable_cuda_graph=True)
+        launching = StepTime(on).seconds(batch, False) / on.architecture.layers / on.coefficients.eager_layer_us * 1e6
+        per_layer[model] = round(launching)
+    # Ten kernels of a plain layer, ten more of experts, ten more of latent attention.
+    assert list(per_layer.values()) == [1, 2, 3]
+
+
+# Experts
+
+
+def expert_s(tokens, ep, **change):
+    on = server("vllm", 8, 1, ep, model=R1)
+    changed = on.coefficients.model_copy(update=change)
+    return StepTime(SimulatedServer(on.setup, changed))._experts_seconds(tokens, tokens)
+
+
+@given(st.floats(1, 4000), st.floats(1, 4000), st.sampled_from([1, 8]))
+def test_more_tokens_never_make_experts_faster(one, other, ep):
+    low, high = sorted((one, other))
+    assert expert_s(low, ep) <= expert_s(high, ep) * (1 + 1e-9)
+
+
+def test_spread_experts_are_uneven_where_few_are_touched():
+    even = {"expert_imbalance": 0.0, "moe_narrow_width": 0.0}
+    few, many = (expert_s(tokens, 8, **even) / expert_s(tokens, 1, **even) for tokens in (16, 20000))
+    assert few > 1.2
+    assert many <= 1.0
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     st.sampled_from(["vllm", "sglang", "tensorrt_llm"]),

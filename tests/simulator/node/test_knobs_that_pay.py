@@ -137,7 +137,8 @@ def test_the_full_simulation_agrees_on_the_graphs_that_pay() -> None:
         knobs = made("random:1000:1000:500", {**EIGHT, **OWN, "cuda_graph_max_batch": graphs}, R1).knobs
         setup = ServerSetup("sglang", NEWEST, knobs, LIBRARY.model(R1), LIBRARY.node("h200"), 8)
         found[graphs] = simulate(setup, load_workload("random:1000:1000:1000"), 0).metrics["total_token_throughput"]
-    assert found[128] > 1.05 * found[64] > 1.2 * found[512], found
+    # Of 64 a rank's 125 requests have no graph, with 512 the graphs take the memory of the cache.
+    assert found[128] > 1.2 * max(found[64], found[512]), found
 
 
 def test_requests_go_to_the_replica_with_the_fewest_where_they_follow_one_another() -> None:

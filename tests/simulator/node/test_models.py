@@ -84,8 +84,8 @@ def test_better_gpus_are_faster(model: str, better: tuple[str, str]) -> None:
     fast, slow = (
         tokens_per_s("vllm", 8, 1, 8, model=model, hw=hw, workload="short", context_length=16384) for hw in better
     )
-    # Small models are bound by the host, which is the same.
-    assert fast >= slow * 0.995
+    # Small models are bound by the host, which is the same; the steps of a schedule may fall otherwise.
+    assert fast >= slow * 0.99
 
 
 def step(model: str, hw: str = "h200") -> tuple[SimulatedServer, StepTime]:

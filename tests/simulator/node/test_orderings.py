@@ -22,7 +22,7 @@ def test_sglang_v32_dp_attention_beats_anything_of_vllm():
     sglang = tokens_per_s("sglang", 1, 8)
     for tp, dp in ((8, 1), (4, 2), (2, 4), (1, 8)):
         # Replicas with MTP come near it; nobody has measured them.
-        near = 1.0 if dp == 1 else 1.1
+        near = 1.0 if dp == 1 else 1.15
         for knobs in ({}, {"speculative_tokens": 1}, {"max_running_requests": 256}):
             for ep in (1, 8):
                 assert near * sglang > tokens_per_s("vllm", tp, dp, ep, **SHORTER, **knobs)

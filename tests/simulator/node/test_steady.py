@@ -175,7 +175,7 @@ def candidates(*cases: dict[str, Scalar], engine: str = "vllm") -> list[Candidat
 
 
 def drawn(calibration, draws, *engines):
-    groups = [groups_of(speed_card(engine), VERSIONS[engine], NODE) for engine in engines]
+    groups = [groups_of(speed_card(engine), VERSIONS[engine], NODE, V32) for engine in engines]
     return drawn_factors(calibration, groups, draws, 0)
 
 
