@@ -294,7 +294,7 @@ def test_the_reproduction_asks_the_same_question(tmp_path: Path) -> None:
         "autotune run --model deepseek-ai/DeepSeek-V3.2 --hw h200 --gpus 8 --engine vllm --engine sglang",
         "--workload sharegpt --workload random:4000:200:500 --objective total_token_throughput",
         "--slo 'p99_ttft_ms<=20000' --baseline 'vllm serve m -tp 8' --set prefix_caching=true",
-        "--engine-arg sglang=--trust-remote-code --sampler gp --screen off --launches 9 --hours 2 --seed 7",
+        "--engine-arg sglang=--trust-remote-code --sampler gp --launches 9 --hours 2 --seed 7",
         "--noise 0.03 --on simulator --executor local",
     ):
         assert part in words

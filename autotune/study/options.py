@@ -96,7 +96,7 @@ class RunOptions:
     space: Path | None = option("--space", "Space file or folder of your own.", SPACE)
     sampler: str = option("--sampler", "gp is our own; Optuna's: tpe, random, nsgaii, optuna-gp.", SPACE, default="gp", needs="search")
     sources: Sequence[str] = option("--from", "Earlier study, or replay file, to learn from; repeatable.", SPACE, default=(), needs="search")
-    screen: Literal["auto", "off"] = option("--screen", "auto: rank candidates by launches with random weights, where they save hours.", BUDGET, default="off", needs="launch", again=lambda spec: "auto" if spec.screened else "off")
+    screen: Literal["auto", "off"] = option("--screen", "auto: rank candidates by launches with random weights, where they save hours.", BUDGET, default="off", needs="launch", again=lambda spec: "auto" if spec.screened else None)
     launches: int = option("--launches", "Ceiling for server launches, finals included.", BUDGET, default=30)
     hours: float | None = option("--hours", "Ceiling for the study's time; virtual hours when simulated.", BUDGET)
     seed: int = option("--seed", "", BUDGET, default=0, least=0, most=2**32 - 1)

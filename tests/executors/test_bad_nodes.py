@@ -67,7 +67,7 @@ class Asking:
     most: int = 10
     asked: int = 0
     off_nodes: dict[str, str] = field(default_factory=dict)
-    one_at_a_time: str = ""
+    changes: tuple[str, ...] = ()
 
     def ask(self, nodes: Sequence[str] = (), busy: Sequence[str] = ()) -> Trial | None:
         if self.asked == self.most:

@@ -118,13 +118,23 @@ def test_a_node_is_found_by_what_people_type(typed: str, name: str, gpus: int) -
     assert (card.name, card.gpus) == (name, gpus)
 
 
-@pytest.mark.parametrize("typed", ["v100", "l40", "h1000", "mi300", "99xh200", "0xh200"])
-def test_no_other_gpu_is_suggested_and_a_file_to_start_from_is_named(typed: str) -> None:
+@pytest.mark.parametrize(
+    ("typed", "nearest"),
+    [
+        ("v100", "h100"),
+        ("l40", "l40s"),
+        ("h1000", "h100"),
+        ("mi300", "mi300x"),
+        ("99xh200", "h200"),
+        ("0xh200", "h200"),
+    ],
+)
+def test_no_other_gpu_is_suggested_and_a_file_to_start_from_is_named(typed: str, nearest: str) -> None:
     with pytest.raises(UnknownName) as caught:
         Library().node(typed)
     assert "did you mean" not in str(caught.value)
-    (path,) = re.findall(r"copy (\S+\.yaml)", str(caught.value))
-    assert Library().node(path).name == "l40s"
+    (path,) = re.findall(r"copy the nearest, (\S+\.yaml)", str(caught.value))
+    assert Library().node(path).name == nearest
 
 
 def test_every_card_says_where_its_figures_are_from_and_what_was_not_measured() -> None:

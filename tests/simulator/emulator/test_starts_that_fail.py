@@ -113,7 +113,7 @@ def test_a_port_that_is_taken():
         (VLLM, ("--speed", "0"), "--speed 0: must be above 0"),
         (VLLM, ("--speed", "nan"), "--speed nan: must be above 0"),
         (VLLM, ("--startup-s", "nan"), "--startup-s nan: must be a number"),
-        (VLLM, ("--engine-version", "latest"), "unknown vllm version 'latest'"),
+        (VLLM, ("--engine-version", "oldest"), "unknown vllm version 'oldest'"),
         (["ls", "-l"], (), "not an engine's command line"),
     ],
 )
