@@ -129,7 +129,7 @@ KINDS = {
     ),
     "load search": Kind(
         lambda home: run(home, *SIMULATED, "--find-load", "concurrency", "--slo", "p99_ttft_ms<=4000"),
-        formats=of("vllm", *ANY_ENGINE),
+        formats=of("vllm", *ANY_ENGINE) | {"capacity"},
     ),
     "accuracy": Kind(accurate, formats=of("sglang", *ANY_ENGINE), evidence="emulated"),
 }

@@ -40,7 +40,7 @@ def rows(home: Path) -> list[dict[str, Any]]:
 def test_a_study_finds_the_command_of_the_highest_capacity(tmp_path: Path) -> None:
     home = tmp_path / "home"
     limits = ["--slo", "p90_ttft_ms<=1000", "--slo", "p90_tpot_ms<=40", "--workload", "random:500:50:50"]
-    done = autotune(*RUN, "--find-load", "concurrency", *limits, "--launches", "8", "--json", home=home)
+    done = autotune(*RUN, "--find-load", "concurrency", *limits, "--launches", "14", "--json", home=home)
     assert done.code == 0, done.err
     outcome = done.json
     assert outcome["objective"]["metric"] == "capacity_total_token_throughput"
