@@ -479,7 +479,7 @@ def _means_of(rows: Sequence[Metrics]) -> Metrics:
 
 
 def nodes(history: History) -> list[NodeShare]:
-    """The nodes that ran the study, by scores as they were measured; none where there was one."""
+    """Compare the nodes that ran the study by unadjusted scores; empty for a single node."""
     names = sorted({entry.node for entry in history if entry.node})
     if len(names) < 2:
         return []

@@ -204,9 +204,12 @@ class Comparison:
                     self._tell(row, side)
                     retire_bad_node(made, LocalExecutor(evaluate))
                 self._rows[trial.number] = row
-        except (KeyboardInterrupt, CannotGoOn) as error:
-            kind, why = (CannotGoOn, f"{error}\nThe comparison has") if str(error) else (Interrupted, "")
+        except (KeyboardInterrupt, CannotGoOn, OSError) as error:
             so_far = f"{len(results.launches)} launches are kept; the same command goes on with them."
+            if isinstance(error, OSError):
+                where = f"{error.filename or self._folder} cannot be written ({error.strerror}); make room there"
+                raise CannotGoOn(f"{where}. {so_far}") from None
+            kind, why = (CannotGoOn, f"{error}\nThe comparison has") if str(error) else (Interrupted, "")
             raise kind(f"{why} stopped, {so_far}".strip()) from None
         found = self._outcome()
         write_atomically(self._folder / "regress.json", json.dumps(found.model_dump(mode="json"), indent=2) + "\n")

@@ -394,6 +394,7 @@ class TrialResult(Evidenced):
         kv_cache_tokens: tokens that one replica's KV cache holds; None where nobody told.
         longest_request_tokens: input and output of the longest request that it serves; None where that is not known.
         odds_of_starting: 1 where a server ran; by the memory plan where it was simulated.
+        ranking: the metrics of a launch with random weights, which has no others: for its rank among candidates alone.
     """
 
     state: State
@@ -415,6 +416,7 @@ class TrialResult(Evidenced):
     longest_request_tokens: int | None = None
     odds_of_starting: float | None = None
     speculation: Speculation | None = None
+    ranking: Mapping[str, Metrics] = field(default_factory=dict)
 
     @property
     def seconds(self) -> float:
@@ -447,7 +449,7 @@ class TrialResult(Evidenced):
         """Its part of a row: without the answers, and without optional keys that say nothing."""
         told = {**asdict(self), "failure": self.failure.to_json() if self.failure else None}
         del told["answers"]
-        optional = ("accuracy", "gpu_ids", "quarantine", "speculation")
+        optional = ("accuracy", "gpu_ids", "quarantine", "speculation", "ranking")
         return {key: value for key, value in told.items() if value or key not in optional}
 
     def without_prompts(self) -> TrialResult:

@@ -114,7 +114,7 @@ def moved(
             "calibration": spec.calibration if backend.predicted else None,
             "notes": chosen.notes,
             **{"hours": None, "sources": (), "table_sha256": None, "recipe": None, "noise": 0.0, "finals_from": 0},
-            **{"engine_args": {}, "executor": "local", "sampler": "gp"},
+            **{"engine_args": {}, "executor": "local", "sampler": "gp", "screened": ()},
         }
     )
 

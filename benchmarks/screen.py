@@ -77,7 +77,9 @@ class Node:
             name: {m: v * factor if m.endswith("throughput") and v else v for m, v in row.items()}
             for name, row in found.metrics.items()
         }
-        return replace(found, metrics=metrics, times_s=times_s)
+        # As `autotune.backends.Checked` sets them apart.
+        apart = {"metrics": {}, "ranking": metrics} if trial.role is Role.SCREEN else {"metrics": metrics}
+        return replace(found, times_s=times_s, **apart)
 
 
 BESIDE_S = {"vllm": 120.0, "sglang": 120.0, "tensorrt_llm": 180.0}

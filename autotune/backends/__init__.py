@@ -351,6 +351,8 @@ _NOT_JSON = object()
 class Checked:
     """An evaluator whose results have the derived metrics, complete ones the objective, and none an impossible figure.
 
+    Figures of random weights are set apart as what the launch ranks by, so that nobody takes them for measurements.
+
     A complete result with an impossible figure becomes ``invalid``, with the first one in its message. Such figures are
     left out whatever the state, so that a row is always JSON.
     """
@@ -365,12 +367,16 @@ class Checked:
 
     def __call__(self, trial: Trial) -> TrialResult:
         """See `Evaluator`."""
-        result = self.evaluator(trial)
-        metrics = {name: self.spec.derived(found, trial.configuration) for name, found in result.metrics.items()}
+        result, ranks = self.evaluator(trial), trial.role is Role.SCREEN
+        # A recorded launch has them apart already.
+        given = result.ranking or result.metrics
+        metrics = {name: self.spec.derived(found, trial.configuration) for name, found in given.items()}
         problem = next(self._problems(trial, metrics), None) if result.state is State.COMPLETE else None
+        metrics = {name: _plain(_without_impossible(measured)) for name, measured in metrics.items()}
         result = replace(
             result,
-            metrics={name: _plain(_without_impossible(measured)) for name, measured in metrics.items()},
+            metrics={} if ranks else metrics,
+            ranking=metrics if ranks else {},
             times_s={name: float(s) for name, s in result.times_s.items() if _is_possible(s)},
         )
         if problem is None:

@@ -385,7 +385,7 @@ CHECKS = (
 
 
 def examine(host: Host, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
-    """Run the checks in order; one that does not concern the host yields nothing."""
+    """Yield the findings of the checks that concern the host, in their order."""
     for check in checks:
         yield from check.findings(host)
 

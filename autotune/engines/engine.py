@@ -492,7 +492,7 @@ class Engine:
         return self._added(command, switch, {}, context.version)
 
     def reads_weights(self, parsed: ParsedCommand, context: Context) -> bool:
-        """Tell whether a command's server reads its weights."""
+        """Return False where a command starts its server with random weights instead of the checkpoint's."""
         switch = self.random_weights(context)
         return switch is None or not evaluate(switch.read, self.scope(parsed, context))
 

@@ -1,4 +1,7 @@
-"""Energy that a server's GPUs take in the steady part of a load, by the power that their driver tells; none is set."""
+"""Energy of a server's GPUs in the steady part of a load, integrated from the power that the driver reports.
+
+Power is read and never capped.
+"""
 
 from __future__ import annotations
 

@@ -134,7 +134,7 @@ def known_metrics(card: EngineCard, version: str | None = None) -> list[CacheMet
 
 
 class CounterReader:
-    """Reads the prefix cache counters of a server, each time it is called; `engine` is the one whose counters it has.
+    """Callable that reads a server's prefix cache counters; `engine` names the engine whose counter names matched.
 
     Of the cards (of every engine, where that is not known) the first whose counters the pages have is taken, and kept.
     """

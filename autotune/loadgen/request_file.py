@@ -1,21 +1,18 @@
 """Request file, ``<result>.requests.parquet``: one row per request, which would be too many for a result in JSON.
 
-The only importer of pyarrow, which is loaded when a file is written or read and not before.
+The only importer of pyarrow, which is loaded when a file is written and not before.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from autotune.arrays import Floats
-from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.client.messages import RequestLog
 from autotune.study.home import write_atomically
 
@@ -41,21 +38,6 @@ class LoadLog(NamedTuple):
     log: RequestLog
 
 
-@dataclass(frozen=True, slots=True)
-class RequestTable:
-    """Rows of a request file.
-
-    Attributes:
-        columns: under the names of `COLUMNS`, each of shape (n,). Seconds and token counts are float64 with NaN
-            where there is no value; other counts are int64; texts are objects; ``itl_ms`` holds one float32 array
-            per request, None where the request failed.
-        metadata: ``schema``, ``workload``, ``seed``, ``evidence`` and what else the writer said.
-    """
-
-    columns: dict[str, NDArray[Any]]
-    metadata: dict[str, str]
-
-
 def requests_path(result: Path) -> Path:
     """Return the path of a result's request file: beside it."""
     return result.with_name(f"{result.name.removesuffix('.json')}.requests.parquet")
@@ -79,28 +61,6 @@ def write_requests(path: Path, loads: Sequence[LoadLog], metadata: Mapping[str, 
     whole = pa.concat_tables(tables) if tables else schema.empty_table()
     pq.write_table(whole, content, compression="zstd", use_dictionary=list(_TEXTS))
     write_atomically(path, content.getvalue())
-
-
-def read_requests(path: Path) -> RequestTable:
-    """Read what `write_requests` wrote; raises `BadInput` for no file, `MalformedFile` for another."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    try:
-        with pq.ParquetFile(path) as file:
-            table = file.read()
-    except FileNotFoundError as error:
-        raise BadInput(f"{path}: no such file") from error
-    except (OSError, pa.ArrowException) as error:
-        raise MalformedFile(path, "not a Parquet file") from error
-    missing = [name for name in COLUMNS if name not in table.column_names]
-    if missing:
-        raise MalformedFile(path, f"not the requests of a load: it has no column {missing[0]!r}")
-    metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
-    columns = {name: table.column(name).to_numpy() for name in COLUMNS}
-    for name in (*_SECONDS, *_UNSURE_COUNTS):
-        columns[name] = columns[name].astype(np.float64)
-    return RequestTable(columns, metadata)
 
 
 def _arrays(load: LoadLog) -> dict[str, Any]:

@@ -63,7 +63,7 @@ class CacheReset:
 
 
 class ServerClient:
-    """One server, as a context manager; of several that share a load the first answers, but for counts and caches."""
+    """HTTP client of one load's servers, a context manager: asks the first; counts and caches are of all of them."""
 
     def __init__(self, target: Target, timeout_s: float = 30.0) -> None:
         self._target = target
@@ -245,7 +245,7 @@ def http_client(kind: Callable[..., _Client], target: Target, timeout_s: float) 
 
 
 def served_models(answer: httpx.Response) -> list[str] | None:
-    """Return the names in an answer of ``/v1/models``; None where it is none."""
+    """Return the model names that a ``/v1/models`` answer lists; None where it is not such an answer."""
     try:
         return [str(row["id"]) for row in answer.json()["data"]] if answer.is_success else None
     except (ValueError, KeyError, TypeError, RecursionError):

@@ -206,7 +206,7 @@ class Slo(BaseModel):
         return value - self.limit if self.sense == "<=" else self.limit - value
 
     def excess(self, value: float) -> float:
-        """`violation` as a share of the limit (0.1: 10 % beyond it), to compare units; of a limit 0 as it is."""
+        """Return `violation` as a share of the limit, alike in all units: 0.1 is 10 % beyond it; undivided for 0."""
         return self.violation(value) / (abs(self.limit) or 1.0)
 
     def __str__(self) -> str:

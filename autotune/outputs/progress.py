@@ -338,7 +338,7 @@ class Progress:
 
 
 def best_of(history: History) -> int | None:
-    """Return the position of the best feasible candidate, by its launches in the finals, else in the search."""
+    """Return the position of the feasible candidate with the best mean score, of the finals where it has any."""
     kept = [position for position in history.by_position if history.feasible(position)]
     final = [position for position in kept if history.scores(position, Role.FINAL)]
     return max(final or kept, key=lambda position: fmean(evidence(history, position)), default=None)

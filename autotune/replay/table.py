@@ -27,7 +27,7 @@ from autotune.replay.bundle import BEGINNING, unpack
 from autotune.serving.logs import LogPatterns, failure_in, patterns_of
 from autotune.space.library import Library
 from autotune.study.results import RESULTS, parse_rows
-from autotune.trial import Command, Configuration, Evidence, Failure, FailureKind, Launch, Metrics, Scalar, State
+from autotune.trial import Command, Configuration, Evidence, Failure, FailureKind, Launch, Metrics, Role, Scalar, State
 
 ENGINE, VERSION, FAILURE = "engine", "engine_version", "failure"
 
@@ -385,7 +385,11 @@ def read_rows(reader: Reader, text: str) -> Table:
     if parsed.torn and not parsed.launches:
         raise parsed.torn
     launches = enumerate(parsed.launches, start=1)
-    counted = [(line, launch) for line, launch in launches if launch.result.state is not State.INVALID]
+    counted = [
+        (line, launch)
+        for line, launch in launches
+        if launch.result.state is not State.INVALID and launch.trial.role is not Role.SCREEN
+    ]
     notes = ["the last line is cut off and left out"] if parsed.torn else []
     if len(counted) < len(parsed.launches):
         notes.append(f"{len(parsed.launches) - len(counted)} rows are left out: their measurements did not count")

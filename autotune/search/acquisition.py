@@ -35,9 +35,9 @@ TURN = 3
 """Every so many launches one goes to a value that was never tried beside the best, the most promising of them: what
 looked worthless elsewhere may be worth much there, and a model that is wrong does not look there by itself."""
 _UNTESTED, _EARLY = 0.5, 12
-"""Turns up to this launch, and every second one after it, go to values that an engine was never launched with instead,
-each of which adds so much to the spread of what is expected: what a knob does in one engine tells little of the next,
-and a prior that is wrong about an engine keeps the search away from it."""
+"""Standard deviation that each value never launched with an engine adds to a prediction, and the launch up to which
+every turn (`TURN`) goes to such values, later every second one. Without these turns a prior that is wrong about one
+engine keeps the search away from it, as effects in other engines tell little about it."""
 FEW = 4
 """Values of a knob up to which each must have been tried beside the best before a search may end early. Of more values
 those that were launched tell of the others."""

@@ -75,7 +75,7 @@ def before_finals(budget: int, reserve: int) -> int:
 
 
 def search_ends(history: History, budget: int) -> int:
-    """Launches before the finals: repeats and controls that were made count as theirs."""
+    """Return how many launches precede the finals; repeats and controls so far count against the finals' share."""
     again = sum(len(entries) - 1 for entries in history.by_position.values())
     return before_finals(budget, max(LEAST_FINALS, min(_needed(history), int(SHARE * budget) - again)))
 

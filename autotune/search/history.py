@@ -278,7 +278,7 @@ class History:
 
     @cached_property
     def measured(self) -> tuple[tuple[int, float], ...]:
-        """Position and score, on one level, of every measured launch; equivalents' count for one candidate."""
+        """Position and score of every measured launch, less what the finals' prompts add; equivalents share one."""
         return tuple((e.position, e.score - self.level[0] * e.apart) for e in self.entries if e.score is not None)
 
     @cached_property
@@ -425,7 +425,7 @@ def _entry_of(
 ) -> Entry:
     """Return what a finished launch says; ``joined`` is position to that of its equivalent."""
     trial, result = launch.trial, launch.result
-    launch = objective.as_full(launch)
+    launch = objective.by_rank(launch)
     position = candidates.position(trial.configuration.fingerprint)
     longest, odds = result.longest_request_tokens, result.odds_of_starting
     failure = result.failure if result.broke else None

@@ -46,11 +46,8 @@ def workloads_of(spec: StudySpec, role: Role) -> tuple[str, ...]:
 
 
 def value(launch: Launch, metric: str, workload: str) -> float | None:
-    """Return a metric of a finished launch; None where no whole load gave a finite number of at least 0.
-
-    Nor has a launch with random weights any: `as_full` tells what it ranks by.
-    """
-    if not _counts(launch):
+    """Return a metric of a finished launch; None where no whole load gave a finite number of at least 0."""
+    if launch.result.state is not State.COMPLETE:
         return None
     number = launch.result.metrics.get(workload, {}).get(metric)
     if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number) or number < 0:
@@ -58,13 +55,10 @@ def value(launch: Launch, metric: str, workload: str) -> float | None:
     return float(number)
 
 
-def _counts(launch: Launch) -> bool:
-    return launch.result.state is State.COMPLETE and launch.trial.role is not Role.SCREEN
-
-
-def as_full(launch: Launch) -> Launch:
-    """Return a launch as if its server had had its weights, to be read for its rank."""
-    return replace(launch, trial=replace(launch.trial, role=Role.SEARCH))
+def by_rank(launch: Launch) -> Launch:
+    """Return a launch with what it ranks by as its metrics: those of random weights, else its own."""
+    result = launch.result
+    return replace(launch, result=replace(result, metrics=result.ranking)) if result.ranking else launch
 
 
 def score(spec: StudySpec, launch: Launch, workload: str | None = None) -> float | None:
@@ -104,7 +98,7 @@ def second_value(spec: StudySpec, launch: Launch) -> float | None:
 
 def curve(launch: Launch, workload: str) -> dict[int, Metrics]:
     """Concurrency to the metrics that a whole load of a workload gave there."""
-    if not _counts(launch):
+    if launch.result.state is not State.COMPLETE:
         return {}
     rows = launch.result.metrics.get(workload, {}).get(CURVE) or []
     return {row["concurrency"]: row for row in rows if "concurrency" in row and counts(row)}
@@ -174,9 +168,8 @@ def violations(spec: StudySpec, launch: Launch) -> dict[str, float]:
 
 def too_slow(spec: StudySpec, launch: Launch) -> bool:
     """Tell whether a launch was measured and has no capacity: the lightest load breaks an SLO."""
-    return (
-        _counts(launch) and bool(spec.load_key) and without_capacity(launch.result.metrics.get(spec.workloads[0], {}))
-    )
+    measured = launch.result.state is State.COMPLETE and bool(spec.load_key)
+    return measured and without_capacity(launch.result.metrics.get(spec.workloads[0], {}))
 
 
 def lightest_load(spec: StudySpec, launch: Launch) -> float | None:

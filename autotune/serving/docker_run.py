@@ -221,7 +221,7 @@ def fetch_images(images: Sequence[str], notify: Notify) -> None:
 
 
 def version_in(image: str, distributions: Sequence[str]) -> str:
-    """Find the engine's version by an image's tag, else by the distributions in it; raises `BadInput` for none."""
+    """Return the engine version of an image, by its tag, else by its installed packages; raises `BadInput` for none."""
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
     # A tag may hold other versions too, of ROCm or Python: rocm7.0.0_vllm_0.11.2_20251210.
     match = _NAMED_VERSION.search(tag) or _VERSION.search(tag)

@@ -251,7 +251,7 @@ class ProcessServer(Server):
 
 @dataclass(frozen=True, slots=True)
 class ProcessLauncher:
-    """Starts each server in a session of its own, under a watchdog, on a leased loopback port, with an environment."""
+    """Starts servers, each in its own process session, under a watchdog, on a leased loopback port."""
 
     timeouts: ShutdownTimeouts = field(default_factory=ShutdownTimeouts)
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)

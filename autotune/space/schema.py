@@ -46,7 +46,7 @@ class ForcedAcceptance(Addition):
 
 
 class RandomWeights(Addition):
-    """Switch by which an engine starts without reading weights, and spreads tokens over the experts evenly."""
+    """Switch that starts an engine with random weights and routes tokens to experts uniformly."""
 
     read: Expression = Field(description="whether a command line, of ``args``, ``env`` and ``config``, has it")
 

@@ -57,7 +57,7 @@ def option(flag: str, help: str, group: str = "", *, default: Any = None, **more
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """The options of ``autotune run`` as they were typed; `given` are those that were, also with their default value."""
+    """Options of ``autotune run``; `given` names those that were typed, default values included."""
 
     # fmt: off
     model: str = option("--model", "Hugging Face id, a folder with config.json, or a YAML file.", SERVE, default="", again=lambda spec: spec.model.id)

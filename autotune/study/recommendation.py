@@ -64,7 +64,7 @@ class AccuracyComparison(_Value):
 
 
 def checked(launches: Sequence[Launch], base: str, chosen: str) -> dict[str, AccuracyComparison]:
-    """Return the field of a `Recommendation` on the check of answers, by two fingerprints; none without a check."""
+    """Return `Recommendation.accuracy` as keywords, of baseline and recommended command; empty without a check."""
     checks = [(row.trial.configuration.fingerprint, row.result.accuracy) for row in launches if row.result.accuracy]
     if not checks:
         return {}

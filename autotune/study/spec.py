@@ -201,7 +201,7 @@ class StudySpec(_Value):
 
     @property
     def finals_apart(self) -> bool:
-        """True if finals send other requests than another draw of the search's: then these say nothing of them."""
+        """True if finals send other requests than the search: their launches are no repeats of each other."""
         return self.divided or self.final_workload is not None
 
     @property

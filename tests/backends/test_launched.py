@@ -13,7 +13,6 @@ import yaml
 from autotune.backends.servers import Launched, ReportedSettings, compare_reported
 from autotune.engines import engine
 from autotune.errors import BadInput
-from autotune.loadgen.request_file import read_requests
 from autotune.metrics.formulas import Slo
 from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.serving.watchdog import END_BYTES
@@ -22,6 +21,7 @@ from autotune.space.library import Library, packaged, read_document
 from autotune.study.spec import EngineChoice, StudySpec
 from autotune.trial import Command, Configuration, Evidence, FailureKind, Role, Scalar, State, Trial
 from tests.processes import alive, until
+from tests.request_files import read_requests
 from tests.serving.settings import alive_with
 
 LIBRARY = Library()

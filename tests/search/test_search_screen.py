@@ -1,24 +1,40 @@
 """Launches with random weights: they rank candidates for the search, and are told nowhere as throughput."""
 
+import json
 import math
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from search_landscapes import best_of, decisions, evaluate, grid, make_spec, opened, ridge
 
+from autotune.backends import Checked
 from autotune.recommend import recommend
+from autotune.replay.table import read_table
 from autotune.search import objective
 from autotune.search.gp.kernels import Encoding, Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
+from autotune.search.priors.sources import sources_of
 from autotune.search.screen import Ranked, layout_of, shared
 from autotune.search.study import Study
+from autotune.space.library import Library
 from autotune.study.results import launch_of, read_launches, row_of
 from autotune.study.spec import StudySpec
-from autotune.trial import Configuration, Failure, FailureKind, Launch, Role, State, Trial, TrialResult
+from autotune.trial import (
+    Command,
+    Configuration,
+    Evidence,
+    Failure,
+    FailureKind,
+    Launch,
+    Role,
+    State,
+    Trial,
+    TrialResult,
+)
 
 GRID = grid()
 Change = Callable[[Configuration], float]
@@ -32,7 +48,9 @@ def launched(spec: StudySpec, trial: Trial, change: Change, start_s: float = 60.
         return launch
     factor, result = change(trial.configuration), launch.result
     metrics = {w: {m: v * factor for m, v in row.items()} for w, row in result.metrics.items()}
-    return replace(launch, result=replace(result, metrics=metrics, times_s={"launch": start_s, "load": 100.0}))
+    return replace(
+        launch, result=replace(result, metrics={}, ranking=metrics, times_s={"launch": start_s, "load": 100.0})
+    )
 
 
 def play(folder: Path, change: Change, start_s: float = 60.0, seed: int = 0) -> tuple[StudySpec, list[Launch], Study]:
@@ -130,6 +148,37 @@ def test_a_row_without_the_key_has_its_weights(tmp_path: Path) -> None:
     row = row_of(launches[0])
     assert row.pop("fidelity") == "full"
     assert launch_of(row) == launches[0]
+
+
+def test_nobody_else_reads_the_figures_of_random_weights(tmp_path: Path) -> None:
+    _, launches, _ = play(tmp_path, lambda _: 1.3)
+    text = (tmp_path / "results.jsonl").read_text()
+    rows = [json.loads(line) for line in text.splitlines()]
+    assert all(row["ranking"] and not row["metrics"] for row in rows if row["fidelity"] == "random_weights")
+    assert not any("ranking" in row for row in rows if row["fidelity"] == "full")
+    full = len(launches) - len(cheap(launches))
+    learned = sources_of(make_spec(sources=(str(tmp_path / "results.jsonl"),)), tmp_path / "new")
+    assert len(learned[0].lessons) == full
+    (tmp_path / "rows.jsonl").write_text(text)
+    assert len(read_table(tmp_path / "rows.jsonl", Library()).rows) == full
+
+
+def test_an_evaluator_sets_the_figures_of_random_weights_apart() -> None:
+    spec, trial = make_spec(), Trial(0, Role.SCREEN, GRID.items[0].configuration, "0.11", Command(("vllm",)), ("chat",))
+    measured = evaluate(spec, ridge, replace(trial, role=Role.SEARCH)).result
+
+    @dataclass
+    class Gives:
+        result: TrialResult
+        evidence: Evidence = Evidence.SIMULATED
+
+        def __call__(self, trial: Trial) -> TrialResult:
+            return self.result
+
+    apart = Checked(Gives(measured), spec)(trial)
+    assert not apart.metrics
+    assert apart.ranking["chat"]["total_token_throughput"] == measured.metrics["chat"]["total_token_throughput"]
+    assert Checked(Gives(apart), spec)(trial) == apart, "as a recorded launch has it"
 
 
 def test_random_weights_rank_and_set_no_level() -> None:

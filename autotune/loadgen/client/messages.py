@@ -71,7 +71,7 @@ class ClientHealth:
 
     @classmethod
     def of_all(cls, workers: Sequence[ClientHealth]) -> ClientHealth:
-        """Each figure of the worst worker; the chunks of all together."""
+        """Return the worst of each figure over the workers, and the sum of their chunks."""
         worst = {field.name: max(getattr(worker, field.name) for worker in workers) for field in fields(cls)}
         return cls(**{**worst, "chunks": sum(worker.chunks for worker in workers)})
 
@@ -230,7 +230,7 @@ READY = "ready"
 
 @dataclass(frozen=True, slots=True)
 class RequestTimeouts:
-    """When to give up on a request: `stall_s` without an event of its answer, or of any before it has begun."""
+    """Timeouts of a request: `stall_s` without an event of its stream, or before its first one of any stream."""
 
     connect_s: float = 10.0
     stall_s: float = 600.0

@@ -119,7 +119,7 @@ def parsed_line(path: Path, number: int, line: str, form: type[_AnyLine], right:
 
 
 class _Line(BaseModel):
-    """A line of a file of requests; keys that are not known say nothing."""
+    """One request of a ``jsonl`` file; unknown keys are ignored."""
 
     model_config = ConfigDict(strict=True, frozen=True, defer_build=True)
 
@@ -269,7 +269,7 @@ def rows(path: Path) -> list[Any]:
 
 
 class Session(NamedTuple):
-    """One conversation, on a line of a file; `tools` as of OpenAI's API, empty for none."""
+    """One conversation of a ``jsonl`` file; `tools` are OpenAI tool definitions, maybe none."""
 
     turns: tuple[FileRequest, ...]
     system: str

@@ -252,7 +252,9 @@ def winner_of(
     same = [
         launch
         for launch in launches
-        if launch.trial.configuration.fingerprint == choice.fingerprint and launch.result.state is State.COMPLETE
+        if launch.trial.configuration.fingerprint == choice.fingerprint
+        and launch.result.state is State.COMPLETE
+        and launch.trial.role is not Role.SCREEN
     ]
     loaded = [launch for launch in same if launch.trial.role is Role.FINAL] or same
     return Winner(

@@ -30,7 +30,7 @@ from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.home import library_of, write_atomically
 from autotune.study.results import RESULTS, parse_rows
 from autotune.study.spec import StudySpec
-from autotune.trial import Configuration, Launch, Scalar, State
+from autotune.trial import Configuration, Launch, Role, Scalar, State
 
 _FOLDER = "sources"
 
@@ -159,7 +159,7 @@ def _read(path: Path, spec: StudySpec) -> Source:
 
 
 def _launches(file: Path) -> list[Launch]:
-    """Return the launches of a ``results.jsonl``; a last line that is torn, as its study runs on, is left out."""
+    """Return the launches of a ``results.jsonl`` that had their weights; a torn last line, of a run, is left out."""
     try:
         rows = parse_rows(file, file.read_bytes())
     except OSError as error:
@@ -167,7 +167,7 @@ def _launches(file: Path) -> list[Launch]:
         raise BadInput(f"--from {file}: {problem}") from error
     if rows.torn and not rows.launches:
         raise rows.torn
-    return rows.launches
+    return [launch for launch in rows.launches if launch.trial.role is not Role.SCREEN]
 
 
 def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:

@@ -41,7 +41,7 @@ from autotune.space.library import Library
 from autotune.study.home import Home, library_of
 from autotune.study.results import RESULTS
 from autotune.study.spec import StudySpec
-from autotune.trial import Evidence, FailureKind, Launch, State
+from autotune.trial import Evidence, FailureKind, Launch, Role, State
 
 _ANOTHER_THING = 0.5
 """Weight of a row that measures something else than its configuration: a cap that the engine sets by itself, or a
@@ -590,6 +590,8 @@ def _rows_of_launch(launch: Launch, spec: StudySpec, library: Library, path: Pat
 
 def _unusable(launch: Launch) -> str:
     result = launch.result
+    if launch.trial.role is Role.SCREEN:
+        return "its weights were random"
     if result.state is State.INVALID:
         return f"its measurement does not count{f' ({result.failure.message})' if result.failure else ''}"
     if result.failure is not None and not result.failure.blames_the_configuration:

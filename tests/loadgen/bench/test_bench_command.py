@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from autotune.loadgen.request_file import read_requests
 from tests.loadgen.server import Call, Server, good
 from tests.product.cli import PROGRAM, Finished, autotune
 from tests.product.processes import start
+from tests.request_files import read_requests
 
 WORKLOAD = ["--model", "m", "--workload", "random:12:5:10"]
 

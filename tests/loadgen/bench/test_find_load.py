@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from autotune.loadgen.request_file import read_requests
 from tests.loadgen.server import Call, Server, good
 from tests.product.cli import Finished, autotune
+from tests.request_files import read_requests
 
 SERVICE_S = 0.01
 

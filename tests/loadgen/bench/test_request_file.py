@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.client.messages import RequestLog
 from autotune.loadgen.client.stream import OK, Exchange, OutcomeKind, RequestOutcome
-from autotune.loadgen.request_file import COLUMNS, LoadLog, read_requests, requests_path, write_requests
+from autotune.loadgen.request_file import COLUMNS, LoadLog, requests_path, write_requests
+from tests.request_files import read_requests
 
 CLOSED = RequestOutcome(OutcomeKind.CLOSED, "gone with half a pair \ud800")
 ABOUT = {"workload": "w", "seed": 5, "evidence": "emulated"}
@@ -103,11 +103,3 @@ def test_gaps_that_do_not_fit_the_chunks_are_a_bug(tmp_path: Path):
     with pytest.raises(ValueError, match="2 gaps"):
         write_requests(tmp_path / "r.requests.parquet", [LoadLog("", 0, broken)], ABOUT)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_of_another_kind_is_told(tmp_path: Path):
-    with pytest.raises(BadInput, match="no such file"):
-        read_requests(tmp_path / "r.requests.parquet")
-    (tmp_path / "r.requests.parquet").write_text("{}")
-    with pytest.raises(MalformedFile, match="not a Parquet file"):
-        read_requests(tmp_path / "r.requests.parquet")
