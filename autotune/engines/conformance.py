@@ -1,8 +1,7 @@
 """Tests that every engine must pass, as a class for whoever writes one; docs/engines.md has an example.
 
 pytest collects a subclass wherever the engine's package is installed; autotune's own engines are tested by the same
-class. It needs neither pytest nor a GPU nor the engine's program. After a wanted change, ``write_golden()`` of the
-subclass writes the commands again; read the difference.
+class. It needs neither pytest nor a GPU nor the engine's program.
 """
 
 from __future__ import annotations
@@ -42,7 +41,6 @@ class EngineConformance:
         engine: the name of its entry point.
         space: a folder laid out like ``search_spaces`` with models or nodes of one's own.
         models, nodes: with which it is tested, each model on each node with each known version.
-        golden: a file of commands under ``# <engine> <version> <model> <node> <case>``, maybe other engines' as well.
         companions: knob to the knobs that must be set beside it to make it active.
         fewest: candidates that the newest version must have with a model on a node.
     """
@@ -51,7 +49,6 @@ class EngineConformance:
     models: ClassVar[Sequence[str]]
     nodes: ClassVar[Sequence[str]]
     space: ClassVar[Path | None] = None
-    golden: ClassVar[Path | None] = None
     companions: ClassVar[Mapping[str, Mapping[str, Scalar]]] = {}
     fewest: ClassVar[int] = 1
 
@@ -104,24 +101,6 @@ class EngineConformance:
                 settings = {knob: fill_value(value, scope) for knob, value in start.set.items()}
                 cases[start.name] = self.made(context, settings)
         return cases
-
-    def commands(self) -> dict[str, str]:
-        """Return heading to command, per version, model and node."""
-        commands: dict[str, str] = {}
-        for context in self.contexts(suited=True):
-            for case, configuration in self.cases(context).items():
-                model = context.model.id.rpartition("/")[2]
-                heading = f"# {self.engine} {context.version} {model} {context.hardware.name} {case}"
-                commands[heading] = self.kind.command(configuration, context).shell()
-        return commands
-
-    def write_golden(self) -> None:
-        """Write this engine's commands into the golden file, beside those of others."""
-        assert self.golden is not None, "the class names no golden file"
-        text = self.golden.read_text(encoding="utf-8") if self.golden.exists() else ""
-        kept = {h: t for h, t in _blocks(text).items() if h.split()[1] != self.engine} | self.commands()
-        ordered = sorted(kept.items(), key=lambda item: item[0].split()[1])
-        self.golden.write_text("\n".join(f"{heading}\n{text}\n" for heading, text in ordered), encoding="utf-8")
 
     # The card
 
@@ -232,16 +211,6 @@ class EngineConformance:
         without_a_model = Command(tuple(self.card.program))
         assert _refusal(self.kind, without_a_model, self.card.newest), "a command without a model was let through"
 
-    def test_commands_are_the_golden_ones(self) -> None:
-        if self.golden is None:
-            return
-        golden = _blocks(self.golden.read_text(encoding="utf-8"))
-        golden = {heading: text for heading, text in golden.items() if heading.split()[1] == self.engine}
-        now = self.commands()
-        assert set(golden) == set(now), f"headings differ: {sorted(set(golden) ^ set(now))}"
-        for heading, text in now.items():
-            assert text == golden[heading], f"{heading}\nnow:    {text}\ngolden: {golden[heading]}"
-
     # What is tried
 
     def test_defaults_and_good_starts_are_searched_and_the_parser_takes_all_that_is(self) -> None:
@@ -304,9 +273,3 @@ def _refusal(kind: Engine, command: Command, version: str) -> str:
 @cache
 def _library(space: Path | None) -> Library:
     return Library() if space is None else Library((space,))
-
-
-def _blocks(text: str) -> dict[str, str]:
-    """Map each heading (``# …``) to the text under it."""
-    parts = (block.partition("\n") for block in re.split(r"^(?=# )", text, flags=re.MULTILINE) if block.strip())
-    return {heading: body.strip() for heading, _, body in parts}

@@ -14,4 +14,3 @@ class TestLlamaServer(EngineConformance):
     space = HERE / "space"
     models = ("tiny.gguf",)
     nodes = ("cpu",)
-    golden = HERE / "golden_commands.txt"

@@ -6,6 +6,7 @@ After a wanted change of a command: ``python -m tests.engines.test_conformance``
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -18,13 +19,20 @@ from tests.engines.settings import MODELS, NODES, OURS
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLE = ROOT / "examples" / "llama_server"
+GOLDEN = Path(__file__).with_name("golden_commands.txt")
+"""Commands of all engines under ``# <engine> <version> <model> <node> <case>``."""
+
+
+def _blocks(text: str) -> dict[str, str]:
+    """Map each heading (``# …``) to the text under it."""
+    parts = (block.partition("\n") for block in re.split(r"^(?=# )", text, flags=re.MULTILINE) if block.strip())
+    return {heading: body.strip() for heading, _, body in parts}
 
 
 class OurEngine(EngineConformance):
     models = (*MODELS, "deepseek-ai/DeepSeek-R1")
     nodes = NODES
     fewest = 1000
-    golden = Path(__file__).with_name("golden_commands.txt")
     # What must be set beside a knob to make it active.
     companions = {  # noqa: RUF012
         "moe_all_to_all": {"tensor_parallel": 1, "data_parallel": 8, "expert_parallel": 8},
@@ -39,6 +47,31 @@ class OurEngine(EngineConformance):
         "single_batch_overlap": {"expert_parallel": 8, "moe_all_to_all": "deepep"},
         "relaxed_acceptance": {"speculative_tokens": 1},
     }
+
+    def commands(self) -> dict[str, str]:
+        """Return heading to command, per version, model and node."""
+        commands: dict[str, str] = {}
+        for context in self.contexts(suited=True):
+            for case, configuration in self.cases(context).items():
+                model = context.model.id.rpartition("/")[2]
+                heading = f"# {self.engine} {context.version} {model} {context.hardware.name} {case}"
+                commands[heading] = self.kind.command(configuration, context).shell()
+        return commands
+
+    def write_golden(self) -> None:
+        """Write this engine's commands into the golden file, beside those of others."""
+        text = GOLDEN.read_text(encoding="utf-8") if GOLDEN.exists() else ""
+        kept = {h: t for h, t in _blocks(text).items() if h.split()[1] != self.engine} | self.commands()
+        ordered = sorted(kept.items(), key=lambda item: item[0].split()[1])
+        GOLDEN.write_text("\n".join(f"{heading}\n{text}\n" for heading, text in ordered), encoding="utf-8")
+
+    def test_commands_are_the_golden_ones(self) -> None:
+        golden = _blocks(GOLDEN.read_text(encoding="utf-8"))
+        golden = {heading: text for heading, text in golden.items() if heading.split()[1] == self.engine}
+        now = self.commands()
+        assert set(golden) == set(now), f"headings differ: {sorted(set(golden) ^ set(now))}"
+        for heading, text in now.items():
+            assert text == golden[heading], f"{heading}\nnow:    {text}\ngolden: {golden[heading]}"
 
     @pytest.mark.e2e
     def test_defaults_and_good_starts_are_searched_and_the_parser_takes_all_that_is(self) -> None:
@@ -58,7 +91,7 @@ class TestTensorRTLLM(OurEngine):
     fewest = 500
 
 
-KINDS = (TestVLLM, TestSGLang, TestTensorRTLLM)
+KINDS: tuple[type[OurEngine], ...] = (TestVLLM, TestSGLang, TestTensorRTLLM)
 
 
 def test_every_engine_of_autotune_s_own_is_in_the_suite() -> None:
