@@ -5,7 +5,7 @@ PY ?= .venv/bin/python
 	python3 -m venv .venv
 	.venv/bin/pip install -q -e '.[test]'
 
-.PHONY: test e2e lint format slow bench
+.PHONY: test e2e lint format slow bench docs
 test: .venv
 	$(PY) -m pytest -n logical --dist loadfile
 
@@ -24,3 +24,7 @@ format: .venv
 
 bench: .venv
 	$(PY) benchmarks/main_job.py
+
+docs: .venv
+	.venv/bin/pip install -q -e '.[docs]'
+	.venv/bin/zensical build --strict --clean

@@ -1,10 +1,10 @@
 #!/usr/bin/env bash
-# Linters, strict types, import contracts, and the ceilings of the house; all of them run, whatever the first ones find.
+# Linters, strict types, import contracts, the ceilings of the house, and the English of the pages; all of them run, whatever the first ones find.
 set -uo pipefail
 cd "$(dirname "$0")/.."
 bin="${BIN:-.venv/bin}"
 failed=()
-for check in "ruff check ." "ruff format --check ." "mypy" "lint-imports" "python scripts/house.py"; do
+for check in "ruff check ." "ruff format --check ." "mypy" "lint-imports" "python scripts/house.py" "python scripts/prose.py"; do
   echo "$ $check"
   # shellcheck disable=SC2086
   "$bin"/$check || failed+=("$check")

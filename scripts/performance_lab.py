@@ -245,7 +245,7 @@ def _conclusions(
                 f"- Command {number} measures the engine's cap and not MTP: {command.capped} requests at "
                 f"{load['mean_tpot_ms']:.2f} ms per token are {carried:,.0f} output tokens/s; "
                 f"{load['output_throughput']:,.2f} were measured, and the others waited, "
-                f"{load['mean_ttft_ms'] / 1000:.0f} s in the mean."
+                f"{load['mean_ttft_ms'] / 1000:.0f} s on average."
             )
     return lines
 

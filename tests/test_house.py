@@ -42,15 +42,18 @@ def test_a_figure_above_its_ceiling_is_found_and_so_is_one_without() -> None:
         house.above(figures, {**modes, "ladders": 1})
 
 
-def test_ci_runs_the_command_of_the_readme_then_the_linters_and_the_rest_of_the_tests() -> None:
+def test_ci_runs_the_command_of_the_readme_then_the_linters_the_site_and_the_rest_of_the_tests() -> None:
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
     assert "set -euo pipefail" in lines
-    command, linters, rest = lines[-3:]
+    command, linters, site, rest = lines[-4:]
     assert " -m pytest" in command
     assert f"\n{command}\n" in (ROOT / "README.md").read_text()
     assert linters == "scripts/lint.sh"
-    checks = {"ruff check .", "ruff format --check .", "mypy", "lint-imports", "python scripts/house.py"}
+    checks = {"ruff check .", "ruff format --check .", "mypy", "lint-imports"}
+    checks |= {"python scripts/house.py", "python scripts/prose.py"}
     assert {check for check in checks if f'"{check}"' in (ROOT / linters).read_text()} == checks
+    assert "zensical build --strict" in site
+    assert "zensical build --strict" in (ROOT / "Makefile").read_text()
     assert rest == f"{command.partition('&& ')[2].partition('&& ')[2]} -m e2e"
 
 

@@ -6,24 +6,26 @@ import json
 import re
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import click
 
 from autotune.cli.main import cli
+from scripts import cli_reference, prose
 
 from .pages import NEEDS, PAGES, ROOT, all_examples, examples, spans
 from .running import Treatment, treatment
 
 OTHERS = {
     *("--cpus-per-task", "--disable-usage-stats", "--num-gpus"),  # Slurm's and Ray's: tests/test_cluster_page.py
-    *("--rm", "--shm-size", "--save-detailed", "-e", "-m", "---"),  # docker's, vLLM's bench, pip's, pytest's, YAML's
+    *("--rm", "--shm-size", "--save-detailed", "-e", "-m", "---", "--"),  # docker, vLLM bench, pip, pytest, YAML, shells
 }
 """What the pages say of other programs' options."""
 
 
 def test_every_command_line_is_run_or_says_what_it_needs() -> None:
     found = all_examples()
-    assert len({example.page for example in found}) > 30
+    assert len({example.page for example in found}) > 25
     treated = Counter(treatment(example) for example in found)
     assert treated[Treatment.RUN] >= 75
     needs = Counter(example.needs for example in found if example.needs is not None)
@@ -56,6 +58,46 @@ def test_every_option_that_a_page_names_exists() -> None:
     }
     assert len(named) > 200
     assert sorted(one for one in named if one[2] not in known) == []
+
+
+def test_every_link_to_a_file_leads_to_it_and_to_its_heading() -> None:
+    links = [(page, target) for page in PAGES for target in links_of(page)]
+    assert len(links) > 150
+    assert [f"{page.relative_to(ROOT)}: {target}" for page, target in links if not leads_somewhere(page, target)] == []
+    assert not leads_somewhere(ROOT / "README.md", "docs/index.md#no-such-heading")
+
+
+def links_of(page: Path) -> list[str]:
+    """Return the targets of a page's links that are no addresses."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    return [target for target in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in target]
+
+
+def leads_somewhere(page: Path, target: str) -> bool:
+    """Return True if a link's file exists and has its heading."""
+    name, _, heading = target.partition("#")
+    file = (page.parent / name) if name else page
+    return file.exists() and (not heading or heading in headings(file))
+
+
+def headings(page: Path) -> set[str]:
+    """Return the anchors of a page, as GitHub and the site make them of its headings."""
+    text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    shown = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", one) for one in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+    return {re.sub(r"[^\w\- ]", "", one.lower()).strip().replace(" ", "-") for one in shown}
+
+
+def test_the_reference_of_commands_is_what_the_command_line_says() -> None:
+    assert cli_reference.PAGE.read_text() == cli_reference.page(), "python scripts/cli_reference.py writes it again"
+    assert "\n## autotune run\n" in cli_reference.page()
+
+
+def test_the_check_of_the_pages_english_finds_what_nobody_says(tmp_path: Path) -> None:
+    page = tmp_path / "page.md"
+    text = "Told are the median\nand the quartiles. It gives nothing up. What fails is `told` in a row.\n"
+    page.write_text(f"# Title\n\n{text}\n```text\nit is told\n```\n\nWhat is a node? It runs.\n")
+    found = [re.sub(r"^.*page.md:(\d+): ('.*'); write.*$", r"\1 \2", one) for one in prose.findings(page)]
+    assert found == ["3 'Told'", "3 'Told are'", "3 'gives nothing up'", "3 'What '"]
 
 
 def options(command: click.Command) -> Iterator[str]:

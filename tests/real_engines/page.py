@@ -14,7 +14,7 @@ _HEAD = """# Conformance with the engines' own code
 Written by `tests/real_engines/conformance.py`; do not edit. Candidates and rules of `search_spaces/` are put through
 the released engines' own parser, resolution and checks. There is no GPU: what the engines ask of torch, NVML, amdsmi
 and the drivers' tools is answered for each node, and compiled code is absent. No argument, configuration or rule code
-is replaced. What happens after the arguments (kernels, memory that is really taken, speed) is not seen.
+is replaced. Kernels, real memory and speed are not checked.
 """
 _MEANING = """A combination is a candidate or what a rule forbids. Candidates are those of a study on the real node.
 
