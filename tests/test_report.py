@@ -122,7 +122,7 @@ def test_knobs_that_the_simulator_does_not_read_are_among_what_the_numbers_do_no
 
     rows = [compiled(launch, launch.trial.number % 3 == 0) for launch in small_study.launches()]
     said = "The simulator does not read `torch_compile`: configurations that differ in nothing else are equal here"
-    heading = "What the numbers do not say"
+    heading = "What do the numbers not cover?"
     assert said in section(render(record(tmp_path, launches=rows), "md"), heading)
     assert "does not read" not in section(render(record(tmp_path), "md"), heading)
 
@@ -201,7 +201,7 @@ def test_the_best_of_each_engine_and_the_engines_left_out(report: str) -> None:
 
 
 def test_what_did_nothing(report: str, tmp_path: Path) -> None:
-    lines = section(report, "What did nothing").split("\n")[2:]
+    lines = section(report, "Which settings did nothing?").split("\n")[2:]
     assert lines == [
         "- `--tool-call-parser` (`deepseekv32`): turns tool calls into API objects.",
         "- `--enable-dp-attention`: there is one replica.",

@@ -8,6 +8,7 @@ import threading
 from contextlib import ExitStack
 from dataclasses import asdict, replace
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from autotune.backends import backend_of
@@ -153,20 +154,25 @@ def _announce(spec: StudySpec, options: RunOptions | VerifyOptions | None) -> No
         say(text)
 
 
+_WIDTH = 100
+"""Columns of what a study ends with."""
+
+
 def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
-    from autotune.outputs.report.words import conclusion, money, predictions, promises, remaining
+    from autotune.outputs.report.text import command
+    from autotune.outputs.report.words import brief, predictions
     from autotune.outputs.tracking import view_address
 
     chosen, folder = recommendation.recommended, home.study_folder(recommendation.study)
-    lines = [""] if chosen is None else ["", chosen.command, ""]
-    lines += [*promises(recommendation), *(f"\n{other.command}\n" for other in recommendation.alternatives)]
-    lines += [*predictions(recommendation), conclusion(recommendation)]
-    lines += [*filter(None, [remaining(recommendation)]), *money(recommendation), ""]
+    said = [*predictions(recommendation), *brief(recommendation)]
+    lines = ["", *(fill(one, _WIDTH, break_long_words=False, break_on_hyphens=False) for one in said), ""]
     if chosen is not None:
-        lines += [] if chosen.external or chosen.stand_in else [f"serve    {folder / 'serve.sh'}"]
+        lines += [command(chosen.command, _WIDTH), ""]
     elif (miss := recommendation.nearest_miss) is not None:
-        lines += [f"nearest miss, breaks {' and '.join(one.slo for one in miss.broken)}:", miss.command, ""]
-    lines += [f"report   {folder / 'report.md'}", f"mlflow   {ui_command(home.path)}"]
+        broken = " and ".join(one.slo for one in miss.broken)
+        lines += [f"nearest miss, breaks {broken}:", command(miss.command, _WIDTH), ""]
+    beside = "" if chosen is None or chosen.external or chosen.stand_in else ", serve.sh"
+    lines += [f"files    {folder}: report.html{beside}", f"mlflow   {ui_command(home.path)}"]
     lines += [f"         {view}"] if (view := view_address(home.path, recommendation.study)) else []
     answer(as_json, recommendation.to_json(), lines)
     if chosen is None:

@@ -27,7 +27,7 @@ from autotune.metrics.table import HEADLINE
 from autotune.notify import Stage
 from autotune.outputs.report import text
 from autotune.outputs.report.tables import broken_slos
-from autotune.outputs.report.words import carried
+from autotune.outputs.report.words import carried, failed
 from autotune.prepare.candidates import Prepared
 from autotune.search import objective
 from autotune.search.budget import capacity
@@ -190,6 +190,8 @@ class LiveBlock:
 
 _MOST_KNOBS = 3
 """Knobs that a launch's line names; of those beyond it gives the number."""
+_ROW = "{:<5} {:>6}  {:<8}  {:<12}  {:>19}  {:>8}  {:>7}  {}"
+"""Number and count of a launch, role, engine, objective, gain, duration, and the rest, as cells of a table."""
 
 
 class Progress:
@@ -200,7 +202,7 @@ class Progress:
         self._block, self._live = LiveBlock(), None
         if live and console.is_interactive:
             self._live = Live(self._block, console=console, transient=True, refresh_per_second=_PER_SECOND)
-        self._started_s = 0.0
+        self._started_s, self._headed = 0.0, False
         self._done_before: int | None = None
         self._candidates: CandidateSet
 
@@ -254,22 +256,33 @@ class Progress:
             self._picture(launches)
 
     def finished(self, launch: Launch, before: Sequence[Launch]) -> None:
-        """Print one line: what was tried after the launches before, what came of it, and the best so far."""
+        """Print one row: what came of a launch, what was tried after the launches before, and the best if it is new."""
         trial, result, launches = launch.trial, launch.result, [*before, launch]
-        tried = described(self._history(before), trial.configuration)
-        parts = [f"{trial.role.value:<8}", f"{trial.configuration.engine:<12}", tried, *self._outcome(launch, launches)]
-        parts.append(text.seconds(result.seconds))
-        parts += [f"on {result.node}"] if result.gpu_ids or not is_local(self._spec.executor) else []
-        parts.append(self._best_line(launches))
+        value, gain, *notes = self._outcome(launch, launches)
+        notes = [described(self._history(before), trial.configuration), *notes]
+        notes += [f"on {result.node}"] if result.gpu_ids or not is_local(self._spec.executor) else []
+        best = self._best_line(launches)
+        notes += [best] if not before or best != self._best_line(before) else []
         if not self._backend.virtual:
             left_s = self._left_s(launches)
-            parts.append("time left unknown" if left_s is None else text.time_left(left_s))
+            notes.append("time left unknown" if left_s is None else text.time_left(left_s))
+        if not self._headed:
+            title = text.title(self._spec.objective)
+            head = _ROW.format("#", "", "role", "engine", title, "gain", "took", "changed from the best so far")
+            self._console.print(head, highlight=False, soft_wrap=True, markup=False)
+            self._headed = True
         # Its number is that of the report, of MLflow and of its folder.
-        line = "  ".join([f"#{trial.number:<3}", f"{len(launches):>3}/{self._spec.launches}", *parts])
+        who = (
+            f"#{trial.number}",
+            f"{len(launches)}/{self._spec.launches}",
+            trial.role.value,
+            trial.configuration.engine,
+        )
+        row = _ROW.format(*who, value, gain, text.seconds(result.seconds), "  ".join(notes))
         if self._live is not None:
             self._block.running.pop(trial.number, None)
             self._picture(launches)
-        self._console.print(line, highlight=False, soft_wrap=True, markup=False)
+        self._console.print(row, highlight=False, soft_wrap=True, markup=False)
 
     def _picture(self, launches: Sequence[Launch]) -> None:
         """Bring the block up to the finished launches."""
@@ -299,31 +312,29 @@ class Progress:
         return History.of(self._spec, self._candidates, launches)
 
     def _outcome(self, launch: Launch, launches: Sequence[Launch]) -> list[str]:
-        """Return value and evidence, gain over the baseline and broken limits; or the failure."""
+        """Return value with evidence, gain over the baseline, and notes: broken limits, the load, or the failure."""
         result, value, mine = launch.result, objective.achieved(self._spec, launch), objective.score(self._spec, launch)
         if value is None or mine is None:
             if objective.too_slow(self._spec, launch):
                 limits = "; ".join(broken_slos(self._spec, launch))
-                return [f"breaks {limits} at the lightest load", result.label.lower()]
+                return ["too slow", "", f"breaks {limits} at the lightest load ({result.label.lower()})"]
             if launch.trial.role is Role.SCREEN and result.failure is None:
-                return ["random weights, for its rank alone"]
-            failure = result.failure
-            kind = failure.kind.value if failure else "unknown"
-            return [result.state.value, f"{kind} ({failure.phase.value})" if failure and failure.phase else kind]
+                return ["ranked", "", "random weights, for its rank alone"]
+            return [result.state.value, "", failed(result.failure) if result.failure else "unknown"]
         base = self._candidates.items[self._candidates.baseline]
         scores = self._history(launches).scores(self._candidates.baseline)
         own = launch.trial.configuration.fingerprint == base.fingerprint
-        gain = [text.percent(100 * math.expm1(mine - fmean(scores)))] if scores and not own else []
-        broken = [f"breaks {one}" for one in broken_slos(self._spec, launch)]
+        gain = text.percent(100 * math.expm1(mine - fmean(scores))) if scores and not own else ""
         at = carried(result.metrics.get(self._spec.workloads[0]))
-        return [f"{value:,.1f} {result.label.lower()}", *([at] if at else []), *gain, *broken]
+        broken = [f"breaks {one}" for one in broken_slos(self._spec, launch)]
+        return [f"{value:,.1f} {result.label.lower()}", gain, *filter(None, [at]), *broken]
 
     def _best_line(self, launches: Sequence[Launch]) -> str:
         history = self._history(launches)
         best = best_of(history)
         if best is not None:
             return f"best {objective.from_score(self._spec, fmean(evidence(history, best))):,.1f}"
-        return "nothing keeps the limits yet" if history.measured and self._spec.slos else "no launch has run yet"
+        return "nothing meets the limits so far" if history.measured and self._spec.slos else "no launch has run so far"
 
     def _left_s(self, launches: Sequence[Launch]) -> float | None:
         """Return the time of the rest of the budget, by the mean of the launches that ran, on as many nodes."""
@@ -349,19 +360,19 @@ def described(history: History, tried: Configuration) -> str:
     best = best_of(history)
     leader = None if best is None else history.candidates.items[best].configuration
     if tried == leader:
-        return "the best again"
+        return "repeat of the best"
     if leader is not None and tried == history.candidates.items[history.candidates.baseline].configuration:
-        return "the baseline again"
+        return "repeat of the baseline"
     same = leader is not None and leader.engine == tried.engine
     usual: Mapping[str, Scalar] = leader.knobs if leader and same else default_of(history, tried.engine)
-    changes = [f"{name}={text.scalar(value)}" for name, value in tried.knobs.items() if value != usual.get(name)]
-    more = [f"+{len(changes) - _MOST_KNOBS} more"] if len(changes) > _MOST_KNOBS else []
+    changes = [text.short(name, value) for name, value in tried.knobs.items() if value != usual.get(name)]
+    more = [f"{len(changes) - _MOST_KNOBS} more"] if len(changes) > _MOST_KNOBS else []
     if changes:
-        return " ".join([*changes[:_MOST_KNOBS], *more])
+        return " · ".join([*changes[:_MOST_KNOBS], *more])
     # A configuration without a change: its engine's defaults, or a baseline that was typed.
     items = history.candidates.items
     if history.spec.baseline is None or tried != items[history.candidates.baseline].configuration:
-        return "its defaults"
+        return "engine defaults"
     name = "the recipe" if history.spec.recipe else "the typed command"
     default = any(items[p].configuration == tried for p in history.candidates.defaults)
     return f"{name} equals the engine's defaults" if default else name

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from autotune.study.spec import StudySpec
 
-SERVE, IMPROVE, BESIDES = "What to serve", "What to improve", "What to measure besides"
-SPACE, BUDGET, PLACE, STUDY = "What may be tried", "How much", "Where launches run", "The study"
-GROUPS = (SERVE, IMPROVE, BESIDES, SPACE, BUDGET, PLACE, STUDY)
+FIRST, GOAL, SPACE = "What most runs need", "What to optimize and measure", "What may be tried"
+PLACE, STUDY = "Where launches run", "The study"
+GROUPS = (FIRST, GOAL, SPACE, PLACE, STUDY)
 """Headings of ``autotune run --help``, in their order."""
 
 
@@ -60,52 +60,52 @@ class RunOptions:
     """Options of ``autotune run``; `given` names those that were typed, default values included."""
 
     # fmt: off
-    model: str = option("--model", "Hugging Face id, a folder with config.json, or a YAML file.", SERVE, default="", again=lambda spec: spec.model.id)
-    hardware: str = option("--hw", "Hardware by name (h200, mi300x), local, or a YAML file.", SERVE, default="", again=lambda spec: spec.hardware.name)
-    gpus: int | None = option("--gpus", "GPUs to use; default: all of the node.", SERVE)
-    engines: Sequence[str] = option("--engine", "E.g. vllm, or vllm==0.32.0; repeatable. Default: all that fit.", SERVE, default=(), needs="search", again=lambda spec: [one.name for one in spec.engines])
-    model_id: str | None = option("--model-id", "The model's id, when --model is a path.", SERVE, again=_nothing)
-    workloads: Sequence[str] = option("--workload", "First: the objective's. Default: sharegpt.", IMPROVE, default=())
-    final_workload: str | None = option("--final-workload", "What the finals send instead. Default: prompts of the first workload that the search did not see.", IMPROVE, needs="launch", row=("Finals' workload", "{}"))
-    speedup: float | None = option("--speedup", "Replay trace:FILE so many times as fast. Default: 1.", IMPROVE, needs="search", again=_nothing)
-    objective: str | None = option("--objective", "Metric to improve. Default: total_token_throughput, of the capacity if searched.", IMPROVE)
-    weights: str | None = option("--weights", "Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.", IMPROVE)
-    pareto: str | None = option("--pareto", "A second metric: the front of the objective against it, e.g. p99_ttft_ms.", IMPROVE)
-    slos: Sequence[str] = option("--slo", "Constraint, e.g. 'p99_ttft_ms<=2000'; repeatable.", IMPROVE, default=())
-    find_load: Literal["concurrency", "rate"] | None = option("--find-load", "With --slo: raise the load as far as every limit is kept, to within 10 %.", IMPROVE, needs="search", row=("Load", "raised as far as the limits are kept, by {}"))
-    goodput: Sequence[str] = option("--goodput", "What each request must keep to be good, in ms, e.g. 'ttft:2000 tpot:50'.", IMPROVE, default=(), needs="launch", again=lambda spec: [f"{name}:{_word(limit)}" for name, limit in spec.goodput.items()])
+    model: str = option("--model", "Hugging Face id, a folder with config.json, or a YAML file.", FIRST, default="", again=lambda spec: spec.model.id)
+    hardware: str = option("--hw", "Hardware by name (h200, mi300x), local, or a YAML file.", FIRST, default="", again=lambda spec: spec.hardware.name)
+    gpus: int | None = option("--gpus", "GPUs to use; default: all of the node.", FIRST)
+    engines: Sequence[str] = option("--engine", "E.g. vllm, or vllm==0.32.0; repeatable. Default: all that fit.", FIRST, default=(), needs="search", again=lambda spec: [one.name for one in spec.engines])
+    model_id: str | None = option("--model-id", "The model's id, when --model is a path.", STUDY, again=_nothing)
+    workloads: Sequence[str] = option("--workload", "Name, random:IN:OUT[:N] or file; the first is the objective's. Default: sharegpt.", FIRST, default=())
+    final_workload: str | None = option("--final-workload", "Workload of the finals. Default: prompts of the first workload that the search did not send.", GOAL, needs="launch", row=("Finals' workload", "{}"))
+    speedup: float | None = option("--speedup", "Replay trace:FILE this many times faster. Default: 1.", GOAL, needs="search", again=_nothing)
+    objective: str | None = option("--objective", "Metric to optimize. Default: total_token_throughput.", GOAL)
+    weights: str | None = option("--weights", "Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.", GOAL)
+    pareto: str | None = option("--pareto", "Second metric, for a Pareto front, e.g. p99_ttft_ms.", GOAL)
+    slos: Sequence[str] = option("--slo", "Limit that the command must meet, e.g. 'p99_ttft_ms<=2000'; repeatable.", FIRST, default=())
+    find_load: Literal["concurrency", "rate"] | None = option("--find-load", "With --slo: find the highest load that meets every limit, to within 10 %.", FIRST, needs="search", row=("Load", "raised as far as the limits are kept, by {}"))
+    goodput: Sequence[str] = option("--goodput", "Limits of a good request, in ms, e.g. 'ttft:2000 tpot:50'.", GOAL, default=(), needs="launch", again=lambda spec: [f"{name}:{_word(limit)}" for name, limit in spec.goodput.items()])
     baseline: str | None = option(
         "--baseline",
         "Engine command line to beat, or recipe[:ENGINE] for the vendor's published one (replay: 'column=value,…'). "
         "Default: vLLM at its defaults on all GPUs.",
-        IMPROVE,
+        FIRST,
         again=lambda spec: f"recipe:{spec.recipe}" if spec.baseline and spec.recipe else spec.baseline,
     )
-    accuracy: str | None = option("--accuracy", "Check answers: builtin, a FILE.jsonl of tasks, or 'command {url} {model}' that prints a score.", BESIDES)
-    ladder: str | None = option("--ladder", "Concurrencies at which baseline and winner are measured besides, e.g. 1,4,16,64,256.", BESIDES, needs="search", row=("Ladder (in flight)", "{}"))
-    gpu_hour_price: float | None = option("--gpu-hour-price", "Of one GPU: adds cost_per_million_tokens.", BESIDES, row=("Price of a GPU-hour", "{}"))
+    accuracy: str | None = option("--accuracy", "Check answers: builtin, a FILE.jsonl of tasks, or 'command {url} {model}' that prints a score.", GOAL)
+    ladder: str | None = option("--ladder", "Concurrencies at which baseline and finalist are also measured, e.g. 1,4,16,64,256.", GOAL, needs="search", row=("Ladder (in flight)", "{}"))
+    gpu_hour_price: float | None = option("--gpu-hour-price", "Price of one GPU for an hour: adds cost_per_million_tokens.", GOAL, row=("Price of a GPU-hour", "{}"))
     pins: Sequence[str] = option("--set", "Pin a knob, e.g. kv_cache_dtype=bfloat16, tp=8; repeatable.", SPACE, default=(), needs="search")
-    engine_args: Sequence[str] = option("--engine-arg", "Pass through, e.g. sglang='--trust-remote-code'.", SPACE, default=(), needs="launch")
+    engine_args: Sequence[str] = option("--engine-arg", "Options added to every command of an engine, e.g. sglang='--trust-remote-code'.", SPACE, default=(), needs="launch")
     min_context: int | None = option("--min-context", "Longest request, in tokens, that must be served.", SPACE, least=1, needs="launch")
     allow: Sequence[Literal["shorter-context", "no-prefix-caching", "lossy"]] = option(
         "--allow",
-        "What may be given up for speed; else nothing is; repeatable.",
+        "What may be traded for speed. Default: nothing; repeatable.",
         SPACE,
         default=(),
     )
     space: Path | None = option("--space", "Space file or folder of your own.", SPACE)
     sampler: str = option("--sampler", "gp is our own; Optuna's: tpe, random, nsgaii, optuna-gp.", SPACE, default="gp", needs="search")
     sources: Sequence[str] = option("--from", "Earlier study, or replay file, to learn from; repeatable.", SPACE, default=(), needs="search")
-    screen: Literal["auto", "off"] = option("--screen", "auto: rank candidates by launches with random weights, where they save hours.", BUDGET, default="off", needs="launch", again=lambda spec: "auto" if spec.screened else None)
-    launches: int = option("--launches", "Ceiling for server launches, finals included.", BUDGET, default=30)
-    hours: float | None = option("--hours", "Ceiling for the study's time; virtual hours when simulated.", BUDGET)
-    seed: int = option("--seed", "", BUDGET, default=0, least=0, most=2**32 - 1)
-    noise: float | None = option("--noise", "Sigma of launch-to-launch noise; default 0.03 on the simulator, 0 on a replay.", BUDGET)
+    screen: Literal["auto", "off"] = option("--screen", "auto: rank candidates by launches with random weights, where they save hours.", STUDY, default="off", needs="launch", again=lambda spec: "auto" if spec.screened else None)
+    launches: int = option("--launches", "Most server launches, finals included.", FIRST, default=30)
+    hours: float | None = option("--hours", "Most hours of the study; virtual hours when simulated.", STUDY)
+    seed: int = option("--seed", "Seed of the search, the prompts and simulated noise.", STUDY, default=0, least=0, most=2**32 - 1)
+    noise: float | None = option("--noise", "Sigma of launch-to-launch noise; default 0.03 on the simulator, 0 on a replay.", STUDY)
     on: str = option(
         "--on",
         "auto, process, docker, external:URL, emulator, simulator, or replay:FILE: recorded launches, a CSV, a "
         "study's results.jsonl, or a bundle.",
-        PLACE,
+        FIRST,
         default="auto",
     )
     executor: str = option(
@@ -115,9 +115,9 @@ class RunOptions:
         default="local",
         needs="search",
     )
-    engine_bins: Sequence[str] = option("--engine-bin", "Where an engine is, e.g. sglang=/opt/venv/bin/python.", PLACE, default=(), needs="launch", again=lambda spec: {name: one.program[0] for name, one in spec.installed.items() if os.path.isabs(one.program[0])})
+    engine_bins: Sequence[str] = option("--engine-bin", "An installed engine, e.g. sglang=/opt/venv/bin/python.", PLACE, default=(), needs="launch", again=lambda spec: {name: one.program[0] for name, one in spec.installed.items() if os.path.isabs(one.program[0])})
     images: Sequence[str] = option("--image", "For docker: ENGINE=IMAGE; default: the engine's own.", PLACE, default=(), needs="launch")
-    fetch: bool = option("--fetch", "Download missing weights before the first launch; else they are refused.", PLACE, default=False, needs="search")
+    fetch: bool = option("--fetch", "Download missing weights before the first launch.", PLACE, default=False, needs="search")
     api_key_env: str | None = option("--api-key-env", "For external:URL: environment variable that holds the API key.", PLACE, needs="search")
     api_key_file: str | None = option("--api-key-file", "For external:URL: file that holds the API key.", PLACE, needs="search")
     hf_token_file: str | None = option("--hf-token-file", "File with the Hugging Face token for launched servers; default: HF_TOKEN.", PLACE, needs="launch")
@@ -232,7 +232,7 @@ class SimulateOptions:
     model_id: str | None = None
     workload: str = option("--workload", "", default="sharegpt")
     concurrency: int | None = option("--concurrency", "Offer the workload's prompts in a closed loop of this many.")
-    replicas: int = option("--replicas", "So many such servers share the load.", default=1, least=1)
+    replicas: int = option("--replicas", "Servers that share the load.", default=1, least=1)
     gpu_hour_price: float | None = same("gpu_hour_price")
     seed: int = same("seed")
     calibration: Path | None = same("calibration")
@@ -252,11 +252,11 @@ class BenchOptions:
     model: str = option("--model", "The name under which the server serves it. Default: the one it serves.", default="")
     workload: str = option("--workload", "A name, random:IN:OUT[:N], sharegpt:FILE[:N] …", default="sharegpt")
     speedup: float | None = same("speedup")
-    concurrency: Sequence[int] = option("--concurrency", "Closed loop: so many in flight; repeated, a sweep.", default=())
-    request_rate: float | None = option("--request-rate", "Open loop: so many requests per second, Poisson arrivals.")
+    concurrency: Sequence[int] = option("--concurrency", "Closed loop with this many requests in flight; repeated: a sweep.", default=())
+    request_rate: float | None = option("--request-rate", "Open loop: requests per second, Poisson arrivals.")
     burstiness: float = option("--burstiness", "Of a request rate: 1 is Poisson, inf evenly spaced.", default=1.0)
     prompts: Literal["ids", "text"] | None = option("--prompts", "Random prompts as token ids or as text.")
-    repeats: int = option("--repeats", "Measure so often, each under the next seed.", default=1, least=1)
+    repeats: int = option("--repeats", "Number of measurements, each with the next seed.", default=1, least=1)
     workers: int | None = option("--workers", "Processes that send the load; default: as many as it needs.", least=1)
     slo: Sequence[str] = option("--slo", "Limit for goodput, e.g. 'p99_ttft_ms<=2000'; repeat for several.", default=())
     goodput: Sequence[str] = same("goodput")

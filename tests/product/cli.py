@@ -30,6 +30,11 @@ class Finished:
     err: str
 
     @property
+    def unbroken(self) -> str:
+        """What was printed, with each command that is broken over several lines in one."""
+        return self.out.replace(" \\\n  ", " ")
+
+    @property
     def json(self) -> Any:
         return json.loads(self.out)
 

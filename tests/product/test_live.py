@@ -66,7 +66,7 @@ def test_what_runs_and_ctrl_c(tmp_path: Path) -> None:
     with Terminal([*PROGRAM, *EMULATED], 160, AUTOTUNE_HOME=str(home)) as terminal:
         for doing in ("starting", "loaded with random:128:16:64"):
             assert terminal.watch(lambda lines, doing=doing: row(lines, "running").startswith(doing))
-        assert row(terminal.lines, "running").endswith(" s · sglang  its defaults")
+        assert row(terminal.lines, "running").endswith(" s · sglang  engine defaults")
         assert terminal.watch(lambda lines: "starting" in row(lines, "running") and numbers(lines) == [1])
         assert any(" 1/4 · EMULATED · " in line for line in terminal.lines), terminal.lines
         terminal.press(b"\x03")

@@ -46,7 +46,7 @@ def test_two_launches_run_at_a_time_and_outlive_no_kill(tmp_path: Path) -> None:
     anywhere = [{**row, "node": "here"} for row in launches]
     assert shared_gpus(anywhere) == []
     assert side_by_side(anywhere) > len(launches) // 3
-    assert "## Nodes" in (home / "studies" / "s" / "report.md").read_text()
+    assert "## Do the nodes differ?" in (home / "studies" / "s" / "report.md").read_text()
     # One node was in use, at least half of the time by two launches of four GPUs each.
     cost = json.loads((home / "studies" / "s" / "recommendation.json").read_text())["study_cost"]
     assert cost["node_hours"] == pytest.approx(covered_s([interval(row) for row in launches]) / 3600)

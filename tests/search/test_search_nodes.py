@@ -138,7 +138,7 @@ def test_a_slow_node_is_found_and_makes_neither_a_winner_nor_a_loser(tmp_path: P
     assert "d" not in {x.result.node for x in compared}
     spec = make_spec(launches=24, noise=0.02)
     text = render(StudyRecord(spec, made, outcome, tmp_path), "md")
-    assert "## Nodes" in text
+    assert "## Do the nodes differ?" in text
     assert "node d is" in text
     assert Recommendation.from_json(json.loads(json.dumps(outcome.to_json()))) == outcome
     assert on_four(tmp_path / "equal", flat, launches=16, d=0.2)[1].verdict is Verdict.INDISTINGUISHABLE

@@ -78,14 +78,18 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
         if choice.stand_in:
             what = "The table does not tell a command; what it says of the row, in the form of one"
         parts += [f"{what} ({text.plain(choice.engine)} {choice.engine_version}):", _command(choice)]
-    parts += [text.plain(line) for line in words.promises(outcome)] + [_command(one) for one in outcome.alternatives]
-    parts += filter(None, [text.plain(words.conclusion(outcome)), text.plain(words.remaining(outcome))])
+    told = [*words.sentences(outcome), *filter(None, [words.remaining(outcome)])]
+    parts += [_listed(words.promises(outcome)), *map(_command, outcome.alternatives), _listed(told)]
     failures = (row.result.failure for row in study.launches if row.trial.role is Role.BASELINE)
     if outcome.baseline is None and (failure := next(filter(None, failures), None)):
         parts.append(f"The baseline failed with {words.failed(failure)}: {text.plain(redact.text(failure.message))}")
     if outcome.stop_reason:
         parts.append(f"The study ended because: {text.plain(outcome.stop_reason)}.")
     return parts
+
+
+def _listed(lines: Sequence[str]) -> str:
+    return "\n".join(f"- {text.plain(line)}" for line in lines)
 
 
 def _so_far(study: StudyRecord) -> list[str | text.Facts]:

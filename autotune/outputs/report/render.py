@@ -58,9 +58,13 @@ def page(parts: Sequence[Part], drawn: Callable[[Picture], str]) -> str:
 
 
 def _body(parts: Iterable[Part], drawn: Callable[[Picture], str]) -> Iterable[str]:
-    parser = MarkdownIt("commonmark", {"html": False}).enable("table")
+    parser, folded = MarkdownIt("commonmark", {"html": False}).enable("table"), False
     for part in parts:
-        if isinstance(part, text.Facts):
+        if isinstance(part, str) and part.startswith("## "):
+            yield "</details>" if folded else ""
+            folded = part.removeprefix("## ") in _FOLDED
+            yield f"<details><summary>{parser.render(part)}</summary>" if folded else parser.render(part)
+        elif isinstance(part, text.Facts):
             rows = (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in part.rows.items())
             yield f'<dl class="facts">{"".join(rows)}</dl>'
         elif isinstance(part, Picture):
@@ -71,6 +75,7 @@ def _body(parts: Iterable[Part], drawn: Callable[[Picture], str]) -> Iterable[st
             body = body.replace("</table>", "</table></div>")
             typed = _OPTION.sub(r"<span>\1</span>", body) if _TYPED in body else body
             yield typed.replace(_TYPED, f'<button type="button" class="copy">Copy</button>{_TYPED}')
+    yield "</details>" if folded else ""
 
 
 PICTURES = "report"
@@ -88,21 +93,29 @@ _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] =
     ("Is the gain more than chance?", (pictures.finals, tables.finals)),
     ("Are the answers still right?", (tables.answers,)),
     ("What does each setting add?", (pictures.contributions, outcome.contributions)),
-    ("What did nothing", (outcome.inert,)),
+    ("Which settings did nothing?", (outcome.inert,)),
     ("Before and after", (outcome.comparison,)),
     ("What load does it carry within the limits?", (tables.capacities,)),
     ("What happens under other loads?", (pictures.curves, outcome.curves)),
     ("Does it hold on every workload?", (outcome.matrix,)),
     ("What failed, and what would help?", (tables.failures,)),
-    ("Nodes", (tables.nodes,)),
+    ("Do the nodes differ?", (tables.nodes,)),
     ("Launches", (tables.launches,)),
     ("What did the study cost?", (outcome.hours,)),
-    ("What the engines made of it", (tables.resolutions,)),
+    ("How the engines resolved the settings", (tables.resolutions,)),
     ("Setup", (outcome.setup,)),
-    ("What the numbers do not say", (outcome.limits,)),
+    ("What do the numbers not cover?", (outcome.limits,)),
     ("Reproduction", (outcome.reproduction,)),
 )
 """Heading and contents of each; a section without contents is left out."""
+_FOLDED = (
+    "Which settings did nothing?",
+    "Do the nodes differ?",
+    "Launches",
+    "How the engines resolved the settings",
+    "Setup",
+)
+"""Sections of details, which the page shows when they are opened."""
 
 
 def render(study: StudyRecord, format: Literal["md", "html"]) -> str:

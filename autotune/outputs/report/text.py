@@ -67,6 +67,30 @@ def number(value: object) -> str:
     return f"{value:,.{digits}f}"
 
 
+_WORD = re.compile(r"""(?:[^\s'"]|'[^']*'|"(?:[^"\\]|\\.)*")+""")
+
+
+def command(text: str, width: int) -> str:
+    """Break the lines of a shell command at its options, with backslashes; here-documents stay as they are."""
+    head, end, typed = text.rpartition("AUTOTUNE_EOF\n")
+    return head + end + "\n".join(_broken(line, width) for line in typed.split("\n"))
+
+
+def _broken(line: str, width: int) -> str:
+    indent, units = line[: len(line) - len(line.lstrip())], list[str]()
+    for word in _WORD.findall(line):
+        if units and not word.startswith("-") and units[-1].startswith("--") and " " not in units[-1]:
+            units[-1] += f" {word}"
+        else:
+            units.append(word)
+    lines = [indent]
+    for unit in units:
+        if lines[-1].strip() and len(lines[-1]) + len(unit) + 3 > width:
+            lines.append(f"{indent}  ")
+        lines[-1] += f" {unit}" if lines[-1].strip() else unit
+    return " \\\n".join(lines)
+
+
 def percent(value: float | None) -> str:
     """Format a signed percentage, e.g. ``+51.7 %``."""
     return "–" if value is None else f"{value:+.1f} %"
@@ -110,6 +134,22 @@ def measure(metric: str, value: float) -> str:
 def scalar(value: Scalar) -> str:
     """Format a knob's value; None is the engine's own choice."""
     return "engine decides" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_SHORT = {
+    **{"tensor_parallel": "tp", "data_parallel": "dp", "expert_parallel": "ep", "pipeline_parallel": "pp"},
+    **{"decode_context_parallel": "dcp", "speculative_tokens": "mtp", "moe_all_to_all": "a2a", "moe_backend": "moe"},
+    **{"attention_backend": "attn", "prefill_attention_backend": "prefill", "decode_attention_backend": "decode"},
+    **{"kv_cache_dtype": "kv", "context_length": "context", "memory_fraction": "memory"},
+    **{"max_running_requests": "requests", "max_batched_tokens": "batched", "cuda_graph_max_batch": "graphs"},
+}
+"""Knobs as people write them where there is little room; others are spelled out."""
+
+
+def short(name: str, value: Scalar) -> str:
+    """Format a knob in a few characters, e.g. ``tp 8``."""
+    word = "auto" if value is None else {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+    return f"{_SHORT.get(name, name.replace('_', ' '))} {word}"
 
 
 def knobs(values: Mapping[str, Scalar]) -> str:

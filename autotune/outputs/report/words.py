@@ -9,7 +9,7 @@ from autotune.errors import BadInput
 from autotune.loadgen.capacity.search import LOADS, described
 from autotune.loadgen.workloads import how_fixed, load_workload
 from autotune.metrics.formulas import SHORT_S, Slo
-from autotune.metrics.table import GOODPUT, VIOLATIONS
+from autotune.metrics.table import GOODPUT, VIOLATIONS, title_of
 from autotune.outputs.report import text
 from autotune.study.recommendation import Choice, NearestMiss, Objective, Recommendation, Regression, Verdict
 from autotune.trial import Evidence, Failure, FailureKind, Metrics, Phase
@@ -34,11 +34,47 @@ def failed(failure: Failure) -> str:
 
 def conclusion(outcome: Recommendation) -> str:
     """Sum up the study in a few plain sentences; never more than the evidence carries."""
+    return " ".join(sentences(outcome))
+
+
+def sentences(outcome: Recommendation) -> list[str]:
+    """Return the conclusion, a paragraph per topic."""
     lost = trade_off(outcome)
     parts = [_sentence(outcome), _few_good(outcome), gain(outcome), prompts(outcome), f"It {lost}." if lost else ""]
-    parts += [crossing(outcome)]
-    parts += [_answers(outcome), _speculation(outcome), _front(outcome), short_load(outcome)]
-    return " ".join(part for part in parts if part)
+    parts += [crossing(outcome), _answers(outcome), _speculation(outcome), _front(outcome), short_load(outcome)]
+    return [part for part in parts if part]
+
+
+def brief(outcome: Recommendation) -> list[str]:
+    """Return what the conclusion comes to, for a terminal: verdict with gain, what it costs, what may be left."""
+    choice, baseline, cost = outcome.recommended, outcome.baseline, outcome.study_cost
+    told = [_sentence(outcome)]
+    if choice is not None and baseline is not None and choice.fingerprint != baseline.fingerprint:
+        verdict, (name, unit) = outcome.qualified_verdict, title_of(choice.objective.metric)
+        verdict = verdict.capitalize() if outcome.origin is Evidence.MEASURED else f"{outcome.label}: {verdict}"
+        mine, theirs = (text.number(one.objective.value) for one in (choice, baseline))
+        at = f" {carried(_of_objective(outcome))}".rstrip()
+        within = f"95 % interval {text.percents(outcome.gain_ci95)}" if outcome.gain_ci95 else "no interval"
+        told = [
+            f"{verdict}. {name} {mine} {unit}{at} on {choice.objective.workload} with {choice.engine}, baseline "
+            f"{theirs} with {baseline.engine}: {text.percent(outcome.gain_percent)} ({within})."
+        ]
+        if ends := outcome.gain_interval90_on_a_node:
+            told[0] += f" On a real node {text.percents(ends)} (90 %)."
+        if (over := outcome.gain_over_recipe) is not None and over.ci95 is not None:
+            told[0] += f" Over {over.engine}'s recipe {text.percent(over.percent)}."
+        if outcome.verdict is Verdict.BETTER and outcome.origin in (Evidence.SIMULATED, Evidence.EMULATED):
+            told.append(f"Measure it: autotune verify {outcome.study} --on process")
+    lost, given, slow = trade_off(outcome), outcome.gives_up or (), slower(outcome)
+    told += [_few_good(outcome), f"It {lost}." if lost else "", crossing(outcome), _answers(outcome), _front(outcome)]
+    costs = [f"Trade-off: {one.knob} {text.scalar(one.to)} for {text.scalar(one.from_)}, {one.what}." for one in given]
+    costs += [f"Slower: {_listed(slow)}."] if slow else []
+    costs += ["Unchanged: context, prefix caching, precision, memory reserve."] if outcome.gives_up == [] else []
+    if choice is not None and choice.longest_request_tokens:
+        costs.append(f"Longest request {choice.longest_request_tokens:,} tokens.")
+    costs += [f"Another command {other.label}: see the report." for other in outcome.alternatives]
+    hours = f"The study took {_hours(cost.node_hours)} node-hours." if cost is not None else ""
+    return [one for one in (*told, " ".join(costs), f"{remaining(outcome)} {hours}".strip()) if one]
 
 
 def regression(one: Regression, outcome: Recommendation) -> list[str]:
@@ -99,14 +135,20 @@ def promises(outcome: Recommendation) -> list[str]:
             f"The best command that {other.label} reaches {_value(outcome, other.objective)} "
             f"({'; '.join(filter(None, facts))}): the recommended one is {over} over it{within}."
         )
-    slower = []
+    slow = slower(outcome)
+    return [*head, *lines, *([f"It costs latency: {_listed(slow)}."] if slow else [])]
+
+
+def slower(outcome: Recommendation) -> list[str]:
+    """List the tail latencies that the recommended command has longer than the baseline."""
+    found = []
     for workload, row in outcome.workloads.items():
         for name in ("p99_ttft_ms", "p99_tpot_ms"):
             old, new = (row.baseline or {}).get(name), (row.recommended or {}).get(name)
             if old and new and new / old > _WORSE:
                 times = f"{new / old:.1f} times the baseline's {text.number(old)}"
-                slower.append(f"{text.title(name)} {text.number(new)} on {workload}, {times}")
-    return [*head, *lines, *([f"It costs latency: {_listed(slower)}."] if slower else [])]
+                found.append(f"{text.title(name)} {text.number(new)} on {workload}, {times}")
+    return found
 
 
 def marked(outcome: Recommendation, fingerprint: str) -> str:
