@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from importlib.resources import files
 from itertools import pairwise
 from statistics import geometric_mean
 
@@ -85,38 +87,11 @@ class Picture:
 Part = str | text.Facts | Picture
 """Part of a report's section: a paragraph, list, table or block in Markdown; figures to be seen first; a picture."""
 
-LIGHT = {
-    "page": "#ffffff",
-    "ink": "#1b1f24",
-    "soft": "#6a737d",
-    "line": "#d0d7de",
-    "band": "#eef1f4",
-    "baseline": "#59636f",
-    "chosen": "#0a5bb5",
-    "bad": "#b3261e",
-    "first": "#0072b3",
-    "second": "#c14f00",
-    "third": "#007a5a",
-    "fourth": "#a8487f",
-    "fifth": "#8a6d00",
-}
+_CSS = files("autotune.outputs.report").joinpath("page.css").read_text(encoding="utf-8")
+LIGHT, DARK = (
+    dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", rules)) for rules in re.findall(r":root {(.*?)}", _CSS, re.S)
+)
 """The colours of page and pictures, by what they are for; a drawn picture has them as marks."""
-DARK = {
-    "page": "#101418",
-    "ink": "#e4e8ec",
-    "soft": "#98a2ad",
-    "line": "#313a44",
-    "band": "#1c2229",
-    "baseline": "#a9b4c0",
-    "chosen": "#6cb0ff",
-    "bad": "#ff8a80",
-    "first": "#56b4e9",
-    "second": "#ff9e57",
-    "third": "#3ccf9f",
-    "fourth": "#e795c0",
-    "fifth": "#e0c04a",
-}
-
 
 _ENGINES = (("first", "o"), ("second", "s"), ("third", "^"), ("fourth", "D"), ("fifth", "P"))
 """Look and shape of the engines, in the order of their names."""

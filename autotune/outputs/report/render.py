@@ -14,7 +14,7 @@ from typing import Literal
 from markdown_it import MarkdownIt
 
 from autotune.outputs.report import StudyRecord, outcome, pictures, tables, text
-from autotune.outputs.report.pictures import DARK, LIGHT, Part, Picture
+from autotune.outputs.report.pictures import Part, Picture
 from autotune.study.recommendation import Verdict
 from autotune.trial import Evidence
 
@@ -34,7 +34,6 @@ def page(parts: Sequence[Part], drawn: Callable[[Picture], str]) -> str:
     """Return a whole HTML page; its title is the first heading."""
     title = str(parts[0]).partition("\n")[0].removeprefix("# ").replace("\\", "")
     body = text.printable("\n".join(_body(parts, drawn)))
-    light, dark = (" ".join(f"--{look}: {colour};" for look, colour in both.items()) for both in (LIGHT, DARK))
     return f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -43,8 +42,6 @@ def page(parts: Sequence[Part], drawn: Callable[[Picture], str]) -> str:
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{escape(text.printable(title))}</title>
 <style>
-:root {{ color-scheme: light; {light} }}
-@media screen and (prefers-color-scheme: dark) {{ :root {{ color-scheme: dark; {dark} }} }}
 {_STYLE}</style>
 </head>
 <body>

@@ -22,6 +22,7 @@ import time
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import datetime
+from importlib.resources import files
 from multiprocessing import resource_tracker
 from multiprocessing.shared_memory import SharedMemory
 from pathlib import Path
@@ -35,6 +36,7 @@ from autotune.simulator.emulator.completions import ANSWER_TOKENS, AnswerSetting
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import HttpConnection
 from autotune.simulator.emulator.launch import Died, EmulatedLaunch, Emulation, prepare_launch
+from autotune.space.entry import parse_yaml
 from autotune.space.expression import evaluate
 from autotune.space.library import Library
 from autotune.trial import FailureKind
@@ -43,47 +45,14 @@ VARIABLE = "AUTOTUNE_EMULATE_FAULT"
 LEAKED = "autotune-emulated-"
 """Shared memory that is left behind is called so, with the number of the process."""
 
-FAULTS: Mapping[str, float] = {
-    "die-at-start": 0.5,
-    "gpus-not-ready": 0,
-    "gpus-missing": 0,
-    "mpi-slots-missing": 0,
-    "hub-unreachable": 0,
-    "model-unknown": 0,
-    "shard-truncated": 0.5,
-    "hang-at-start": 0.5,
-    "slow-start": 5,
-    "late-bind": 2,
-    "die-mid-load": 200,
-    "unavailable-bursts": 2,
-    "close-mid-stream": 10,
-    "reset-mid-stream": 10,
-    "stall-mid-stream": 10,
-    "cut-utf8": 10,
-    "wrong-lengths": 1,
-    "error-mid-load": 10,
-    "leak": 1,
-    "flood": 100,
-    "ignore-sigterm": 0,
-    "fork-away": 300,
-    "slow-beside-others": 0.1,
-}
-"""Name to the value when none is given; what happens, and the values' units, stand in ``docs/emulator.md``."""
-DIED = "RuntimeError: CUDA error: an illegal memory access was encountered"
-DEATHS: Mapping[str, str] = {
-    "die-at-start": DIED,
-    "gpus-not-ready": "RuntimeError: Unexpected error from cudaGetDeviceCount(). Error 802: system not yet initialized",
-    "gpus-missing": "RuntimeError: Only 4 GPUs are available, but 8 are required.",
-    "mpi-slots-missing": "There are not enough slots available in the system to satisfy the 8",
-    "hub-unreachable": "OSError: We couldn't connect to 'https://huggingface.co' to load the files.",
-    "model-unknown": "OSError: {model} is not a local folder and is not a valid model identifier",
-    "shard-truncated": "SafetensorError: Error while deserializing header: incomplete metadata, file not fully covered",
-}
-"""Fault to the telling line of a server that dies of it while it starts: faults of a node, but for the first.
-
-Sources: cudaErrorSystemNotReady (huggingface/huggingface_hub#4134); NVIDIA/TensorRT-LLM#2594 and #5854; transformers'
-``cached_files``; safetensors, ``src/tensor.rs``.
-"""
+_FAULTS: Mapping[str, Mapping[str, Any]] = parse_yaml(
+    files("autotune.simulator.emulator").joinpath("faults.yaml").read_text(encoding="utf-8")
+)
+FAULTS = {name: float(fault["value"]) for name, fault in _FAULTS.items()}
+"""Name to the value when none is given."""
+DEATHS = {name: str(fault["telling"]) for name, fault in _FAULTS.items() if "telling" in fault}
+"""Fault to the telling line of a server that dies of it while it starts."""
+DIED = DEATHS["die-at-start"]
 _LATE = (FailureKind.OUT_OF_MEMORY, FailureKind.CRASHED)
 """Failures that come only once the weights are there: for memory, or by what no rule knows."""
 _LOOK_S = 0.2
