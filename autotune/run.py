@@ -21,7 +21,7 @@ from autotune.executors.factory import executor_for
 from autotune.outputs.export import write_artefacts
 from autotune.outputs.progress import Progress, baseline_trial, cost_line
 from autotune.outputs.tracking import Tracker
-from autotune.prepare.candidates import Prepared, check_weights, fetch_weights, no_effect_by_rule, prepare
+from autotune.prepare.candidates import Prepared, check_weights, no_effect_by_rule, prepare
 from autotune.recommend import recommend
 from autotune.search.budget import most_nodes
 from autotune.search.priors import coverage, keep, priors_of, sources_of
@@ -67,9 +67,6 @@ def run(
     prepared = prepare(spec, library, progress.note)
     check_weights(prepared)
     prepared.backend.fetch(spec, list(prepared.spaces), progress.note)
-    if spec.fetch:
-        with progress.paused():
-            fetch_weights(prepared, progress.note)
     needs = sorted({gpus_of(candidate.configuration, spec.gpus) for candidate in prepared.candidates.items})
     setup = EvaluationSetup(evaluator, spec, library, folder, progress.note)
     with closing(executor_for(spec.executor, setup, needs, most_nodes(spec.launches))) as executor:

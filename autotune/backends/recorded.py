@@ -572,7 +572,7 @@ class RecordedBundle(RecordedTable):
                 "allow": tuple(dict.fromkeys(options.allow)) or taken.allow,
                 "notes": (*taken.notes, *goals.notes, _note(bundle)),
                 # What belongs to the machine on which it ran.
-                **{"executor": "local", "sampler": "gp", "sources": (), "fetch": False},
+                **{"executor": "local", "sampler": "gp", "sources": ()},
                 **{"api_key_env": None, "api_key_file": None, "hf_token_file": None},
                 "space": str(options.space.resolve()) if options.space else None,
             }

@@ -404,8 +404,8 @@ def weights_failure(trial: Trial, kind: Engine, spec: StudySpec) -> Failure | No
         return None  # Here they were checked before the first launch.
     if (installed := spec.installed.get(kind.name)) is not None:
         kind = kind.installed(installed.program, kind.table(installed.version))
-    one = missing_for(trial.command, kind, trial.engine_version, spec, contained=backend.contained)
-    return None if one is None else Failure(FailureKind.INFRASTRUCTURE, one.told("on this node:"), lasting=True)
+    told = missing_for(trial.command, kind, trial.engine_version, spec, contained=backend.contained)
+    return Failure(FailureKind.INFRASTRUCTURE, told, lasting=True) if told else None
 
 
 def node_of(spec: StudySpec) -> Node:

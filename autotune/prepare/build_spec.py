@@ -71,7 +71,6 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         workloads=tuple(dict.fromkeys(options.workloads)),
         allow=tuple(dict.fromkeys(options.allow)),
         executor=check_executor(options.executor),
-        fetch=_check_fetch(options.fetch, backend, options.executor),
         noise=backend.noise(options.noise),
         space=str(options.space.resolve()) if options.space else None,
         **asked_load(options),
@@ -261,14 +260,6 @@ def _baseline(text: str | None, library: Library) -> list[EngineCard]:
         raise BadInput(f"--baseline: {error}") from error
     refuse_secrets(command.argv, command.env, "--baseline")
     return [card]
-
-
-def _check_fetch(fetch: bool, backend: Backend, executor: str) -> bool:
-    """Return ``--fetch``; raises `BadInput` where it would do nothing."""
-    if fetch and not (backend.on_gpus and is_local(executor)):
-        where = backend.on if is_local(executor) else f"--executor {executor}"
-        raise BadInput(f"--fetch is for --on process and docker on this machine, and launches are on {where}")
-    return fetch
 
 
 def _engines(options: RunOptions, library: Library) -> list[EngineCard]:

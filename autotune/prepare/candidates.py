@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shlex
-import shutil
-import subprocess
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,19 +12,17 @@ from itertools import product
 from packaging.version import InvalidVersion
 
 from autotune.backends import Backend, OwnCandidates, backend_of
-from autotune.child import die_with_parent
 from autotune.engines import Engine, recognise, split_command
 from autotune.engines.choose import engine_of
 from autotune.engines.engine import RULE, ParsedCommand, accepted
 from autotune.engines.space import CONTRADICTS, NOTHING, EngineSpace, passed_through
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
-from autotune.machine import disk_free_bytes
 from autotune.notify import Notify, silent
 from autotune.prepare.predicted_memory import MemoryPlans, leave_out_by_memory, promises_kept
 from autotune.prepare.recipes import known_recipes
-from autotune.serving.command import read_secret, resolve_references
-from autotune.serving.weights import Missing, missing_for
+from autotune.serving.command import resolve_references
+from autotune.serving.weights import missing_for
 from autotune.space.architecture import weight_bytes_per_gpu
 from autotune.space.cards import ModelCard
 from autotune.space.context import (
@@ -517,55 +512,18 @@ def _shown(value: object) -> Scalar:
 
 
 def check_weights(prepared: Prepared) -> None:
-    """Raise `BadInput` where weights are incomplete and ``--fetch`` was not given; on Ray each node checks its own."""
-    if not prepared.spec.fetch and is_local(prepared.spec.executor) and (told := missing_weights(prepared)):
+    """Raise `BadInput` where weights are incomplete on this machine; on Ray each node checks its own."""
+    if is_local(prepared.spec.executor) and (told := missing_weights(prepared)):
         raise BadInput(told)
 
 
 def missing_weights(prepared: Prepared) -> str:
     """Say what the weights lack on this machine and how they are fetched; empty for nothing, and where not certain."""
-    one = _missing(prepared)
-    return "" if one is None else one.told()
-
-
-def fetch_weights(prepared: Prepared, notify: Notify) -> None:
-    """Fetch what is missing by the Hub's own command, which writes to stderr; raises `BadInput` where that fails."""
-    token = read_secret(None, prepared.spec.hf_token_file, "--hf-token")
-    environment = {**os.environ, **({} if token is None else {"HF_TOKEN": token})}
-    tried: list[tuple[str, ...]] = []
-    while (one := _missing(prepared)) is not None:
-        room_gb = disk_free_bytes(one.folder) / 1e9
-        if not one.fetch or one.fetch in tried:
-            raise BadInput(f"--fetch: {one.what}, and {'that stays so' if tried else 'its id on the Hub is not known'}")
-        if shutil.which(one.fetch[0]) is None:
-            raise BadInput(f"--fetch: {one.what}, and {one.fetch[0]} is not on the PATH; pip install huggingface_hub")
-        if room_gb < one.gb:
-            raise BadInput(f"--fetch: {one.what}, and there is room for {room_gb:,.1f} GB; make room there")
-        tried.append(one.fetch)
-        told = shlex.join(one.fetch)
-        notify(f"{one.what}; fetching them: {told}")
-        # All its words go to stderr, as stdout is for the answer.
-        with subprocess.Popen(
-            one.fetch, stdin=subprocess.DEVNULL, stdout=2, env=environment, preexec_fn=die_with_parent
-        ) as process:
-            try:
-                code = process.wait()
-            finally:
-                process.kill()
-        if code != 0:
-            raise BadInput(f"--fetch: {told} ended with exit code {code}; what it said stands above")
-
-
-def _missing(prepared: Prepared) -> Missing | None:
-    """Find what the baseline or an engine lacks on this machine; None where that is nothing, or not certain."""
     spec, items, backend = prepared.spec, prepared.candidates.items, prepared.backend
-    if not backend.on_gpus:
-        return None
-    first = {one.configuration.engine: one for one in reversed(items)}
-    for candidate in (items[prepared.candidates.baseline], *first.values()):
+    first = {one.configuration.engine: one for one in reversed(items)} if backend.on_gpus else {}
+    for candidate in (items[prepared.candidates.baseline], *first.values()) if first else ():
         kind = prepared.spaces[candidate.configuration.engine].engine
         command, version = prepared.command_of(candidate), candidate.engine_version
-        one = missing_for(command, kind, version, spec, contained=backend.contained)
-        if one is not None:
-            return one
-    return None
+        if told := missing_for(command, kind, version, spec, contained=backend.contained):
+            return told
+    return ""

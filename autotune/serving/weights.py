@@ -12,7 +12,6 @@ import shlex
 import shutil
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from autotune.engines.engine import Engine, ParsedCommand
@@ -28,44 +27,29 @@ _POINTER_BYTES = 200
 """A file that git left in place of a large one is smaller, and no weights are."""
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """Weights that are not complete: what they lack, where, 10^9 bytes to fetch, and the command that does.
+def missing_for(command: Command, kind: Engine, version: str, spec: StudySpec, *, contained: bool) -> str:
+    """Say which weights a command lacks, how large they are (10^9 bytes), and what fetches them; empty for none.
 
-    The command is empty where the model's id on the Hub is not known.
+    Empty also where it is not certain. In a container the command sees HF_HOME alone.
     """
-
-    what: str
-    folder: Path
-    gb: float
-    fetch: tuple[str, ...]
-
-    def told(self, option: str = "with --fetch or") -> str:
-        """Describe it, with the way to fetch it."""
-        way_out = f"fetch them first, {option}\n{shlex.join(self.fetch)}" if self.fetch else "put them there"
-        return f"{self.what}; {way_out}"
-
-
-def missing_for(command: Command, kind: Engine, version: str, spec: StudySpec, *, contained: bool) -> Missing | None:
-    """Find the weights that a command lacks; None for nothing certain. In a container it sees HF_HOME alone."""
     # A table that the version borrows need not know every word that was passed through.
     with suppress(BadInput):
         parsed = kind.parse(command, version)
-        return _missing_of(parsed, spec, contained) if kind.card.checkpoint_files else None
-    return None
+        return _missing_of(parsed, spec, contained) if kind.card.checkpoint_files else ""
+    return ""
 
 
-def _missing_of(command: ParsedCommand, spec: StudySpec, contained: bool) -> Missing | None:
+def _missing_of(command: ParsedCommand, spec: StudySpec, contained: bool) -> str:
     environment, model, place = {**os.environ, **command.env}, Path(command.model), command.args.get("download_dir")
     load_format = command.config.get("load_format") or command.args.get("load_format") or "auto"
     foreign = any(name.endswith("_USE_MODELSCOPE") for name in environment)
     if foreign or str(load_format).lower() not in ("auto", "safetensors"):
-        return None
+        return ""
     if model.is_dir():
         names = (n for n in (spec.model.id, *spec.model.aliases) if MODEL_ID.fullmatch(n) and not Path(n).exists())
         return _lacking([model], model, next(names, ""), [f"--local-dir={model}"], spec)
     if model.exists() or not MODEL_ID.fullmatch(command.model) or (place and contained):
-        return None
+        return ""
     if contained:
         environment = {name: value for name, value in environment.items() if not name.endswith("_HUB_CACHE")}
     hub, revision = Path(place) if place else hub_folder(environment), command.args.get("revision")
@@ -74,15 +58,16 @@ def _missing_of(command: ParsedCommand, spec: StudySpec, contained: bool) -> Mis
     return _lacking(snapshots(hub, command.model, revision or "main"), hub, command.model, options, spec)
 
 
-def _lacking(folders: list[Path], place: Path, model_id: str, options: list[str], spec: StudySpec) -> Missing | None:
+def _lacking(folders: list[Path], place: Path, model_id: str, options: list[str], spec: StudySpec) -> str:
     """Describe what the most complete of a model's folders lacks."""
     lacking, count = min(map(missing_shards, folders), key=lambda one: len(one[0]), default=([""], 1))
     if not lacking:
-        return None
+        return ""
     gb = spec.model.weights_gb * len(lacking) / count
     some = f"{len(lacking)} of {count} files are missing ({lacking[0]} …)" if lacking[0] else "none of them are there"
     what = f"the weights of {model_id or spec.model.id} are not complete in {place}: {some}, about {gb:,.1f} GB"
-    return Missing(what, place, gb, (_downloader(spec), "download", model_id, *options) if model_id else ())
+    fetch = shlex.join([_downloader(spec), "download", model_id, *options])
+    return f"{what}; fetch them there first:\n{fetch}" if model_id else f"{what}; put them there"
 
 
 def missing_shards(folder: Path) -> tuple[list[str], int]:

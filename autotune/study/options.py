@@ -117,7 +117,6 @@ class RunOptions:
     )
     engine_bins: Sequence[str] = option("--engine-bin", "An installed engine, e.g. sglang=/opt/venv/bin/python.", PLACE, default=(), needs="launch", again=lambda spec: {name: one.program[0] for name, one in spec.installed.items() if os.path.isabs(one.program[0])})
     images: Sequence[str] = option("--image", "For docker: ENGINE=IMAGE; default: the engine's own.", PLACE, default=(), needs="launch")
-    fetch: bool = option("--fetch", "Download missing weights before the first launch.", PLACE, default=False, needs="search")
     api_key_env: str | None = option("--api-key-env", "For external:URL: environment variable that holds the API key.", PLACE, needs="search")
     api_key_file: str | None = option("--api-key-file", "For external:URL: file that holds the API key.", PLACE, needs="search")
     hf_token_file: str | None = option("--hf-token-file", "File with the Hugging Face token for launched servers; default: HF_TOKEN.", PLACE, needs="launch")

@@ -143,7 +143,6 @@ class StudySpec(_Value):
     space: str | None = None
     calibration: dict[str, Any] | None = None
     images: dict[str, str] = {}
-    fetch: bool = False
     api_key_env: str | None = None
     api_key_file: str | None = None
     hf_token_file: str | None = None
@@ -239,7 +238,10 @@ class StudySpec(_Value):
         # Without its last lines it would be another question: what is not there has a default.
         if text.startswith("---") and text.rstrip().rpartition("\n")[2] != "...":
             raise yaml.YAMLError("its end is missing")
-        return cls.model_validate(parse_yaml(text))
+        document = parse_yaml(text)
+        if isinstance(document, dict):
+            document.pop("fetch", None)  # An option that studies of before have.
+        return cls.model_validate(document)
 
 
 def check_study_name(name: str) -> str:

@@ -1,4 +1,4 @@
-"""Weights are complete before anything is launched, or are fetched then; the cache and the Hub's command stand in."""
+"""Weights are complete before anything is launched; the cache and the Hub's command stand in."""
 
 from __future__ import annotations
 
@@ -10,14 +10,12 @@ import pytest
 
 from autotune.backends.servers import Launched, weights_failure
 from autotune.errors import BadInput, CannotGoOn
-from autotune.prepare.build_spec import build_spec
-from autotune.prepare.candidates import Prepared, check_weights, fetch_weights
+from autotune.prepare.candidates import Prepared, check_weights
 from autotune.serving.preflight import Node
 from autotune.serving.weights import missing_shards
 from autotune.trial import Role, Trial
 from tests.engines.stand_ins import executable, python_with
-from tests.processes import alive, until
-from tests.product.cli import autotune, kill_after
+from tests.product.cli import autotune
 from tests.weight_files import cache, lay, shards
 
 from .settings import LIBRARY, RUN, SPACE, V32, prepared
@@ -36,11 +34,11 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "hf" / "hub"
 
 
-def here(on: str = "process", fetch: bool = False, **options: object) -> Prepared:
+def here(on: str = "process", **options: object) -> Prepared:
     """A study whose engines need not be installed for what is asked here."""
     asked = {"engines": ["vllm"], **options}
     one = prepared(replace(RUN, **asked))
-    return replace(one, spec=one.spec.model_copy(update={"on": on, "fetch": fetch}))
+    return replace(one, spec=one.spec.model_copy(update={"on": on}))
 
 
 def refused(study: Prepared) -> str:
@@ -81,7 +79,7 @@ def test_what_looks_like_weights_and_is_none(tmp_path: Path) -> None:
 
 def test_weights_that_are_not_in_the_cache_are_refused_with_size_and_command(hub: Path) -> None:
     told = f"the weights of {V32} are not complete in {hub}: none of them are there, about 685.2 GB; "
-    assert refused(here()) == f"{told}fetch them first, with --fetch or\nhf download {V32}"
+    assert refused(here()) == f"{told}fetch them there first:\nhf download {V32}"
     cache(hub, V32, THREE[:2], THREE)
     assert f"1 of 3 files are missing ({THREE[2]} …), about 228.4 GB" in refused(here())
     cache(hub, V32, THREE, THREE, revision="v2")
@@ -157,7 +155,7 @@ def test_on_a_cluster_each_node_looks_for_its_weights_before_it_launches(hub: Pa
     with pytest.raises(CannotGoOn) as told:
         Launched(spec, LIBRARY, tmp_path / "study", node=idle, pause=lambda _: None)(trial)
     assert f"the weights of {V32} are not complete in {hub}: none of them are there" in str(told.value)
-    assert str(told.value).endswith(f"; fetch them first, on this node:\nhf download {V32}")
+    assert str(told.value).endswith(f"; fetch them there first:\nhf download {V32}")
     kind = study.spaces["vllm"].engine
     cache(hub, V32, THREE, THREE)
     assert weights_failure(trial, kind, spec) is None
@@ -173,81 +171,19 @@ def test_a_dry_run_says_what_is_missing(hub: Path, tmp_path: Path) -> None:
     assert "the weights are looked for on each node of the cluster, before its first launch" in there.out
 
 
-def stand_in(tmp_path: Path, script: str, name: str = "hf") -> Path:
-    """Put a program in the place of the Hub's command; returns the file in which it notes its words."""
-    noted = tmp_path / "noted"
-    executable(tmp_path / "bin" / name, f'#!/bin/sh\necho "$HF_TOKEN $@" >> {noted}\n{script}\n')
-    return noted
+def test_the_command_is_called_as_the_installed_version_has_it(hub: Path, tmp_path: Path) -> None:
+    executable(tmp_path / "bin" / "huggingface-cli", "#!/bin/sh\n")
+    assert refused(here(model=SMALL)).endswith(f"\nhuggingface-cli download {SMALL}")
 
 
-@pytest.mark.parametrize("name", ["hf", "huggingface-cli"])
-def test_missing_weights_are_fetched(
-    hub: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
-    made = cache(tmp_path / "remote", SMALL, THREE, THREE).parents[2]
-    monkeypatch.setenv("HF_TOKEN", "hf_mine")
-    noted = stand_in(tmp_path, f"echo 'Fetching 3 files: 100%'; mkdir -p {hub}; cp -R {made}/. {hub}", name)
-    if name != "hf":
-        assert refused(here(model=SMALL)).endswith(f"\n{name} download {SMALL}"), "as the installed version has it"
-    told: list[str] = []
-    fetch_weights(here(fetch=True, model=SMALL), told.append)
-    fetch_weights(here(fetch=True, model=SMALL), told.append)
-    assert noted.read_text() == f"hf_mine download {SMALL}\n", "once"
-    assert told == [
-        f"the weights of {SMALL} are not complete in {hub}: none of them are there, about 13.7 GB; fetching them: "
-        f"{name} download {SMALL}"
-    ]
-    out, err = capfd.readouterr()
-    assert (out, err) == ("", "Fetching 3 files: 100%\n")
-    check_weights(here(model=SMALL))
-
-
-@pytest.mark.parametrize(
-    ("script", "why"),
-    [
-        (None, "and hf is not on the PATH; pip install huggingface_hub"),
-        ("exit 7", f"hf download {SMALL} ended with exit code 7; what it said stands above"),
-        ("exit 0", "and that stays so"),
-    ],
-)
-def test_a_fetch_that_fails(hub: Path, tmp_path: Path, script: str | None, why: str) -> None:
-    if script is not None:
-        stand_in(tmp_path, script)
-    with pytest.raises(BadInput) as told:
-        fetch_weights(here(fetch=True, model=SMALL), list[str]().append)
-    assert why in str(told.value)
-
-
-def test_a_fetch_for_which_there_is_no_room(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    noted = stand_in(tmp_path, "exit 0")
-    monkeypatch.setenv("HF_HOME", "/dev/shm/no-such-cache")
-    with pytest.raises(BadInput, match=r"about 685\.2 GB, and there is room for [\d.]+ GB; make room there"):
-        fetch_weights(here(fetch=True), list[str]().append)
-    assert not noted.exists()
-
-
-@pytest.mark.parametrize(
-    ("on", "executor", "where"), [("simulator", "local", "simulator"), ("docker", "ray", "--executor ray")]
-)
-def test_what_would_not_be_fetched(on: str, executor: str, where: str) -> None:
-    with pytest.raises(BadInput, match=f"--fetch is for --on process and docker .* launches are on {where}"):
-        build_spec(replace(RUN, on=on, executor=executor, fetch=True))
-
-
-def test_a_study_without_its_weights_does_not_begin_and_a_fetch_ends_with_it(
-    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_study_without_its_weights_does_not_begin(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     vllm = executable(tmp_path / "venv" / "bin" / "vllm", f"#!{python_with(tmp_path / 'venv', vllm='0.33.0')}\n")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    home, pid = tmp_path / "home", tmp_path / "pid"
+    home = tmp_path / "home"
     question = ["run", "--model", V32, "--hw", "h200", "--engine", "vllm", "--engine-bin", f"vllm={vllm}"]
     question += ["--on", "process", "--space", str(SPACE)]
     executable(vllm.parent / "hf", "#!/bin/sh\nexit 9\n")
     done = autotune(*question, home=home)
     assert (done.code, done.out) == (2, "")
-    assert done.err.endswith(f"; fetch them first, with --fetch or\n{vllm.parent / 'hf'} download {V32}\n")
+    assert done.err.endswith(f"; fetch them there first:\n{vllm.parent / 'hf'} download {V32}\n")
     assert not home.exists()
-    question[2] = SMALL
-    executable(vllm.parent / "hf", f"#!/bin/sh\necho $$ > {pid}\nexec sleep 1000\n")
-    assert kill_after([*question, "--fetch"], home, 0.2, pid.exists)
-    assert until(lambda: not alive(int(pid.read_text())))
