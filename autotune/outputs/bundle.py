@@ -27,6 +27,7 @@ from autotune.prepare.candidates import prepare
 from autotune.replay.bundle import CANDIDATES, RECOMMENDATION, STUDY, KnownCandidate, KnownCandidates, pack
 from autotune.search.decide.simplify import ablations
 from autotune.serving.command import read_secret
+from autotune.serving.watchdog import read_ends
 from autotune.space.library import Library
 from autotune.study.home import Home, library_of
 from autotune.study.results import RESULTS, row_of
@@ -129,15 +130,7 @@ def _candidates(spec: StudySpec, launches: Sequence[Launch], library: Library, n
 
 def _trimmed(path: Path, secrets: Collection[str], *, prompts: bool) -> bytes:
     """Return both ends of a log; lines that may quote a prompt stay only with `prompts`."""
-    with path.open("rb") as stream:
-        head = stream.read(_LOG_BYTES)
-        size = stream.seek(0, os.SEEK_END)
-        stream.seek(max(len(head), size - _LOG_BYTES))
-        tail = stream.read(_LOG_BYTES)
-    left_out = size - len(head) - len(tail)
-    # A secret that stands at a cut would be known by half: the lines there go.
-    ends = [head.rpartition(b"\n")[0], tail.partition(b"\n")[2]] if left_out else [head + tail]
-    text = f"\n[{left_out} bytes are left out]\n".join(end.decode(errors="replace") for end in ends)
+    text = read_ends(path, _LOG_BYTES).decode(errors="replace")
     lines = [line[:_LONGEST_LINE] for line in redact.text(text, secrets).split("\n")]
     if not prompts:
         lines = ["[a line that may quote a prompt is left out]" if _PROMPT.search(line) else line for line in lines]
