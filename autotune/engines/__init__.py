@@ -2,7 +2,8 @@
 
 An engine is a card (``search_spaces/<engine>/engine.yaml``, or ``<engine>.yaml`` beside the class), tables of its
 options (``options/`` beside that, or in the card) and a class that knows what is peculiar to its command line,
-registered under the entry-point group ``autotune.engines``. `autotune.engines.conformance` tells whether it fits.
+registered under the entry-point group ``autotune.engines``. ``examples/llama_server`` is a whole one, with the tests
+that tell whether it fits.
 """
 
 from __future__ import annotations

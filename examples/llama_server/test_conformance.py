@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from autotune.engines.conformance import EngineConformance
+from conformance import EngineConformance
 
 HERE = Path(__file__).resolve().parent
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from autotune.engines import names
-from autotune.engines.conformance import EngineConformance
+from examples.llama_server.conformance import EngineConformance
 from tests.engines.settings import MODELS, NODES, OURS
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from autotune.engines import Engine
-from autotune.engines.conformance import EngineConformance
 from autotune.errors import BadInput
 from autotune.space.schema import EngineCard
+from examples.llama_server.conformance import EngineConformance
 
 EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "llama_server"
 CARD = (EXAMPLE / "autotune_llama_server" / "llama_server.yaml").read_text(encoding="utf-8")

@@ -1,7 +1,7 @@
 """Tests that every engine must pass, as a class for whoever writes one; docs/engines.md has an example.
 
-pytest collects a subclass wherever the engine's package is installed; autotune's own engines are tested by the same
-class. It needs neither pytest nor a GPU nor the engine's program.
+Copy this file beside the tests of an engine's package: pytest collects a subclass wherever that is installed.
+autotune's own engines are tested by the same class. It needs neither pytest nor a GPU nor the engine's program.
 """
 
 from __future__ import annotations
