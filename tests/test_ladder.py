@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 from dataclasses import replace
@@ -250,69 +249,40 @@ def request_on_ladder() -> RunOptions:
     return replace(RUN, ladder="1,8", gpu_hour_price=3.0)
 
 
-def table(path: Path, rows: list[tuple[object, ...]], heading: str = "concurrency") -> Path:
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([("engine", "alpha", heading, "total_token_throughput"), *rows])
-    return path
-
-
 def replayed(path: Path, **asked: object) -> RunOptions:
     return RunOptions("deepseek-ai/DeepSeek-R1", "h200", on=f"replay:{path}", **asked)  # type: ignore[arg-type]
 
 
-def test_rows_of_several_concurrencies_are_one_launch_with_a_curve(tmp_path: Path) -> None:
-    rows = [("foo", a, c, 100 * c * a) for a in (1, 2) for c in (4, 8)] + [("foo", 1, "", 5000), ("foo", 3, 4, 1)]
-    ready = prepared(replayed(table(tmp_path / "t.csv", rows), ladder="4,8,16"))
-    assert ready.spec.ladder == (4, 8)
-    # Without a row of the workload as it is a configuration has no objective.
-    assert [dict(one.configuration.knobs) for one in ready.candidates.items] == [{"alpha": 1}]
+def test_rows_bring_the_curves_of_their_study_and_a_csv_has_none(tmp_path: Path) -> None:
+    row = with_curve(launch(0, Role.BASELINE, 0, 1000), {4: 300.0, 8: 500.0})
+    path = tmp_path / "results.jsonl"
+    path.write_text(json.dumps(row_of(row)) + "\n")
+    ready = prepared(replayed(path, ladder="4,16", workloads=["chat"]))
+    assert ready.spec.ladder == (4,)
     assert any("no row is of concurrency 16" in note for note in ready.spec.notes)
-    assert any("2 configurations are left out" in note for note in ready.spec.notes)
-    whole = prepared(replayed(table(tmp_path / "w.csv", rows[:4], "max_concurrency"), ladder="4,8"))
-    assert len(whole.candidates.items) == 2
-    assert any("the objective is that at 8" in note for note in whole.spec.notes)
-    row = launch(0, Role.BASELINE, 0, 1).trial
-    for i, candidate in enumerate(whole.candidates.items, start=1):
-        trial = Trial(0, Role.SEARCH, candidate.configuration, "1", row.command, whole.spec.workloads)
-        found = evaluator_for(whole.spec, library_of(whole.spec), tmp_path)(trial).metrics[whole.spec.workloads[0]]
-        assert found["total_token_throughput"] == 800 * i
-        assert [(p["concurrency"], p["total_token_throughput"]) for p in found["curve"]] == [(4, 400 * i), (8, 800 * i)]
-
-
-@pytest.mark.parametrize(
-    ("heading", "ladder", "said"),
-    [
-        ("beta", "4,8", "does not say at which concurrency a row was measured"),
-        ("concurrency", "1,2", "has no row at 1, 2; its concurrency: 4, 8"),
-    ],
-)
-def test_a_table_without_the_loads_is_refused(tmp_path: Path, heading: str, ladder: str, said: str) -> None:
-    path = table(tmp_path / "t.csv", [("foo", 1, 4, 100), ("foo", 1, 8, 200)], heading)
-    with pytest.raises(BadInput, match=said):
-        build_spec(replayed(path, ladder=ladder))
-    # Without a ladder the column is a knob, as any other one.
-    assert len(prepared(replayed(path)).candidates.items) == 2
-
-
-def test_the_published_sweep_crosses_where_its_rows_do(tmp_path: Path) -> None:
-    """DeepSeek-R1 on 8×H200, 3200→800 tokens: vLLM leads at up to 32 in flight, TensorRT-LLM at 128."""
-    measured = [row for row in rows(SWEEP) if row["hardware"] == "H200"]
-    listed = [
-        (recognise(split_command(row["command"]).argv).name, row["command"], row["max_concurrency"], row[HEADLINE])
-        for row in measured
-    ]
-    ready = prepared(replayed(table(tmp_path / "sweep.csv", listed), ladder="4,8,16,32,64,128"))
-    names = {"vllm": Role.BASELINE, "tensorrt_llm": Role.FINAL}
+    trial = replace(row.trial, workloads=("chat",), configuration=ready.candidates.items[0].configuration)
     answers = evaluator_for(ready.spec, library_of(ready.spec), tmp_path)
-    launches = {}
-    for candidate in ready.candidates.items:
-        row = launch(0, names.get(candidate.configuration.engine, Role.SEARCH), 0, 1).trial
-        trial = Trial(0, row.role, candidate.configuration, "1", row.command, ready.spec.workloads)
-        launches[candidate.configuration.engine] = Launch(trial, answers(trial))
-    told = compare(ready.spec, Spread(0.0, 5), [launches["vllm"]], [launches["tensorrt_llm"]])
+    assert objective.curve(Launch(trial, answers(trial)), "chat").keys() == {4, 8}
+    table = tmp_path / "t.csv"
+    table.write_text("engine,alpha,concurrency,total_token_throughput\nfoo,1,4,100\nfoo,1,8,200\n")
+    with pytest.raises(BadInput, match=r"at concurrency 4, 8; .* a CSV has none"):
+        build_spec(replayed(table, ladder="4,8"))
+    # Without a ladder the column is a knob, as any other one.
+    assert len(prepared(replayed(table)).candidates.items) == 2
+
+
+def test_the_published_sweep_crosses_where_its_rows_do() -> None:
+    """DeepSeek-R1 on 8×H200, 3200→800 tokens: vLLM leads at up to 32 in flight, TensorRT-LLM at 128."""
+    by_engine: dict[str, dict[int, float]] = {}
+    for row in rows(SWEEP):
+        if row["hardware"] == "H200":
+            name = recognise(split_command(row["command"]).argv).name
+            by_engine.setdefault(name, {})[int(row["max_concurrency"])] = float(row[HEADLINE])
+    vllm = with_curve(launch(0, Role.BASELINE, 0, 1), by_engine["vllm"])
+    tensorrt_llm = with_curve(launch(1, Role.FINAL, 2, 1), by_engine["tensorrt_llm"])
+    told = compare(spec(ladder=(4, 8, 16, 32, 64, 128)), Spread(0.0, 5), [vllm], [tensorrt_llm])
     assert told is not None
-    by_load = {int(load): float(value) for name, _, load, value in listed if name == "vllm"}
-    assert {point.concurrency: point.baseline for point in told.points} == pytest.approx(by_load)
+    assert {point.concurrency: point.baseline for point in told.points} == pytest.approx(by_engine["vllm"])
     assert [point.faster for point in told.points] == [*["baseline"] * 4, None, "recommended"]
     (crossing,) = told.crossings
     # The rows of 64 and 128 alone say where: 3792 against 3619, and 3724 against 4176 tokens per second.

@@ -1,17 +1,15 @@
 """Recorded launches: the rows of a table in the search's own order, or a bundled study's launches in theirs.
 
 A table is a CSV, or a study's ``results.jsonl``. Its rows are the only candidates: no rule judges a row, and its
-repeats answer a configuration's launches in turn. Where other numbers of requests in flight are asked for, a row has a
-curve: a study's rows bring theirs; in a CSV the column ``concurrency`` (or ``max_concurrency``, as vLLM calls it) says
-at which one a row was measured, and rows that differ in nothing else are one configuration. Where it is empty the row
-is of the workload as it is; where it never is, the highest concurrency that was asked for stands for the workload.
+repeats answer a configuration's launches in turn. Where other numbers of requests in flight are asked for, a study's
+rows bring their curves.
 """
 
 from __future__ import annotations
 
 import csv
 import hashlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -33,7 +31,6 @@ from autotune.replay.table import (
     REPLAY,
     UNKNOWN,
     VERSION,
-    Row,
     Table,
     cell_text,
     check_unchanged,
@@ -53,11 +50,10 @@ from autotune.study.goals import with_goals
 from autotune.study.options import RunOptions, VerifyOptions
 from autotune.study.recommendation import STAND_IN, Recommendation
 from autotune.study.spec import AUTO, EngineChoice, StudySpec
-from autotune.trial import Command, Configuration, Evidence, Metrics, Role, Scalar, State, Trial, TrialResult
+from autotune.trial import Command, Configuration, Evidence, Metrics, Scalar, State, Trial, TrialResult
 
 KnownEngines = Mapping[str, tuple[Engine, Context]]
 """The table's engines that have an engine card, each with the context of its commands."""
-COLUMNS = ("concurrency", "max_concurrency")
 _NO_COMMAND = (BadInput, ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError)
 """Errors of the expressions of an engine card for values that nobody checked."""
 _SHOWN = 12
@@ -82,17 +78,17 @@ class RecordedTable(Backend):
     def evaluator(self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> Evaluator:
         return Replayed(self, spec, library)
 
-    def table(self, sha256: str | None, library: Library, rungs: Sequence[int] = ()) -> tuple[Table, tuple[int, ...]]:
-        """Read the table, and the rungs that its curves have; raises `BadInput` for none, or a changed file."""
+    def table(self, sha256: str | None, library: Library) -> Table:
+        """Read the table; raises `BadInput` for a changed file."""
         content = digest(self.path)
         check_unchanged(self.path, content, sha256)
-        return _read(self.path, content, library.roots[:-1], tuple(library.own_files("engines")), tuple(rungs))
+        return _read(self.path, content, library.roots[:-1], tuple(library.own_files("engines")))
 
     def from_file(self, spec: StudySpec, options: RunOptions, library: Library) -> StudySpec:
         if given := options.needing("launch"):
             raise BadInput(f"{' and '.join(given)}: nothing is launched where a file answers; leave it out")
         sha256 = digest(self.path)
-        table, _ = self.table(sha256, library)
+        table = self.table(sha256, library)
         engines = [engine_name(text, library) for text in options.engines] or list(table.engines)
         for name in engines:
             if name not in table.engines:
@@ -110,12 +106,19 @@ class RecordedTable(Backend):
     def measurable(
         self, spec: StudySpec, rungs: tuple[int, ...], library: Library
     ) -> tuple[tuple[int, ...], Sequence[str]]:
-        table, _ = self.table(spec.table_sha256, library)
-        with_curves, there = self.table(spec.table_sha256, library, rungs)
-        return there, [f"{table.path}: {note}" for note in with_curves.notes if note not in table.notes]
+        table = self.table(spec.table_sha256, library)
+        curves = (measured.get(CURVE, ()) for row in table.rows for measured in row.metrics.values())
+        loads = {point.get("concurrency") for curve in curves for point in curve}
+        there = tuple(rung for rung in rungs if rung in loads)
+        if not there:
+            right = "a study's results.jsonl has the curves of its finals, and a CSV has none"
+            raise BadInput(f"no launch in {table.path} was measured at concurrency {_listed(rungs)}; {right}")
+        missing = [rung for rung in rungs if rung not in loads]
+        told = f"{table.path}: no row is of concurrency {_listed(missing)}; its curves are of {_listed(there)}"
+        return there, [told] if missing else []
 
     def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
-        table, _ = self.table(spec.table_sha256, library, spec.rungs_of(Role.FINAL))
+        table = self.table(spec.table_sha256, library)
         known = known_engines(spec, {name: table.version_of(name) for name in table.engines}, library)
         commands = {row.configuration: row.command for row in table.rows if row.command is not None}
         return OwnCandidates(candidates_of(spec, table, known, library), known, command_writer(commands, known))
@@ -124,15 +127,10 @@ class RecordedTable(Backend):
         return f"REPLAYED: nothing is launched; all numbers come from {self.path}, as they were recorded."
 
 
-@lru_cache(maxsize=3)
-def _read(
-    path: Path, sha256: str, overlays: tuple[Path, ...], engines: tuple[Path, ...], rungs: tuple[int, ...]
-) -> tuple[Table, tuple[int, ...]]:
+@lru_cache(maxsize=2)
+def _read(path: Path, _sha256: str, overlays: tuple[Path, ...], engines: tuple[Path, ...]) -> Table:
     """Read a table once for the specification, its candidates and all launches."""
-    if not rungs:
-        return read_table(path, Library(overlays, engines)), ()
-    table, _ = _read(path, sha256, overlays, engines, ())
-    return _of_study(table, rungs) if table.of_study else _of_csv(table, rungs)
+    return read_table(path, Library(overlays, engines))
 
 
 def command_writer(commands: Mapping[Configuration, Command], known: KnownEngines) -> Callable[[Candidate], Command]:
@@ -160,7 +158,7 @@ class Replayed:
 
     def __call__(self, trial: Trial) -> TrialResult:
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
-        table, _ = self.backend.table(self.spec.table_sha256, self.library, self.spec.rungs_of(Role.FINAL))
+        table = self.backend.table(self.spec.table_sha256, self.library)
         repeats = table.repeats[table.key(trial.configuration)]
         first = trial.launch_index % len(repeats)
         turn = [*repeats[first:], *repeats[:first]]
@@ -441,82 +439,6 @@ def _engine_command(configuration: Configuration, kind: Engine, context: Context
 
 def _option(column: str) -> str:
     return column.lstrip("-").replace("-", "_")
-
-
-def _of_study(table: Table, rungs: tuple[int, ...]) -> tuple[Table, tuple[int, ...]]:
-    """Return a study's table with the rungs of its curves, and those that it has."""
-    rows, loads = [], set[int]()
-    for row in table.rows:
-        metrics = {}
-        for workload, measured in row.metrics.items():
-            curve = [point for point in measured.get(CURVE, ()) if point.get("concurrency") in rungs]
-            loads.update(int(point["concurrency"]) for point in curve)
-            rest = {name: value for name, value in measured.items() if name != CURVE}
-            metrics[workload] = {**rest, CURVE: curve} if curve else rest
-        rows.append(replace(row, metrics=metrics))
-    if not loads:
-        raise BadInput(f"no launch in {table.path} was measured at concurrency {_listed(rungs)}")
-    there = tuple(rung for rung in rungs if rung in loads)
-    return replace(table, rows=rows, notes=(*table.notes, *_missing(rungs, there))), there
-
-
-def _of_csv(table: Table, rungs: tuple[int, ...]) -> tuple[Table, tuple[int, ...]]:
-    """Return a CSV's table with its rows of one configuration joined, and the rungs that it has."""
-    column = next((name for name in COLUMNS if name in table.columns), None)
-    if column is None:
-        raise BadInput(
-            f"{table.path} does not say at which concurrency a row was measured; a CSV has a column "
-            f"{COLUMNS[0]!r} for it, a study's results.jsonl the curves of its finals"
-        )
-    # Configuration without that column → concurrency → rows.
-    groups: dict[Hashable, dict[object, list[Row]]] = {}
-    for row in table.rows:
-        knobs = dict(row.configuration.knobs)
-        load, engine_ = knobs.pop(column), row.configuration.engine
-        group = groups.setdefault((engine_, *knobs.values()), {})
-        group.setdefault(load, []).append(replace(row, configuration=Configuration(engine_, knobs)))
-    loads = {load for group in groups.values() for load in group}
-    there = tuple(rung for rung in rungs if rung in loads)
-    if not there:
-        has = _listed(load for load in loads if isinstance(load, int))
-        raise BadInput(f"{table.path} has no row at {_listed(rungs)}; its {column}: {has}")
-    whole = None if None in loads else there[-1]
-    rows = [
-        _with_curve(row, number, group, there)
-        for group in groups.values()
-        for number, row in enumerate(group.get(whole, ()))
-    ]
-    notes = [*table.notes, *_missing(rungs, there)]
-    if whole is not None:
-        notes.append(f"every row names its {column}: the objective is that at {whole}")
-    if left_out := sum(whole not in group for group in groups.values()):
-        notes.append(f"{left_out} configurations are left out: they have no row at that load")
-    if not rows:
-        raise BadInput(f"no configuration of {table.path} has a row at {column} {whole}")
-    columns = tuple(name for name in table.columns if name != column)
-    return replace(table, columns=columns, rows=rows, notes=tuple(notes)), there
-
-
-def _with_curve(row: Row, number: int, group: Mapping[object, Sequence[Row]], rungs: tuple[int, ...]) -> Row:
-    """Return a row with the curve of its repeat; of a load that has fewer repeats they come in turn."""
-    if row.failure is not None:
-        return row
-    metrics = {}
-    for workload, measured in row.metrics.items():
-        curve = []
-        for rung in rungs:
-            turn = [r for r in group.get(rung, ()) if r.failure is None and workload in r.metrics]
-            if turn:
-                curve.append({"concurrency": rung, **turn[number % len(turn)].metrics[workload]})
-        metrics[workload] = {**measured, CURVE: curve}
-    return replace(row, metrics=metrics)
-
-
-def _missing(rungs: Sequence[int], there: Sequence[int]) -> list[str]:
-    """Note the rungs that no row has."""
-    missing = sorted(set(rungs) - set(there))
-    told = f"no row is of concurrency {_listed(missing)}, so these are measured: {_listed(there)}"
-    return [told] if missing else []
 
 
 _OWN = ("launches", "hours", "seed", "noise", "baseline")
