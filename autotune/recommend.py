@@ -15,14 +15,13 @@ of the finals are worth making; here it is put into words and figures.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from autotune import comparison
 from autotune.comparison import Sheet
-from autotune.metrics.table import HEADLINE, METRICS
 from autotune.search import equivalents, timeline
 from autotune.search.decide.sequential_test import Outcome, Spread, mean, percent
 from autotune.search.decide.verdict import Judgement, evidence, judge
@@ -38,7 +37,6 @@ from autotune.study.recommendation import (
     Recommendation,
     StudyCost,
     Verdict,
-    WorkloadComparison,
     checked,
 )
 from autotune.study.spec import StudySpec
@@ -65,7 +63,7 @@ def recommend(
     nodes, told = comparison.nodes(measured), explanation or Explanation()
     sheet = comparison.Sheet(history, launches, judgement)
     gain, winner, base = judgement.gain, judgement.winner, candidates.baseline
-    baseline, workloads = sheet.choice(base) if history.scores(base) else None, sheet.workloads()
+    baseline = sheet.choice(base) if history.scores(base) else None
     seen, on_a_node = launches[0].result if launches else TrialResult(State.COMPLETE, Evidence.MEASURED), None
     if seen.origin in (Evidence.SIMULATED, Evidence.EMULATED) and gain and baseline and winner not in (None, base):
         on_a_node = sheet.gain_interval90(winner, gain)
@@ -89,7 +87,7 @@ def recommend(
         alternatives=sheet.alternatives(),
         predictions=sheet.predictions(),
         **checked(launches, candidates.items[base].fingerprint, chosen),
-        workloads=workloads,
+        workloads=sheet.workloads(),
         **dict(told),
         matrix=sheet.matrix(),
         front=front(sheet),
@@ -99,7 +97,7 @@ def recommend(
         nodes=nodes,
         nearest_miss=sheet.nearest_miss() if winner is None else None,
         curves=sheet.curves() if spec.rungs_of(Role.FINAL) else None,
-        study_cost=study_cost(spec, launches, judgement.verdict, percent(gain.log) if gain else None, workloads),
+        study_cost=study_cost(spec, launches),
         duration_s=sum(entry.seconds for entry in history),
     )
 
@@ -242,41 +240,18 @@ def _of_loads(sheet: Sheet) -> list[FrontPoint]:
     return points
 
 
-def study_cost(
-    spec: StudySpec,
-    launches: Sequence[Launch],
-    verdict: Verdict,
-    gain_percent: float | None,
-    workloads: Mapping[str, WorkloadComparison],
-) -> StudyCost | None:
-    """The hours of all launches, in money, and when they are paid back; None where no time is known.
+def study_cost(spec: StudySpec, launches: Sequence[Launch]) -> StudyCost | None:
+    """The hours of all launches, in money; None where no time is known.
 
     Node-hours are those in which a launch ran on a node, whatever part of its GPUs it had: what is rented. GPU-hours,
     and with them the money, are those of the GPUs that launches had.
-
-    With a gain of g an hour of the recommended command does the work of 1 + g hours of the baseline's on as many GPUs:
-    it saves g hours of these, so that n GPU-hours are paid back after n / gpus / g hours at full load, whatever a GPU
-    costs. The gain is that of a ``better`` verdict; of an objective that is no rate, that of total token throughput.
     """
     # A launch for which no GPUs were reserved had all of the study's.
     gpus = (min(spec.gpus, len(launch.result.gpu_ids)) or spec.gpus for launch in launches)
     gpu_hours = sum(n * launch.result.seconds for n, launch in zip(gpus, launches, strict=True)) / 3600
     if not gpu_hours:
         return None
-    gain = _gain(spec, gain_percent, workloads) if verdict is Verdict.BETTER else 0.0
     cheap = [launch for launch in launches if launch.trial.role is Role.SCREEN]
     hours, of_cheap = (timeline.node_s(rows) / 3600 for rows in (launches, cheap))
-    return StudyCost(
-        node_hours=hours,
-        node_hours_by_fidelity={"full": hours - of_cheap, "random_weights": of_cheap},
-        **spec.bill(gpu_hours),
-        paid_back_after_hours=gpu_hours / spec.gpus / gain if gain > 0 else None,
-    )
-
-
-def _gain(spec: StudySpec, gain_percent: float | None, workloads: Mapping[str, WorkloadComparison]) -> float:
-    if METRICS[spec.objective].is_work:
-        return (gain_percent or 0.0) / 100
-    row = workloads.get(spec.workloads[0])
-    before, after = ((m or {}).get(HEADLINE) for m in (row.baseline, row.recommended)) if row else (None, None)
-    return after / before - 1 if before and after else 0.0
+    by_fidelity = {"full": hours - of_cheap, "random_weights": of_cheap}
+    return StudyCost(node_hours=hours, node_hours_by_fidelity=by_fidelity, **spec.bill(gpu_hours))

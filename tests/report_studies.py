@@ -25,7 +25,7 @@ def everything(folder: Path) -> StudyRecord:
         )
         for name, row in outcome.workloads.items()
     }
-    cost = StudyCost(node_hours=1.17, gpu_hours=9.36, gpu_hour_price=None, cost=None, paid_back_after_hours=2.3)
+    cost = StudyCost(node_hours=1.17, gpu_hours=9.36, gpu_hour_price=None, cost=None)
     outcome = outcome.model_copy(update={"workloads": rows, "matrix": _matrix(), "study_cost": cost})
     return StudyRecord(small_study.spec(), launches, outcome, folder)
 

@@ -14,9 +14,8 @@ from autotune.metrics.formulas import Slo, goodput_limits, parse_goodput, summar
 from autotune.metrics.records import RequestRecords
 from autotune.metrics.table import COSTS, DERIVED, METRICS, Rent
 from autotune.outputs.report.words import money
-from autotune.recommend import recommend, study_cost
+from autotune.recommend import recommend
 from autotune.search import objective
-from autotune.study.recommendation import Verdict, WorkloadComparison
 from autotune.study.spec import StudySpec
 from autotune.trial import Command, Evidence, Metrics, Role, State, Trial, TrialResult
 
@@ -144,54 +143,27 @@ def test_a_load_of_which_no_request_is_good_is_an_answer() -> None:
     assert objective.score(question, row) == pytest.approx(math.log(0.5 / 10))
 
 
-def test_a_study_says_what_it_cost_and_when_that_is_paid_back() -> None:
+def test_a_gain_in_a_rate_or_a_cost_is_one_in_work_per_hour() -> None:
+    assert {name for name, metric in METRICS.items() if metric.is_work} == set(RATES)
+
+
+def test_a_study_says_what_it_cost() -> None:
     told = recommend(spec(gpu_hour_price=3.0), CANDIDATES, story(), (), "done")
     cost = told.study_cost
     assert cost is not None
     assert cost.node_hours == pytest.approx(told.duration_s / 3600)
     assert cost.cost == pytest.approx(cost.node_hours * 8 * 3)
-    assert told.gain_percent is not None
-    assert cost.paid_back_after_hours == pytest.approx(cost.node_hours / (told.gain_percent / 100))
-    took, price, paid = money(told)
+    took, price = money(told)
     assert took.startswith("The study took 0.4 node-hours of the simulated node (3.")
     assert price.startswith("At 3.00 per GPU-hour that is 9.")
-    assert paid.startswith("Its gain has paid for it after 0.4 hours")
     free = recommend(spec(), CANDIDATES, story(), (), "done")
-    assert len(money(free)) == 2
-    # Of a latency's gain nobody lives; the throughput's stands for it.
-    latency = recommend(spec(objective="p99_ttft_ms"), CANDIDATES, story(), (), "done")
-    assert latency.study_cost is not None
-    assert latency.study_cost.paid_back_after_hours == pytest.approx(cost.paid_back_after_hours, rel=0.02)
+    assert len(money(free)) == 1
     shared = [replace(row, result=replace(row.result, gpu_ids=("0", "1"))) for row in story()]
     quarter = recommend(spec(), CANDIDATES, shared, (), "done").study_cost
     assert quarter is not None
     assert cost.gpu_hours is not None
     assert quarter.gpu_hours == pytest.approx(cost.gpu_hours / 4), "two of eight GPUs were reserved"
     assert quarter.node_hours == pytest.approx(cost.node_hours), "the node was in use all the same"
-    nothing = recommend(spec(gpu_hour_price=3.0), CANDIDATES, story()[:1], (), "done")
-    assert nothing.study_cost is not None
-    assert nothing.study_cost.paid_back_after_hours is None
-
-
-@pytest.mark.parametrize(
-    ("goal", "verdict", "throughput", "saved"),
-    [
-        *((rate, Verdict.BETTER, 110.0, 0.25) for rate in RATES),
-        ("p99_ttft_ms", Verdict.BETTER, 110.0, 0.1),
-        ("p99_ttft_ms", Verdict.BETTER, 90.0, None),
-        ("p99_ttft_ms", Verdict.INDISTINGUISHABLE, 110.0, None),
-        ("total_token_throughput", Verdict.INDISTINGUISHABLE, 110.0, None),
-    ],
-)
-def test_only_more_work_for_each_hour_pays_a_study_back(
-    goal: str, verdict: Verdict, throughput: float, saved: float | None
-) -> None:
-    """By the gain of an objective that is a rate, and else by that of total token throughput."""
-    before, after = ({"total_token_throughput": figure} for figure in (100.0, throughput))
-    rows = {"chat": WorkloadComparison(baseline=before, recommended=after, gain_percent=None)}
-    cost = study_cost(spec(objective=goal), story(), verdict, 25.0, rows)
-    assert cost is not None
-    assert cost.paid_back_after_hours == (None if saved is None else pytest.approx(cost.node_hours / saved))
 
 
 def test_a_machine_without_a_gpu_spends_no_gpu_hours() -> None:

@@ -112,7 +112,7 @@ class Metric:
         maximise: True if more of it is better.
         time_power: scaling with a node that is faster by a factor f: the metric is multiplied by f ** time_power. An
             objective scales (`time_power` is not 0).
-        is_work: True if a gain in it is a gain in work per hour, which pays for the hours of a study.
+        is_work: True if a gain in it is a gain in work per hour.
         may_be_zero: True if 0 is a possible measurement.
         needs: the option without which it is not measured.
         shown: places that show it unasked.

@@ -159,8 +159,6 @@ class StudyCost(_Value):
         node_hours: hours in which a launch ran on a node, over all nodes; side by side on one node they count once.
         node_hours_by_fidelity: those of launches with their weights, and with random ones.
         gpu_hours: of the GPUs that launches had; None for a machine without a GPU.
-        paid_back_after_hours: hours of serving at full load after which the gain has saved as many GPU-hours; None
-            without a gain.
     """
 
     node_hours: float
@@ -168,7 +166,6 @@ class StudyCost(_Value):
     gpu_hours: float | None
     gpu_hour_price: float | None
     cost: float | None
-    paid_back_after_hours: float | None
 
     @property
     def in_money(self) -> str:

@@ -398,7 +398,7 @@ def crossing(outcome: Recommendation) -> str:
 
 
 def money(outcome: Recommendation) -> list[str]:
-    """Describe the study's cost and when its gain has paid for it; empty where no time is known."""
+    """Describe the study's cost; empty where no time is known."""
     cost = outcome.study_cost
     if cost is None:
         return []
@@ -406,13 +406,7 @@ def money(outcome: Recommendation) -> list[str]:
     of_gpus = "" if cost.gpu_hours is None else f" ({_hours(cost.gpu_hours)} GPU-hours)"
     ranking = cost.node_hours_by_fidelity.get("random_weights", 0.0)
     of_gpus += f", {_hours(ranking)} of them for launches with random weights" if ranking else ""
-    lines = [f"The study took {_hours(cost.node_hours)} node-hours{whose}{of_gpus}."]
-    lines += filter(None, [cost.in_money])
-    if cost.paid_back_after_hours is not None:
-        lines.append(
-            f"Its gain has paid for it after {_hours(cost.paid_back_after_hours)} hours of serving at full load."
-        )
-    return lines
+    return [f"The study took {_hours(cost.node_hours)} node-hours{whose}{of_gpus}.", *filter(None, [cost.in_money])]
 
 
 def _hours(hours: float) -> str:
