@@ -44,7 +44,7 @@ REPLAY_OPTIONAL: dict[str, tuple[tuple[object, object], list[str]]] = {
     "p99_ttft_ms": ((900, 800), ["--slo", "p99_ttft_ms<=1000"]),
     "long:total_token_throughput": ((700, 800), ["--workload", "sharegpt", "--workload", "long"]),
     "workload": (("mine", "mine"), []),
-    "concurrency": ((4, 4), ["--ladder", "4"]),
+    "concurrency": ((4, 4), []),
 }
 
 
