@@ -3,6 +3,9 @@
 Several worker processes send one load together. One Python process reads some thousand chunks per second faithfully; a
 node makes more. Each worker has an interpreter to itself, its share of the requests, and the same start on the clock
 that all processes of a machine share.
+
+The energy of the server's GPUs in the steady part of a load is integrated from the power that the driver reports, which
+is read and never capped.
 """
 
 from __future__ import annotations
@@ -17,8 +20,9 @@ from functools import cached_property, partial
 from itertools import zip_longest
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
-from time import perf_counter_ns
-from typing import Any
+from threading import Event, Thread
+from time import perf_counter, perf_counter_ns
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -29,7 +33,6 @@ from autotune.loadgen.client.generator import HEAD_START_NS, allow_open_files
 from autotune.loadgen.client.messages import Answer, ClientHealth, Progress, RequestLog, RequestTimeouts, WorkerTask
 from autotune.loadgen.client.stream import OutcomeKind, RequestOutcome, failure_sentence, tally
 from autotune.loadgen.client.target import BALANCING, Target
-from autotune.loadgen.energy import Energy, Meter, ReadPower, energy_metrics
 from autotune.loadgen.loads import Load
 from autotune.loadgen.prefix_cache import CacheReport, CacheUse, DraftUse, PrefixCache, ReadDrafts, acceptance
 from autotune.loadgen.prompts import PromptKey, Prompts
@@ -37,13 +40,74 @@ from autotune.loadgen.request_file import LoadLog
 from autotune.loadgen.requests import Requests
 from autotune.loadgen.tokenizers import Tokenizer
 from autotune.loadgen.workloads import LoadPoint, Workload
-from autotune.metrics.formulas import Slo, steady, summarize, summarize_loads
+from autotune.metrics.formulas import Slo, steady, steady_part, summarize, summarize_loads
+from autotune.metrics.records import RequestRecords
+from autotune.metrics.table import ENERGY
 from autotune.notify import Notify, silent
 from autotune.trial import Metrics
 
 _MAX_LENGTH_ERROR = 0.01
 """Share by which the mean output length may be off the one asked for. An engine that honours ``ignore_eos`` is exact; a
 server that did not wrote 300 tokens instead of 1023, and looked fast (aiperf#339)."""
+
+
+PERIOD_S = 0.2
+"""Between two readings; drivers refresh their own figures about ten times a second."""
+
+ReadPower = Callable[[], float | None]
+"""Reads the power of some GPUs, in W; None where it is not told now."""
+
+
+class Energy(NamedTuple):
+    """Energy, output tokens and seconds of the steady part of a load."""
+
+    joules: float
+    tokens: float
+    seconds: float
+
+
+class Meter:
+    """Reads power while a load runs; use it as a context manager. Where nobody tells it, nothing is read."""
+
+    def __init__(self, read: ReadPower | None) -> None:
+        self._read, self._over = read or (lambda: None), Event()
+        self._readings: list[tuple[float, float]] = []
+        self._thread = Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> Meter:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        over = False
+        while (watts := self._read()) is not None:
+            self._readings.append((perf_counter(), watts))
+            if over:
+                return
+            over = self._over.wait(PERIOD_S)
+
+    def of(self, records: RequestRecords) -> Energy | None:
+        """Return what the steady part of a load took, by this machine's clock; None where readings do not cover it."""
+        begin_s, end_s, _, tokens = steady_part(records)
+        if len(self._readings) < 2 or not tokens:
+            return None
+        at_s, watts = np.array(self._readings).T
+        joules = np.concatenate([[0.0], np.cumsum(np.diff(at_s) * (watts[1:] + watts[:-1]) / 2)])
+        first, last = np.interp([begin_s, end_s], at_s, joules, left=np.nan, right=np.nan).tolist()
+        return Energy(last - first, tokens, end_s - begin_s) if last > first else None
+
+
+def energy_metrics(loads: Sequence[Energy | None]) -> Metrics:
+    """Return the metrics of some loads together; none unless the energy of all is known, rather than a zero."""
+    known = [one for one in loads if one is not None]
+    if not known or len(known) < len(loads):
+        return {}
+    joules, tokens, seconds = (sum(column) for column in zip(*known, strict=True))
+    return dict(zip(ENERGY, (joules / tokens, joules / seconds), strict=False))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ import pytest
 from autotune import redact
 from autotune.backends.servers import Launched
 from autotune.loadgen import LoadOptions, measure
-from autotune.loadgen.energy import Energy, Meter, energy_metrics
+from autotune.loadgen.measuring import Energy, Meter, energy_metrics
 from autotune.loadgen.workloads import load_workload
 from autotune.machine import Gpu
 from autotune.metrics.formulas import steady_part
