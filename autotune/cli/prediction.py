@@ -19,13 +19,7 @@ from autotune.prepare.names import know_model
 from autotune.simulator.node.calibration import calibration_in
 from autotune.simulator.node.memory import MEMORY_KEYS
 from autotune.simulator.prediction_intervals import against
-from autotune.simulator.resolve_command import (
-    ResolvedCommand,
-    model_of,
-    prediction,
-    resolve_command,
-    version_changes,
-)
+from autotune.simulator.resolve_command import ResolvedCommand, model_of, prediction, resolve_command, version_changes
 from autotune.space.context import Context, gpus_of
 from autotune.space.library import Library
 from autotune.study.home import calibration_of_home, library_for

@@ -20,14 +20,7 @@ from autotune.serving import StopReport
 from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card, docker_program, models_folder
 from autotune.serving.logs import LogPatterns, known_failure, unknown_exit
 from autotune.serving.process import ProcessLauncher, ProcessServer
-from autotune.serving.processes import (
-    DOCKER_FAILED,
-    LABEL,
-    MARKER,
-    descendants,
-    process_table,
-    remove_container,
-)
+from autotune.serving.processes import DOCKER_FAILED, LABEL, MARKER, descendants, process_table, remove_container
 from autotune.space.schema import EngineCard
 from autotune.trial import Command, Failure, FailureKind
 

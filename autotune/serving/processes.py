@@ -133,10 +133,7 @@ def descendants(table: dict[int, Process], roots: Collection[int]) -> set[int]:
 
 
 def end(
-    alive: Callable[[], list[Process]],
-    terminate_s: float,
-    kill_s: float,
-    pause: Callable[[float], object] = time.sleep,
+    alive: Callable[[], list[Process]], terminate_s: float, kill_s: float, pause: Callable[[float], object] = time.sleep
 ) -> StopReport:
     """Send each living member SIGTERM, wait, then SIGKILL; `pause` is True when there is no time left for grace."""
     began = time.monotonic()

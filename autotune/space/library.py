@@ -248,10 +248,7 @@ class Library:
     """
 
     def __init__(
-        self,
-        overlays: Sequence[Path] = (),
-        files: Sequence[Path] = (),
-        calibration: Mapping[str, Any] | None = None,
+        self, overlays: Sequence[Path] = (), files: Sequence[Path] = (), calibration: Mapping[str, Any] | None = None
     ) -> None:
         self.calibration = calibration
         self.roots = (*overlays, spaces_root())

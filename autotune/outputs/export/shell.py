@@ -32,10 +32,7 @@ def render(winner: Winner) -> str:
         told = f"the replayed table does not tell how {choice.engine} is started; its row says: "
         row = shlex.quote(told + shlex.join(redact.argv(choice.argv)[1:]))
         return f"#!/usr/bin/env bash\n{comment(heading(winner))}printf '%s\\n' {row} >&2\nexit 1\n"
-    about = [
-        *heading(winner),
-        "It listens on loopback unless the arguments say otherwise: ./serve.sh --host 0.0.0.0",
-    ]
+    about = [*heading(winner), "It listens on loopback unless the arguments say otherwise: ./serve.sh --host 0.0.0.0"]
     # A container's words set its variables; only those that they name without a value come from outside.
     outside = {n: value for n, value in choice.env.items() if not choice.container or referenced(value)}
     # In a container the files lie in the working folder.

@@ -284,11 +284,7 @@ async def _until_stopped(
     for number in (signal.SIGINT,) if "ignore-sigterm" in faults else (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, stop.set)
     engine = LiveEngine(
-        launch.server,
-        launch.memory.capacity_tokens,
-        launch.block_tokens,
-        launch.asked.speed,
-        answer=ANSWER_TOKENS,
+        launch.server, launch.memory.capacity_tokens, launch.block_tokens, launch.asked.speed, answer=ANSWER_TOKENS
     )
     if listener is None:
         log.lines(launch.card.ready)
