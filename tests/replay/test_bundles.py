@@ -199,12 +199,11 @@ def bomb(members: dict[str, bytes]) -> bytes:
 BAD = {
     "cut short": (lambda members: zipped(members)[:-200], "cut short"),
     "newer": (newer, r"newer version \(autotune 9.1, schema 2; this one reads 1\)"),
-    "another figure": (lambda m: zipped({**m, "results.jsonl": m["results.jsonl"] + b" "}), "tampered with: results"),
-    "one more": (lambda m: zipped({**m, "more": b""}), "'more' is not in its manifest"),
-    "one less": (lambda m: zipped({n: c for n, c in m.items() if n != "study.yaml"}), "'study.yaml' is not in it"),
-    "another manifest": (
-        lambda m: zipped({**m, MANIFEST: m[MANIFEST].replace(b'"seed": 5', b'"seed": 6')}),
-        "checksum",
+    "another figure": (lambda m: zipped({**m, "results.jsonl": m["results.jsonl"] + b" "}), "tampered with: 'results"),
+    "one more": (lambda m: zipped({**m, "more": b""}), "'more' is not what its manifest"),
+    "one less": (
+        lambda m: zipped({n: c for n, c in m.items() if n != "study.yaml"}),
+        "'study.yaml' is not what its manifest",
     ),
     "outside": (lambda m: packed({**m, "../../evil": b"x"}), r"'\.\./\.\./evil' would lie outside"),
     "absolute": (lambda m: packed({**m, "/etc/evil": b"x"}), "would lie outside"),
