@@ -9,7 +9,7 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import chain
+from itertools import chain, product
 
 from autotune import redact
 from autotune.errors import BadInput
@@ -128,7 +128,13 @@ def _facts(study: StudyRecord) -> text.Facts:
         facts[text.title(goal.metric)] = f"{text.number(goal.value)}{before}"
         if (longest := outcome.recommended.longest_request_tokens) is not None:
             known = outcome.baseline.longest_request_tokens if outcome.baseline else None
-            facts["Longest request"] = f"{longest:,} tokens" + (f", the baseline's {known:,}" if known else "")
+            facts["Longest request"] = f"{longest:,} tokens" + (f" from {known:,}" if known else "")
+        row = outcome.workloads.get(goal.workload)
+        before_after = ((row.baseline or {}, row.recommended or {}),) if row is not None else ()
+        for name, (first, last) in product(("p99_ttft_ms", "p99_tpot_ms"), before_after):
+            old, new = first.get(name), last.get(name)
+            if new and name != goal.metric:
+                facts[text.title(name)] = text.number(new) + (f" from {text.number(old)}" if old else "")
     facts["Launches"] = f"{outcome.launches}, {text.seconds(outcome.duration_s)}"
     return text.Facts(facts)
 
