@@ -96,7 +96,8 @@ def main() -> int:
         print(f"{total:6,}  outside of Research, at most {WORDS:,}")
         return 0
     pages = sorted((ROOT / "docs").rglob("*.md"))
-    wrong = [one for page in (ROOT / "README.md", *pages) for one in findings(page)]
+    others = [*ROOT.glob("*.md"), *ROOT.glob("examples/*/README.md")]
+    wrong = [one for page in (*sorted(others), *pages) for one in findings(page)]
     names = [str(page.relative_to(ROOT / "docs")) for page in pages]
     wrong += [f"docs/{name}: not in mkdocs.yml" for name in names if name not in listed]
     wrong += [f"the pages outside of Research have {total:,} words, at most {WORDS:,}"] * (total > WORDS)
