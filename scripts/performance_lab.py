@@ -53,16 +53,16 @@ _INTRO = """\
 
 GPUStack's performance lab (gpustack/gpustack, `docs/performance-lab`, Apache-2.0) published serving commands of
 DeepSeek-R1 and DeepSeek-V3.2 on 8×H200 with their benchmarks. The figures here are its measurements, single runs each,
-as a study replays them (`--on replay:FILE`); what the commands mean, the gains and what is said of them are ours. Made
-by `python scripts/performance_lab.py seed_measurements.json --home mlruns --out docs/performance-lab.md`; a test holds
-every table against the documents. *Ran as* says what the engine makes of a command: equal letters are twins, commands
-that come to one configuration, and what lies between them is launch noise. Gains are over command 1, throughput is
-total tokens/s. The search launched every command here (`--sampler random`), for the tables' sake; the usual one ends
-with the same two recommendations, on V3.2 after 20 of the 24 commands.
+replayed by a study (`--on replay:FILE`); gains, configurations and comments are ours. The page is written
+by `python scripts/performance_lab.py seed_measurements.json --home mlruns --out docs/performance-lab.md`, and a test
+compares every table with the documents. *Ran as*: commands with equal letters resolve to one configuration (twins), and
+their difference is launch noise. Gains are over command 1; throughput is total tokens/s. The search launched every
+command (`--sampler random`) to fill the tables; the default sampler ends with the same two recommendations, on V3.2
+after 20 of the 24 commands.
 """
 _NOTES = {
-    "v32": "- The document's table of conclusions is of other runs, of which it shows no benchmark, but for 7,351.59 "
-    "and 3,112.52 tokens/s; the table above is of those that it shows. Its +78.8 % on ShareGPT is over a baseline of "
+    "v32": "- The document's table of conclusions uses other runs, without benchmarks except 7,351.59 and 3,112.52 "
+    "tokens/s; the table above uses the published benchmarks. Its +78.8 % on ShareGPT is over a baseline of "
     "4,113.24, where the one with a benchmark reached 5,713.95."
 }
 """What is to be said of a document beyond its figures."""

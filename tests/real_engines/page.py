@@ -12,23 +12,23 @@ TITLES = {"sglang": "SGLang", "vllm": "vLLM"}
 _HEAD = """# Conformance with the engines' own code
 
 Written by `tests/real_engines/conformance.py`; do not edit. Candidates and rules of `search_spaces/` are put through
-the released engines' own parser, resolution and checks. There is no GPU: what the engines ask of torch, NVML, amdsmi
-and the drivers' tools is answered for each node, and compiled code is absent. No argument, configuration or rule code
+the released engines' own parser, resolution and checks. There is no GPU: stubs answer the engines' calls to torch,
+NVML, amdsmi and the drivers' tools for each node, and compiled code is absent. No argument, configuration or rule code
 is replaced. Kernels, real memory and speed are not checked.
 """
-_MEANING = """A combination is a candidate or what a rule forbids. Candidates are those of a study on the real node.
+_MEANING = """A combination is a candidate, or is forbidden by a rule. Candidates are those of a study on the real node.
 
 - *Refused*: a candidate that the engine does not accept.
-- *Differences*: a knob that a server would report otherwise than its candidate's fingerprint says, unexplained.
+- *Differences*: a server would report another value of a knob than the candidate's fingerprint has, unexplained.
 - *No KV memory*: the share of memory that the engine resolves is below the weights even if these were 8 % lighter than
-  planned. Two estimates of DeepSeek-V3.2's weights differ by so much.
-- *Twins*: two fingerprints of which the engine makes the same arguments.
+  planned. Two estimates of DeepSeek-V3.2's weights differ by that.
+- *Twins*: two fingerprints that the engine resolves to the same arguments.
 - *Contradicted*: the engine accepts what a rule forbids, unexplained.
-- *Explained*: disagreements that are no mistake of ours, listed below.
+- *Explained*: disagreements that are not our error, listed below.
 - *Little memory*: the share is below the planned weights, by less than 8 %. These are launched; some may not start.
 
-TensorRT-LLM is not asked: its package on PyPI is a downloader, and the engine itself is on NVIDIA's index alone. Its
-card rests on its sources and documentation.
+TensorRT-LLM is not checked: its package on PyPI is a downloader, and the engine is on NVIDIA's index. Its
+card follows its sources and documentation.
 """
 _AGAIN = """## Run it again
 
