@@ -1,8 +1,8 @@
 """Acquisition: expected improvement, times the probability of being feasible, over the launch's cost.
 
 A candidate is feasible when it starts and keeps every SLO. Launches that run now count as if they came out as
-predicted, those that start: what is nearly a copy of them is not expected to improve on them (the kriging believer of
-Ginsbourger, Le Riche and Carraro, Kriging Is Well-Suited to Parallelize Optimization, 2010, each belief with its odds).
+predicted, those that likely start: what is nearly a copy of them is not expected to improve on them (the kriging
+believer of Ginsbourger, Le Riche and Carraro, Kriging Is Well-Suited to Parallelize Optimization, 2010).
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FEW = 4
 those that were launched tell of the others."""
 SPREAD_OUT = 4
 """Launches after the first that are spread over the space where no prior says where to begin."""
-_NOTHING_RUNS = 0.5
+_LIKELY = 0.5
 EVERY = 6000
 """Up to so many candidates that may be launched are searched whole."""
 _BY_MEAN, _AT_RANDOM, _STEPS = 1200, 600, 2
@@ -130,20 +130,17 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
     if not len(rows):
         return None
     chance = p_feasible(kernels, history, rows)
-    incumbents = _incumbents(posterior, kernels, history)
+    incumbent = _incumbent(posterior, kernels, history)
     if len(kernels.alternatives) == 1 and len(history.by_position) <= SPREAD_OUT:
         return Suggestion(int(rows[argmax(_apart(kernels, history, rows) * chance, seed)]), None)
-    if not incumbents:
+    if incumbent is None:
         # While nothing is feasible yet the odds of running decide, and means between 0.5 and 1 break ties.
         mean = posterior.mean(rows)
         rank = 0.5 + 0.5 * (mean - mean.min()) / (np.ptp(mean) or 1.0)
         return Suggestion(int(rows[argmax(chance * rank, seed)]), None)
     predicted = posterior.predict(rows)
-    worth, left = (
-        sum(weight * expected_improvement(predicted, level + more) for weight, level in incumbents) * chance
-        for more in (WORTH_IT, 0.0)
-    )
-    above = [weight * ndtr((mean - incumbents[-1][1] - WORTH_IT) / sd) for weight, mean, sd in predicted]
+    worth, left = (expected_improvement(predicted, incumbent + more) * chance for more in (WORTH_IT, 0.0))
+    above = [weight * ndtr((mean - incumbent - WORTH_IT) / sd) for weight, mean, sd in predicted]
     odds = float((sum(above) * (chance >= _MAY_RUN)).max())
     improvement = float(left.max())
     beside, untried = new[:, rows] & (chance >= _MAY_RUN)
@@ -289,25 +286,13 @@ def p_keeps_slos(kernels: Kernels, history: History, rows: Ints) -> Floats:
     return chance
 
 
-def _incumbents(posterior: Posterior, kernels: Kernels, history: History) -> list[tuple[float, float]]:
-    """Incumbents, pending launches included, as probabilities and posterior means; empty where there may be none.
+def _incumbent(posterior: Posterior, kernels: Kernels, history: History) -> float | None:
+    """Return the highest posterior mean of what was measured and kept the SLOs; None while nothing is feasible.
 
-    The best that was measured and kept the SLOs, or what runs now and is expected to exceed it, if that starts and
-    keeps them too.
+    What runs now counts as well where it more likely than not starts and keeps them. A lucky draw is shrunk.
     """
-    good = history.known_good
-    # By the posterior mean: a lucky draw is shrunk.
-    known = float(posterior.mean(np.array(good, dtype=np.int64)).max()) if good else None
     running = np.array(sorted(set(history.running)), dtype=np.int64)
-    if not len(running):
-        return [] if known is None else [(1.0, known)]
-    levels, left = list[tuple[float, float]](), 1.0
-    order = zip(posterior.mean(running).tolist(), p_feasible(kernels, history, running).tolist(), strict=True)
-    for level, chance in sorted(order, reverse=True):
-        if known is None or level > known:
-            levels.append((left * chance, level))
-            left *= 1 - chance
-    if known is not None:
-        return [*levels, (left, known)]
-    # As long as that is likelier than not, launches are best spent on finding anything that runs.
-    return [(weight / (1 - left), level) for weight, level in levels] if left < _NOTHING_RUNS else []
+    if len(running):
+        running = running[p_feasible(kernels, history, running) > _LIKELY]
+    rows = np.concatenate([np.array(history.known_good, dtype=np.int64), running])
+    return float(posterior.mean(rows).max()) if len(rows) else None

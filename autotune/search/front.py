@@ -34,6 +34,8 @@ from autotune.search.history import History
 
 _BEYOND = 0.1
 """How far the reference point lies beyond the nadir: share of the front's extent, and least logarithm."""
+_ENDLESS = 1e3
+"""A logarithm that no score comes near."""
 _WORTH_A_TURN = 0.5
 """Share of the largest expected improvement below which another turn's is not launched."""
 
@@ -90,7 +92,7 @@ def _worths(one: Posterior, two: Posterior, measured: Ints, rows: Ints) -> tuple
     reference = reference_point(front)
     seconds = two.predict(rows)
     growth = expected_growth(one.predict(rows), seconds, front, reference)
-    return growth / (front.max(axis=0) - reference).max(), _above(seconds, float(front[:, 1].max()))
+    return growth / (front.max(axis=0) - reference).max(), expected_improvement(seconds, float(front[:, 1].max()))
 
 
 def dominated(points: Floats) -> Bools:
@@ -120,19 +122,14 @@ def expected_growth(one: Mixture, two: Mixture, front: Floats, reference: Floats
     """
     total: Floats | float = 0.0
     for a, b, height in _steps(front, reference):
-        total = total + (_above(one, a) - _above(one, b)) * _above(two, height)
+        total = total + (expected_improvement(one, a) - expected_improvement(one, b)) * expected_improvement(
+            two, height
+        )
     return np.asarray(total, dtype=np.float64)
 
 
 def _steps(front: Floats, reference: Floats) -> Iterator[tuple[float, float, float]]:
     """Steps of the front's staircase: from, to (first score), height (second score)."""
-    edges = [float(reference[0]), *front[:, 0].tolist(), np.inf]
+    edges = [float(reference[0]), *front[:, 0].tolist(), _ENDLESS]
     heights = [*front[:, 1].tolist(), float(reference[1])]
     return zip(edges, edges[1:], heights, strict=False)
-
-
-def _above(posterior: Mixture, threshold: float) -> Floats:
-    """Return the expected improvement over a threshold (Jones et al. 1998)."""
-    if threshold == np.inf:
-        return np.zeros(1)
-    return expected_improvement(posterior, threshold)

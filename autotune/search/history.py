@@ -269,6 +269,12 @@ class History:
         seen = dict.fromkeys((*self.by_position, *(one.position for one in self.ranked)))
         return [p for p in seen if p not in self.barred and (self.feasible(p) if p in self.by_position else True)]
 
+    @property
+    def challengers(self) -> list[int]:
+        """Return the configurations other than the baseline that ran, kept the limits and may be recommended."""
+        others = (p for p in self.by_position if p != self.candidates.baseline)
+        return [p for p in others if self.feasible(p) and p not in self.barred]
+
     def spent(self, position: int) -> bool:
         """Tell whether the search is done with a candidate: measured, failed, running, given up, or an equivalent."""
         if position in self.canonical_of:

@@ -1,9 +1,9 @@
 """Decide what to launch next: a pure function of what has been launched.
 
 The order is baseline, a vendor's recipe, search, finals, then the winner without settings that are in doubt. Baseline
-and recipe alone have a fixed place. The search launches what the sampler expects most of, a leader again where that
-tells more, and the baseline now and then while the lead may be noise or drift; it ends when it expects less than a
-stated gain, and leaves the finals what they need.
+and recipe alone have a fixed place. The search launches what the sampler expects most of, and the baseline now and then
+while the lead may be noise or drift; it ends when it expects less than a stated gain, and leaves the finals what they
+need.
 
 With several nodes the baseline is launched once on each, later ones too, before anything else runs there as far as can
 be told. Nothing more runs on a node that is off. Pairs of the finals run side by side; and while the last launches of
@@ -18,17 +18,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from autotune.arrays import descending
 from autotune.search.acquisition import GAIN, model_of, p_feasible
 from autotune.search.budget import LEAST_FINALS, before_finals, capacity, search_ends, usable_nodes
 from autotune.search.decide import finals, simplify
-from autotune.search.decide.sequential_test import Outcome, outcome
+from autotune.search.decide.sequential_test import FEW_DEGREES, LAUNCH_NOISE, Outcome, mean, outcome
 from autotune.search.decide.verdict import judge
 from autotune.search.explain import LIKELY
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History
 from autotune.search.reach import OUT_OF_REACH, out_of_reach
-from autotune.search.repeats import challengers, next_repeat, ranked
 from autotune.search.sampler import CandidateSampler
 from autotune.search.screen import CHECK, layout_of
 from autotune.study.recommendation import Verdict
@@ -130,7 +130,7 @@ class Plan:
         step = _baseline(history, places) or _unmeasured_prediction(history) or self._recipe(history, budget)
         step = step or self._screening(history)
         # While nothing is there to put to the test there is no final to keep launches for.
-        contested = bool(challengers(history))
+        contested = bool(history.challengers)
         if step is None and len(history) < (search_ends(history, budget) if contested else budget):
             node = finals.next_node(history, places) if contested else None
             if node is not None:
@@ -159,20 +159,8 @@ class Plan:
         return positions[int(means.argmax())]
 
     def _searched(self, history: History, contested: bool) -> Step | None:
-        """Choose a leader again, or what the sampler suggests; None where neither is worth a launch.
-
-        A leader's next launch must be worth the stated gain, and no less than that of a new candidate.
-        """
+        """Choose what the sampler suggests; None where that is not worth a launch."""
         suggestion, candidates = self._sampler.suggest(history), history.candidates
-        # Who expects nothing cannot weigh a launch of a leader against one of a new candidate.
-        if suggestion is None or self._sampler.expects:
-            scores = history.adjusted()
-            new, expected = (suggestion.position, suggestion.improvement) if suggestion else (None, None)
-            # A launch moves what is known of one that was launched by less than the spread of a launch.
-            if len(challengers(scores)) >= 2 and (expected is None or expected < scores.spread.sd):
-                leader, worth, of_new = next_repeat(model_of(self._kernels, scores), scores, scores.spread.sd, new)
-                if worth >= max(GAIN, of_new if expected is None else expected):
-                    return Step(Role.SEARCH, leader)
         if suggestion is None or (contested and suggestion.little and len(history) >= LEAST_SEARCH):
             return None
         position = suggestion.position
@@ -192,7 +180,7 @@ class Plan:
             return Step(Role.SCREEN, candidates.baseline)
         if not screen.trusted:
             tried = {layout_of(candidates.items[p].configuration) for p in cheap}
-            others = [p for p in challengers(history) if _may_screen(history, p)]
+            others = [p for p in history.challengers if _may_screen(history, p)]
             other = next((p for p in others if layout_of(candidates.items[p].configuration) not in tried), None)
             return None if other is None else Step(Role.SCREEN, other)
         last = max(e.number for e in history.entries)
@@ -218,7 +206,7 @@ class Plan:
         if step is None or len(history) >= before_finals(budget, LEAST_FINALS):
             return None
         scores = history.adjusted()
-        leaders = ranked(model_of(self._kernels, scores), scores)
+        leaders = leaders_of(model_of(self._kernels, scores), scores)
         return step if self._best(history, [*leaders[:1], step.position]) == step.position else None
 
     def _finals(self, history: History, places: Sequence[str]) -> Decision:
@@ -245,7 +233,7 @@ class Plan:
         """Return the best of the search, by launches before the finals alone; one that fell gives way to the next."""
         scores = searched.adjusted()
         model = model_of(self._kernels, scores)
-        leaders = sorted(ranked(model, scores), key=lambda p: finals.suspected(history, p))
+        leaders = sorted(leaders_of(model, scores), key=lambda p: finals.suspected(history, p))
         # A pair is left where the first launch, of a command that never ran, fails.
         spare = capacity(history) - len(searched) >= LEAST_FINALS
         for leader in leaders:
@@ -294,7 +282,7 @@ class Plan:
     def _ending(self, history: History) -> str:
         searched = history.before_finals()
         tried = any(p != history.candidates.baseline for p in searched.by_position)
-        alone = "; no challenger of the baseline ran and kept the limits" if tried and not challengers(searched) else ""
+        alone = "; no challenger of the baseline ran and kept the limits" if tried and not searched.challengers else ""
         if len(history) >= history.spec.launches:
             return f"the budget of {history.spec.launches} launches is used{alone}"
         if len(history) >= capacity(history):
@@ -307,6 +295,22 @@ class Plan:
             return f"the search has used its share of the budget{done}"
         expected = 100 * max(0.0, suggestion.improvement)
         return f"the search expected {expected:.2f} % more than the best, less than {100 * GAIN:g} %{done}"
+
+
+def leaders_of(model: Posterior, history: History) -> list[int]:
+    """Return the challengers, the best first: by the model's mean, and by their own launches as far as these tell more.
+
+    The mean shrinks lucky launches. What the model takes for noise beyond the spread of a launch is an effect of the
+    candidate's own.
+    """
+    if not (positions := history.challengers):
+        return []
+    means, spread = model.mean(np.array(positions, dtype=np.int64)), history.spread
+    variance = (spread.sd if spread.degrees >= FEW_DEGREES else LAUNCH_NOISE) ** 2
+    own = max(0.0, model.noise**2 - variance)
+    scores = [history.scores(position) for position in positions]
+    known = np.array([own / max(own + variance / len(mine), 1e-12) for mine in scores])
+    return [positions[i] for i in descending(means + known * (np.array([mean(mine) for mine in scores]) - means))]
 
 
 def _may_screen(history: History, position: int) -> bool:
@@ -376,5 +380,5 @@ def _unmeasured_prediction(history: History) -> Step | None:
 def _meanwhile(history: History, places: Sequence[str]) -> Decision:
     """Launch the baseline's half of a pair of the finals, on a node, while the last launches of the search run."""
     base = history.candidates.baseline
-    node = finals.next_control_node(history, places) if challengers(history) and history.feasible(base) else None
+    node = finals.next_control_node(history, places) if history.challengers and history.feasible(base) else None
     return Wait() if node is None else Step(Role.CONTROL, base, node)

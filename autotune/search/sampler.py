@@ -35,20 +35,16 @@ class CandidateSampler:
         kernels: the candidates, and the priors on them.
         name: one of `autotune.search.SAMPLERS`.
         seed: with the number of launches it fixes every choice of Optuna's samplers.
-
-    Attributes:
-        expects: it tells what a launch may add, as Optuna's samplers do not.
     """
 
     def __init__(self, kernels: Kernels, name: str = "gp", seed: int = 0) -> None:
         self._kernels, self._name, self._seed = kernels, name, seed
-        self.expects = name == "gp"
 
     def suggest(self, history: History) -> Suggestion | None:
         """Compute what is to be launched after a history, a function of it alone; None where nothing is left to try."""
         if history.exhausted:
             return None
-        if self.expects:
+        if self._name == "gp":
             criterion = suggest if len(history.spec.goals) == 1 else suggest_front
             return criterion(self._kernels, history.adjusted(), len(history))
         encoding, free = self._kernels.encoding, np.ones(len(self._kernels.encoding), dtype=np.bool_)

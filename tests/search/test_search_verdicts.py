@@ -24,8 +24,7 @@ from autotune.search.decide.verdict import judge
 from autotune.search.gp.kernels import Encoding, Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import Entry, History
-from autotune.search.plan import Plan, Step, Stop
-from autotune.search.repeats import gradients, ranked
+from autotune.search.plan import Plan, Step, Stop, leaders_of
 from autotune.search.sampler import CandidateSampler
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.recommendation import Recommendation, Verdict
@@ -251,16 +250,6 @@ def test_what_breaks_an_slo_is_not_recommended() -> None:
     assert "no challenger of the baseline ran and kept the limits" in result.stop_reason
 
 
-def test_a_repeat_goes_to_the_leader_that_may_change_the_choice() -> None:
-    """Two close leaders of which one is hardly known, and one far behind that is not known at all."""
-    means, covariance = np.array([0.30, 0.29, -1.0]), np.diag([0.0001, 0.0025, 0.01])
-    worth = gradients(means, covariance, 0.03)
-    assert np.argmax(worth) == 1
-    assert worth[1] > 0.005 > worth[0]
-    assert worth[2] == pytest.approx(0, abs=1e-6)
-    assert gradients(means, np.zeros((3, 3)), 0.0) == pytest.approx([0, 0, 0])
-
-
 @pytest.mark.parametrize(("noise", "first"), [(0.03, 1), (0.3, 2)])
 def test_what_the_model_takes_for_noise_beyond_that_of_repeats_is_the_candidate_s_own(noise: float, first: int) -> None:
     """It shrinks the second candidate's one launch by 0.3, which is more than launches differ by."""
@@ -268,7 +257,7 @@ def test_what_the_model_takes_for_noise_beyond_that_of_repeats_is_the_candidate_
     entries = [Entry(p, Role.SEARCH, p, s, violations={}) for p, own in scores.items() for s in own]
     model = SimpleNamespace(noise=noise, mean=lambda rows: np.array([{1: 0.4, 2: 0.3}[int(row)] for row in rows]))
     history = History(make_spec(launches=30), SMALL, tuple(entries))
-    assert ranked(cast("Posterior", model), history)[0] == first
+    assert leaders_of(cast("Posterior", model), history)[0] == first
 
 
 def test_controls_come_while_noise_or_drift_may_explain_the_lead() -> None:

@@ -20,7 +20,7 @@ from scipy.special import ndtr, stdtr
 
 from autotune.arrays import Floats
 from autotune.search.decide.finals import finals_of
-from autotune.search.decide.sequential_test import CONFIDENCE, LAUNCH_NOISE
+from autotune.search.decide.sequential_test import CONFIDENCE
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 from autotune.search.nodes import NodeScore, contrast
@@ -107,12 +107,6 @@ def _odds_above(
         return unknown
     spread = history.spread
     return float(stdtr(spread.degrees, (difference - least) / max(spread.sd / math.sqrt(information), 1e-9)))
-
-
-def spread_of(history: History) -> float:
-    """Standard deviation of one launch: from repeats where there are enough, else the usual one."""
-    spread = history.spread
-    return spread.sd if spread.degrees >= 3 else LAUNCH_NOISE
 
 
 def odds_shown(history: History, model: Posterior, leader: int) -> dict[int, tuple[frozenset[str], float]]:

@@ -16,7 +16,6 @@ from autotune.search.decide import finals, simplify
 from autotune.search.decide.sequential_test import Look, Outcome, Spread, estimate, mean, outcome
 from autotune.search.history import History
 from autotune.search.nodes import contrast
-from autotune.search.repeats import challengers
 from autotune.study.recommendation import Verdict
 from autotune.trial import Configuration, Scalar
 
@@ -64,7 +63,7 @@ def judge(history: History) -> Judgement:
     challenger = finals.finalist(history)
     if challenger is None:
         # As measured: what would keep the limits on another node is no more than a hope without a launch there.
-        challenger = max(challengers(history), key=lambda p: mean(evidence(history, p)), default=None)
+        challenger = max(history.challengers, key=lambda p: mean(evidence(history, p)), default=None)
     gain, ended = _tested(history, challenger) if challenger is not None else (None, None)
     verdict, winner = _verdict(history, challenger, gain, ended)
     own = gain if winner == challenger else Gain(0.0, None)
