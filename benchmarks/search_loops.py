@@ -77,7 +77,8 @@ def sampled(name: str) -> Loop:
     def loop(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
         candidates = landscape.candidates
         sampler = CandidateSampler(Kernels(Encoding(candidates), landscape.priors), name, seed)
-        history = History(landscape.spec, candidates, ())
+        # The sampler's dice are the study's: of one seed all runs would begin with the same launches.
+        history = History(landscape.spec.model_copy(update={"seed": seed}), candidates, ())
         for number in range(min(max(budgets), len(candidates))):
             suggestion = sampler.suggest(history) if number else None
             position = suggestion.position if suggestion else candidates.baseline

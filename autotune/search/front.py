@@ -20,14 +20,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from autotune.arrays import Bools, Floats, Ints, argmax
-from autotune.search.acquisition import (
-    Suggestion,
-    expected_improvement,
-    model_of,
-    p_feasible,
-    shortlist,
-    suggest,
-)
+from autotune.search.acquisition import Suggestion, expected_improvement, model_of, p_feasible, shortlist, suggest
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History

@@ -136,8 +136,7 @@ def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setu
     spec = prepared.spec
     where = (spec.model, spec.hardware, spec.gpus)
     limits = Limits(
-        capacity=spec.slos if spec.load_key else (),
-        request=spec.request_limits if spec.objective == GOODPUT else None,
+        capacity=spec.slos if spec.load_key else (), request=spec.request_limits if spec.objective == GOODPUT else None
     )
     draws = Draws.of(calibration, [one for one in setups if one is not None], spec)
     nodes = [SteadyNode(*where, load, calibration, draws.moved, limits) for load, _ in loads]
