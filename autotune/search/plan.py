@@ -220,11 +220,8 @@ class Plan:
         if self._open(history, finalist):
             if not history.scores(history.candidates.baseline):
                 return Step(Role.FINAL, finalist)
-            if places:
-                found = finals.next_on_nodes(history, finalist, left, places)
-                return Wait() if found is None else Step(Role.FINAL, *found)
-            position = finals.next_of_pair(history, finalist, left)
-            return Wait() if position is None else Step(Role.FINAL, position)
+            found = finals.next_of_pair(history, finalist, left, places or [""])
+            return Wait() if found is None else Step(Role.FINAL, *found)
         if history.pending and not places:
             return Wait()
         return self._after_win(history, left, places) or (Wait() if history.pending else Stop(self._ending(history)))

@@ -177,42 +177,27 @@ def finals_of(history: History, position: int) -> Sequence[Entry]:
     return [e for e in history.at(position) if e.role is Role.FINAL and not e.says_nothing]
 
 
-def next_of_pair(history: History, position: int, left: int) -> int | None:
-    """Return the finalist or the baseline, whose turn it is; None while a whole pair runs.
-
-    Finalist, baseline, baseline, finalist …, so that a node that drifts favours neither; the baseline first where its
-    answers are wanted. A last launch without its partner is the finalist's, which has fewer.
-
-    Args:
-        left: launches that may still be made.
-    """
-    base = history.candidates.baseline
-    finalists, baselines = len(finals_of(history, position)), len(finals_of(history, base))
-    if finalists != baselines:
-        return position if finalists < baselines else base
-    if any(e.pending for e in history.of_role(Role.FINAL)):
-        return None
-    return position if finalists % 2 == _baseline_leads(history) or left < 2 else base
-
-
 def _baseline_leads(history: History) -> bool:
     """Tell whether the first launch of the finals is the baseline's: a finalist's answers are compared with its own."""
     begun = history.of_role(Role.FINAL)
     return begun[0].position == history.candidates.baseline if begun else lacks_baseline(history)
 
 
-def next_on_nodes(history: History, position: int, left: int, places: Sequence[str]) -> tuple[int, str] | None:
-    """As `next_of_pair`, with the node on which to launch; None while no node has anything to do.
+def next_of_pair(history: History, position: int, left: int, places: Sequence[str]) -> tuple[int, str] | None:
+    """Return the finalist or the baseline, whose turn it is, and the node; None while no node has anything to do.
 
+    Finalist, baseline, baseline, finalist …, so that a node that drifts favours neither; on a place without a name the
+    baseline first where its answers are wanted. A last launch without its partner is the finalist's, which has fewer.
     At most one pair runs on a node. What was begun is completed first, but a node where nothing of a pair runs comes
     before one where the first of the two still does.
 
     Args:
-        places: the nodes that may run it.
+        left: launches that may still be made.
+        places: the nodes that may run it; one place without a name is ``""``.
     """
     counts = _by_node(history, position, len(history.before_finals()))
     base = history.candidates.baseline
-    busy = {e.node for e in history.pending if e.node}
+    busy = {e.node for e in history.pending}
     unequal = {node for node, (mine, theirs) in counts.items() if mine != theirs}
     unpaired = [node for node in places if node in unequal]
     owed_pairs = len(unequal & {*places, *busy})
@@ -229,7 +214,8 @@ def next_on_nodes(history: History, position: int, left: int, places: Sequence[s
     mine, theirs = counts.get(node, (0, 0))
     if mine != theirs:
         return (position if mine < theirs else base), node
-    return (position if mine % 2 == 0 or left - owed_pairs < 2 else base), node
+    first = not node and _baseline_leads(history)
+    return (position if mine % 2 == first or left - owed_pairs < 2 else base), node
 
 
 def next_control_node(history: History, places: Sequence[str]) -> str | None:
