@@ -21,10 +21,10 @@ from scipy.special import ndtr, stdtr, stdtrit
 
 from autotune.arrays import descending
 from autotune.search import equivalents
-from autotune.search.acquisition import model_of, p_feasible, shortlist
+from autotune.search.acquisition import expected_improvement, model_of, p_feasible, shortlist
 from autotune.search.decide.sequential_test import CONFIDENCE, Spread, Z, percent, percents
-from autotune.search.decide.simplify import LEAST_EFFECT, ablations, leads
-from autotune.search.decide.verdict import Judgement, default_of
+from autotune.search.decide.simplify import LEAST_EFFECT, ablations, default_of, leads
+from autotune.search.decide.verdict import Judgement
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
@@ -73,7 +73,9 @@ def no_effect_by_engine(history: History, launches: Sequence[Launch]) -> list[No
     joined = equivalents.canonical_of(launches, candidates, candidates.items[candidates.baseline].fingerprint)
     rows: dict[str, NoEffect] = {}
     for found in equivalents.differences(launches, joined):
-        if found.asked in (None, default_of(history, found.engine).get(found.knob)):
+        base = default_of(candidates, found.engine)
+        default = None if base is None else candidates.items[base].configuration.knobs.get(found.knob)
+        if found.asked in (None, default):
             continue
         numbers = ", ".join(map(str, found.launches[:_NAMED])) + (" …" if len(found.launches) > _NAMED else "")
         got = str(found.got).lower() if isinstance(found.got, bool) else found.got
@@ -179,9 +181,7 @@ def _difference(history: History, model: Posterior, commands: tuple[int, int], s
             shown = (mean - LEAST_EFFECT) * math.sqrt(information) / max(spread.sd, 1e-9)
             on = f"fresh launches of both ({len(fresh[0])} and {len(fresh[1])})"
             return _Difference(mean, half, float(stdtr(spread.degrees, shown)), on)
-    means, covariance = model.joint(np.array(commands, dtype=np.int64))
-    mean = float(means[0] - means[1])
-    sd = math.sqrt(max(0.0, covariance[0, 0] + covariance[1, 1] - 2 * covariance[0, 1]))
+    mean, sd = (float(one[0]) for one in leads(model, commands[0], commands[1:]))
     wide = float(stdtrit(max(spread.degrees, LEAST_DEGREES), (1 + CONFIDENCE) / 2))
     launched = len(history.scores(commands[1]))
     on = f"the model of all launches ({launched or 'none'} without it)"
@@ -205,11 +205,8 @@ def _one(values: list[Scalar]) -> Scalar:
     return values[0] if len(values) == 1 else " + ".join("none" if v is None else str(v) for v in values)
 
 
-ODDS, _MODEL_ODDS = 0.9, 0.95
-"""Stated, and those of the model for that: what it puts at 0.9 was exceeded in 4 to 29 % of studies, by landscape, and
-what it puts at 0.95 in 0 to 7 % (docs/verdict.md, by ``benchmarks/sentences.py``)."""
-_PLACES, _DRAWS = 256, 2000
-"""Untried candidates that may be better, and draws of all scores."""
+ODDS = 0.9
+"""Stated with a regret."""
 MOVED = 0.75
 """Of its standard deviation, by which a figure must have moved to be told; also less than a tenth of it is not."""
 _LEAST_SHIFT = 0.1
@@ -220,21 +217,18 @@ _UNITS = {"us": "us", "ms": "ms", "share": "of the peak"}
 def regret(history: History, model: Posterior, kernels: Kernels, winner: int) -> Regret:
     """Return by how much anything may still be better than the winner, with the odds that nothing is better by more.
 
-    True scores are drawn together for the winner, for what was tried and kept the limits, and for the untried
-    candidates that are likeliest to be better; an untried one may fail to start, or break a limit.
+    The model's own quantiles of the best of thousands of candidates are several times what studies of a known answer
+    have left, and hardly order these. What one launch is expected to add at most, with priors or without, does: in nine
+    of ten studies no more than its root is left, score units (docs/verdict.md). Nothing is known of other searches.
     """
-    rows = shortlist(kernels, model, history, (history.spec.seed, len(history)))
-    chance = p_feasible(kernels, history, rows)
-    level = model.mean(np.array([winner]))[0]
-    better = sum(weight * ndtr((mean - level) / sd) for weight, mean, sd in model.predict(rows)) * chance
-    chosen = descending(np.asarray(better, dtype=np.float64))[:_PLACES]
     tried = [position for position in history.by_position if position != winner and history.feasible(position)]
-    places = np.array([winner, *tried, *rows[chosen]], dtype=np.int64)
-    scores = model.draws(places, _DRAWS, history.spec.seed)
-    odds = np.concatenate([np.ones(1 + len(tried)), chance[chosen]])
-    runs = np.random.default_rng([history.spec.seed, _DRAWS, 1]).random(scores.shape) < odds
-    most = np.where(runs, scores, -np.inf).max(axis=1) - scores[:, 0]
-    return Regret(percent=percent(float(np.quantile(most, _MODEL_ODDS))), odds=ODDS)
+    rows = shortlist(kernels, model, history, (history.spec.seed, len(history)))
+    rows = np.concatenate([rows, np.array(tried, dtype=np.int64)])
+    chance, most = p_feasible(kernels, history, rows), 0.0
+    for one in (model, model.without_priors()):
+        level = float(one.mean(np.array([winner], dtype=np.int64))[0])
+        most = max(most, float((expected_improvement(one.predict(rows), level) * chance).max(initial=0.0)))
+    return Regret(percent=percent(math.sqrt(most)), odds=ODDS)
 
 
 def search_gain(history: History, kernels: Kernels, winner: int) -> dict[str, Any]:

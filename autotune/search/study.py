@@ -158,7 +158,8 @@ class Study:
             told: dict[str, Any] = {"learned": learned_figures(model, self._kernels)}
             # Of a bundle, and beyond given commands, nothing is known of what was not launched.
             if not isinstance(self._plan, Recorded) and self._spec.verifies is None:
-                told["regret"] = regret(history, model, self._kernels, judgement.winner)
+                if self._spec.sampler == "gp":
+                    told["regret"] = regret(history, model, self._kernels, judgement.winner)
                 told |= search_gain(history, self._kernels, judgement.winner)
         return found.model_copy(update=told)
 

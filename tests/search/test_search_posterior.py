@@ -28,7 +28,7 @@ from autotune.search.acquisition import (
 )
 from autotune.search.explain import learned_figures, regret
 from autotune.search.feasibility import p_starts
-from autotune.search.gp.kernels import Encoding, Kernels, Prior, UnsureFigure
+from autotune.search.gp.kernels import Encoding, Kernels, Prior, UnsureFigure, one_thread
 from autotune.search.gp.posterior import Hyperparameters, HyperPrior, Posterior, sample
 from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet
@@ -178,21 +178,28 @@ def test_the_remaining_regret_shrinks_as_more_is_known() -> None:
 
 
 def test_the_stated_regret_is_seldom_exceeded_also_where_tails_are_heavier_than_the_model_s() -> None:
-    """Knobs add up, and pairs of values do what nobody foresees; 15 launches by lot, and the best of them is served."""
-    kernels, exceeded = Kernels(ENCODING), 0
+    """Knobs add up, and pairs of values do what nobody foresees; the best of 24 launches of the search is served."""
+    kernels, exceeded, told = Kernels(ENCODING), 0, []
     columns = ENCODING.codes[:, ENCODING.varying].T
-    for seed in range(40):
+    for seed in range(6):
         rng, truth = np.random.default_rng(seed), np.zeros(len(GRID))
         for column in columns:
-            truth += 0.15 * rng.standard_normal(column.max() + 1)[column]
+            truth += 0.1 * rng.standard_normal(column.max() + 1)[column]
         for one, other in itertools.combinations(columns, 2):
-            truth += 0.075 * rng.standard_t(2, (one.max() + 1, other.max() + 1))[one, other]
-        tried = rng.choice(len(GRID), 15, replace=False).tolist()
-        history = history_of(GRID, {p: float(truth[p] + 0.03 * rng.standard_normal()) for p in tried})
-        served = max(tried, key=lambda p: truth[p])
-        stated = math.log1p(regret(history, model_of(kernels, history), kernels, served).percent / 100)
-        exceeded += bool(truth.max() - truth[served] > stated)
-    assert exceeded <= 7, "8 of 40 are 20 %"
+            truth += 0.05 * rng.standard_t(4, (one.max() + 1, other.max() + 1))[one, other]
+        history, spec = History(make_spec(seed=seed), GRID, ()), make_spec(seed=seed)
+        while len(history) < 24:
+            with one_thread():
+                found = suggest(kernels, history, len(history)) if len(history) else None
+            position = found.position if found else GRID.baseline
+            score = float(truth[position] + 0.03 * rng.standard_normal())
+            entry = Entry(len(history), Role.SEARCH, position, score, violations={})
+            history = History(spec, GRID, (*history.entries, entry))
+        served = max(history.by_position, key=lambda p: truth[p])
+        told.append(math.log1p(regret(history, model_of(kernels, history), kernels, served).percent / 100))
+        exceeded += bool(truth.max() - truth[served] > told[-1])
+    assert exceeded <= 1, "2 of 6 are 33 %"
+    assert 0.05 < np.median(told) < 0.4, "a figure that says something"
 
 
 def test_what_the_launches_taught_of_the_physics_is_told() -> None:
@@ -391,7 +398,7 @@ def test_draws_of_physics_say_what_stands_and_falls_together() -> None:
     errors = []
     for prior in (Prior("physics", TRUTH, draws=draws), Prior("physics", TRUTH)):
         model = Posterior(Kernels(ENCODING, [prior]), some, slow[some].tolist())
-        mean = np.median(model.draws(hit, 500, 0), axis=0)  # of a mixture with those that believe no prior
+        mean = np.median([mean for _, mean, _ in model.predict(hit)], axis=0)  # some of them believe no prior
         errors.append(float(np.median(np.abs(mean - slow[hit]))))
     assert errors[0] < 0.5 * errors[1], errors
 

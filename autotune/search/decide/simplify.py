@@ -134,18 +134,19 @@ def leads(model: Posterior, leader: int, positions: Sequence[int]) -> tuple[Floa
     return mean[0] - mean[1:], np.sqrt(np.maximum(variance, 0.0))
 
 
-def own_default(candidates: CandidateSet, position: int) -> int | None:
-    """Return the default of a candidate's engine, else the baseline of that engine: what settings go back to."""
-    engine, named = candidates.items[position].configuration.engine, (*candidates.defaults, candidates.baseline)
+def default_of(candidates: CandidateSet, engine: str) -> int | None:
+    """Return the default of an engine, else the baseline of that engine: what settings go back to."""
+    named = (*candidates.defaults, candidates.baseline)
     return next((p for p in named if candidates.items[p].configuration.engine == engine), None)
 
 
 def subsets_towards_default(candidates: CandidateSet, winner: int) -> dict[int, frozenset[str]]:
-    """Map to what is put back each candidate between winner and `own_default`; the winner is not among them."""
-    base = own_default(candidates, winner)
+    """Map to what is put back each candidate between winner and `default_of`; the winner is not among them."""
+    mine = candidates.items[winner].configuration
+    base = default_of(candidates, mine.engine)
     if base is None or base == winner:
         return {}
-    mine, theirs = candidates.items[winner].configuration, candidates.items[base].configuration
+    theirs = candidates.items[base].configuration
     differing = difference(mine, theirs)
     if 2 ** len(differing) <= len(candidates) and mine.knobs.keys() == theirs.knobs.keys():
         # There are fewer subsets than candidates: each is looked up.
@@ -164,7 +165,7 @@ def subsets_towards_default(candidates: CandidateSet, winner: int) -> dict[int, 
 def ablations(candidates: CandidateSet, winner: int) -> dict[int, frozenset[str]]:
     """Map to what is put back, for each setting, the command without it, where the engine decides by itself.
 
-    Where that is no candidate, the fewest settings go that make one on the way to `own_default`. Settings with the same
+    Where that is no candidate, the fewest settings go that make one on the way to `default_of`. Settings with the same
     smallest step back share an entry.
     """
     between = subsets_towards_default(candidates, winner)

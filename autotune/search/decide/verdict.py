@@ -9,7 +9,6 @@ configuration that breaks a promise is no challenger (`History.barred`).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from autotune.search.decide import finals, simplify
@@ -17,7 +16,6 @@ from autotune.search.decide.sequential_test import Look, Outcome, Spread, estima
 from autotune.search.history import History
 from autotune.search.nodes import contrast
 from autotune.study.recommendation import Verdict
-from autotune.trial import Configuration, Scalar
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,20 +126,9 @@ def _verdict(
 
 
 def settings(history: History, position: int) -> int:
-    """Count the knobs that differ from the engine's default, of the equivalent that has fewest."""
-    items, canonical = history.candidates.items, history.canonical(position)
+    """Count the knobs that differ from the engine's default, of the equivalent that has fewest; all without default."""
+    candidates, canonical = history.candidates, history.canonical(position)
     group = {position, *(p for p, canonical_of in history.canonical_of.items() if canonical_of == canonical)}
-    return min(settings_of(history, items[p].configuration) for p in group)
-
-
-def default_of(history: History, engine: str) -> Mapping[str, Scalar]:
-    """Return the knobs of an engine's default; empty where that is no candidate."""
-    items = history.candidates.items
-    named = (items[p].configuration for p in (*history.candidates.defaults, history.candidates.baseline))
-    return next((one.knobs for one in named if one.engine == engine), {})
-
-
-def settings_of(history: History, mine: Configuration) -> int:
-    """Count the knobs that differ from the engine's default; from None where that is no candidate."""
-    default = default_of(history, mine.engine)
-    return sum(value != default.get(name) for name, value in mine.knobs.items())
+    base = simplify.default_of(candidates, candidates.items[position].configuration.engine)
+    default = {} if base is None else candidates.items[base].configuration.knobs
+    return min(sum(v != default.get(k) for k, v in candidates.items[p].configuration.knobs.items()) for p in group)

@@ -432,32 +432,12 @@ class Posterior:
 
         Those of the average over the hyper-parameters: where these disagree the covariance is wider.
         """
-        parts, own = self._members(rows)
+        parts, white = self._conditioned(rows)
+        own = self._tables(rows, rows).covariance(self._hyper) - np.einsum("sni,snj->sij", white, white)
         mean = self.weights @ parts
         centred = parts - mean
         covariance = np.einsum("s,sij->ij", self.weights, own) + (self.weights * centred.T) @ centred
         return mean, np.asarray(covariance, dtype=np.float64)
-
-    def _members(self, rows: Ints) -> tuple[Floats, Floats]:
-        """Means and covariances under each sample, shapes ``(sets, rows)`` and ``(sets, rows, rows)``."""
-        mean, white = self._conditioned(rows)
-        return mean, self._tables(rows, rows).covariance(self._hyper) - np.einsum("sni,snj->sij", white, white)
-
-    def draws(self, rows: Ints, count: int, seed: int) -> Floats:
-        """Draws of candidates' true scores, shape ``(count, rows)``.
-
-        With the weight of no prior at which launches are chosen: a prior may be wrong about what was never launched.
-        """
-        generator = np.random.default_rng([seed, count])
-        mean, own = self._members(rows)
-        own[:, np.arange(len(rows)), np.arange(len(rows))] += 1e-8
-        factors = np.linalg.cholesky(own)
-        normal = generator.standard_normal((count, len(rows)))
-        chosen = generator.choice(len(self.weights), count, p=self.weights / self.weights.sum())
-        found = np.empty_like(normal)
-        for which in np.unique(chosen):
-            found[chosen == which] = mean[which] + normal[chosen == which] @ factors[which].T
-        return found
 
     def figures(self, alternative: int, logs: Floats) -> tuple[Floats, Floats, Floats]:
         """Return what the launches say of the figures behind an alternative's draws: shapes ``(figures,)``, logarithms.
