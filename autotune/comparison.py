@@ -292,17 +292,17 @@ class Sheet:
         own = [row for row in launches if row.trial.configuration.fingerprint == fingerprint]
         if position == self._base and own:
             return own[-1]
-        return min(launches, key=lambda row: settings_of(self.history, row.trial.configuration))
+        return min(launches, key=lambda row: settings_of(self.history.candidates, row.trial.configuration))
 
     def goal(self, metric: str, workload: str, scores: Sequence[float], spread: Spread) -> Objective:
         """A goal's mean over launches with its interval."""
         middle, half = mean(scores), spread.half_width((len(scores),)) if len(scores) > 1 else None
         ends = [] if half is None else [middle - half, middle + half]
-        values = sorted(objective.from_score(self.spec, end, metric) for end in ends)
+        values = sorted(objective.value_of(metric, end) for end in ends)
         return Objective(
             metric=metric,
             workload=workload,
-            value=objective.from_score(self.spec, middle, metric),
+            value=objective.value_of(metric, middle),
             ci95=(values[0], values[1]) if values else None,
             repeats=len(scores),
         )
@@ -353,7 +353,7 @@ class Sheet:
         # Goals have one mean everywhere, the geometric one that gains are ratios of.
         scores = [score for _, score in self._scores(position, workload)]
         if workload in objective.weights(self.spec) and scores:
-            means[self.spec.objective] = objective.from_score(self.spec, mean(scores))
+            means[self.spec.objective] = objective.value_of(self.spec.objective, mean(scores))
         seconds = self.seconds(position)
         over_rungs = self.spec.front_over_rungs
         if workload == self.spec.workloads[0] and seconds and not over_rungs:
@@ -392,7 +392,7 @@ class Sheet:
         for position, scores in groups.items():
             gain = self._gain(position, workload, spread) if position != self._base else None
             cells[position] = MatrixCell(
-                value=objective.from_score(self.spec, mean(scores)),
+                value=objective.value_of(self.spec.objective, mean(scores)),
                 gain_percent=percent(gain.log) if gain else None,
                 ci95=percents(gain.interval) if gain else None,
                 repeats=len(scores),
@@ -494,7 +494,7 @@ def nodes(history: History) -> list[NodeShare]:
             NodeShare(
                 node=name,
                 launches=sum(entry.node == name for entry in history),
-                baseline=objective.from_score(history.spec, means[name]) if name in means else None,
+                baseline=objective.value_of(history.spec.objective, means[name]) if name in means else None,
                 difference_percent=difference,
                 offset_percent=percent(known[name].offset) if name in known else 0.0,
                 certain=name in history.off_nodes,

@@ -32,7 +32,8 @@ from autotune.prepare.candidates import Prepared
 from autotune.search import objective
 from autotune.search.budget import capacity
 from autotune.search.decide.sequential_test import percent, percents
-from autotune.search.decide.verdict import default_of, evidence
+from autotune.search.decide.simplify import default_knobs
+from autotune.search.decide.verdict import evidence
 from autotune.search.history import History
 from autotune.search.nodes import contrast
 from autotune.search.priors import priors_of, sources_of
@@ -298,7 +299,7 @@ class Progress:
             return
         # Its value, its gain over the baseline with the 95 % interval, and its differences from the defaults.
         mine, base = history.candidates.items[best].configuration, history.candidates.baseline
-        value = f"{objective.from_score(self._spec, fmean(evidence(history, best))):,.1f}"
+        value = f"{objective.value_of(self._spec.objective, fmean(evidence(history, best))):,.1f}"
         both = [history.node_scores(p, *history.fresh_roles(p)) or history.node_scores(p) for p in (best, base)]
         gain = ""
         half = history.spread.half_width([len(scores) for scores in both])
@@ -333,7 +334,7 @@ class Progress:
         history = self._history(launches)
         best = best_of(history)
         if best is not None:
-            return f"best {objective.from_score(self._spec, fmean(evidence(history, best))):,.1f}"
+            return f"best {objective.value_of(self._spec.objective, fmean(evidence(history, best))):,.1f}"
         return "nothing meets the limits so far" if history.measured and self._spec.slos else "no launch has run so far"
 
     def _left_s(self, launches: Sequence[Launch]) -> float | None:
@@ -364,7 +365,7 @@ def described(history: History, tried: Configuration) -> str:
     if leader is not None and tried == history.candidates.items[history.candidates.baseline].configuration:
         return "repeat of the baseline"
     same = leader is not None and leader.engine == tried.engine
-    usual: Mapping[str, Scalar] = leader.knobs if leader and same else default_of(history, tried.engine)
+    usual: Mapping[str, Scalar] = leader.knobs if leader and same else default_knobs(history.candidates, tried.engine)
     changes = [text.short(name, value) for name, value in tried.knobs.items() if value != usual.get(name)]
     more = [f"{len(changes) - _MOST_KNOBS} more"] if len(changes) > _MOST_KNOBS else []
     if changes:

@@ -63,11 +63,7 @@ def _posterior(
     running: tuple[int, ...],
     seed: int,
 ) -> Posterior:
-    """Return the posterior, of which the latest few are kept, as decisions share them.
-
-    Args:
-        ranked: as `measured`, with random weights.
-    """
+    """Return the posterior, of which the latest few are kept, as decisions share them; ranked: with random weights."""
     if running:
         known = _posterior(kernels, measured, ranked, (), seed)
         return known.condition_on_pending(np.array(running, dtype=np.int64))
@@ -118,9 +114,7 @@ def _expects_little(improvement: float | None, odds: float) -> bool:
 def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | None:
     """Return the most promising candidate, or None when every candidate is spent.
 
-    Args:
-        history: its scores less the offsets of their nodes.
-        number: with the study's seed it breaks ties.
+    The history's scores are less the offsets of their nodes. The number, with the study's seed, breaks ties.
     """
     seed = (history.spec.seed, number)
     posterior = model_of(kernels, history)
@@ -261,11 +255,7 @@ def p_feasible(kernels: Kernels, history: History, rows: Ints) -> Floats:
 
 
 def expected_improvement(predicted: Sequence[tuple[float, Floats, Floats]], incumbent: float) -> Floats:
-    """Expected improvement of each candidate on the incumbent, in score units (Jones et al. 1998).
-
-    Args:
-        predicted: as `Posterior.predict` gives it.
-    """
+    """Expected improvement of what `Posterior.predict` gives on the incumbent, score units (Jones et al. 1998)."""
     total: Floats | float = 0.0
     for weight, mean, sd in predicted:
         sd = np.maximum(sd, 1e-12)

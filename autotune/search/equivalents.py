@@ -19,11 +19,9 @@ from autotune.trial import Launch
 
 
 def canonical_of(launches: Iterable[Launch], candidates: Container[str], baseline: str | None = None) -> dict[str, str]:
-    """Map a fingerprint to its canonical one, where that is another.
+    """Map a fingerprint to its canonical one, where that is another; candidates are what may be launched.
 
-    Args:
-        candidates: the fingerprints of what may be launched.
-        baseline: stands for its equivalents whatever the engine made of it, as it is launched as the user typed it.
+    The baseline stands for its equivalents whatever the engine made of it, as it is launched as the user typed it.
     """
     answers: dict[str, str] = {}
     for launch in sorted(launches, key=lambda row: row.trial.number):
@@ -43,11 +41,7 @@ def canonical_of(launches: Iterable[Launch], candidates: Container[str], baselin
 
 
 def differences(launches: Sequence[Launch], joined: dict[str, str]) -> list[Resolution]:
-    """Every difference once, in the order of the first launch that had it.
-
-    Args:
-        joined: as `canonical_of` gives it.
-    """
+    """Every difference once, in the order of the first launch that had it; joined is as `canonical_of` gives it."""
 
     def canonical(launch: Launch) -> str:
         fingerprint = launch.trial.configuration.fingerprint
@@ -65,15 +59,6 @@ def differences(launches: Sequence[Launch], joined: dict[str, str]) -> list[Reso
         numbers = {launch.trial.number for launch in group}
         same = {canonical(launch) for launch in group}
         others = [x.trial.number for x in launches if x.trial.number not in numbers and {canonical(x)} == same]
-        found.append(
-            Resolution(
-                engine=engine,
-                knob=knob,
-                asked=asked,
-                got=got,
-                note=note,
-                launches=sorted(numbers),
-                repeats_of=min(others, default=None),
-            )
-        )
+        row = {"engine": engine, "knob": knob, "asked": asked, "got": got, "note": note, "launches": sorted(numbers)}
+        found.append(Resolution(**row, repeats_of=min(others, default=None)))
     return found

@@ -23,7 +23,7 @@ from autotune.arrays import descending
 from autotune.search import equivalents
 from autotune.search.acquisition import expected_improvement, model_of, p_feasible, shortlist
 from autotune.search.decide.sequential_test import CONFIDENCE, Spread, Z, percent, percents
-from autotune.search.decide.simplify import LEAST_EFFECT, ablations, default_of, leads
+from autotune.search.decide.simplify import LEAST_EFFECT, ablations, default_knobs, leads
 from autotune.search.decide.verdict import Judgement
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import Posterior
@@ -43,11 +43,7 @@ _NAMED = 8
 def explain(
     history: History, launches: Sequence[Launch], model: Posterior, judgement: Judgement, no_effect_of: KnownNoEffects
 ) -> Explanation:
-    """Compute contributions, and find the knobs that had no effect.
-
-    Args:
-        launches: those of the history.
-    """
+    """Compute contributions, and find the knobs that had no effect in the launches of the history."""
     winner = judgement.winner
     inert = [*no_effect_by_rule(history, launches, winner, no_effect_of), *no_effect_by_engine(history, launches)]
     if winner is None:
@@ -73,23 +69,17 @@ def no_effect_by_engine(history: History, launches: Sequence[Launch]) -> list[No
     joined = equivalents.canonical_of(launches, candidates, candidates.items[candidates.baseline].fingerprint)
     rows: dict[str, NoEffect] = {}
     for found in equivalents.differences(launches, joined):
-        base = default_of(candidates, found.engine)
-        default = None if base is None else candidates.items[base].configuration.knobs.get(found.knob)
-        if found.asked in (None, default):
+        if found.asked in (None, default_knobs(candidates, found.engine).get(found.knob)):
             continue
         numbers = ", ".join(map(str, found.launches[:_NAMED])) + (" …" if len(found.launches) > _NAMED else "")
         got = str(found.got).lower() if isinstance(found.got, bool) else found.got
         ran = "as without it" if got is None else f"with `{got}`"
         reason = f"the engine ran {ran} (launch{'es' if len(found.launches) > 1 else ''} {numbers})"
-        earlier = rows.get(found.knob)
-        values = [*(earlier.values if earlier else []), found.asked]
-        count = len(found.launches) + (earlier.launches if earlier else 0)
-        rows[found.knob] = NoEffect(
-            knob=found.knob,
-            values=list(dict.fromkeys(values)),
-            reason=earlier.reason if earlier else reason,
-            launches=count,
-        )
+        row = NoEffect(knob=found.knob, values=[found.asked], reason=reason, launches=len(found.launches))
+        if earlier := rows.get(found.knob):
+            values = list(dict.fromkeys([*earlier.values, found.asked]))
+            row = earlier.model_copy(update={"values": values, "launches": earlier.launches + row.launches})
+        rows[found.knob] = row
     return list(rows.values())
 
 
@@ -102,13 +92,7 @@ _REPEATED = 1.0
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """What a command has over another one, score units.
-
-    Attributes:
-        half: of the 95 % interval.
-        odds: that it is more than `LEAST_EFFECT`.
-        measured_on: what tells it.
-    """
+    """What a command has over another one, score units; half of the 95 % interval; the odds of `LEAST_EFFECT`."""
 
     mean: float
     half: float
@@ -119,10 +103,7 @@ class _Difference:
 def contributions(history: History, model: Posterior, winner: int, spread: Spread) -> list[Contribution]:
     """Return a row for each of the winner's settings, and for its engine where the baseline has another one.
 
-    What is needed to start comes first, then the largest gain.
-
-    Args:
-        spread: of one launch.
+    What is needed to start comes first, then the largest gain. The spread is that of one launch.
     """
     items, base = history.candidates.items, history.candidates.baseline
     mine = items[winner].configuration
@@ -141,14 +122,14 @@ def contributions(history: History, model: Posterior, winner: int, spread: Sprea
     return sorted(rows, key=lambda row: -math.inf if row.gain_percent is None else -row.gain_percent)
 
 
+_Change = tuple[str, list[Scalar], list[Scalar]]
+"""What differs between two commands, its values, and the winner's."""
+
+
 def _row(
-    history: History,
-    model: Posterior,
-    commands: tuple[int, int],
-    spread: Spread,
-    change: tuple[str, list[Scalar], list[Scalar]],
+    history: History, model: Posterior, commands: tuple[int, int], spread: Spread, change: _Change
 ) -> Contribution:
-    """Compare the winner with another command, of which `change` says what differs, its values and the winner's."""
+    """Compare the winner with another command."""
     name, before, after = change
     cells = {"knob": name, "from_": _one(before), "to": _one(after)}
     other = history.at(commands[1])
@@ -261,12 +242,8 @@ def learned_figures(model: Posterior, kernels: Kernels) -> list[LearnedFigure]:
             for other in same
         )
         engine = None if alike else one.engine
-        row = LearnedFigure(
-            figure=one.name,
-            engine=engine,
-            from_=float(f"{one.value:.3g}"),
-            to=float(f"{one.value * math.exp(by):.3g}"),
-            unit=_UNITS.get(one.name.rpartition("_")[2], ""),
-        )
+        was, now = (float(f"{value:.3g}") for value in (one.value, one.value * math.exp(by)))
+        unit = _UNITS.get(one.name.rpartition("_")[2], "")
+        row = LearnedFigure(figure=one.name, engine=engine, from_=was, to=now, unit=unit)
         found.setdefault((one.name, engine), row)
     return list(found.values())[:_MOST_FIGURES]

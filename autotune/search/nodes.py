@@ -56,13 +56,10 @@ class NodeOffset:
 
 
 def node_offsets(baseline: Mapping[str, Sequence[float]]) -> dict[str, NodeOffset]:
-    """Return the offset of each node from the median node; of two nodes from the faster one.
+    """Return the offset of each node from the median node, by the baseline's scores; of two from the faster one.
 
     The spread of a launch is the largest of what is usual, what repeats on one node show, and what the nodes'
     median absolute deviation shows.
-
-    Args:
-        baseline: node to the baseline's scores there, one or more.
     """
     means = {node: mean(scores) for node, scores in baseline.items()}
     if len(means) < 2:
@@ -100,8 +97,7 @@ def contrast(mine: Sequence[NodeScore], theirs: Sequence[NodeScore]) -> tuple[fl
 def planned(mine: Sequence[str], theirs: Sequence[str], more: int, off: Collection[str] = ()) -> float:
     """Return the information of `contrast` after so many more launches, in pairs on the nodes that have had fewest.
 
-    Args:
-        off: nodes where nothing more runs, unless there are no others.
+    Nothing more runs on nodes that are off, unless there are no others.
     """
     counts = {node: [mine.count(node), theirs.count(node)] for node in sorted({*mine, *theirs})}
     alive = [count for node, count in counts.items() if node not in off] or list(counts.values())
@@ -113,11 +109,7 @@ def planned(mine: Sequence[str], theirs: Sequence[str], more: int, off: Collecti
 
 
 def additive_spread(launches: Sequence[tuple[Hashable, str, float]]) -> Spread:
-    """Return the spread of a launch where configurations and nodes each add a part of their own.
-
-    Args:
-        launches: of each its configuration, node and score.
-    """
+    """Return the spread of a launch, given as configuration, node and score, where the first two each add a part."""
     if not launches:
         return Spread.of(0.0, 0)
     columns = [dict.fromkeys(row[k] for row in launches) for k in (0, 1)]

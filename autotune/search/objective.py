@@ -111,11 +111,6 @@ def score_of(metric: str, number: float | None) -> float | None:
     return math.log(number) if maximises(metric) else -math.log(number)
 
 
-def from_score(spec: StudySpec, score_: float, metric: str | None = None) -> float:
-    """Return the value of a score, of the objective or of another metric."""
-    return value_of(metric or spec.objective, score_)
-
-
 def value_of(metric: str, score_: float) -> float:
     """Return the inverse of `score_of`."""
     # Twelve digits: what was measured once comes back as it was.
@@ -127,7 +122,7 @@ def achieved(spec: StudySpec, launch: Launch) -> float | None:
     shares = weights(spec)
     if len(shares) > 1:
         mean = score(spec, launch)
-        return None if mean is None else from_score(spec, mean)
+        return None if mean is None else value_of(spec.objective, mean)
     number = value(launch, spec.objective, next(iter(shares)))
     return number if number or (number is not None and spec.objective == GOODPUT) else None
 

@@ -77,13 +77,7 @@ def interrupted(path: Path, candidates: CandidateSet) -> dict[int, Step]:
 
 
 class Journal:
-    """An Optuna study that is asked and told, in a file from `save` on.
-
-    Args:
-        path: the journal.
-        command_of: how a candidate's server is started.
-        encoding: of the candidates.
-    """
+    """An Optuna study that is asked and told, in a file from `save` on; `command_of` starts a candidate's server."""
 
     def __init__(
         self,

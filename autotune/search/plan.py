@@ -48,13 +48,7 @@ WITHOUT_BASELINE = 2
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The next launch.
-
-    Attributes:
-        role: why it is made.
-        position: of its candidate.
-        node: on which it must run; empty: on any.
-    """
+    """The next launch: why it is made, its candidate, and the node on which it must run; empty: on any."""
 
     role: Role
     position: int
@@ -93,22 +87,13 @@ class Recorded:
 
 
 class Plan:
-    """Decides for one study.
-
-    Args:
-        kernels: of the candidates, with the prior.
-        sampler: chooses the candidates that are new, and tells what it expects of them.
-    """
+    """Decides for one study, over candidates with their priors; the sampler chooses those that are new."""
 
     def __init__(self, kernels: Kernels, sampler: CandidateSampler) -> None:
         self._kernels, self._sampler = kernels, sampler
 
     def next(self, history: History, nodes: Sequence[str] = ()) -> Decision:
-        """Return the next launch, given the finished and the running ones.
-
-        Args:
-            nodes: those that may run it; empty: one place without a name.
-        """
+        """Return the next launch, given the finished and the running ones, and the nodes; none: one without a name."""
         places = _places(history, nodes)
         decision = self._decide(history, places, capacity(history), bool(nodes))
         if isinstance(decision, Step) and not decision.node and any(map(is_alone, places)):
@@ -241,12 +226,7 @@ class Plan:
         return None
 
     def _plain(self, scores: History, model: Posterior, leader: int, spare: bool) -> int:
-        """Return a leader's command without any coin toss.
-
-        Args:
-            scores: of the search.
-            spare: whether the finals can afford that a command does not start.
-        """
+        """Return a leader's command without any coin toss; spare: the finals can afford that it does not start."""
         least = LIKELY if spare else SURE
 
         def likely(position: int) -> bool:

@@ -42,11 +42,7 @@ _SUSPECT = 0.5
 
 
 def next_node(history: History, places: Sequence[str]) -> str | None:
-    """Return the node of the next control run; None while none is due.
-
-    Args:
-        places: the nodes that may run it; empty: one place without a name, which is ``""``.
-    """
+    """Return the node of the next control run; None while none is due. One place without a name is ``""``."""
     base = history.candidates.baseline
     due = _due(history) and (len(places) > 1 or lead(history)[0] < DRIFT)
     if not places:
@@ -239,12 +235,7 @@ def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int
 
 
 def wants_answers(spec: StudySpec, trial: Trial, baseline: str, launches: Sequence[Launch]) -> bool:
-    """Tell whether a launch is asked for answers.
-
-    Args:
-        baseline: its fingerprint.
-        launches: finished before.
-    """
+    """Tell whether a launch is asked for answers, after finished ones; the baseline is given by its fingerprint."""
     fingerprint = trial.configuration.fingerprint
     mine = (one.result for one in launches if one.trial.configuration.fingerprint == fingerprint)
     done = [result for result in mine if result.answers_checked]

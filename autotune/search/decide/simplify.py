@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from scipy.special import ndtr, stdtr
@@ -26,7 +26,7 @@ from autotune.search.history import History
 from autotune.search.nodes import NodeScore, contrast
 from autotune.space.enumeration import CandidateSet
 from autotune.study.recommendation import COIN_TOSS
-from autotune.trial import Configuration, Role
+from autotune.trial import Configuration, Role, Scalar
 
 SHOWN = 0.9
 """Odds from which on something counts as shown."""
@@ -40,9 +40,7 @@ def plain(history: History, model: Posterior, command: int, likely: Callable[[in
     """Return a command without its settings whose odds are below `COIN_TOSS`, measured or not.
 
     They go back one after another, the least likely to add anything first, as the odds of the others change with each.
-
-    Args:
-        likely: whether a command may be expected to start and to keep the limits; the others on the way are left out.
+    A command that is not likely to start and to keep the limits is left out on the way.
     """
     current = command
     # As often as there are settings: each step puts back at least one.
@@ -138,6 +136,12 @@ def default_of(candidates: CandidateSet, engine: str) -> int | None:
     """Return the default of an engine, else the baseline of that engine: what settings go back to."""
     named = (*candidates.defaults, candidates.baseline)
     return next((p for p in named if candidates.items[p].configuration.engine == engine), None)
+
+
+def default_knobs(candidates: CandidateSet, engine: str) -> Mapping[str, Scalar]:
+    """Return the knobs of `default_of`; none where that is no candidate."""
+    base = default_of(candidates, engine)
+    return {} if base is None else candidates.items[base].configuration.knobs
 
 
 def subsets_towards_default(candidates: CandidateSet, winner: int) -> dict[int, frozenset[str]]:

@@ -15,7 +15,9 @@ from autotune.search.decide import finals, simplify
 from autotune.search.decide.sequential_test import Look, Outcome, Spread, estimate, mean, outcome
 from autotune.search.history import History
 from autotune.search.nodes import contrast
+from autotune.space.enumeration import CandidateSet
 from autotune.study.recommendation import Verdict
+from autotune.trial import Configuration
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +128,13 @@ def _verdict(
 
 
 def settings(history: History, position: int) -> int:
-    """Count the knobs that differ from the engine's default, of the equivalent that has fewest; all without default."""
-    candidates, canonical = history.candidates, history.canonical(position)
+    """Count the knobs that differ from the engine's default, of the equivalent that has fewest."""
+    items, canonical = history.candidates.items, history.canonical(position)
     group = {position, *(p for p, canonical_of in history.canonical_of.items() if canonical_of == canonical)}
-    base = simplify.default_of(candidates, candidates.items[position].configuration.engine)
-    default = {} if base is None else candidates.items[base].configuration.knobs
-    return min(sum(v != default.get(k) for k, v in candidates.items[p].configuration.knobs.items()) for p in group)
+    return min(settings_of(history.candidates, items[p].configuration) for p in group)
+
+
+def settings_of(candidates: CandidateSet, mine: Configuration) -> int:
+    """Count the knobs that differ from the engine's default; from None where that is no candidate."""
+    default = simplify.default_knobs(candidates, mine.engine)
+    return sum(value != default.get(name) for name, value in mine.knobs.items())

@@ -135,12 +135,7 @@ _NO_PRIOR = 0.4
 
 @dataclass(frozen=True, slots=True)
 class UnsureFigure:
-    """A figure of an engine that a source is unsure of.
-
-    Attributes:
-        value: as the source has it.
-        logs: shape ``(draws,)``: what each draw adds to its natural logarithm.
-    """
+    """A figure of an engine that a source is unsure of; logs: what each draw adds to its logarithm, ``(draws,)``."""
 
     name: str
     engine: str
@@ -181,9 +176,9 @@ class Prior:
         shape = self.mean.shape
         if len(shape) != 1:
             raise ValueError(f"prior {self.name!r}: the mean has shape {shape}, expected one value per candidate")
-        for what, values in (("p_starts", self.p_starts), ("launch_s", self.launch_s)):
+        for values in (self.p_starts, self.launch_s):
             if values is not None and values.shape != shape:
-                raise ValueError(f"prior {self.name!r}: {what} has shape {values.shape}, the mean has {shape}")
+                raise ValueError(f"prior {self.name!r}: one figure has shape {values.shape}, the mean has {shape}")
 
 
 class Kernels:

@@ -24,6 +24,7 @@ from itertools import pairwise
 
 import numpy as np
 from scipy.linalg import solve_triangular
+from scipy.optimize import brentq
 
 from autotune.arrays import Bools, Floats, Ints
 from autotune.search.decide.sequential_test import LAUNCH_NOISE
@@ -51,9 +52,8 @@ _PHYSICS = (0.0, 0.5)
 _TRUST = (0.9, 0.3)
 """Centre and spread of a prior's weight."""
 _LEAST_TRUST, _MOST_TRUST = 0.1, 1.4
-_PARTICLES, _MOVES, _KEPT = 16, 2, 12
-_LEAST_SHARE = 0.02
-"""An alternative that is less likely than this is left out of the average."""
+_PARTICLES, _MOVES, _KEPT, _LEAST_SHARE = 16, 2, 12, 0.02
+"""An alternative that is less likely than the last is left out of the average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,12 +62,10 @@ class Hyperparameters:
 
     Attributes:
         alternative: shape ``(sets,)``: index of the prior that gives the mean, or of none.
-        effects: shape ``(sets, knobs)``: standard deviation of each knob's own effect.
-        lengths: shape ``(sets, knobs)``: length scales of the interaction.
-        interaction: shape ``(sets,)``: standard deviation of the interaction.
-        noise: shape ``(sets,)``: standard deviation of one launch.
-        weight: shape ``(sets,)``: of the prior's mean.
-        physics: shape ``(sets,)``: factor on the deviations of the prior's ensemble.
+        effects, lengths: shape ``(sets, knobs)``: standard deviation of a knob's own effect, and its length scale in
+            the interaction.
+        interaction, noise: shape ``(sets,)``: standard deviations of the interaction and of one launch.
+        weight, physics: shape ``(sets,)``: factors on the prior's mean, and on the deviations of its ensemble.
     """
 
     alternative: Ints
@@ -82,13 +80,16 @@ class Hyperparameters:
         return len(self.alternative)
 
 
+def _log_normal(z: Floats, prior: tuple[float, float]) -> Floats:
+    return np.asarray(np.exp(prior[0] + prior[1] * z), dtype=np.float64)
+
+
 @dataclass(frozen=True, slots=True)
 class HyperPrior:
     """What the hyper-parameters are of.
 
     Attributes:
-        knobs: how many.
-        engine: which of them is the engine; None where there is one engine only.
+        engine: which of the knobs is the engine; None where there is one engine only.
         odds: shape ``(alternatives,)``: of each before any launch.
         signed: whether a prior may count the other way round, as for a metric that it is not about.
     """
@@ -123,10 +124,6 @@ class HyperPrior:
             weight=trust,
             physics=_log_normal(z[:, 4], _PHYSICS),
         )
-
-
-def _log_normal(z: Floats, prior: tuple[float, float]) -> Floats:
-    return np.asarray(np.exp(prior[0] + prior[1] * z), dtype=np.float64)
 
 
 def sample(
@@ -194,31 +191,20 @@ def _tempered(
 def _next_step(level: Floats, most: float) -> float:
     """Return by how much the likelihood may count more, so that half of the samples still do."""
 
-    def effective(step: float) -> float:
+    def too_few(step: float) -> float:
         odds = np.exp(step * (level - level.max()))
-        return float(odds.sum() ** 2 / (odds**2).sum())
+        return _PARTICLES / 2 - float(odds.sum() ** 2 / (odds**2).sum())
 
-    if effective(most) >= _PARTICLES / 2:
-        return most
-    low, high = 0.0, most
-    for _ in range(30):
-        middle = (low + high) / 2
-        low, high = (middle, high) if effective(middle) >= _PARTICLES / 2 else (low, middle)
-    return high
+    return most if too_few(most) <= 0 else float(brentq(too_few, 0.0, most))
 
 
 def _moved(
-    z: Floats,
-    level: Floats,
-    alternative: Ints,
-    heat: Floats,
-    log_likelihood: Likelihood,
-    generator: np.random.Generator,
+    z: Floats, level: Floats, alternative: Ints, heat: Floats, log_likelihood: Likelihood, dice: np.random.Generator
 ) -> tuple[Floats, Floats]:
     """One step of every sample along an ellipse through it and a draw from the prior."""
-    draw = generator.standard_normal(z.shape)
-    threshold = heat * level + np.log(1.0 - generator.random(len(z)))
-    angle = generator.random(len(z)) * 2 * math.pi
+    draw = dice.standard_normal(z.shape)
+    threshold = heat * level + np.log(1.0 - dice.random(len(z)))
+    angle = dice.random(len(z)) * 2 * math.pi
     low, high = angle - 2 * math.pi, angle.copy()
     new, new_level = z.copy(), level.copy()
     rows = np.arange(len(z))
@@ -229,7 +215,7 @@ def _moved(
         new[rows[accepted]], new_level[rows[accepted]] = other[accepted], found[accepted]
         rows = rows[~accepted & (high[rows] - low[rows] > 1e-9)]
         low, high = np.where(angle < 0, angle, low), np.where(angle < 0, high, angle)
-        angle = low + generator.random(len(z)) * (high - low)
+        angle = low + dice.random(len(z)) * (high - low)
     return new, new_level
 
 

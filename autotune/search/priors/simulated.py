@@ -23,7 +23,7 @@ from autotune.metrics.table import DERIVED, GOODPUT, HEADLINE, METRICS, PER_USER
 from autotune.prepare.candidates import Prepared
 from autotune.replay.table import VERSION
 from autotune.search.gp.kernels import Prior, UnsureFigure
-from autotune.search.objective import weights
+from autotune.search.objective import score_of, weights
 from autotune.search.reach import times
 from autotune.simulator.node.calibration import (
     Calibration,
@@ -190,12 +190,10 @@ def _means(
     spec: StudySpec, predicted: Sequence[Sequence[SteadyPrediction | None]], setups: Setups, loads: Shares
 ) -> Floats:
     """Return the logarithm of the objective, more is better, shape ``(setups,)``; NaN where it is not predicted."""
-    metric = METRICS[spec.objective].predicted_as or spec.objective
-    sign = 1.0 if METRICS[metric].maximise else -1.0
-    mean = np.zeros(len(predicted[0]))
+    metric, mean = METRICS[spec.objective].predicted_as or spec.objective, np.zeros(len(predicted[0]))
     for column, (_, share) in zip(predicted, loads, strict=True):
-        values = [_value(spec, metric, one, setup) for one, setup in zip(column, setups, strict=True)]
-        mean += [share * sign * math.log(value) if 0 < value < math.inf else math.nan for value in values]
+        values = (_value(spec, metric, one, setup) for one, setup in zip(column, setups, strict=True))
+        mean += [math.nan if (score := score_of(metric, value)) is None else share * score for value in values]
     return mean
 
 
@@ -216,9 +214,8 @@ def _latency(metric: str) -> str | None:
 def _launch_s(row: Sequence[SteadyPrediction | None]) -> float:
     """Seconds of a launch: the start, and each load."""
     known = [one for one in row if one is not None]
-    if len(known) < len(row):
-        return math.nan
-    return known[0].startup_s + sum(one.metrics.get("duration", math.nan) for one in known)
+    durations = [one.metrics.get("duration", math.nan) for one in known]
+    return known[0].startup_s + sum(durations) if len(known) == len(row) else math.nan
 
 
 def _predicted(node: SteadyNode, setup: Candidate) -> SteadyPrediction | None:

@@ -11,7 +11,6 @@ Gaussian process, over the knobs that they vary; what the process predicts of th
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +24,7 @@ from autotune.replay.table import read_table
 from autotune.search.feasibility import p_starts
 from autotune.search.gp.kernels import Encoding, Kernels, Prior, one_thread
 from autotune.search.gp.posterior import Posterior
-from autotune.search.objective import weights
+from autotune.search.objective import score_of, weights
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.home import library_of, write_atomically
 from autotune.study.results import RESULTS, parse_rows
@@ -37,11 +36,7 @@ _FOLDER = "sources"
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What one earlier launch says.
-
-    Attributes:
-        score: natural logarithm of the objective, more is better; None: the configuration failed.
-    """
+    """What one earlier launch says: the logarithm of the objective, more is better; None: the configuration failed."""
 
     configuration: Configuration
     score: float | None
@@ -49,11 +44,7 @@ class Lesson:
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Earlier launches to learn from.
-
-    Attributes:
-        name: for people: ``study v32-night``.
-    """
+    """Earlier launches to learn from; the name is for people: ``study v32-night``."""
 
     name: str
     lessons: tuple[Lesson, ...]
@@ -196,9 +187,6 @@ def _score(spec: StudySpec, metrics: Mapping[str, Mapping[str, Any]]) -> float |
     shares = weights(spec)
     if not all(name in metrics for name in shares):
         shares = dict.fromkeys([*metrics][:1], 1.0)
-    values = {name: metrics[name].get(spec.objective) for name in shares}
-    numbers = {k: v for k, v in values.items() if isinstance(v, int | float) and not isinstance(v, bool)}
-    if not shares or len(numbers) < len(shares) or not all(0 < v < math.inf for v in numbers.values()):
-        return None
-    sign = 1.0 if METRICS[spec.objective].maximise else -1.0
-    return sign * sum(share * math.log(numbers[name]) for name, share in shares.items())
+    scores = [(share, score_of(spec.objective, metrics[name].get(spec.objective))) for name, share in shares.items()]
+    told = [share * score for share, score in scores if score is not None]
+    return sum(told) if told and len(told) == len(scores) else None
