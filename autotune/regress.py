@@ -48,8 +48,7 @@ from autotune.verify import Known, asked_backend, launchable, moved
 _OLD, _NEW = 0, 1
 _EACH = 16
 """Launches of a command at most: where launches differ by 3.5 % eight pairs tell 5 % from nothing in four of five."""
-_FAILURES = 2
-"""Failures after which a command that never ran on the new version is said not to run there."""
+_FAILURES = 2  # Failures after which a command that never ran on the new version is said not to run there
 
 
 def regress(

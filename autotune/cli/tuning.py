@@ -154,8 +154,7 @@ def _announce(spec: StudySpec, options: RunOptions | VerifyOptions | None) -> No
         say(text)
 
 
-_WIDTH = 100
-"""Columns of what a study ends with."""
+_WIDTH = 100  # Columns of what a study ends with
 
 
 def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:

@@ -42,15 +42,13 @@ from autotune.loadgen.client.target import Target
 _AT_ONCE = 64
 """Connections opened at the same time before a load: fewer than the shortest usual backlog of a listening socket."""
 
-_AFTER_DONE_S = 2.0
-"""Longest wait for the end of the body once the stream has said that it is over."""
+_AFTER_DONE_S = 2.0  # Longest wait for the end of the body once the stream has said that it is over
 HEAD_START_NS = 20_000_000
 """From the last preparation to the first request."""
 _BURST = 8
 """Requests sent between two looks at the sockets: the first answers come while the last requests still go out."""
 _REPORT_S = 0.5
-_EXTRA_FILES = 64
-"""For the log, the event loop, and what libraries open while a load runs."""
+_EXTRA_FILES = 64  # For the log, the event loop, and what libraries open while a load runs
 
 
 @dataclass(eq=False, slots=True)

@@ -45,10 +45,8 @@ WORDS = (" the", " and", " one", " all", " day", " sun", " sea", " own", " far",
 
 _MARGIN = 3.0
 """Mean of the difference of log-probabilities of the two likeliest tokens, nats, exponentially distributed."""
-_THIRD = 1.5
-"""Nats from the second to the third."""
-_ALONE = 0.25
-"""Noise of a request with nothing beside it, of that under load."""
+_THIRD = 1.5  # Nats from the second to the third
+_ALONE = 0.25  # Noise of a request with nothing beside it, of that under load
 _KEYS = ("wrong", "after", "under-load", "noise", "seed", "no-logprobs", "when")
 
 
