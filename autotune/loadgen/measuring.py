@@ -384,7 +384,7 @@ _TRIES = 3  # At one load point, each but the first with twice the workers of th
 
 _END_S = 5.0  # For a worker to leave when its pipe is closed
 
-_WORKER = "autotune.loadgen.client.worker"
+_WORKER = "autotune.loadgen.client.generator"
 
 
 def workers_for(streams: int, chunks_per_s: float = 0.0, cores: int | None = None) -> int:

@@ -18,14 +18,6 @@ from typing import Any
 from uuid import uuid4
 
 from autotune.errors import BadInput, UnknownName
-from autotune.simulator.emulator.card import (
-    CachedTokensReport,
-    HttpDialect,
-    ResetAnswer,
-    filled,
-    filled_tree,
-    of_version,
-)
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import (
     CompletionRequest,
@@ -36,7 +28,15 @@ from autotune.simulator.emulator.http import (
     read_request,
     text_tokens,
 )
-from autotune.simulator.emulator.launch import EmulatedLaunch
+from autotune.simulator.emulator.launch import (
+    CachedTokensReport,
+    EmulatedLaunch,
+    HttpDialect,
+    ResetAnswer,
+    filled,
+    filled_tree,
+    of_version,
+)
 from autotune.space.entry import in_range
 from autotune.space.expression import evaluate
 

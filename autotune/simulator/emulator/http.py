@@ -25,7 +25,7 @@ from zlib import crc32
 
 import httptools
 
-from autotune.simulator.emulator.card import HttpDialect, filled
+from autotune.simulator.emulator.launch import HttpDialect, filled
 from autotune.trial import EMULATOR_NAME
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
