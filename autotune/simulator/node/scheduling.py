@@ -27,7 +27,7 @@ from autotune.loadgen.requests import Requests, Turns
 from autotune.metrics.records import RequestRecords
 from autotune.simulator.node.replica import BackEnd, BlockCache, Chunk, FrontEnd, Replica, Sequences, load_caches
 from autotune.simulator.node.server import SimulatedServer
-from autotune.simulator.node.steptime import RankBatch, Seconds, StepTime
+from autotune.simulator.node.steptime import RankBatch, Step, StepTime
 
 _WAITING_WEIGHT = 4.0
 """A waiting request counts as so many running ones (vLLM 0.11: v1/engine/core_client.py)."""
@@ -69,42 +69,38 @@ class Graphs:
 class Batches:
     """Sum up the steps of a server."""
 
-    def __init__(self, server: SimulatedServer, sequences: Sequences) -> None:
-        self._state, self._graphs, self._time = sequences, Graphs(server), StepTime(server)
-        self._ranks = server.data_parallel
+    def __init__(self, server: SimulatedServer) -> None:
+        self._graphs, self.time = Graphs(server), StepTime(server)
         self._queries = 1 + server.speculative_tokens
-        indexer = server.architecture.indexer
-        self._top_k = float(server.architecture.attended_limit or math.inf)
-        self._sparse = indexer is not None
+        self.top_k = float(server.architecture.attended_limit or math.inf)
+        self._sparse = server.architecture.indexer is not None
         padding = server.coefficients.sparse_padding
         self._pads_prompts, self._pads_decode = padding != "none", padding == "both" and self._sparse
         # Of a sparse model, prompts up to here run in dense kernels.
-        self._dense_below = self._top_k if self._sparse and server.coefficients.dense_prompts else 0.0
+        self._dense_below = self.top_k if self._sparse and server.coefficients.dense_prompts else 0.0
 
-    def seconds(self, ids: Ints, chunks: Sequence[Sequence[Chunk]] | None = None) -> Seconds:
-        """Return the duration of a step in which sequences `ids`, shape (n,), decode beside prompt pieces per rank."""
-        # All tokens before the next one, whoever owns them: attention also reads what belongs to the prefix cache.
-        context = self._state.read[ids] + self._state.written[ids] - 1.0
-        counts = [len(ids)]
-        if self._ranks > 1:
-            counts = np.bincount(self._state.replica[ids], minlength=self._ranks).tolist()
-        contexts = self.sums(ids, context)
-        kept = contexts if self._top_k == math.inf else self.sums(ids, np.minimum(context, self._top_k))
-        entries = [count * self._top_k for count in counts] if self._pads_decode else kept
-        chunks = chunks or [[]] * self._ranks
+    def step(
+        self,
+        counts: Sequence[int],
+        contexts: Sequence[float],
+        kept: Sequence[float],
+        chunks: Sequence[Sequence[Chunk]] | None = None,
+    ) -> Step:
+        """Return a step in which sequences decode beside prompt pieces.
+
+        Args:
+            counts: how many of them, per rank; so are `contexts`, the tokens before their next ones, summed, and
+                `kept`, what sparse attention or a sliding window keeps of these.
+        """
+        entries = [count * self.top_k for count in counts] if self._pads_decode else kept
+        chunks = chunks or [()] * len(counts)
         summed = {id(pieces): self._prefill_sums(pieces) for pieces in {id(one): one for one in chunks}.values()}
         prompts = [summed[id(pieces)] for pieces in chunks]
         graph = self._graphs.tokens(counts, [sums[0] for sums in prompts])
         padding = [max(0, graph - n * self._queries - sums[0]) for n, sums in zip(counts, prompts, strict=True)]
-        ranks = range(self._ranks)
+        ranks = range(len(counts))
         batches = [RankBatch(counts[i], contexts[i], kept[i], entries[i], *prompts[i], padding[i]) for i in ranks]
-        return self._time.seconds(batches, bool(graph))
-
-    def sums(self, ids: Ints, values: Floats) -> list[float]:
-        if self._ranks == 1:
-            return [float(values.sum())]
-        sums: list[float] = np.bincount(self._state.replica[ids], weights=values, minlength=self._ranks).tolist()
-        return sums
+        return batches, bool(graph)
 
     def _prefill_sums(self, pieces: Sequence[Chunk]) -> tuple[int, float, float, float, int, int]:
         """Sum tokens, pairs of dense kernels, pairs scored and computed by sparse ones, prompts that end, prompts."""
@@ -112,7 +108,7 @@ class Batches:
         for piece in pieces:
             end = piece.start + piece.tokens
             tokens += piece.tokens
-            kept = _kept(end, self._top_k) - _kept(piece.start, self._top_k)
+            kept = _kept(end, self.top_k) - _kept(piece.start, self.top_k)
             pairs = (end**2 - piece.start**2) / 2
             if not self._sparse or end <= self._dense_below:
                 dense += pairs
@@ -120,7 +116,7 @@ class Batches:
                 attended += 0.0 if self._sparse else kept
                 continue
             scored += pairs
-            attended += piece.tokens * self._top_k if self._pads_prompts else kept
+            attended += piece.tokens * self.top_k if self._pads_prompts else kept
         return tokens, dense, scored, attended, sum(piece.last for piece in pieces), len(pieces)
 
 
@@ -158,7 +154,7 @@ class Scheduler:
     ) -> None:
         self._server, self._c = server, server.coefficients
         self._separate = self._c.prefill == "separate"
-        self.batches = Batches(server, sequences)
+        self._batches = Batches(server)
         self._state = sequences
         self.replicas = [Replica(server, sequences, cache, capacity) for cache in caches]
         self._turn = 0
@@ -235,7 +231,26 @@ class Scheduler:
         if len(ids) and any(busy):
             ids = ids[~np.array(busy)[self._state.replica[ids]]]
         started = tuple(piece.request for pieces in chunks for piece in pieces if piece.last)
-        return EngineStep(ids, started, float(self.batches.seconds(ids, chunks)))
+        return EngineStep(ids, started, self.seconds(ids, chunks))
+
+    def seconds(self, ids: Ints, chunks: Sequence[Sequence[Chunk]] | None = None) -> float:
+        """Return the duration of a step in which sequences `ids`, shape (n,), decode beside prompt pieces per rank."""
+        # All tokens before the next one, whoever owns them: attention also reads what belongs to the prefix cache.
+        context, top_k, ranks = (
+            self._state.read[ids] + self._state.written[ids] - 1.0,
+            self._batches.top_k,
+            len(self.replicas),
+        )
+        counts = np.bincount(self._state.replica[ids], minlength=ranks).tolist() if ranks > 1 else [len(ids)]
+        contexts = self._sums(ids, context)
+        kept = contexts if top_k == math.inf else self._sums(ids, np.minimum(context, top_k))
+        return self._batches.time.seconds(*self._batches.step(counts, contexts, kept, chunks))
+
+    def _sums(self, ids: Ints, values: Floats) -> list[float]:
+        if len(self.replicas) == 1:
+            return [float(values.sum())]
+        sums: list[float] = np.bincount(self._state.replica[ids], values, len(self.replicas)).tolist()
+        return sums
 
     def end(self, step: EngineStep) -> None:
         """End a step: its sequences have their tokens, the prompts that it ended begin to decode."""
@@ -278,7 +293,7 @@ class Scheduler:
         grown = self._grown(ids, gained)
         s.context[ids] += gained
         s.written[ids] += gained
-        for number, tokens in enumerate(self.batches.sums(ids, grown)):
+        for number, tokens in enumerate(self._sums(ids, grown)):
             if self.replicas[number].running:
                 self.replicas[number].decoded(tokens, steps)
 
@@ -467,7 +482,7 @@ class Batching:
         if until_s < steps * step.seconds:
             steps = max(1, math.ceil(until_s / step.seconds))
         scheduler.grow(step.ids, steps)
-        last = float(scheduler.batches.seconds(step.ids)) if steps > 1 else step.seconds
+        last = scheduler.seconds(step.ids) if steps > 1 else step.seconds
         rise = (last - step.seconds) / max(1, steps - 1)
         number = np.arange(1.0, steps + 1.0)
         # Step times on a straight line, summed.

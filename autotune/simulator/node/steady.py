@@ -47,10 +47,10 @@ from autotune.simulator.node.calibration import (
 )
 from autotune.simulator.node.coefficients import Coefficients, speed_card
 from autotune.simulator.node.memory import plan_memory, startup_s
-from autotune.simulator.node.replica import Chunk, Sequences
+from autotune.simulator.node.replica import Chunk
 from autotune.simulator.node.scheduling import Batches
 from autotune.simulator.node.server import RecordedKnobs, ServerSetup, SimulatedServer
-from autotune.simulator.node.steptime import Seconds, longer
+from autotune.simulator.node.steptime import Seconds, Step, longer
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.trial import Scalar
 
@@ -186,6 +186,10 @@ class Flow:
         return self.first_token_s(None) if self.wait_s is None else self.wait_s
 
 
+Steps = tuple[float, Step]
+"""So many steps that are alike."""
+
+
 class Fluid:
     """The steps of a server under a load, with so many sequences `running` on all replicas when the batch is full."""
 
@@ -195,6 +199,7 @@ class Fluid:
         # Seconds of a front end for one request.
         self._front_s = self._c.request_ms * 1e-3 + load.read * self._c.prompt_token_us * 1e-6
         self._own = _own_prompt(server, load)
+        self._held = load.held - load.read
         # Prompt tokens of a step of one rank.
         budget = float(min(server.token_budget, self._c.max_prefill_tokens or server.token_budget))
         if not self._c.chunked_prefill and self._own < budget:
@@ -205,25 +210,25 @@ class Fluid:
             flow = self._ranks * self._budget / self._own * load.written / self._gain
             running = min(running, max(self._ranks, math.ceil(flow)))
         self._running = max(1, min(running, load.requests))
-        rows = np.full(self._running, max(1, round(load.read)))
-        self._state = Sequences(rows, np.full(self._running, max(1, round(load.written))))
-        self._state.replica = np.arange(self._running) % self._ranks
-        self._batches = Batches(server, self._state)
+        self._batches = Batches(server)
 
     def flow(self) -> Flow:
         load = self._load
-        ramp_steps, ramp_s = self._ramp(self._running)
+        ramp_steps, ramp = self._ramp(self._running)
         decoded = (ramp_steps - 1) / 2 * self._gain if ramp_steps else 0.0
         waiting = load.requests - self._running
         turned = min(1.0, waiting / self._running)
         # Members of the last batch that came one after the other are anywhere in their answers.
         left = (1 - turned) * np.maximum(load.answers - 1 - decoded, 0.0) + turned * load.residuals
-        drain_steps, drain_s, drained = self._drain(left)
+        drain, drained = self._drain(left)
         tokens = load.requests * (load.written - 1) - self._running * decoded - drained
         full_steps = max(0.0, tokens) / (self._running * self._gain)
-        full_s = self._full(full_steps, waiting)
-        steps = np.cumsum([0.0, ramp_steps, full_steps, *drain_steps])
-        at_s = np.cumsum(np.stack(np.broadcast_arrays(ramp_s * 0.0, ramp_s, full_s, *drain_s)), axis=0)
+        full = self._full(full_steps, waiting)
+        later_sent = load.in_flight < load.requests
+        stages = [ramp, full, *([part] for part in drain), *(self._alone() if later_sent else ())]
+        ramp_s, full_s, *rest_s = self._seconds(stages)
+        steps = np.cumsum([0.0, ramp_steps, full_steps, *(count for count, _ in drain)])
+        at_s = np.cumsum(np.stack([ramp_s * 0.0, ramp_s, full_s, *rest_s[: len(drain)]]), axis=0)
         # Seconds between tokens of the answers at `SHARES`, of the first batch and later.
         lengths = np.maximum(load.lengths - 1, 1.0)
         ends_s = _at_steps(ramp_steps / 2 + lengths / self._gain, steps, at_s)
@@ -239,40 +244,54 @@ class Fluid:
         sending = each * load.written * self._c.output_token_us * 1e-6
         seconds = longer(at_s[-1] + late, sending)
         wait_s: Seconds | None = None
-        if load.in_flight < load.requests:
+        if later_sent:
+            computing_s, step_s = rest_s[-2:]
             queue = max(0, load.in_flight - self._running)
-            wait_s = self.alone_s() + queue / self._running * load.written / self._gain * self.step_s(self._running)
+            wait_s = computing_s + step_s / 2 + self._front_s
+            wait_s = wait_s + queue / self._running * load.written / self._gain * step_s
         return Flow(seconds, ramp_s, full_s + late, first, wait_s, answer_s, per_token_s)
 
-    def step_s(self, running: int, chunks: Sequence[Sequence[Chunk]] | None = None, idle: bool = False) -> Seconds:
-        """Return the seconds of a step in which so many decode, on ranks alike; `idle` ranks with prompts do not."""
-        ids = np.arange(min(running, self._running))
-        if idle and chunks is not None:
-            busy = np.array([bool(pieces) for pieces in chunks])
-            ids = ids[~busy[self._state.replica[ids]]] if not self._c.prefill_idles_ranks else ids[:0]
-        return self._batches.seconds(ids, chunks)
+    def alone_s(self) -> tuple[Seconds, Seconds]:
+        """Return the seconds to the first token of a request that nobody waits before, and of a step of the batch."""
+        computing_s, step_s = self._seconds(self._alone())
+        return computing_s + step_s / 2 + self._front_s, step_s
 
-    def _at(self, written: float) -> None:
-        """Give all sequences so many tokens of their answers."""
-        self._state.written[:] = max(0.0, written)
+    def _seconds(self, stages: Sequence[Sequence[Steps]]) -> list[Seconds]:
+        """Return the seconds of each stage."""
+        seconds = iter(self._batches.time.seconds_of([step for stage in stages for _, step in stage]))
+        sums: list[Seconds] = []
+        for stage in stages:
+            parts = [count * next(seconds) for count, _ in stage]
+            sums.append(sum(parts[1:], parts[0]))
+        return sums
 
-    def _ramp(self, requests: int) -> tuple[float, Seconds]:
-        """Return steps in which who is ready decodes, and seconds, until these requests' prompts are computed."""
+    def _step(self, running: int, written: float, chunks: Sequence[Sequence[Chunk]] | None = None) -> Step:
+        """Make a step in which so many decode, on ranks alike, each with so many tokens written; beside prompts."""
+        each, more = divmod(min(running, self._running), self._ranks)
+        counts = [each + (rank < more) for rank in range(self._ranks)]
+        if chunks is not None and self._c.prefill == "separate":
+            # Ranks with prompts do not decode.
+            idle = self._c.prefill_idles_ranks
+            counts = [0 if idle or pieces else count for count, pieces in zip(counts, chunks, strict=True)]
+        context = max(1, round(self._load.read)) + max(0.0, written) - 1.0
+        kept = min(context, self._batches.top_k)
+        return self._batches.step(counts, [n * context for n in counts], [n * kept for n in counts], chunks)
+
+    def _ramp(self, requests: int) -> tuple[float, list[Steps]]:
+        """Return steps in which who is ready decodes, and all, until these requests' prompts are computed."""
         per_rank = math.ceil(requests / self._ranks)
         steps = max(1.0, per_rank * self._own / self._budget)
         ranks = min(self._ranks, requests)
         chunks = self._chunks(min(requests / ranks, self._budget / self._own), ranks)
-        self._at(steps / 4)
-        if self._c.prefill == "mixed":
-            return steps, steps * self.step_s(requests // 2 if steps > 1 else 0, chunks)
-        return 0.0, steps * self.step_s(0, chunks, idle=True)
+        mixed = self._c.prefill == "mixed"
+        ready = requests // 2 if mixed and steps > 1 else 0
+        return steps if mixed else 0.0, [(steps, self._step(ready, steps / 4, chunks))]
 
-    def _full(self, steps: float, waiting: int) -> Seconds:
-        """Return the seconds of so many steps with a full batch, into which so many requests are admitted meanwhile."""
-        self._at(self._load.held - self._load.read)
-        plain = self.step_s(self._running)
+    def _full(self, steps: float, waiting: int) -> list[Steps]:
+        """Return so many steps with a full batch, into which so many requests are admitted meanwhile."""
+        plain = self._step(self._running, self._held)
         if waiting <= 0:
-            return steps * plain
+            return [(steps, plain)]
         # Admitted together: who ends in one step; more where the steps are few. Answers of one length end as they
         # began, in waves that fill steps of all ranks.
         most = self._ranks * self._budget / self._own
@@ -281,27 +300,31 @@ class Fluid:
         admitting = waiting / per_step
         ranks = min(self._ranks, max(1, round(per_step)))
         chunks = self._chunks(per_step / ranks, ranks)
-        if self._c.prefill == "mixed":
-            return max(0.0, steps - admitting) * plain + admitting * self.step_s(self._running, chunks)
-        elsewhere = 0.0 if self._c.prefill_idles_ranks else 1 - ranks / self._ranks
-        longer = self.step_s(self._running, chunks, idle=True)
-        return max(0.0, steps - admitting * elsewhere) * plain + admitting * longer
+        elsewhere = 1.0
+        if self._c.prefill == "separate":
+            elsewhere = 0.0 if self._c.prefill_idles_ranks else 1 - ranks / self._ranks
+        admits = self._step(self._running, self._held, chunks)
+        return [(max(0.0, steps - admitting * elsewhere), plain), (admitting, admits)]
 
-    def _drain(self, left: Floats) -> tuple[list[float], list[Seconds], float]:
-        """Return steps and seconds between ends of answers, `left` tokens away at `EDGES`, and tokens written."""
-        steps: list[float] = []
-        seconds: list[Seconds] = []
+    def _drain(self, left: Floats) -> tuple[list[Steps], float]:
+        """Return the steps between ends of answers, `left` tokens away at `EDGES`, and tokens written."""
+        steps: list[Steps] = []
         written, before = 0.0, 0.0
-        for edge, (ended, until) in enumerate(zip(EDGES, left / self._gain, strict=True)):
+        for edge, (ended, until) in enumerate(zip(EDGES, (left / self._gain).tolist(), strict=True)):
             if until <= before:
                 continue
-            alive = self._running * (1 - (ended + EDGES[max(0, edge - 1)]) / 2)
-            self._at(self._load.held - self._load.read + (before + until) / 2 * self._gain)
-            steps.append(float(until - before))
-            seconds.append(steps[-1] * self.step_s(max(1, round(alive))))
-            written += alive * steps[-1] * self._gain
-            before = float(until)
-        return steps, seconds, written
+            alive = self._running * float(1 - (ended + EDGES[max(0, edge - 1)]) / 2)
+            step = self._step(max(1, round(alive)), self._held + (before + until) / 2 * self._gain)
+            steps.append((until - before, step))
+            written += alive * (until - before) * self._gain
+            before = until
+        return steps, written
+
+    def _alone(self) -> list[list[Steps]]:
+        """Return the steps that compute one request's prompt beside the full batch, and a step of that batch."""
+        ready = self._running if self._c.prefill == "mixed" else 0
+        computing = self._step(ready, self._held, self._chunks(1, 1))
+        return [[(math.ceil(self._own / self._budget), computing)], [(1, self._step(self._running, self._held))]]
 
     def _chunks(self, prompts: float, ranks: int) -> list[list[Chunk]]:
         """Make a step's prompts on so many ranks: whole ones of mean length, or a long one's middle piece."""
@@ -310,14 +333,6 @@ class Fluid:
         start = cached + round(max(0.0, self._own - tokens) / 2)
         pieces = [Chunk(number, start, tokens, last=True) for number in range(max(1, round(prompts)))]
         return [pieces if rank < ranks else [] for rank in range(self._ranks)]
-
-    def alone_s(self) -> Seconds:
-        """Return the seconds to the first token of a request that nobody waits before, with the batch full."""
-        self._at(self._load.held - self._load.read)
-        mixed = self._c.prefill == "mixed"
-        computing = self.step_s(self._running if mixed else 0, self._chunks(1, 1), idle=not mixed)
-        steps = math.ceil(self._own / self._budget)
-        return steps * computing + self.step_s(self._running) / 2 + self._front_s
 
 
 def flow_of(server: SimulatedServer, load: LoadSummary, running: int) -> Flow:
@@ -329,7 +344,8 @@ def flow_of(server: SimulatedServer, load: LoadSummary, running: int) -> Flow:
     inside = running
     for _ in range(_ARRIVALS):
         fluid = Fluid(server, load, inside)
-        wait_s, token_s = fluid.alone_s(), fluid.step_s(inside) / server.tokens_per_step
+        wait_s, step_s = fluid.alone_s()
+        token_s = step_s / server.tokens_per_step
         answer_s = (load.written - 1) * token_s
         inside = max(1, min(running, round(load.requests / load.span_s * _first(wait_s + answer_s))))
     per_token_s = np.stack([np.asarray(token_s)[None]] * 2)

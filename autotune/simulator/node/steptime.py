@@ -3,15 +3,15 @@
 Every component takes the longer of its memory traffic and its arithmetic. Ranks of a data-parallel group meet at
 every layer's experts, so a step lasts as long as its slowest rank. Formulas, sources: ``docs/simulator-fit.md``.
 
-A figure may be an array of draws, shape (draws,): all seconds are such arrays then.
+A figure may be an array of draws, shape (draws,). Seconds of several steps, and of such draws, are arrays.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from statistics import NormalDist
+from typing import NamedTuple
 
 import numpy as np
 
@@ -30,6 +30,8 @@ from autotune.space.architecture import (
 )
 
 _CANDIDATE_BYTES, _LEAST_TILE = 8, 16
+_NONE = 1e-12
+"""Experts that a step without tokens touches: more than none, as it is divided by."""
 _EVEN = 1.5
 """Shape of the gamma distribution of how often an expert is chosen; infinite = all alike."""
 _OWN_ROUTES = 0.55
@@ -40,6 +42,8 @@ https://cohere.com/blog/mixture-of-experts-models-get-more-from-speculative-deco
 """
 Seconds = float | Floats
 """Value of one prediction, or of several draws of the figures, shape (draws,)."""
+Amount = float | Floats
+"""Value of one step, or of several steps, shape (steps, 1), of each of their replicas (replicas, steps, 1)."""
 
 
 def longer(one: Seconds, other: Seconds) -> Seconds:
@@ -50,9 +54,12 @@ def longer(one: Seconds, other: Seconds) -> Seconds:
     return max(one, other)
 
 
-@dataclass(frozen=True, slots=True)
-class RankBatch:
-    """The batch of one attention replica in a step.
+def _shorter(one: Seconds, other: Seconds) -> Seconds:
+    return -longer(-one, -other)
+
+
+class RankBatch(NamedTuple):
+    """The batch of one attention replica in a step; of several steps' replicas arrays, shape (replicas, steps, 1).
 
     Attributes:
         context: their cached tokens, summed.
@@ -65,17 +72,21 @@ class RankBatch:
         padding: tokens that a CUDA graph adds: projected, sent and given to experts like any other.
     """
 
-    sequences: int = 0
-    context: float = 0.0
-    attended: float = 0.0
-    entries: float = 0.0
-    prefill_tokens: int = 0
-    prefill_pairs: float = 0.0
-    prefill_scored: float = 0.0
-    prefill_attended: float = 0.0
-    new_requests: int = 0
-    prompts: int = 0
-    padding: int = 0
+    sequences: Amount = 0
+    context: Amount = 0
+    attended: Amount = 0
+    entries: Amount = 0
+    prefill_tokens: Amount = 0
+    prefill_pairs: Amount = 0
+    prefill_scored: Amount = 0
+    prefill_attended: Amount = 0
+    new_requests: Amount = 0
+    prompts: Amount = 0
+    padding: Amount = 0
+
+
+Step = tuple[Sequence[RankBatch], bool]
+"""Batches of a step's ranks, and whether a graph holds them."""
 
 
 class StepTime:
@@ -163,60 +174,66 @@ class StepTime:
         # A collective's latency grows with the ranks that meet; the figure is that of eight.
         self._collective_s = c.collective_us * 1e-6 * (server.stage_gpus / 8) ** 0.5
 
-    def seconds(self, batches: Sequence[RankBatch], graph: bool) -> Seconds:
+    def seconds(self, batches: Sequence[RankBatch], graph: bool) -> float:
         """Return the duration of a step over all data-parallel ranks; in a CUDA graph the host launches one thing."""
+        return float(self._seconds(batches, float(not graph)))
+
+    def seconds_of(self, steps: Sequence[Step]) -> Floats:
+        """Return the durations of several steps at once, shape (steps,), of draws of the figures (steps, draws)."""
+        ranks = np.array([batches for batches, _ in steps], dtype=np.float64)  # shape (steps, replicas, fields)
+        eager = np.array([[not graph] for _, graph in steps], dtype=np.float64)
+        seconds = np.asarray(self._seconds([RankBatch(*ranks.transpose(2, 1, 0)[..., None])], eager))
+        return seconds if seconds.shape[1] > 1 else seconds[:, 0]
+
+    def _seconds(self, batches: Sequence[RankBatch], eager: Amount) -> Seconds:
         c = self._c
+        sequences = _most([b.sequences for b in batches])
         # A round of a pipeline: each of its micro-batches passes every stage, all stages at work. One request is in one
         # micro-batch: of fewer requests than stages some stages idle.
-        requests = max(b.sequences + b.prompts for b in batches)
-        part = 1.0 / max(1, min(self._server.pipeline_parallel, requests))
+        part: Amount = 1.0
+        if self._server.pipeline_parallel > 1:
+            requests = _most([b.sequences + b.prompts for b in batches])
+            part = 1.0 / longer(1.0, _shorter(self._server.pipeline_parallel, requests))
         device = self._device_seconds(batches, part, self._decode_tokens, self._decode_tokens)
-        sequences = max(b.sequences for b in batches)
         host = c.step_ms * 1e-3 + sequences * c.sequence_us * 1e-6
-        if self._draft is not None and sequences:
-            drafted = self._decode_tokens - 1
+        if self._draft is not None and _any(sequences):
+            drafted, drafts = self._decode_tokens - 1, _positive(sequences)
             # The first pass is over all tokens of the step, each further one over the token that was drafted last.
-            device = device + self._draft._device_seconds(batches, part, self._decode_tokens, 1)
+            device = device + drafts * self._draft._device_seconds(batches, part, self._decode_tokens, 1)
             if drafted > 1:
                 last = [RankBatch(b.sequences, b.context, b.attended, b.entries) for b in batches]
-                device = device + (drafted - 1) * self._draft._device_seconds(last, part, 1, 1)
-            host = host + c.mtp_step_ms * 1e-3 + sequences * c.mtp_sequence_us * 1e-6
-        if not graph:
-            launching = self._launches * c.eager_layer_us * 1e-6
-            if self._a.indexer is not None:
-                launching += sequences * self._decode_tokens * c.eager_sequence_us * 1e-6
-            device = longer(device, launching)
+                device = device + drafts * ((drafted - 1) * self._draft._device_seconds(last, part, 1, 1))
+            host = host + drafts * (c.mtp_step_ms * 1e-3) + sequences * c.mtp_sequence_us * 1e-6
+        launching: Amount = self._launches * c.eager_layer_us * 1e-6
+        if self._a.indexer is not None:
+            launching = launching + sequences * self._decode_tokens * c.eager_sequence_us * 1e-6
+        device = longer(device, launching * eager)
         return longer(device + host * (1.0 - c.host_overlap), host) * self._pace
 
-    def _device_seconds(self, batches: Sequence[RankBatch], part: float, queries: int, sampled: int) -> Seconds:
+    def _device_seconds(self, batches: Sequence[RankBatch], part: Amount, queries: int, sampled: int) -> Seconds:
         """Compute the GPUs' time for a micro-batch's pass through all layers; `sampled` tokens go through the head."""
-        rank: Seconds = 0.0
-        for batch in dict.fromkeys(batches):
-            rank = longer(rank, self._rank_seconds(batch, part, queries, sampled))
+        alike = batches if len(batches) == 1 else list(dict.fromkeys(batches))
+        rank = _most([self._rank_seconds(batch, part, queries, sampled) for batch in alike])
         computed = [b.prefill_tokens + b.sequences * queries + b.padding for b in batches]
-        tokens, fullest = sum(computed) * part, max(computed)
-        routed = tokens - (1.0 - _OWN_ROUTES) * (queries - 1) * part * sum(b.sequences for b in batches)
+        tokens, fullest = _total(computed) * part, _most(computed)
+        routed = tokens - (1.0 - _OWN_ROUTES) * (queries - 1) * part * _total([b.sequences for b in batches])
         device = rank + self._experts_seconds(tokens, routed) + fullest * part * self._passed_bytes / self._bandwidth
         device = device + self._latency + self._communication_seconds(fullest * part, tokens)
         return device + self._context_seconds(batches, fullest, queries) * part
 
-    def _rank_seconds(self, b: RankBatch, part: float, queries: int, sampled_each: int) -> Seconds:
+    def _rank_seconds(self, b: RankBatch, part: Amount, queries: int, sampled_each: int) -> Seconds:
         bandwidth, tile = self._bandwidth, self._c.gemm_tile / 2
         decode = b.sequences * queries
         tokens = (b.prefill_tokens + decode + b.padding) * part
         projections = longer(self._layer_bytes / bandwidth, (tokens + tile) * self._token_seconds)
         sampled = (b.sequences * sampled_each + b.new_requests) * part
-        head: Seconds = 0.0
-        if sampled:
-            flops = 2 * (sampled + tile) * self._head_elements / self._head_flops
-            head = longer(self._head_elements * BF16 / bandwidth, flops)
+        flops = 2 * (sampled + tile) * self._head_elements / self._head_flops
+        head = longer(self._head_elements * BF16 / bandwidth, flops) * _positive(sampled)
         attention = self._decode_attention(b, queries) + self._prefill_attention(b) + self._linear_attention(b, queries)
         return projections + head + attention * part
 
     def _decode_attention(self, b: RankBatch, queries: int) -> Seconds:
         """Read the latent values of each sequence once; all local heads multiply by them."""
-        if not b.sequences:
-            return 0.0
         layers, indexer, cut, keys = self._attending, self._a.indexer, self._cut_layers, self._indexer_keys
         attended, entries = (cut * part + (1.0 - cut) * b.context for part in (b.attended, b.entries))
         traffic = attended * (self._kv_layer - keys) * self._layers / self._kv_bandwidth
@@ -224,22 +241,23 @@ class StepTime:
         seconds = longer(traffic, flops / self._attention_flops)
         if indexer:
             scoring = 2 * queries * b.context * indexer.heads * indexer.head_dim * self._indexer_layers
-            seconds += longer(b.context * keys * self._layers / self._bandwidth, scoring / self._indexer_flops)
+            seconds = seconds + longer(b.context * keys * self._layers / self._bandwidth, scoring / self._indexer_flops)
         return seconds
 
     def _prefill_attention(self, b: RankBatch) -> Seconds:
         """Attend among prompt tokens; the indexer scores all pairs on every rank, as it is not sharded."""
-        if not b.prefill_tokens:
+        if not _any(b.prefill_tokens):
             return 0.0
         a, layers = self._a, self._attending
         if a.indexer is None:
             pairs = self._cut_layers * b.prefill_attended + (1.0 - self._cut_layers) * b.prefill_pairs
             return 2 * pairs * self._dense_heads * self._prefill_width * layers / self._dense_flops
         seconds = 2 * b.prefill_pairs * self._dense_heads * self._prefill_width * layers / self._dense_flops
-        seconds += 2 * b.prefill_attended * self._heads * self._decode_width * layers / self._sparse_prefill_flops
+        seconds = (
+            seconds + 2 * b.prefill_attended * self._heads * self._decode_width * layers / self._sparse_prefill_flops
+        )
         scoring = 2 * b.prefill_scored * a.indexer.heads * a.indexer.head_dim * self._indexer_layers
-        seconds += scoring / self._indexer_flops
-        return seconds
+        return seconds + scoring / self._indexer_flops
 
     def _linear_attention(self, b: RankBatch, queries: int) -> Seconds:
         """Read and write a state per sequence; chunks of a prompt are multiplied by it.
@@ -255,24 +273,26 @@ class StepTime:
         states = (b.sequences * (1 + queries) / 2 + b.prompts) * self._state_bytes / self._kv_bandwidth
         return states + flops / self._server.tensor_parallel / self._linear_flops
 
-    def _experts_seconds(self, tokens: float, routed: float) -> Seconds:
+    def _experts_seconds(self, tokens: Amount, routed: Amount) -> Seconds:
         """Take the fullest GPU: n tokens `routed` independently touch E (1 - (1 + nk / sE)^-s) of E experts."""
         a = self._a
-        if not a.experts or tokens <= 0:
+        if not a.experts or not _any(tokens):
             return 0.0
         local, chosen = self._local_experts, a.experts_per_token / a.experts
         missed = (1.0 + routed * chosen / _EVEN) ** -_EVEN
         # By chance more are touched on one of several ranks than on the others.
-        touched = min(local, local * (1.0 - missed) + self._fullest * math.sqrt(local * missed * (1.0 - missed)))
+        root = np.sqrt if isinstance(missed, np.ndarray) else math.sqrt
+        by_chance = self._fullest * root(local * missed * (1.0 - missed))
+        touched = _shorter(local, longer(_NONE, local * (1.0 - missed) + by_chance))
         rows = tokens * chosen * local * self._imbalance
         # Kernels choose a tile near the rows that an expert has: 16 at least (vLLM: fused_moe.py get_default_config).
-        tile = min(self._c.moe_tile, max(_LEAST_TILE, 2 * tokens * chosen * local / touched))
+        tile = _shorter(self._c.moe_tile, longer(_LEAST_TILE, 2 * tokens * chosen * local / touched))
         padded = rows + touched * tile / 2
         traffic = touched * self._expert_elements * a.weight_bytes / (self._bandwidth * self._c.moe_read_share)
         arithmetic = 2 * padded * self._expert_elements / self._moe_flops
         return (longer(traffic, arithmetic) + rows * self._row_bytes / self._bandwidth) * self._expert_layers
 
-    def _context_seconds(self, batches: Sequence[RankBatch], computed: float, queries: int) -> Seconds:
+    def _context_seconds(self, batches: Sequence[RankBatch], computed: Amount, queries: int) -> Seconds:
         """Compute the time of decode context parallelism's collectives, of `computed` tokens on the fullest replica.
 
         Per layer they gather queries and sums of the softmax, and reduce and scatter outputs (vLLM 0.33:
@@ -283,7 +303,7 @@ class StepTime:
         a, others = self._a, self._server.context_parallel - 1
         if not others:
             return 0.0
-        tokens = computed if a.indexer else max(b.sequences for b in batches) * queries
+        tokens = computed if a.indexer else _most([b.sequences for b in batches]) * queries
         latency = self._c.collective_us * 1e-6 * ((others + 1) / 8) ** 0.5
         moved = tokens * others * self._dense_heads * self._decode_width * BF16
         seconds: Seconds = self._attending * (3 * latency + moved / self._link)
@@ -292,7 +312,7 @@ class StepTime:
             seconds = seconds + self._indexer_layers * (latency + chosen / self._link)
         return seconds
 
-    def _communication_seconds(self, rank_tokens: float, all_tokens: float) -> Seconds:
+    def _communication_seconds(self, rank_tokens: Amount, all_tokens: Amount) -> Seconds:
         """Sum the all-reduces of the attention replica and the exchange with the experts of the others."""
         server, c = self._server, self._c
         tp, stage = server.tensor_parallel, server.stage_gpus
@@ -315,6 +335,27 @@ class StepTime:
                 volume = rank_tokens * ((stage - 1) * (1.0 - missed)) * self._a.hidden_size * (1.0 + BF16)
             seconds = seconds + self._layers * (2 * latency + volume / self._link)
         return seconds
+
+
+def _positive(value: Amount) -> Amount:
+    """Return 1 where there is any of something, else 0."""
+    return np.asarray(value > 0, dtype=np.float64) if isinstance(value, np.ndarray) else float(value > 0)
+
+
+def _any(value: Amount) -> bool:
+    return bool(value.any()) if isinstance(value, np.ndarray) else value > 0
+
+
+def _most(values: Sequence[Amount]) -> Amount:
+    """Return the largest value of all replicas: one each, or one array with all replicas, shape (replicas, …)."""
+    most = values[0]
+    if isinstance(most, np.ndarray):
+        return np.asarray(most.max(axis=0))
+    return max(values)
+
+
+def _total(values: Sequence[Amount]) -> Amount:
+    return np.asarray(values[0].sum(axis=0)) if isinstance(values[0], np.ndarray) else sum(values)
 
 
 def _draft_layer(a: Architecture, *, of_its_own: bool) -> Architecture:

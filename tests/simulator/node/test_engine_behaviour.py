@@ -132,7 +132,7 @@ def test_padding_never_makes_a_step_faster(engine, model, layout, sequences, dra
     bare = [RankBatch(sequences, sequences * 900.0, sequences * 900.0)] * on.data_parallel
     graph = Graphs(on).tokens([sequences] * on.data_parallel, [0] * on.data_parallel)
     padding = max(0, graph - sequences * (1 + drafts))
-    padded = [replace(batch, padding=padding) for batch in bare]
+    padded = [batch._replace(padding=padding) for batch in bare]
     assert StepTime(on).seconds(padded, True) >= StepTime(on).seconds(bare, True)
 
 
