@@ -15,8 +15,7 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_DIGITS = 6
-"""Values are compared by so many decimals of their share of the largest magnitude."""
+_DIGITS = 6  # Values are compared by so many decimals of their share of the largest magnitude
 
 
 def argmax(values: Floats, seed: Sequence[int]) -> int:

@@ -10,10 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-_MOST_NAMES = 40
-"""Of more names, as of a home's studies, a message gives the nearest ones."""
-_FEW_NAMES = 20
-"""Of more names none is listed beside the one that was probably meant."""
+_MOST_NAMES = 40  # Of more names, as of a home's studies, a message gives the nearest ones
+_FEW_NAMES = 20  # Of more names none is listed beside the one that was probably meant
 
 
 class AutotuneError(Exception):

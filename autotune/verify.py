@@ -1,37 +1,61 @@
-"""`verification`: the study that measures the predictions of another one on real servers.
+"""A finished study's commands, launched again: `verification` on real servers, `regress` on two versions of an engine.
 
-Its only candidates are commands of the other study: the baseline, what was recommended, and the next best, of each
-engine and layout the best one first, as near twins share the simulator's error. All are launched once, then the finals
-put the best to the test against the baseline, as in every study.
+A verification is a study whose only candidates are commands of the other study: the baseline, what was recommended, and
+the next best, of each engine and layout the best one first, as near twins share the simulator's error. All are launched
+once, then the finals put the best to the test against the baseline, as in every study.
+
+A regression test launches old and new version in pairs. After each pair the interval of the change is looked at, by
+the bounds of the finals' test (`sequential_test.repeated_interval`): a command has regressed where the interval lies
+below 0 and the estimate beyond the margin, and passes where the interval lies above the margin. A command that fails
+twice on the new version and never runs there has regressed. Where the old version is gone, the study's own launches
+stand for it: what else changed since that day is in the difference too, so that never passes. A launch's number tells
+its pair, command and version, so that what is on disk is taken up wherever it ended.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import Literal
+from functools import partial
+from itertools import product
+from typing import Any, Literal
 
-from autotune.backends import Backend, backend_named, backend_of, forms
+from autotune import redact
+from autotune.backends import Backend, Evaluator, backend_named, backend_of, evaluator_for, forms
 from autotune.comparison import Sheet
+from autotune.engines import Engine
 from autotune.engines.choose import choose, engine_of, named_binaries
 from autotune.engines.space import EngineSpace
 from autotune.engines.translate import translate
-from autotune.errors import BadInput
+from autotune.errors import BadInput, CannotGoOn, Interrupted
+from autotune.executors import EvaluationSetup, LocalExecutor, retire_bad_node
 from autotune.loadgen.workloads import load_workload
 from autotune.machine import has
-from autotune.notify import Notify
-from autotune.prepare.candidates import prepare, typed_candidate
+from autotune.notify import Notify, Watch, silent
+from autotune.outputs.export import write_artefacts
+from autotune.outputs.report import words
+from autotune.prepare.candidates import Prepared, check_weights, prepare, typed_candidate
+from autotune.prepare.names import engine_and_version
 from autotune.search.budget import RESERVE
-from autotune.search.decide.sequential_test import mean
+from autotune.search.decide.finals import LEAST_DEGREES
+from autotune.search.decide.sequential_test import Look, Spread, mean, percent, repeated_interval
 from autotune.search.decide.verdict import evidence, judge
 from autotune.search.history import History
+from autotune.search.objective import achieved, score, too_slow, violations
+from autotune.simulator.node.calibration import calibration_in
+from autotune.simulator.resolve_command import changed_defaults
 from autotune.space.context import RANKS
 from autotune.space.library import LOCAL, Library
-from autotune.study.home import Home, library_of
-from autotune.study.options import RegressOptions, VerifyOptions
-from autotune.study.recommendation import Choice, Recommendation
+from autotune.study.home import Home, library_of, write_atomically
+from autotune.study.options import RegressOptions, VerifyOptions, command_line
+from autotune.study.recommendation import Choice, ComparedCommand, Recommendation, Regression
+from autotune.study.results import RESULTS, Lock, Results
 from autotune.study.spec import EngineChoice, PredictedCommand, StudySpec, Verified, verified_name
-from autotune.trial import Command, Evidence
+from autotune.trial import Command, Evidence, Launch, Role, Scalar, Trial, TrialResult
 
 _PREDICTED = (Evidence.SIMULATED, Evidence.EMULATED)
 _LEAST_FINALS = 2
@@ -221,3 +245,313 @@ def launchable(
         found.setdefault(candidate.fingerprint, predicted)
         notes += said
     return tuple(found.values()), list(dict.fromkeys(notes))
+
+
+_OLD, _NEW = 0, 1
+_EACH = 16
+"""Launches of a command at most: where launches differ by 3.5 % eight pairs tell 5 % from nothing in four of five."""
+_FAILURES = 2  # Failures after which a command that never ran on the new version is said not to run there
+
+
+def regress(
+    home: Home, options: RegressOptions, notify: Watch, evaluator: Callable[..., Evaluator] = evaluator_for
+) -> tuple[Regression, Recommendation]:
+    """Compare, from the start or from where it was interrupted, and write what was found beside the study.
+
+    Raises `BadInput` for what cannot be compared, `Interrupted` or `CannotGoOn` with what is finished kept.
+    """
+    spec, done = home.spec(options.study), home.recommendation(options.study)
+    if done is None:
+        raise BadInput(f"study {spec.study!r} has not ended; go on with:\n{home.resume_command(spec.study)}")
+    folder, lock = home.study_folder(spec.study), Lock(home.study_folder(spec.study))
+    try:
+        found = Comparison(home, spec, done, options, notify).run(evaluator)
+        others = [one for one in done.regressions if (one.engine, one.to_version) != (found.engine, found.to_version)]
+        done = done.model_copy(update={"regressions": [*others, found]})
+        write_artefacts(folder, spec, home.launches(spec.study), done)
+    finally:
+        lock.release()
+    return found, done
+
+
+@dataclass(frozen=True, slots=True)
+class _Change:
+    """The difference of a command's score between the versions, as far as it was launched."""
+
+    log: float | None = None
+    low: float = -math.inf
+    high: float = math.inf
+    failure: str | None = None
+
+    def verdict(self, margin: float) -> Literal["pass", "regression", "undecided"]:
+        """Judge it by a margin in score units."""
+        if self.failure is not None or (self.log is not None and self.high < 0 and self.log < -margin):
+            return "regression"
+        return "pass" if self.low > -margin else "undecided"
+
+
+class Comparison:
+    """A study's commands on the versions that were asked for, with the launches that were made."""
+
+    def __init__(
+        self, home: Home, spec: StudySpec, done: Recommendation, options: RegressOptions, notify: Watch
+    ) -> None:
+        self._spec, self._done, self._options, self._notify = spec, done, options, notify
+        self._library, self._before = library_of(spec), home.launches(spec.study)
+        self._at_home = asked_backend(options, spec) == backend_of(spec)
+        self._known, self._backend = _compared(done, options.with_baseline), asked_backend(options, spec)
+        if self._backend.recorded or self._backend.foreign:
+            raise BadInput(f"--on {self._backend.on} launches no version; give process, docker, emulator or simulator")
+        notify(self._backend.announcement(spec, self._library, None))
+        if not 0 < options.margin < 100:
+            raise BadInput(f"--margin {options.margin:g}: give a percentage above 0 and below 100, e.g. 5")
+        new, old = self._new_version(), self._old_version()
+        self._comparable = all(row.result.evidence is self._backend.evidence for row in self._before)
+        if old is None and not self._comparable:
+            way = "--old-image" if self._backend.contained else "--old-engine-bin"
+            raise BadInput(f"the old version is not here, and the study's launches were {done.label}: name it by {way}")
+        self._notes: list[str] = []
+        self._sides: list[Prepared | None] = [None if old is None else self._side(old), self._side(new)]
+        engine = self._known[0].choice.engine
+        version = next(one.version for one in new.engines if one.name == engine)
+        self._folder, self._to = home.study_folder(spec.study) / "regress" / version, version
+        self._margin, each = -math.log1p(-options.margin / 100), len(self._known) * (1 if old is None else 2)
+        self._pairs = (options.launches or _EACH // 2 * each) // each
+        if not self._pairs:
+            raise BadInput(f"--launches {options.launches}: {each} launch each command once")
+        self._rows: dict[int, Launch] = {}
+
+    def _new_version(self) -> StudySpec:
+        """Return the study with the new versions; raises `BadInput` where an engine of its commands has none."""
+        options, backend = self._options, self._backend
+        if options.engines and backend.installed:
+            raise BadInput(f"--engine names no version of {backend.on}: name its program with --engine-bin NAME=PATH")
+        asked = dict(engine_and_version(text, self._library) for text in options.engines)
+        named = {
+            self._library.engine(text.partition("=")[0]).engine for text in (*options.engine_bins, *options.images)
+        }
+        for one in self._known:
+            name = one.choice.engine
+            if asked.get(name) is None and (backend.predicted or name not in named):
+                way = f"--engine {name}==VERSION" if backend.predicted else f"--engine-bin {name}=PATH"
+                way = f"--image {name}=IMAGE" if backend.contained else way
+                raise BadInput(f"the {one.role} command is one of {name}: name its new version by {way}")
+        versions = {one.choice.engine: asked.get(one.choice.engine) for one in self._known}
+        new = moved(self._spec, backend, versions, options, self._library, self._notify)
+        own = calibration_in(options.calibration)
+        return new if own is None else new.model_copy(update={"calibration": own.model_dump(mode="json")})
+
+    def _old_version(self) -> StudySpec | None:
+        """Return the study with the versions that it had; None where they are gone."""
+        spec, backend = self._spec, self._backend
+        versions = {one.choice.engine: one.choice.engine_version for one in self._known}
+        options = replace(self._options, engine_bins=self._options.old_engine_bins, images=self._options.old_images)
+        if options.engine_bins or options.images or backend.predicted:
+            return moved(spec, backend, versions, options, self._library, self._notify)
+        kept = spec.images if backend.contained else {name: one.program[0] for name, one in spec.installed.items()}
+        if not self._at_home or not versions.keys() <= kept.keys():
+            return None
+        # What was found on the PATH has no path, and is looked for there again.
+        named = [f"{name}={kept[name]}" for name in versions if backend.contained or os.path.isabs(kept[name])]
+        options = replace(options, **{"images" if backend.contained else "engine_bins": named})  # type: ignore[arg-type]
+        with suppress(BadInput):
+            old = moved(spec, backend, versions, options, self._library, silent)
+            return old if all(one.version == versions[one.name] for one in old.engines) else None
+        return None
+
+    def _side(self, spec: StudySpec) -> Prepared:
+        """Prepare the commands on a version; raises `BadInput` where one cannot be launched."""
+        noise = self._spec.noise if self._at_home else self._backend.noise_by_default or 0.0
+        commands, self._notes = launchable(self._known, spec, 1, library_of(spec), self._notify)
+        asked = Verified(study=spec.study, label=self._done.label, commands=commands)
+        prepared = prepare(spec.model_copy(update={"noise": noise, "verifies": asked}), library_of(spec), self._notify)
+        check_weights(prepared)
+        self._backend.fetch(prepared.spec, list(prepared.spaces), self._notify)
+        return prepared
+
+    def _trial(self, command: int, side: int, pair: int) -> Trial:
+        prepared, number = self._sides[side], 4 * pair + 2 * command + side
+        assert prepared is not None
+        # Both commands send the same: what the finals sent, where that is another load than the search's.
+        items, apart = prepared.candidates.items, self._spec.finals_apart
+        role = Role.BASELINE if command and not apart else Role.FINAL
+        one = items[min(command, len(items) - 1)]  # where the version's defaults make them one, both are
+        # Behind the study's own launches: neither prompts nor simulated noise are shared.
+        index, placed = self._spec.launches + number, prepared.command_of(one)
+        return Trial(number, role, one.configuration, one.engine_version, placed, self._spec.workloads, index)
+
+    def run(self, make: Callable[..., Evaluator]) -> Regression:
+        """Launch what is missing, and judge."""
+        (self._folder / "trials").mkdir(parents=True, exist_ok=True)
+        results = Results(self._folder / RESULTS)
+        kept, made = {row.trial.number: row for row in results.launches}, list[TrialResult]()
+        setup = partial(EvaluationSetup, make, folder=self._folder, notify=self._notify)
+        evaluators = [
+            setup(spec=side.spec, library=library_of(side.spec)).evaluator() if side else None for side in self._sides
+        ]
+        # A pair's numbers are neighbours. One may have been broken off; where more were, others were launched.
+        strange = bool(self._sides[_OLD]) and len({number ^ 1 for number in kept} - kept.keys()) > 1
+        try:
+            for side, trial in self._turns():
+                row = kept.get(trial.number)
+                if row is not None and (strange or row.trial.command != trial.command):
+                    raise BadInput(f"{self._folder} has launches of other commands or versions: move it away")
+                if row is None:
+                    evaluate = evaluators[side]
+                    assert evaluate is not None
+                    row = Launch(trial, evaluate(trial))
+                    results.append(row)
+                    made.append(row.result)
+                    self._tell(row, side)
+                    retire_bad_node(made, LocalExecutor(evaluate))
+                self._rows[trial.number] = row
+        except (KeyboardInterrupt, CannotGoOn, OSError) as error:
+            so_far = f"{len(results.launches)} launches are kept; the same command goes on with them."
+            if isinstance(error, OSError):
+                where = f"{error.filename or self._folder} cannot be written ({error.strerror}); make room there"
+                raise CannotGoOn(f"{where}. {so_far}") from None
+            kind, why = (CannotGoOn, f"{error}\nThe comparison has") if str(error) else (Interrupted, "")
+            raise kind(f"{why} stopped, {so_far}".strip()) from None
+        found = self._outcome()
+        write_atomically(self._folder / "regress.json", json.dumps(found.model_dump(mode="json"), indent=2) + "\n")
+        return found
+
+    def _turns(self) -> Iterator[tuple[int, Trial]]:
+        """Yield each open command's launches: old and new version, then new and old, so that drift favours none."""
+        for pair in range(self._pairs):
+            for command in range(len(self._known)):
+                if self._change(command).verdict(self._margin) == "undecided":
+                    for side in (_OLD, _NEW) if (pair + command) % 2 == 0 else (_NEW, _OLD):
+                        if self._sides[side] is not None:
+                            yield side, self._trial(command, side, pair)
+
+    def _tell(self, row: Launch, side: int) -> None:
+        value, failure = achieved(self._spec, row), row.result.failure
+        came = f"{value:,.1f} {row.result.label}" if value else words.failed(failure) if failure else "no figure"
+        who = f"{('old', 'new')[side]} {row.trial.engine_version}  {self._known[row.trial.number % 4 // 2].role}"
+        self._notify(f"#{len(self._rows) + 1}  {who}  {came}")
+
+    def _of(self, command: int, side: int) -> list[Launch]:
+        """Return the launches of a command on a version by pair; the study's that count where the old one is gone."""
+        if self._sides[side] is not None:
+            return [row for number, row in sorted(self._rows.items()) if number % 4 == 2 * command + side]
+        known = self._known[command]
+        mine = [row for row in self._before if row.trial.configuration.fingerprint == known.choice.fingerprint]
+        roles = self._spec.judged_by if known.role == "baseline" else (Role.FINAL,)
+        return [row for row in mine if row.trial.role in roles] or mine
+
+    def _scores(self, rows: Sequence[Launch]) -> list[float]:
+        return [one for row in rows if (one := score(self._spec, row)) is not None]
+
+    def _look(self, old: list[float], new: list[float], fraction: float) -> Look:
+        """Look at a difference; the spread is also by the study's repeats, where they were made in the same way."""
+        repeats: dict[tuple[str, str, bool], list[float]] = {}
+        for row in self._before if self._comparable else ():
+            other_load = self._spec.finals_apart and row.trial.role is Role.FINAL
+            key = (row.trial.configuration.fingerprint, row.result.node, other_load)
+            repeats.setdefault(key, []).extend(self._scores([row]))
+        spread = Spread.pooled([*repeats.values(), new, *([old] if self._sides[_OLD] else [])])
+        return Look(fraction, 1 / (1 / len(old) + 1 / len(new)), mean(new) - mean(old), spread.sd, spread.degrees)
+
+    def _change(self, command: int) -> _Change:
+        """Look at a command's change after each of its pairs."""
+        olds, news, launched = self._of(command, _OLD), self._of(command, _NEW), self._sides[_OLD] is not None
+        looks = list[Look]()
+        for count in range(1, (min(len(olds), len(news)) if launched else len(news)) + 1):
+            old, new = self._scores(olds[:count] if launched else olds), self._scores(news[:count])
+            if old and new:
+                look = self._look(old, new, count / self._pairs)
+                known = count == self._pairs or look.sd == 0 or look.degrees >= LEAST_DEGREES
+                looks += [look] * (known and (not looks or look.information > looks[-1].information))
+        fell = [row.result for row in news if row.result.broke or too_slow(self._spec, row)]
+        if len(fell) >= _FAILURES and len(fell) == len(news) and self._scores(olds):
+            failure = fell[-1].failure
+            return _Change(failure=words.failed(failure) if failure else "the lightest load breaks a limit")
+        return _Change(looks[-1].difference, *repeated_interval(looks)) if looks else _Change()
+
+    def _outcome(self) -> Regression:
+        changes = [self._change(command) for command in range(len(self._known))]
+        launched, verdict = self._sides[_OLD] is not None, changes[0].verdict(self._margin)
+        ahead, choice = self._still_ahead(changes[0]), self._known[0].choice
+        return Regression(
+            verdict="undecided" if verdict == "pass" and not launched else verdict,
+            engine=choice.engine,
+            from_version=choice.engine_version,
+            to_version=self._to,
+            margin_percent=self._options.margin,
+            evidence=self._backend.evidence,
+            commands=[
+                ComparedCommand(
+                    role="baseline" if command else "recommended",
+                    argv=list(self._trial(command, _NEW, 0).command.words),
+                    change_percent=None if change.log is None else percent(change.log),
+                    change_ci95=None if change.log is None else (percent(change.low), percent(change.high)),
+                    launches=sum(number % 4 // 2 == command for number in self._rows),
+                    failure=change.failure,
+                )
+                for command, change in enumerate(changes)
+            ],
+            old="launched" if launched else "rows",
+            launches=len(self._rows),
+            still_ahead=ahead,
+            changed_defaults=self._changed_defaults(),
+            notes=[*self._notes, *self._broken_limits()],
+            tune_again=self._tune_again() if ahead is False else None,
+        )
+
+    def _still_ahead(self, change: _Change) -> bool | None:
+        """Tell whether the recommended command beats the baseline on the new version; None where that is not known."""
+        mine, theirs = (self._scores(self._of(command, _NEW)) for command in range(2))
+        if not mine or not theirs:
+            return False if change.failure and theirs else None
+        low, high = repeated_interval([self._look(theirs, mine, 1.0)])
+        return True if low > 0 else False if high < 0 else None
+
+    def _broken_limits(self) -> list[str]:
+        """Say which limits the recommended command keeps on the old version alone."""
+        sides: list[set[str]] = [set(), set()]
+        for side, slo in product((_OLD, _NEW), map(str, self._spec.slos)):
+            beyond = [violations(self._spec, row).get(slo) for row in self._of(0, side)]
+            sides[side] |= {slo} if mean([one for one in beyond if one is not None] or [0.0]) > 0 else set()
+        return [f"it breaks {slo} on {self._to}" for slo in sorted(sides[_NEW] - sides[_OLD])]
+
+    def _changed_defaults(self) -> list[dict[str, Any]]:
+        """Compare what the versions make of the recommended command."""
+        ends = [self._of(0, side)[-1] for side in (_OLD, _NEW)]
+        versions, given = list[tuple[Engine, str]](), set[str]()
+        try:
+            for side, row in zip(self._sides, ends, strict=True):
+                installed, version = side.spec.installed if side else {}, row.trial.engine_version
+                kind = engine_of(row.trial.configuration.engine, installed, self._library, silent)
+                versions.append((kind, version))
+                given |= kind.parse(row.trial.command, version).given
+        except BadInput:  # Options that no table of that version has.
+            versions = []
+        return changed_defaults(versions, _resolved(ends[0]), _resolved(ends[1]), given, unstated=True)
+
+    def _tune_again(self) -> str:
+        """Write the command that tunes again with the new version, from the study."""
+        spec, new = self._spec, self._sides[_NEW]
+        assert new is not None
+        versions = {one.name: f"{one.name}=={one.version}" for one in new.spec.engines if self._backend.predicted}
+        engines = tuple(one.model_copy(update={"name": versions.get(one.name, one.name)}) for one in spec.engines)
+        there = {"installed": {**spec.installed, **new.spec.installed}, "images": {**spec.images, **new.spec.images}}
+        update = {**there, "on": self._backend.on, "engines": engines, "sources": (spec.study,)}
+        return redact.text(command_line(spec.model_copy(update=update)))
+
+
+def _compared(done: Recommendation, with_baseline: bool) -> list[Known]:
+    """Return the commands to compare, the recommended one first; raises `BadInput` where there are none."""
+    best, base = done.recommended, done.baseline
+    if best is None or best.external or best.stand_in:
+        raise BadInput(f"study {done.study!r} recommends no command that can be launched ({done.verdict.value})")
+    if with_baseline and base is None:
+        raise BadInput(f"--with-baseline: the baseline of study {done.study!r} did not run; leave it out")
+    besides = [Known("baseline", base)] if with_baseline and base and base.fingerprint != best.fingerprint else []
+    return [Known("recommended", best), *besides]
+
+
+def _resolved(row: Launch) -> Mapping[str, Scalar]:
+    """Return what an engine made of a command, by its own word where it tells."""
+    differs = row.result.resolved.differs if row.result.resolved else {}
+    return {**row.trial.configuration.knobs, **{name: got for name, (_, got) in differs.items()}}

@@ -235,7 +235,7 @@ KINDS: dict[str, Kind] = {
         partial(kill_part, "autotune.serving.watchdog"), "process that watches over", on=EMULATOR, absorbed=True
     ),
     "kill-load-worker": Kind(
-        partial(kill_part, "autotune.loadgen.client.worker"), "worker process", on=EMULATOR, absorbed=True
+        partial(kill_part, "autotune.loadgen.client.generator"), "worker process", on=EMULATOR, absorbed=True
     ),
     "kill-engine": Kind(partial(kill_part, "emulate"), "SIGKILL|signal 9|killed", on=EMULATOR, absorbed=True),
     "kill-ray-worker": Kind(

@@ -40,7 +40,7 @@ _PATIENCE_S = 400.0
 _RUNS = 14
 _GONE_S = 8.0
 _LOOK_S = 0.15
-_LAUNCHED = ("autotune emulate", "autotune.serving.watchdog", "autotune.loadgen.client.worker")
+_LAUNCHED = ("autotune emulate", "autotune.serving.watchdog", "autotune.loadgen.client.generator")
 
 
 class FaultyStudy:

@@ -28,12 +28,12 @@ import yaml
 
 from autotune.backends import evaluator_for
 from autotune.notify import silent
-from autotune.regress import Comparison
 from autotune.simulator.node.calibration import calibration_of
 from autotune.space.library import Library
 from autotune.study.home import Home
 from autotune.study.options import RegressOptions
 from autotune.study.recommendation import Regression
+from autotune.verify import Comparison
 
 STUDY, VERSION = "regress", "0.33.0"
 

@@ -17,7 +17,6 @@ from autotune.errors import BadInput, Interrupted
 from autotune.notify import silent
 from autotune.outputs.report.words import regression
 from autotune.outputs.tracking.content import outcome_metrics, outcome_tags
-from autotune.regress import Comparison, regress
 from autotune.search.decide.sequential_test import Look, repeated_interval
 from autotune.study.home import Home
 from autotune.study.options import RegressOptions
@@ -25,6 +24,7 @@ from autotune.study.recommendation import Recommendation, Regression
 from autotune.study.results import Results
 from autotune.study.spec import InstalledEngine, StudySpec
 from autotune.trial import Command, Evidence, Failure, FailureKind, Launch, Role, State, Trial, TrialResult
+from autotune.verify import Comparison, regress
 from tests import small_study
 from tests.engines.stand_ins import install, rows
 from tests.small_study import BASELINE, TOO_BIG
@@ -267,7 +267,7 @@ def test_where_the_old_version_is_gone_the_study_stands_for_it_and_nothing_passe
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, factor: float, verdict: str
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr("autotune.regress.check_weights", lambda prepared: None)
+    monkeypatch.setattr("autotune.verify.check_weights", lambda prepared: None)
     monkeypatch.setattr(type(backend_named("process")), "why_unavailable", lambda *_: None)
     options = [row for row in rows("vllm", "0.32.0") if row.get("action") != "retired"]
     new = install(tmp_path / "new", "vllm", "0.33.0", options)

@@ -25,11 +25,9 @@ AT_ONCE = 128
 """Requests in flight where answers are wanted under load."""
 TOP = 3
 """Alternatives to each token whose log-probabilities are asked for."""
-_ANSWER_S = 900.0
-"""For one answer: the server is warm, but it may wait behind others."""
+_ANSWER_S = 900.0  # For one answer: the server is warm, but it may wait behind others
 _WORD = re.compile(r"\s*\S+")
-_TOO_LONG = (400, 413, 422)
-"""Statuses by which engines answer a prompt that they cannot take."""
+_TOO_LONG = (400, 413, 422)  # Statuses by which engines answer a prompt that they cannot take
 
 
 class NoAnswers(AutotuneError):

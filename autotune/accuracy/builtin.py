@@ -54,10 +54,8 @@ WRONG_LEVEL = 2e-3
 """Error rate of the test of each group."""
 LOSS = 0.02
 LOSS_LEVEL = 5e-4
-_WORST_LOSS = 5.0
-"""Upper bound of one token's loss, nats, so that a single token does not decide the mean."""
-_FEWEST = 8
-"""Contexts that both servers must have answered."""
+_WORST_LOSS = 5.0  # Upper bound of one token's loss, nats, so that a single token does not decide the mean
+_FEWEST = 8  # Contexts that both servers must have answered
 
 
 @dataclass(frozen=True, slots=True)

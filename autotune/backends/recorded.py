@@ -441,8 +441,7 @@ def _option(column: str) -> str:
     return column.lstrip("-").replace("-", "_")
 
 
-_OWN = ("launches", "hours", "seed", "noise", "baseline")
-"""Options that replace the bundle's as they were typed."""
+_OWN = ("launches", "hours", "seed", "noise", "baseline")  # Options that replace the bundle's as they were typed
 
 
 _bundle = lru_cache(maxsize=2)(read_bundle)

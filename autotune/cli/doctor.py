@@ -12,21 +12,17 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from enum import StrEnum
 from functools import cached_property
 from pathlib import Path
 
 import click
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from autotune import machine
 from autotune.cli.shared import print_json
 from autotune.engines import engine, names
-from autotune.engines.detect import find, lacking_modules
+from autotune.engines.detect import find
 from autotune.errors import BadInput
 from autotune.serving.docker_run import models_folder, server_version
 from autotune.serving.preflight import IDLE_BYTES
@@ -35,12 +31,7 @@ from autotune.space.library import Library
 PROCESS, DOCKER = "process", "docker"
 TARGETS = (PROCESS, DOCKER)
 """The places to launch in that are examined: the values of ``--on``."""
-_NVIDIA = "0x10de"
-_VENDORS = {_NVIDIA: "NVIDIA", "0x1002": "AMD"}
-_SWITCH = "0x0680"
-"""PCI class "other bridge": what NVIDIA's NVSwitches say they are."""
-_FABRIC_MANAGER = "nv-fabricmanager"[:15]
-"""The service's name as the kernel keeps it (proc(5), comm)."""
+_VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}
 _ACCELERATORS = ("0x0302", "0x1200")
 """PCI classes "3D controller" and "processing accelerator": what GPUs of a server say they are."""
 MEC_RECLAIMS = 177
@@ -131,16 +122,6 @@ def judged(good: bool, if_good: str, if_not: str, to_do: str) -> Finding:
     return ok(if_good) if good else warning(if_not, to_do)
 
 
-def kernel_libraries(host: Host) -> Iterator[Finding]:
-    """Look for what some configurations need and no engine installs by itself; the vendors' images have it."""
-    for name in names() if host.gpus_of("nvidia") else ():
-        with suppress(BadInput):
-            kind = engine(name, host.library)
-            for module in lacking_modules(kind.card, find(kind.card)):
-                rule = next(rule for rule in kind.card.rules if rule.module == module)
-                yield warning(rule.reason, "without it the configurations that need it are left out", name)
-
-
 def installed(name: str, library: Library) -> tuple[str, str | None]:
     """Describe an installed engine, and why it cannot be started; None = it can."""
     try:
@@ -186,22 +167,6 @@ def present(host: Host) -> Iterator[Finding]:
     else:
         problem = f"an {maker} GPU is on the PCI bus, but no driver shows it"
         yield missing(problem, f"install and load {maker}'s driver")
-
-
-def fabric_manager(host: Host) -> Iterator[Finding]:
-    """Look for the service of NVSwitches: without it their GPUs are shown, and none can be used (CUDA's error 802)."""
-    devices = (host.root / "sys/bus/pci/devices").glob("*")
-    switches = [
-        d for d in devices if machine.text(d / "vendor") == _NVIDIA and machine.text(d / "class").startswith(_SWITCH)
-    ]
-    # A container shows the switches of its machine, but not the machine's processes.
-    if not switches or any((host.root / mark).exists() for mark in (".dockerenv", "run/.containerenv")):
-        return
-    if any(machine.text(path) == _FABRIC_MANAGER for path in (host.root / "proc").glob("[0-9]*/comm")):
-        yield ok(f"nvidia-fabricmanager runs, for {len(switches)} NVSwitches")
-    else:
-        to_do = "sudo systemctl start nvidia-fabricmanager, of the same version as the driver"
-        yield warning(f"nvidia-fabricmanager does not run, and {len(switches)} NVSwitches need it", to_do)
 
 
 def idle(host: Host) -> Iterator[Finding]:
@@ -361,9 +326,7 @@ def _program(host: Host, name: str) -> str | None:
 
 CHECKS = (
     Check("engine", (PROCESS,), _engines, "search_spaces/*/engine.yaml"),
-    Check("kernel libraries", (PROCESS,), kernel_libraries, "search_spaces/*/engine.yaml, rules with a module"),
     Check("GPUs", TARGETS, present, "NVML and /proc/driver/nvidia; amdgpu in /sys/class/drm"),
-    Check("NVSwitch", TARGETS, fabric_manager, "NVIDIA Fabric Manager User Guide"),
     Check("GPU idle", TARGETS, idle, "NVML; amdgpu and amdkfd in /sys/class"),
     Check("AMD devices", (PROCESS,), amd_access, "ROCm installation prerequisites, https://rocm.docs.amd.com"),
     Check("NUMA balancing", TARGETS, numa_balancing, _TUNING),
@@ -397,8 +360,6 @@ def ready(findings: Sequence[Finding]) -> Mapping[str, bool]:
 
 
 _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
-_WIDTH = 160
-"""Width of a table in a file or a pipe, which have no width of their own."""
 
 
 def doctor(home: Path, as_json: bool) -> None:
@@ -431,13 +392,8 @@ def _print(target: str, findings: Sequence[Finding]) -> None:
         else f"not ready, {count} {'thing is' if count == 1 else 'things are'} missing"
     )
     click.echo(f"\n--on {target}: {verdict}")
-    table = Table(box=None, pad_edge=False, show_header=False)
-    table.add_column(no_wrap=True)
-    table.add_column(no_wrap=True)
-    table.add_column(overflow="fold")
+    width = max(len(finding.name) for finding in concerned)
     for finding in concerned:
-        colour = _COLOURS[finding.status]
-        what = finding.message + (f"\n→ {finding.to_do}" if finding.to_do else "")
-        table.add_row(Text(finding.status.value, colour), finding.name, Text(what))
-    terminal = Console()
-    (terminal if terminal.is_terminal else Console(width=_WIDTH)).print(table, highlight=False)
+        status = click.style(f"{finding.status.value:<9}", _COLOURS[finding.status])
+        to_do = f"\n{'→':>{width + 12}} {finding.to_do}" if finding.to_do else ""
+        click.echo(f"{status}{finding.name:<{width}}  {finding.message}{to_do}")

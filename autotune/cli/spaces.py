@@ -136,7 +136,7 @@ def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> Non
     """``autotune space check``."""
     from autotune.loadgen.workloads import Workload
     from autotune.prepare.recipes import check_recipes
-    from autotune.simulator.emulator.card import EmulationCard
+    from autotune.simulator.emulator.launch import EmulationCard
     from autotune.simulator.node.calibration import Calibration, Physics
     from autotune.simulator.node.coefficients import SpeedCard
     from autotune.space.library import check, kind_of

@@ -63,7 +63,7 @@ def verify(options: VerifyOptions, home: Path, as_json: bool) -> None:
 def regress(options: RegressOptions, home: Path, as_json: bool) -> int:
     """``autotune regress``: returns the exit status of the verdict."""
     from autotune.outputs.report.words import regression
-    from autotune.regress import regress as compare
+    from autotune.verify import regress as compare
 
     folder = Home(home)
     spec = folder.spec(options.study)
@@ -154,8 +154,7 @@ def _announce(spec: StudySpec, options: RunOptions | VerifyOptions | None) -> No
         say(text)
 
 
-_WIDTH = 100
-"""Columns of what a study ends with."""
+_WIDTH = 100  # Columns of what a study ends with
 
 
 def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:

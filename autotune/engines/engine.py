@@ -31,8 +31,7 @@ from autotune.trial import Command, Configuration, Scalar
 RULE = "not in this version's --help"
 _SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 _UNRECOGNIZED = "unrecognized arguments: "
-_FILE_OPTION = "--config"
-"""Names the YAML file of options that vLLM and SGLang read: its keys stand for long options."""
+_FILE_OPTION = "--config"  # Names the YAML file of options that vLLM and SGLang read: its keys stand for long options
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,8 +33,7 @@ _NAME = re.compile(r"([A-Za-z_]\w*)=")
 _GAP = re.compile(r"[\s,]*")
 _DEEPEST = 40
 _UNREADABLE = (ValueError, SyntaxError)
-_LEFT = (None, "auto")
-"""Values that leave the choice to the engine."""
+_LEFT = (None, "auto")  # Values that leave the choice to the engine
 _MALFORMED = (NameError, AttributeError, TypeError, ValueError, ArithmeticError, LookupError)
 
 

@@ -34,8 +34,7 @@ _UNLESS_SET = {
     # Ray would hide a node's GPUs from tasks that ask for none in a coming version; it warns of that.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-_LONGEST_TMPDIR = 40
-"""Characters of a folder below which the paths of Ray's sockets, 107 at most, still fit."""
+_LONGEST_TMPDIR = 40  # Characters of a folder below which the paths of Ray's sockets, 107 at most, still fit
 
 
 def executor_for(name: str, setup: EvaluationSetup, needs: Sequence[int], most_nodes: int) -> Executor:

@@ -380,13 +380,11 @@ STREAMS_PER_WORKER = 250
 CHUNKS_PER_WORKER = 4000
 """Per second. One process bears more, see ``benchmarks/client_self_test.py``; these leave room for a busy machine."""
 
-_TRIES = 3
-"""At one load point, each but the first with twice the workers of the one before."""
+_TRIES = 3  # At one load point, each but the first with twice the workers of the one before
 
-_END_S = 5.0
-"""For a worker to leave when its pipe is closed."""
+_END_S = 5.0  # For a worker to leave when its pipe is closed
 
-_WORKER = "autotune.loadgen.client.worker"
+_WORKER = "autotune.loadgen.client.generator"
 
 
 def workers_for(streams: int, chunks_per_s: float = 0.0, cores: int | None = None) -> int:

@@ -22,12 +22,10 @@ from autotune.errors import BadInput
 from autotune.loadgen.requests import Content, Requests
 from autotune.loadgen.tokenizers import Tokenizer
 
-_LOWEST_ID = 1000
-"""Special and byte tokens mostly stand at the beginning of a vocabulary."""
+_LOWEST_ID = 1000  # Special and byte tokens mostly stand at the beginning of a vocabulary
 
 _HIGHEST_ID = 100_000
-_SAFE_VOCABULARY = 32_000
-"""The smallest vocabulary in common use (Llama 2's); taken where the model's is not known."""
+_SAFE_VOCABULARY = 32_000  # The smallest vocabulary in common use (Llama 2's); taken where the model's is not known
 
 
 class Purpose(IntEnum):
@@ -169,8 +167,7 @@ _FREQUENT_WORDS = (
 )
 _FREQUENT = _FREQUENT_WORDS.split()
 """Frequent English words: with the blank before it, each is one token of every large vocabulary."""
-_LETTERS = "xqz"
-"""Letters that seldom go on with a word."""
+_LETTERS = "xqz"  # Letters that seldom go on with a word
 
 
 class Texts:

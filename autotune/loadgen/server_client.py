@@ -26,8 +26,7 @@ from autotune.trial import EMULATOR_NAME
 _Client = TypeVar("_Client", httpx.Client, httpx.AsyncClient)
 _TOKENIZE_S = 60.0
 _PROBE_TEXT = "The quick brown fox"
-_PAUSE_S = 0.1
-"""Between two requests to a server that is still busy."""
+_PAUSE_S = 0.1  # Between two requests to a server that is still busy
 
 
 class ResetOutcome(Enum):

@@ -34,12 +34,10 @@ from autotune.study.results import RESULTS, row_of
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, reference_in
 
-_LOG_BYTES = 12_000
-"""Kept of each end of a log: it begins with versions and arguments, and ends with what went wrong."""
+_LOG_BYTES = 12_000  # Kept of each end of a log: it begins with versions and arguments, and ends with what went wrong
 _LONGEST_LINE = 2_000
 _PROMPT = re.compile(r"prompt(_token_ids|s)?['\"]?\s*[:=]|['\"]?messages['\"]?\s*[:=]|received request", re.IGNORECASE)
-_SHORTEST_SECRET = 8
-"""Characters of a secret of the environment: a variable with a secret's name may hold "none"."""
+_SHORTEST_SECRET = 8  # Characters of a secret of the environment: a variable with a secret's name may hold "none"
 
 
 def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> bytes:

@@ -141,8 +141,7 @@ def cost_line(prepared: Prepared, first: list[tuple[Trial, Prediction]], places:
     return f"{launches} {each}: {took} {where}"
 
 
-_MOST_RUNNING = 8
-"""Launches that are shown; of those beyond it the number."""
+_MOST_RUNNING = 8  # Launches that are shown; of those beyond it the number
 _OTHER_ROWS = 6
 """Lines of the terminal that launches leave free: for the other rows of the block, and one line of the log."""
 _LABEL = 12
@@ -189,8 +188,7 @@ class LiveBlock:
         yield Text("")
 
 
-_MOST_KNOBS = 3
-"""Knobs that a launch's line names; of those beyond it gives the number."""
+_MOST_KNOBS = 3  # Knobs that a launch's line names; of those beyond it gives the number
 _ROW = "{:<5} {:>6}  {:<8}  {:<12}  {:>19}  {:>8}  {:>7}  {}"
 """Number and count of a launch, role, engine, objective, gain, duration, and the rest, as cells of a table."""
 

@@ -131,8 +131,7 @@ def engine_and_version(text: str, library: Library) -> tuple[str, str | None]:
 
 WITHIN_S = 10.0
 """The Hub answers in a fraction of a second, or a person is told what else would do."""
-_NEAR = 0.8
-"""Share of the letters of an id; less are alike by chance, as `Instruct` stands in many."""
+_NEAR = 0.8  # Share of the letters of an id; less are alike by chance, as `Instruct` stands in many
 _FILES = ("hf_quant_config.json", CONFIG)
 
 

@@ -42,8 +42,7 @@ BEGINNING = b"PK"
 """First bytes of a zip, with which no table of launches begins."""
 
 _MOST_MEMBERS = 10_000
-_MOST_BYTES = 256 * 2**20
-"""Limit of all members together; a small file can claim to hold far more."""
+_MOST_BYTES = 256 * 2**20  # Limit of all members together; a small file can claim to hold far more
 _NAME = re.compile(r"[A-Za-z0-9][\w.=-]*(/[A-Za-z0-9][\w.=-]*)*", re.ASCII)
 _NO_TABLE = "It is no text, so no table either: that is a CSV in UTF-8, or a study's results.jsonl"
 _BROKEN = (BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, IndexError, RuntimeError, OverflowError)

@@ -139,8 +139,7 @@ def _safe(name: str) -> str:
     return safe if safe.strip(".") else f"-{safe}"
 
 
-_INHERITED = 8
-"""An inherited variable with a secret's name may hold "none" or "EMPTY": only longer values are masked."""
+_INHERITED = 8  # An inherited variable with a secret's name may hold "none" or "EMPTY": only longer values are masked
 
 
 def read_secret(variable: str | None, file: str | None, option: str) -> str | None:

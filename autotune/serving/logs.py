@@ -25,8 +25,7 @@ from autotune.space.schema import EngineCard
 from autotune.space.serving import LogPattern, ProgressMark
 from autotune.trial import Failure, FailureKind, Phase
 
-_HEAD_TEXT_BYTES = 4 * 2**20
-"""Enough for what engines print before they are ready."""
+_HEAD_TEXT_BYTES = 4 * 2**20  # Enough for what engines print before they are ready
 _BLOCK_BYTES = 2**20
 _LINE_CHARACTERS = 4096
 _EXCERPT_CHARACTERS = 500

@@ -41,10 +41,8 @@ from autotune.trial import Command, Failure, FailureKind
 
 _PORT_S = 2.0
 _START_S = 30.0
-_LONGEST_TMPDIR = 60
-"""A socket's path has 107 bytes; vLLM's has a folder, a slash and a UUID (36)."""
-_MARGIN_S = 5.0
-"""For the watchdog to answer, and to end once it is asked to."""
+_LONGEST_TMPDIR = 60  # A socket's path has 107 bytes; vLLM's has a folder, a slash and a UUID (36)
+_MARGIN_S = 5.0  # For the watchdog to answer, and to end once it is asked to
 
 
 class WatchdogClient:

@@ -31,8 +31,7 @@ LABEL = "autotune.serving"
 DOCKER_FAILED = 125
 """Exit code of ``docker run`` when Docker itself failed."""
 _DOCKER_POLL_S = 0.1
-_SETTLE_S = 0.3
-"""The daemon may still be at work on a request whose client has just been killed."""
+_SETTLE_S = 0.3  # The daemon may still be at work on a request whose client has just been killed
 
 _PROC = Path("/proc")
 _POLL_S = 0.05

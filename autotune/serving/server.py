@@ -25,12 +25,10 @@ from autotune.serving import StartupTimeouts, StopReport
 from autotune.serving.command import masked
 from autotune.trial import Failure, FailureKind
 
-_POLL_S = (0.05, 0.5)
-"""First and longest pause between two looks; it grows, as most starts take minutes."""
+_POLL_S = (0.05, 0.5)  # First and longest pause between two looks; it grows, as most starts take minutes
 _ANSWER_S = 5.0
 _EXTERNAL_ANSWER_S = 10.0
-_MOST_BROKEN = 10
-"""So many answers in a row with a server error are no start any more."""
+_MOST_BROKEN = 10  # So many answers in a row with a server error are no start any more
 PATHS = ("/v1/models", "/v1/completions")
 """Paths that are asked for besides the health check."""
 _LATER = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS)

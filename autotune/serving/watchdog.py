@@ -49,20 +49,16 @@ from autotune.serving.processes import Membership, end, process_table, remove_co
 
 SHARED_MEMORY = "/dev/shm/"
 _TICK_S = 0.5
-_LONGEST_LOOK_S = 60.0
-"""Looks at the server's shared memory are ever further apart: engines make theirs as they start."""
-_ORPHAN_GRACE_S = 1.5
-"""A server without a tuner gets less time: nobody waits for its last requests."""
+_LONGEST_LOOK_S = 60.0  # Looks at the server's shared memory are ever further apart: engines make theirs as they start
+_ORPHAN_GRACE_S = 1.5  # A server without a tuner gets less time: nobody waits for its last requests
 _KILL_S = 10.0
 _MASK_BLOCK_BYTES = 2**20
 _OPEN_FILES = 65535
 """As many as vLLM and SGLang raise their own limit to (set_ulimit); some programs slow down with a billion."""
-_SHORTEST_SECRET = 4
-"""Shorter values are left: they are found everywhere."""
+_SHORTEST_SECRET = 4  # Shorter values are left: they are found everywhere
 END_BYTES = 32 * 2**20
 """Bytes kept of each end of a log: a failed start is explained at its beginning, a crash under load at its end."""
-_LINE_BYTES = 2**16
-"""Length in bytes up to which a line is kept whole where the log is cut; a longer one is cut within."""
+_LINE_BYTES = 2**16  # Length in bytes up to which a line is kept whole where the log is cut; a longer one is cut within
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _LIBC = ctypes.CDLL(None)
 _LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]

@@ -23,8 +23,7 @@ from autotune.trial import Command
 MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".engine")
 _SHARD = re.compile(r"(.+-)(\d+)(-of-)(\d+)(\.\w+)")
-_POINTER_BYTES = 200
-"""A file that git left in place of a large one is smaller, and no weights are."""
+_POINTER_BYTES = 200  # A file that git left in place of a large one is smaller, and no weights are
 
 
 def missing_for(command: Command, kind: Engine, version: str, spec: StudySpec, *, contained: bool) -> str:

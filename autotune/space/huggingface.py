@@ -25,8 +25,7 @@ _REQUIRED = ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_he
 _MEASURE = "is not simulated; to measure such a model on real servers, describe it in a YAML file (docs/models.md)"
 # DeepSeek's indexer keeps one fp8 key of `index_head_dim` and one fp32 scale per token and layer.
 _INDEXER_SCALE_BYTES = 4
-_MOST_LAYERS = 10_000
-"""Limit of layers: of more, the kinds would not be listed in reasonable time."""
+_MOST_LAYERS = 10_000  # Limit of layers: of more, the kinds would not be listed in reasonable time
 _PREFIXES = ("model.layers.", "language_model.model.layers.", "model.language_model.layers.")
 _EXPERT = ("mlp.experts.0.gate_proj", "block_sparse_moe.experts.0.w1", "feed_forward.experts.gate_up_proj")
 _SHARED = ("mlp.shared_experts.gate_proj", "mlp.shared_expert.gate_proj", "feed_forward.shared_expert.gate_proj")

@@ -25,8 +25,7 @@ _TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
 _HELD = (BlockingIOError, PermissionError)
 """Errors of a file lock that another process holds (flock(2); fcntl(2) on network file systems)."""
 _RANDOM = "random_weights"
-_OPTIONAL = ("servers", "bound_node", "ladder")
-"""Keys of a trial that stand in its row only where they say something."""
+_OPTIONAL = ("servers", "bound_node", "ladder")  # Keys of a trial that stand in its row only where they say something
 
 
 def row_of(launch: Launch) -> dict[str, Any]:

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 from autotune.cli.doctor import CHECKS, Finding, Host, Status, examine, ready
-from tests.engines.stand_ins import executable, python_with
 from tests.machine.machines import GIB, amd, busy, nvidia, processor, write
 from tests.processes import alive, until
 
@@ -89,33 +88,6 @@ def test_a_gpu_without_its_driver_is_missing(tmp_path: Path) -> None:
     write(tmp_path, {f"{device}/class": "0x030200", f"{device}/vendor": "0x10de"})
     assert status(host(tmp_path), "GPUs") == ["missing"]
     assert "NVIDIA" in found(host(tmp_path), "GPUs")[0].message
-
-
-def test_a_kernel_library_that_an_engine_s_python_lacks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    python = python_with(tmp_path / "venv", vllm="0.33.0")
-    monkeypatch.setenv("PATH", str(executable(tmp_path / "venv" / "bin" / "vllm", f"#!{python}\n").parent))
-    assert found(host(tmp_path), "kernel libraries") == [], "without an NVIDIA GPU nothing needs it"
-    nvidia(tmp_path, 8)
-    (finding,) = found(host(tmp_path), "kernel libraries")
-    assert (finding.name, finding.status) == ("kernel libraries vllm", Status.WARNING)
-    assert "vLLM's Python cannot import DeepEP (deep_ep)" in finding.message
-    (tmp_path / "venv" / "packages" / "deep_ep.py").touch()
-    assert found(host(tmp_path), "kernel libraries") == []
-
-
-def test_nvswitches_need_their_service(tmp_path: Path) -> None:
-    nvidia(tmp_path, 8)
-    assert status(host(tmp_path), "NVSwitch") == []
-    for number in range(4):
-        device = f"sys/bus/pci/devices/0000:0{number}:00.0"
-        write(tmp_path, {f"{device}/class": "0x068000", f"{device}/vendor": "0x10de"})
-    (finding,) = found(host(tmp_path), "NVSwitch")
-    assert finding.status is Status.WARNING
-    assert "nvidia-fabricmanager does not run, and 4 NVSwitches need it" in finding.message
-    write(tmp_path, {"proc/812/comm": "nv-fabricmanage"})
-    assert status(host(tmp_path), "NVSwitch") == ["ok"]
-    write(tmp_path, {"proc/812/comm": "bash", ".dockerenv": ""})
-    assert status(host(tmp_path), "NVSwitch") == [], "a container does not show the machine's services"
 
 
 def test_a_gpu_in_use_names_its_processes(tmp_path: Path) -> None:

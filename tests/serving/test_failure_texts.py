@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from autotune.serving.logs import known_failure, patterns_of, unknown_exit
-from autotune.simulator.emulator.card import emulation_card
+from autotune.simulator.emulator.launch import emulation_card
 from autotune.space.library import Library
 from autotune.trial import Failure
 

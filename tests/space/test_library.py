@@ -9,7 +9,7 @@ import pytest
 from autotune.engines import engine
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.loadgen.workloads import Workload
-from autotune.simulator.emulator.card import EmulationCard
+from autotune.simulator.emulator.launch import EmulationCard
 from autotune.simulator.node.calibration import Calibration, Physics
 from autotune.simulator.node.coefficients import SpeedCard
 from autotune.space.entry import spaces_root

@@ -19,8 +19,7 @@ from autotune.metrics.table import HEADLINE, METRICS
 from autotune.trial import Evidence
 
 Result = Mapping[str, Any]
-_LENGTHS_DIFFER = 0.01
-"""Mean lengths of two seeds of one workload differ by less."""
+_LENGTHS_DIFFER = 0.01  # Mean lengths of two seeds of one workload differ by less
 _NOT_STATED = "not stated"
 _OURS = ("workload", "seed", "evidence")
 ONE_RUN = "one run each says nothing about run-to-run noise: measure with --repeats, or on fresh launches"

@@ -1,25 +1,34 @@
 """Load generator: sends the requests of a `Schedule`, which is made before the clock starts, and records the answers.
 
 Several processes can share a load: each sends a schedule of its own from the same absolute start, and
-`RequestLog.merged` joins what they saw.
+`RequestLog.merged` joins what they saw. Such a worker is ``python -m autotune.loadgen.client.generator IN OUT``: its
+messages are those of `autotune.loadgen.client.messages`, IN and OUT ends of two one-way `multiprocessing.Pipe`. It
+lives as long as the other end of IN is held: when the process that started it is gone, by whatever signal, it ends.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import resource
+import select
+import sys
+import threading
+import traceback
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
+from multiprocessing import connection
 from pathlib import Path
 from time import perf_counter_ns
 
 import numpy as np
 import uvloop
 
-from autotune.errors import BadInput
+from autotune.errors import AutotuneError, BadInput, ClientFailed
 from autotune.loadgen.client.messages import (
+    READY,
     ClientHealth,
     Conversation,
     LoopMonitor,
@@ -27,6 +36,7 @@ from autotune.loadgen.client.messages import (
     RequestLog,
     RequestTimeouts,
     Schedule,
+    WorkerTask,
 )
 from autotune.loadgen.client.stream import (
     AnswerStream,
@@ -42,15 +52,13 @@ from autotune.loadgen.client.target import Target
 _AT_ONCE = 64
 """Connections opened at the same time before a load: fewer than the shortest usual backlog of a listening socket."""
 
-_AFTER_DONE_S = 2.0
-"""Longest wait for the end of the body once the stream has said that it is over."""
+_AFTER_DONE_S = 2.0  # Longest wait for the end of the body once the stream has said that it is over
 HEAD_START_NS = 20_000_000
 """From the last preparation to the first request."""
 _BURST = 8
 """Requests sent between two looks at the sockets: the first answers come while the last requests still go out."""
 _REPORT_S = 0.5
-_EXTRA_FILES = 64
-"""For the log, the event loop, and what libraries open while a load runs."""
+_EXTRA_FILES = 64  # For the log, the event loop, and what libraries open while a load runs
 
 
 @dataclass(eq=False, slots=True)
@@ -378,3 +386,50 @@ def allow_open_files(connections: int, surely: bool = True) -> None:
             f"raise it with `ulimit -Hn {need}`, spread them with --workers, or ask for fewer with --concurrency"
         )
     resource.setrlimit(resource.RLIMIT_NOFILE, (need, hard))
+
+
+def serve(tasks: connection.Connection, answers: connection.Connection) -> None:
+    """Work until the other end of `tasks` is closed."""
+
+    def start_ns() -> int:
+        answers.send(READY)
+        return int(tasks.recv())
+
+    while True:
+        task: WorkerTask = tasks.recv()
+        try:
+            schedule = task.schedule()
+            with event_loop() as runner:
+                generator = Generator(task.target.beginning_with(task.worker), schedule, task.timeouts)
+                result: tuple[RequestLog, ClientHealth] | BadInput
+                result = runner.run(generator.run(start_ns, answers.send))
+        except AutotuneError as error:
+            result = BadInput(str(error))
+        except Exception as error:
+            traceback.print_exc()  # first: who gets the answer closes the pipes, which ends this process
+            answers.send(ClientFailed(f"the load client failed: {type(error).__name__}: {error}"))
+            sys.exit(1)
+        answers.send(result)
+
+
+def main() -> None:
+    """Serve the pipes whose numbers are the two arguments."""
+    tasks, answers = (
+        connection.Connection(int(sys.argv[1]), writable=False),
+        connection.Connection(int(sys.argv[2]), readable=False),
+    )
+    poll = select.poll()
+    poll.register(tasks.fileno(), 0)  # a hang-up is reported without being asked for
+
+    def exit_with_parent() -> None:
+        """End when nobody holds the other end of the pipe any more, whatever this process is busy with."""
+        poll.poll()
+        os._exit(0)
+
+    threading.Thread(target=exit_with_parent, daemon=True).start()
+    with suppress(EOFError, ConnectionError):
+        serve(tasks, answers)
+
+
+if __name__ == "__main__":
+    main()

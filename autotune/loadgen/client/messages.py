@@ -34,8 +34,7 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 _SPAN_S = 2.0
 """A shorter load is not judged: its samples are too few, and the burst in which all requests are sent would decide
 alone."""
-_SPAN_WITHOUT_BURST_S = 0.5
-"""The same of a load whose streams begin one after the other."""
+_SPAN_WITHOUT_BURST_S = 0.5  # The same of a load whose streams begin one after the other
 
 _LIMITS: tuple[tuple[str, float, str, str], ...] = (
     ("cpu_share", 0.9, "{:.0%}", "{} of a core"),

@@ -34,8 +34,7 @@ when it is taken out (`Target.redacted`)."""
 
 _STATUSES = frozenset(HTTPStatus)
 
-_MAX_COUNT = 2**53
-"""The least number that is not taken for a count of tokens; from here on floats are not exact."""
+_MAX_COUNT = 2**53  # The least number that is not taken for a count of tokens; from here on floats are not exact
 
 
 class OutcomeKind(StrEnum):
@@ -406,14 +405,11 @@ def _said(event: bytes) -> str:
     return ""
 
 
-_MAX_WHOLE = 32 * 2**20
-"""Bytes of an answer that is no stream; a longer one is ``malformed``."""
+_MAX_WHOLE = 32 * 2**20  # Bytes of an answer that is no stream; a longer one is ``malformed``
 
-_MAX_REFUSAL = 64 * 2**10
-"""Bytes kept of what comes with an error status."""
+_MAX_REFUSAL = 64 * 2**10  # Bytes kept of what comes with an error status
 
-_MAX_HEAD = 2**20
-"""Bytes before the answer itself begins: its headers, and interim answers."""
+_MAX_HEAD = 2**20  # Bytes before the answer itself begins: its headers, and interim answers
 
 
 class Exchange:

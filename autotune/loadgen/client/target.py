@@ -15,8 +15,7 @@ _MAX_MESSAGE = 300
 BALANCING = "to the server with the fewest requests in flight, of those that the client process sent"
 """Spread of requests over several servers."""
 
-_TELLING = 8
-"""So many of the first characters of an API key are worth hiding."""
+_TELLING = 8  # So many of the first characters of an API key are worth hiding
 
 
 @dataclass(frozen=True)

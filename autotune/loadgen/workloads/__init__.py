@@ -67,8 +67,7 @@ _SWEPT = (("lengths", "input_tokens"), ("lengths", "output_tokens"), ("prompts",
 _TEXTS = (ShareGPTLengths, FileLengths, SessionLengths, LibraryTextLengths)
 """Kinds of `lengths` whose prompts are text; the others send random token ids."""
 
-_OWN_PROMPTS = (FileLengths, SessionLengths, TraceLengths)
-"""Kinds of `lengths` whose prompts a user's file has whole."""
+_OWN_PROMPTS = (FileLengths, SessionLengths, TraceLengths)  # Kinds of `lengths` whose prompts a user's file has whole
 
 LEAST_OF_HALF = 200
 """Prompts of half a file: fewer do not fill a server's batch, and their 99th percentile is the slowest two."""

@@ -12,8 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from autotune.arrays import Floats
 from autotune.errors import BadInput
 
-_STREAM = 4
-"""Keeps these random numbers apart from those of lengths and prompts."""
+_STREAM = 4  # Keeps these random numbers apart from those of lengths and prompts
 
 _KINDS_OF = {
     "concurrency": ("closed_loop",),

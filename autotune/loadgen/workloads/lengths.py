@@ -39,8 +39,7 @@ _CHARACTERS_PER_TOKEN = {"prose": 4.0, "code": 3.2}
 """About, of tokenizers in use: so much text is taken for a token that is asked for."""
 
 _DOCUMENTATION = re.compile(r'"""(.*?)"""', re.DOTALL)
-_LEAST_DOCUMENTATION = 400
-"""Characters of a documentation string that is prose and not a remark."""
+_LEAST_DOCUMENTATION = 400  # Characters of a documentation string that is prose and not a remark
 
 
 def passages(

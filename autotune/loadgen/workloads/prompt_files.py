@@ -46,8 +46,7 @@ BLOCK_TOKENS = 512
 """Prompt tokens of one of Mooncake's hash ids."""
 
 _MOST_THINK_S = 86400.0
-_MOST_MS = 1e13
-"""300 years: what is beyond is no time of a trace."""
+_MOST_MS = 1e13  # 300 years: what is beyond is no time of a trace
 
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)

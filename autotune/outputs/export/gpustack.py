@@ -24,8 +24,7 @@ from autotune.outputs.export.winner import (
 from autotune.serving.docker_run import FILES_FOLDER
 
 _BACKENDS = {"vllm": "vLLM", "sglang": "SGLang"}
-_ADDRESS_WORDS = 4
-"""``--host ANYWHERE --port PORT``, with which a container's command ends: GPUStack gives its own."""
+_ADDRESS_WORDS = 4  # ``--host ANYWHERE --port PORT``, with which a container's command ends: GPUStack gives its own
 _SHARED_MEMORY = "GPUSTACK_MODEL_RUNTIME_SHM_SIZE_GIB"
 
 

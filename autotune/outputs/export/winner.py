@@ -46,8 +46,7 @@ _START_MARGIN = 3.0
 """A start may take so much longer than the slowest seen: a cold page cache, a slower disk, kernels still to compile."""
 _LEAST_START_S = 600.0
 _MODELS = "HF_HOME"
-_ROOM = 1.25
-"""Volume over weights: room for compiled kernels, tokenizer, a download's temporary files."""
+_ROOM = 1.25  # Volume over weights: room for compiled kernels, tokenizer, a download's temporary files
 _NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?")
 
 

@@ -96,8 +96,7 @@ ARTIFACTS = ("report.md", "report.html", "serve.sh", "recommendation.json", "res
 
 _PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
-_LOG_END_BYTES = 4 * 2**20
-"""Sent of each end of a longer log; MLflow's pages show a file as a whole."""
+_LOG_END_BYTES = 4 * 2**20  # Sent of each end of a longer log; MLflow's pages show a file as a whole
 _BATCH = 100  # MLflow takes 100 params and 1000 metrics in one call
 _MOST = 50_000  # runs that MLflow finds at a time
 

@@ -18,14 +18,6 @@ from typing import Any
 from uuid import uuid4
 
 from autotune.errors import BadInput, UnknownName
-from autotune.simulator.emulator.card import (
-    CachedTokensReport,
-    HttpDialect,
-    ResetAnswer,
-    filled,
-    filled_tree,
-    of_version,
-)
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import (
     CompletionRequest,
@@ -36,7 +28,15 @@ from autotune.simulator.emulator.http import (
     read_request,
     text_tokens,
 )
-from autotune.simulator.emulator.launch import EmulatedLaunch
+from autotune.simulator.emulator.launch import (
+    CachedTokensReport,
+    EmulatedLaunch,
+    HttpDialect,
+    ResetAnswer,
+    filled,
+    filled_tree,
+    of_version,
+)
 from autotune.space.entry import in_range
 from autotune.space.expression import evaluate
 
@@ -45,10 +45,8 @@ WORDS = (" the", " and", " one", " all", " day", " sun", " sea", " own", " far",
 
 _MARGIN = 3.0
 """Mean of the difference of log-probabilities of the two likeliest tokens, nats, exponentially distributed."""
-_THIRD = 1.5
-"""Nats from the second to the third."""
-_ALONE = 0.25
-"""Noise of a request with nothing beside it, of that under load."""
+_THIRD = 1.5  # Nats from the second to the third
+_ALONE = 0.25  # Noise of a request with nothing beside it, of that under load
 _KEYS = ("wrong", "after", "under-load", "noise", "seed", "no-logprobs", "when")
 
 

@@ -20,8 +20,7 @@ from autotune.simulator.node.scheduling import EngineStep, Scheduler
 from autotune.simulator.node.server import SimulatedServer
 
 _PATIENCE_S = 0.5
-_EARLY_S = 0.0005
-"""A timer of the event loop fires on whole milliseconds; half of one is as good as due."""
+_EARLY_S = 0.0005  # A timer of the event loop fires on whole milliseconds; half of one is as good as due
 _ROOM = 64
 
 

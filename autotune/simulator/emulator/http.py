@@ -25,7 +25,7 @@ from zlib import crc32
 
 import httptools
 
-from autotune.simulator.emulator.card import HttpDialect, filled
+from autotune.simulator.emulator.launch import HttpDialect, filled
 from autotune.trial import EMULATOR_NAME
 
 _REASONS = {status.value: status.phrase for status in HTTPStatus}
@@ -176,15 +176,12 @@ class HttpConnection(asyncio.Protocol):
 
 
 _PIECE = re.compile(r" ?[^\W\d_]{1,6}| ?\d{1,3}|\s+|[^\w\s]|_")
-_NATURAL_TOKENS = 220
-"""Mean length of an answer that may end by itself: that of ShareGPT's answers, about."""
-_TEMPLATE_TOKENS = 3
-"""A chat template's marks around one message, about."""
+_NATURAL_TOKENS = 220  # Mean length of an answer that may end by itself: that of ShareGPT's answers, about
+_TEMPLATE_TOKENS = 3  # A chat template's marks around one message, about
 _PREDICTED_BY, _LEAST_PREDICTED_BY = 512, 64
 """The latest tokens of a prompt that are looked at, and how few of them tell nothing."""
 _PREDICTABLE = 0.04
-_GENERATE = 0
-"""The mark that tells the model to answer."""
+_GENERATE = 0  # The mark that tells the model to answer
 
 
 class RequestRefused(Exception):

@@ -31,11 +31,10 @@ from typing import Any, TextIO
 import uvloop
 
 from autotune.errors import BadInput, UnknownName
-from autotune.simulator.emulator.card import filled
 from autotune.simulator.emulator.completions import ANSWER_TOKENS, AnswerSettings, EngineApi
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import HttpConnection
-from autotune.simulator.emulator.launch import Died, EmulatedLaunch, Emulation, prepare_launch
+from autotune.simulator.emulator.launch import Died, EmulatedLaunch, Emulation, filled, prepare_launch
 from autotune.space.entry import parse_yaml
 from autotune.space.expression import evaluate
 from autotune.space.library import Library

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from autotune.simulator.emulator.card import emulation_card
 from autotune.simulator.emulator.completions import words
 from autotune.simulator.emulator.http import CompletionRequest, Limits, RequestRefused, read_request, text_tokens
+from autotune.simulator.emulator.launch import emulation_card
 from tests.simulator.emulator.servers import COMMANDS, serving
 
 LIMITS = Limits(emulation_card("vllm").api, ("m",), context=500, pool=400)
