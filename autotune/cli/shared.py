@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import Field, fields
 from pathlib import Path
@@ -11,7 +12,10 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import click
 from click.core import ParameterSource
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderResult
+from rich.markdown import CodeBlock, Markdown, TableElement
+from rich.table import Table
+from rich.text import Text
 
 from autotune.study.options import GROUPS, STUDY, Option, RunOptions
 
@@ -155,3 +159,29 @@ def answer(as_json: bool, value: Mapping[str, Any] | Sequence[Any], lines: Itera
 def say(text: str) -> None:
     """A message, word for word."""
     MESSAGES.print(text, highlight=False, markup=False)
+
+
+class _Block(CodeBlock):
+    """A command, whose lines the terminal breaks, so that it can be copied."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        yield Text(str(self.text).rstrip("\n"), no_wrap=True, overflow="ignore")
+
+
+class _Table(TableElement):
+    """A table that breaks names that are too long, and cuts none."""
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for part in super().__rich_console__(console, options):
+            for column in part.columns if isinstance(part, Table) else ():
+                column.overflow = "fold"
+            yield part
+
+
+class _Rendered(Markdown):
+    elements = {**Markdown.elements, "fence": _Block, "table_open": _Table}  # noqa: RUF012
+
+
+def print_markdown(text: str) -> None:
+    """Print Markdown on the terminal that stdout is; pictures are left out."""
+    Console().print(_Rendered(re.sub(r"^!\[.*\)$\n*", "", text, flags=re.MULTILINE)), crop=False)

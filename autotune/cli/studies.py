@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,6 +47,10 @@ def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool
         text = render(StudyRecord(spec, launches, done or unfinished(spec, launches), path.parent), format_)
     if as_json:
         print_json({"study": study, "format": format_, "finished": done is not None, "report": text})
+    elif format_ == "md" and sys.stdout.isatty():
+        from autotune.cli.shared import print_markdown
+
+        print_markdown(text)
     else:
         click.echo(text)
 
