@@ -97,7 +97,7 @@ def main() -> None:
     add("--json", type=Path, metavar="FILE", help="a line for each study")
     asked = parser.parse_args()
     model, hardware = JOBS[asked.job]
-    question = build_spec(RunOptions(model=model, hardware=hardware, study="screen", on="simulator"))
+    question = build_spec(RunOptions(model=model, hardware=hardware, study="screen", on="simulator", screen="auto"))
     prepared = prepare(question, library_of(question), anywhere=True)
     priors = priors_of(prepared, ())
     node = Node(prepared, question)

@@ -113,14 +113,14 @@ class Plan:
         if out_of_reach(self._kernels, history):
             return Wait() if history.pending else Stop(OUT_OF_REACH)
         step = _baseline(history, places) or _unmeasured_prediction(history) or self._recipe(history, budget)
-        step = step or self._screening(history)
         # While nothing is there to put to the test there is no final to keep launches for.
         contested = bool(history.challengers)
         if step is None and len(history) < (search_ends(history, budget) if contested else budget):
-            node = finals.next_node(history, places) if contested else None
+            step = self._screening(history)
+            node = finals.next_node(history, places) if contested and step is None else None
             if node is not None:
                 return Step(Role.CONTROL, history.candidates.baseline, node)
-            step = self._searched(history, contested)
+            step = step or self._searched(history, contested)
         return step or self._after_search(history, budget, places)
 
     def _recipe(self, history: History, budget: int) -> Step | None:

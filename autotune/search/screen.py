@@ -54,12 +54,10 @@ class Screen:
     """What the launches with random weights have shown so far.
 
     Attributes:
-        positions: of the candidates that were launched both ways.
-        spread: standard deviation of their differences; None of fewer than `CONTROLS`.
+        spread: standard deviation of what candidates launched both ways differ by; None of fewer than `CONTROLS`.
         over: why no more launches have random weights; empty while they may.
     """
 
-    positions: tuple[int, ...] = ()
     spread: float | None = None
     over: str = ""
 
@@ -72,15 +70,15 @@ class Screen:
 def screen_of(configurations: Sequence[Configuration], entries: Sequence[Made], screened: Sequence[Made]) -> Screen:
     """Judge the `screened` launches, with random weights, by those of the same candidates with their own."""
     full, cheap = _means(entries), _means(screened)
-    both = tuple(p for p in cheap if p in full)
+    both = [p for p in cheap if p in full]
     if not both:
         return Screen()
     took = [fmean(e.seconds for e in rows if e.position in both) for rows in (entries, screened)]
     if took[1] > WORTH * took[0]:
-        over = f"a launch with random weights is hardly shorter ({took[1]:.0f} s instead of {took[0]:.0f} s)"
-        return Screen(both, over=over)
+        times = f"{took[1]:.0f} s instead of {took[0]:.0f} s"
+        return Screen(over=f"a launch with random weights is hardly shorter ({times})")
     if len(both) < CONTROLS:
-        return Screen(both)
+        return Screen()
     differences = np.array([cheap[p] - full[p] for p in both])
     covariance = shared([Ranked(p, cheap[p], layout_of(configurations[p])) for p in both])
     for at, p in enumerate(both):
@@ -91,8 +89,8 @@ def screen_of(configurations: Sequence[Configuration], entries: Sequence[Made], 
     residuals = differences - inverse.sum(axis=0) @ differences / inverse.sum()
     spread = float(differences.std(ddof=1))
     if chdtrc(len(both) - 1, residuals @ inverse @ residuals) < DOUBT:
-        return Screen(both, spread, f"random weights rank badly: what they change varies by {100 * spread:.0f} %")
-    return Screen(both, spread)
+        return Screen(spread, f"random weights rank badly: what they change varies by {100 * spread:.0f} %")
+    return Screen(spread)
 
 
 class Ranked(NamedTuple):

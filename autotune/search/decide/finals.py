@@ -117,7 +117,7 @@ def looks(history: History, position: int) -> list[Look]:
     Not while repeats are few, unless that is all there will be. And only as far as no launch runs: with several nodes
     they end in any order.
     """
-    base, start = history.candidates.baseline, len(history.before_finals())
+    base, start = history.candidates.baseline, len(history.before_finals().entries)
     found: list[Look] = []
     pairs = fresh = 0
     for count, entry in enumerate(history.entries[start:], start=start + 1):
@@ -191,7 +191,7 @@ def next_of_pair(history: History, position: int, left: int, places: Sequence[st
         left: launches that may still be made.
         places: the nodes that may run it; one place without a name is ``""``.
     """
-    counts = _by_node(history, position, len(history.before_finals()))
+    counts = _by_node(history, position, len(history.before_finals().entries))
     base = history.candidates.baseline
     busy = {e.node for e in history.pending}
     unequal = {node for node, (mine, theirs) in counts.items() if mine != theirs}
@@ -218,7 +218,7 @@ def next_control_node(history: History, places: Sequence[str]) -> str | None:
     """Return a node on which the baseline may be launched for the finals, while others end the search; or None."""
     if history.spec.finals_apart:
         return None  # What it sends then is the search's.
-    start, base = len(history.before_finals()), history.at(history.candidates.baseline)
+    start, base = len(history.before_finals().entries), history.at(history.candidates.baseline)
     taken = {e.node for e in history.entries[start:] if e.role is Role.CONTROL} | {e.node for e in history.pending}
     often = {node for node in places if sum(e.node == node for e in base) >= MOST_OF_BASELINE}
     return next((node for node in places if node not in taken | often), None)
