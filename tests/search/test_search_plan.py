@@ -4,7 +4,9 @@ import math
 import tempfile
 from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,8 +25,11 @@ from search_landscapes import (
     walled,
 )
 
+from autotune.arrays import Floats, Ints
 from autotune.recommend import recommend
 from autotune.search.budget import LEAST_FINALS, before_finals, search_ends
+from autotune.search.decide.simplify import difference, plain
+from autotune.search.gp.posterior import Posterior
 from autotune.search.history import Entry, History
 from autotune.space.enumeration import CandidateSet
 from autotune.study.recommendation import Recommendation, Verdict
@@ -263,20 +268,39 @@ def test_the_finals_of_a_small_budget_are_for_a_plain_command_and_for_the_leader
         searched = {SMALL.position(x.trial.configuration.fingerprint) for x in made[: -len(finals)]}
         return searched, finals, recommend(spec, SMALL, made, (), reason)
 
-    searched, (plain, *_), found = played(ridge)
-    assert plain not in searched
+    searched, (shorter, *_), found = played(ridge)
+    assert shorter not in searched
     assert (found.verdict, found.recommended and found.recommended.config) == (
         Verdict.BETTER,
-        SMALL.items[plain].configuration.knobs,
+        SMALL.items[shorter].configuration.knobs,
     )
-    fails = SMALL.items[plain].configuration
+    fails = SMALL.items[shorter].configuration
     searched, finals, found = played(lambda one: None if one == fails else ridge(one))
-    assert finals[0] == plain
+    assert finals[0] == shorter
     assert finals[1] in searched
     assert (found.verdict, found.recommended and found.recommended.config) == (
         Verdict.BETTER,
         SMALL.items[finals[1]].configuration.knobs,
     )
+
+
+class OnePercent:
+    """A posterior that expects 1 % of each setting, with a spread of 5 % of the difference between two commands."""
+
+    def joint(self, rows: Ints) -> tuple[Floats, Floats]:
+        baseline = SMALL.items[SMALL.baseline].configuration
+        settings = [len(difference(SMALL.items[row].configuration, baseline)) for row in rows.tolist()]
+        return 0.01 * np.array(settings), 0.05**2 / 2 * np.eye(len(rows))
+
+
+def test_settings_that_are_each_a_coin_toss_go_only_as_far_as_they_are_one_together() -> None:
+    """Of three, 3 % in all, one goes: the odds of two together are 62 %."""
+    baseline = SMALL.items[SMALL.baseline].configuration
+    changed = [SMALL.position(one.configuration.fingerprint) for one in SMALL.items]
+    command = next(p for p in changed if len(difference(SMALL.items[p].configuration, baseline)) == 3)
+    history = History.of(make_spec(), SMALL, ())
+    shorter = plain(history, cast(Posterior, OnePercent()), command, lambda _: True)
+    assert len(difference(SMALL.items[shorter].configuration, baseline)) == 2
 
 
 def _trial(entry: Entry) -> Trial:

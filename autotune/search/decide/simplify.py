@@ -37,17 +37,19 @@ FRESH = 2
 
 
 def plain(history: History, model: Posterior, command: int, likely: Callable[[int], bool]) -> int:
-    """Return a command without its settings whose odds are below `COIN_TOSS`, measured or not.
+    """Return a command without its settings whose odds are below `COIN_TOSS`, each and together, measured or not.
 
     They go back one after another, the least likely to add anything first, as the odds of the others change with each.
-    A command that is not likely to start and to keep the limits is left out on the way.
+    Several coin tosses may add much together. A command that is not likely to start and to keep the limits is left out
+    on the way.
     """
     current = command
     # As often as there are settings: each step puts back at least one.
     for _ in () if history.candidates.as_they_are else history.candidates.items[command].configuration.knobs:
         shown = odds_shown(history, model, current)
-        idle = sorted((chance, p) for p, (_, chance) in shown.items() if chance < COIN_TOSS)
-        current = next((p for _, p in idle if likely(p)), current)
+        together = _odds_of_model(model, command, list(shown))
+        odds = sorted((max(alone, whole), p) for (p, (_, alone)), whole in zip(shown.items(), together, strict=True))
+        current = next((p for chance, p in odds if chance < COIN_TOSS and likely(p)), current)
     return current
 
 
@@ -114,9 +116,13 @@ def odds_shown(history: History, model: Posterior, leader: int) -> dict[int, tup
     """
     singles = ablations(history.candidates, leader)
     rows = [p for p in singles if _may_stand_for(history, p, leader)]
-    means, sds = leads(model, leader, rows)
-    odds = ndtr((means - LEAST_EFFECT) / np.maximum(sds, 1e-9))
-    return {p: (singles[p], float(chance)) for p, chance in zip(rows, odds, strict=True)}
+    return {p: (singles[p], chance) for p, chance in zip(rows, _odds_of_model(model, leader, rows), strict=True)}
+
+
+def _odds_of_model(model: Posterior, leader: int, positions: Sequence[int]) -> list[float]:
+    """Return the odds that the leader is better than each candidate by `LEAST_EFFECT`."""
+    means, sds = leads(model, leader, positions)
+    return [float(chance) for chance in ndtr((means - LEAST_EFFECT) / np.maximum(sds, 1e-9))]
 
 
 def _may_stand_for(history: History, position: int, leader: int) -> bool:
