@@ -81,10 +81,8 @@ def screen_of(configurations: Sequence[Configuration], entries: Sequence[Made], 
         return Screen()
     differences = np.array([cheap[p] - full[p] for p in both])
     covariance = shared([Ranked(p, cheap[p], layout_of(configurations[p])) for p in both])
-    for at, p in enumerate(both):
-        covariance[at, at] += LAUNCH_NOISE**2 * sum(
-            1 / sum(e.position == p for e in rows) for rows in (entries, screened)
-        )
+    means_of = [sum(1 / sum(e.position == p for e in rows) for rows in (entries, screened)) for p in both]
+    covariance += LAUNCH_NOISE**2 * np.diag(means_of)
     inverse = np.linalg.inv(covariance)
     residuals = differences - inverse.sum(axis=0) @ differences / inverse.sum()
     spread = float(differences.std(ddof=1))
@@ -120,8 +118,5 @@ def layout_of(configuration: Configuration) -> tuple[Scalar, ...]:
 
 
 def _means(entries: Sequence[Made]) -> Mapping[int, float]:
-    scores: dict[int, list[float]] = {}
-    for entry in entries:
-        if entry.score is not None:
-            scores.setdefault(entry.position, []).append(entry.score)
-    return {position: fmean(own) for position, own in scores.items()}
+    ran = [(e.position, e.score) for e in entries if e.score is not None]
+    return {position: fmean(score for p, score in ran if p == position) for position, _ in ran}

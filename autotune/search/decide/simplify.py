@@ -40,8 +40,7 @@ def plain(history: History, model: Posterior, command: int, likely: Callable[[in
     """Return a command without its settings whose odds are below `COIN_TOSS`, each and together, measured or not.
 
     They go back one after another, the least likely to add anything first, as the odds of the others change with each.
-    Several coin tosses may add much together. A command that is not likely to start and to keep the limits is left out
-    on the way.
+    Several coin tosses may add much together. What is not likely to start and to keep the limits is left out.
     """
     current = command
     # As often as there are settings: each step puts back at least one.
