@@ -200,7 +200,7 @@ def regret(history: History, model: Posterior, kernels: Kernels, winner: int) ->
 
     The model's own quantiles of the best of thousands of candidates are several times what studies of a known answer
     have left, and hardly order these. What one launch is expected to add at most, with priors or without, does: in nine
-    of ten studies no more than its root is left, score units (docs/verdict.md). Nothing is known of other searches.
+    of ten studies no more than its root is left, score units (docs/benchmarks.md). Nothing is known of other searches.
     """
     tried = [position for position in history.by_position if position != winner and history.feasible(position)]
     rows = shortlist(kernels, model, history, (history.spec.seed, len(history)))
