@@ -186,8 +186,8 @@ def _one(values: list[Scalar]) -> Scalar:
     return values[0] if len(values) == 1 else " + ".join("none" if v is None else str(v) for v in values)
 
 
-ODDS = 0.9
-"""Stated with a regret."""
+ODDS, _LEFT = 0.9, 1.2
+"""Stated with a regret; and what is left with these odds, over the root of the expected improvement, score units."""
 MOVED = 0.75
 """Of its standard deviation, by which a figure must have moved to be told; also less than a tenth of it is not."""
 _LEAST_SHIFT = 0.1
@@ -199,8 +199,8 @@ def regret(history: History, model: Posterior, kernels: Kernels, winner: int) ->
     """Return by how much anything may still be better than the winner, with the odds that nothing is better by more.
 
     The model's own quantiles of the best of thousands of candidates are several times what studies of a known answer
-    have left, and hardly order these. What one launch is expected to add at most, with priors or without, does: in nine
-    of ten studies no more than its root is left, score units (docs/benchmarks.md). Nothing is known of other searches.
+    have left, and hardly order these. What one launch is expected to add at most, with priors or without, does: what
+    is left goes with its root (docs/benchmarks.md). Nothing is known of other searches.
     """
     tried = [position for position in history.by_position if position != winner and history.feasible(position)]
     rows = shortlist(kernels, model, history, (history.spec.seed, len(history)))
@@ -209,7 +209,7 @@ def regret(history: History, model: Posterior, kernels: Kernels, winner: int) ->
     for one in (model, model.without_priors()):
         level = float(one.mean(np.array([winner], dtype=np.int64))[0])
         most = max(most, float((expected_improvement(one.predict(rows), level) * chance).max(initial=0.0)))
-    return Regret(percent=percent(math.sqrt(most)), odds=ODDS)
+    return Regret(percent=percent(_LEFT * math.sqrt(most)), odds=ODDS)
 
 
 def search_gain(history: History, kernels: Kernels, winner: int) -> dict[str, Any]:

@@ -174,7 +174,7 @@ def test_the_remaining_regret_shrinks_as_more_is_known() -> None:
         found.append(regret(history, model_of(kernels, history), kernels, int(TRUTH.argmax())))
     assert all(one.odds == 0.9 for one in found)
     assert found[0].percent > found[1].percent >= 0
-    assert found[1].percent < 20
+    assert found[1].percent < 25
 
 
 def test_the_stated_regret_is_seldom_exceeded_also_where_tails_are_heavier_than_the_model_s() -> None:
