@@ -36,14 +36,8 @@ def reference(command: click.Command, name: str) -> Iterator[str]:
         return
     arguments = [p for p in command.params if isinstance(p, click.Argument)]
     options = [p for p in command.params if isinstance(p, click.Option) and p.name not in SHARED and not p.is_eager]
-    words = [_argument(one) for one in arguments]
-    yield from (
-        "",
-        f"## {name}",
-        "",
-        *([f"`{' '.join([name, *words])}`", ""] if words else []),
-        _sentence(command.help or ""),
-    )
+    words = " ".join(_argument(one) for one in arguments)
+    yield from ("", f"## {name}", "", " ".join([*([f"`{words}`:"] if words else []), _sentence(command.help or "")]))
     groups = _groups() if name == "autotune run" else {}
     by_group: dict[str, list[click.Option]] = {}
     for one in options:
