@@ -67,6 +67,19 @@ def test_every_link_to_a_file_leads_to_it_and_to_its_heading() -> None:
     assert not leads_somewhere(ROOT / "README.md", "docs/index.md#no-such-heading")
 
 
+def test_every_path_of_the_repository_that_a_page_names_exists() -> None:
+    folders = "autotune|benchmarks|docs|examples|scripts|search_spaces|tests"
+    named = {
+        (str(path.relative_to(ROOT)), line, found[0])
+        for path in PAGES
+        for line, text in spans(path)
+        if (found := re.match(rf"(?:{folders})/[\w./-]+(?=$|[ ,:;])", text))
+    }
+    assert len(named) > 80
+    others = {"autotune/backends/numactl.py", "docs/performance-lab"}  # to be written; a folder of GPUStack's
+    assert sorted(one for one in named if not (ROOT / one[2]).exists() and one[2] not in others) == []
+
+
 def links_of(page: Path) -> list[str]:
     """Return the targets of a page's links that are no addresses."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
