@@ -5,11 +5,20 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def test_each_seed_of_the_sampler_alone_has_a_start_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    landscape, play = import_module("landscapes_altered").toy(), import_module("search_loops").play
+    runs = [play("ours-bare-no-prior", landscape, seed, (6,)).visited for seed in (0, 1, 2)]
+    assert {run[0] for run in runs} == {landscape.candidates.baseline}
+    assert len({tuple(run[1:5]) for run in runs}) == 3
 
 
 @pytest.mark.e2e
