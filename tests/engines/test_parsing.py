@@ -155,6 +155,20 @@ def with_file(command: str, name: str, text: str) -> tuple[Engine, Command]:
     return recognise(split.argv), Command(split.argv, split.env, {name: text})
 
 
+@pytest.mark.parametrize(
+    ("written", "limit", "padding"),
+    [
+        ("{enable_padding: true, max_batch_size: 128}", 128, True),
+        ("{enable_padding: true, max_batch_size: 512}", 512, False),  # which has it anyway
+        ("{max_batch_size: 128}", 128, False),
+    ],
+)
+def test_padding_up_to_tensorrt_llm_s_own_limit_is_not_its_default(written: str, limit: int, padding: bool) -> None:
+    kind, command = with_file(f"{TRT} --extra_llm_api_options c.yaml", "c.yaml", f"cuda_graph_config: {written}")
+    knobs = kind.knobs(kind.parse(command, "1.2.0"), context("1.2.0", R1)).knobs
+    assert (knobs["cuda_graph_max_batch"], knobs["cuda_graph_padding"]) == (limit, padding)
+
+
 def test_tensorrt_llm_s_config_file_wins_over_the_command_line() -> None:
     text = """
 tensor_parallel_size: 8

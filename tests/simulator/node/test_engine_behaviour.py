@@ -59,6 +59,7 @@ class Pool:
         ("sglang", {"version": "0.4.3.post2"}, {9: 16, 161: 0}),
         ("sglang", {"speculative_tokens": 1}, {3: 6, 9: 20, 300: 608}),  # sizes count sequences
         ("tensorrt_llm", {}, {31: 31, 33: 0, 64: 64, 65: 0, 128: 128, 129: 0}),
+        ("tensorrt_llm", {"cuda_graph_padding": True}, {33: 40, 129: 0}),
         ("tensorrt_llm", {"cuda_graph_max_batch": 512}, {33: 40, 129: 192, 513: 0}),
     ],
 )
