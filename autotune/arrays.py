@@ -1,4 +1,4 @@
-"""Types of NumPy arrays, and rankings of their values that no processor changes.
+"""Types of NumPy arrays, and rankings of values that are equal on all processors.
 
 The last digits of an exponential depend on the processor's vector instructions. Candidates that are equal but for these
 digits must come in the same order everywhere, or a study ends differently on another machine.
@@ -15,17 +15,17 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_DIGITS = 6  # Values are compared by so many decimals of their share of the largest magnitude
+_DIGITS = 6  # Values are compared by this number of decimals of their share of the largest magnitude
 
 
 def argmax(values: Floats, seed: Sequence[int]) -> int:
-    """The index of the largest value, ties broken at random."""
+    """Return the index of the largest value, ties broken at random."""
     compared = _rounded(values)
     return int(np.random.default_rng(list(seed)).choice(np.flatnonzero(compared == compared.max())))
 
 
 def descending(values: Floats) -> Ints:
-    """The indices from the largest value to the smallest, ties ascending; shape ``(values,)``."""
+    """Return the indices from the largest value to the smallest, ties ascending; shape ``(values,)``."""
     return np.argsort(-_rounded(values), kind="stable")
 
 

@@ -1,4 +1,4 @@
-"""Child processes: where they import this package from, how they end with their parent, and programs that are asked.
+"""Child processes: their import path, their end with the parent, and programs that are run to completion.
 
 Standard library only.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TextIO
 
 IMPORT_FOLDER = str(Path(__file__).resolve().parents[1])
-"""Stands in ``PYTHONPATH`` of a child that has to run this very package, wherever it lies."""
+"""``PYTHONPATH`` of a child that must run this very package."""
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -25,7 +25,7 @@ _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 def die_with_parent() -> None:
-    """Have the kernel send this process SIGKILL when its parent ends (prctl(2), ``PR_SET_PDEATHSIG``)."""
+    """Make the kernel send this process SIGKILL when its parent ends (prctl(2), ``PR_SET_PDEATHSIG``)."""
     _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
@@ -35,7 +35,7 @@ def adopt_orphans() -> None:
 
 
 def start_python(words: Sequence[str], fds: Sequence[int], environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """Start this Python with ends of pipes; no Ctrl-C reaches it, which goes to a whole group: we decide what it means.
+    """Start this Python with ends of pipes, in its own group: Ctrl-C does not reach it, the parent decides.
 
     With ``-P``: a folder that happens to be the current one must not put its own modules in front.
     """
@@ -50,7 +50,7 @@ def start_python(words: Sequence[str], fds: Sequence[int], environment: Mapping[
 def run_program(
     argv: Sequence[str], limit_s: float, environment: Mapping[str, str] | None = None, folder: str | None = None
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program to its end, and end with it what it started where that does not come in time.
+    """Run a program to its end; after the time limit, kill it and its children.
 
     Its output goes to files: a child of its own that kept a pipe open would keep us waiting beyond the time. The exit
     code is 126 where it cannot be started and 124 where it did not answer in time; ``stderr`` says so.
@@ -67,7 +67,7 @@ def run_program(
                 start_new_session=True,
             )
         except OSError as error:
-            return subprocess.CompletedProcess(argv, 126, "", f"{argv[0]} cannot be started: {error.strerror}")
+            return subprocess.CompletedProcess(argv, 126, "", f"{argv[0]} cannot start: {error.strerror}")
         with process:
             try:
                 code = process.wait(max(0.1, limit_s))

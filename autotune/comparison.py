@@ -1,4 +1,4 @@
-"""The figures of a recommendation: configurations before and after, their curves, the nodes.
+"""Figures of a recommendation: configurations before and after, their curves, the nodes.
 
 All but the nodes are of the launches that count: those of the finals where a configuration has any.
 
@@ -54,7 +54,7 @@ from autotune.trial import Launch, Metrics, Role
 def compare(
     spec: StudySpec, spread: Spread, baseline: Sequence[Launch], recommended: Sequence[Launch]
 ) -> Curves | None:
-    """The curves of the objective; of total token throughput where the loads of the curve have no such metric.
+    """Return the curves of the objective, or of total token throughput if the loads of the curve lack it.
 
     The launches are those that count; those of the recommended are none where the baseline is recommended.
     """
@@ -92,7 +92,7 @@ def compare(
 def scores_by_load(
     spec: StudySpec, launches: Sequence[Launch], metrics: Sequence[str]
 ) -> dict[int | None, list[tuple[float, ...]]]:
-    """Return the scores of metrics in each launch that has them all, by concurrency; None is the workload as it is."""
+    """Return the scores of metrics in each launch that has them all, by concurrency; None is the workload itself."""
     points: dict[int | None, list[tuple[float, ...]]] = {}
     for launch in launches:
         as_it_is = launch.result.metrics.get(spec.workloads[0], {})
@@ -105,7 +105,7 @@ def scores_by_load(
 
 
 def half_width(spread: Spread, counts: Sequence[int]) -> float:
-    """Half the 95 % interval of a difference of means of so many launches."""
+    """Return half the 95 % interval of a difference of means of these numbers of launches."""
     if spread.sd == 0:
         counts = [1 for _ in counts]
     elif spread.degrees > FEW_DEGREES:
@@ -114,13 +114,13 @@ def half_width(spread: Spread, counts: Sequence[int]) -> float:
 
 
 def _noise(spread: Spread) -> float:
-    """Noise of one launch; what is usual where few repeats show less, or equal ones none at all."""
+    """Return the noise of one launch; the usual noise if few repeats show less or are equal."""
     few = spread.sd == 0 or spread.degrees <= FEW_DEGREES
     return max(spread.sd, LAUNCH_NOISE) if few else spread.sd
 
 
 def crossings(points: Sequence[CurvePoint]) -> list[Crossing]:
-    """Return where the faster one changes, of points by rising concurrency."""
+    """Return where the faster one changes, for points by rising concurrency."""
     found, known = [], [(one, one.ci95) for one in points if one.ci95 is not None]
     decided = [i for i, (one, _) in enumerate(known) if one.faster is not None]
     for first, last in pairwise(decided):
@@ -147,7 +147,7 @@ def _zero(at: Sequence[int], heights: Sequence[float]) -> float:
 
 
 class Sheet:
-    """The figures of a study's candidates, by their positions.
+    """Figures of a study's candidates, by position.
 
     Gains are ratios of geometric means; of several nodes, by launches on the same ones.
     """
@@ -159,7 +159,7 @@ class Sheet:
         self._base = history.candidates.baseline
 
     def choice(self, position: int) -> Choice:
-        """A configuration with what it achieves and its command, which listens on loopback as ``serve.sh`` does.
+        """Return a configuration with its results and its command, which listens on loopback as ``serve.sh`` does.
 
         A baseline that is not recommended keeps the command that was typed.
         """
@@ -183,12 +183,12 @@ class Sheet:
         )
 
     def _least(self, position: int, name: str) -> Any:
-        """The least of a figure over the launches that told it; None where none did."""
+        """Return the least of a figure over the launches that report it; None for none."""
         told = [getattr(self._launches[entry.number].result, name) for entry in self.history.at(position)]
         return min((value for value in told if value is not None), default=None)
 
     def alternatives(self) -> list[Alternative]:
-        """The best measured command that gives nothing up, where the winner does; else the fastest one that does."""
+        """Return the best measured command without a trade-off if the winner has one; else the fastest one with one."""
         history, winner = self.history, self._judgement.winner
         if winner is None:
             return []
@@ -201,12 +201,12 @@ class Sheet:
             return []
         given, (lead, within) = list(history.given_up(best)), self._over(winner, best)
         kinds = " and ".join(dict.fromkeys(row.kind for row in given))
-        label = "gives nothing up" if mine else f"gives something up ({kinds}, as --allow takes it)"
+        label = "has no trade-off" if mine else f"has a trade-off ({kinds}, allowed by --allow)"
         figures = {"gives_up": given, "lead_percent": lead, "lead_ci95": within}
         return [Alternative(**self.choice(best).model_dump(), label=label, **figures)]
 
     def over_recipe(self) -> RecipeGain | None:
-        """The winner's gain over the fastest of the vendors' recipes that ran and kept the limits, but the baseline."""
+        """Return the winner's gain over the fastest vendor recipe that ran within the limits, the baseline excluded."""
         history, winner = self.history, self._judgement.winner
         ran = [p for p in history.candidates.recipes if history.canonical(p) != self._base and history.feasible(p)]
         if winner is None or not ran:
@@ -217,7 +217,7 @@ class Sheet:
         return RecipeGain(engine=engine, recipe=name, percent=gain, ci95=within)
 
     def _over(self, position: int, other: int) -> tuple[float, tuple[float, float] | None]:
-        """The gain of one configuration over another in percent, with its 95 % interval by the noise of launches."""
+        """Return the gain of one configuration over another in percent, with its 95 % interval by launch noise."""
         sides, (level, told_by) = [self._entries(p) for p in (position, other)], self.history.level
         both = [[(e.node, e.score - level * e.apart) for e in side if e.score is not None] for side in sides]
         mixed = len({e.apart for side in sides for e in side}) > 1  # One was launched by the search alone.
@@ -226,7 +226,7 @@ class Sheet:
         return percent(gain), None if half is None else percents((gain - half, gain + half))
 
     def interval90(self, position: int) -> tuple[float, float] | None:
-        """The interval of a simulated configuration's objective on a real node, by the simulator's own error."""
+        """Return the interval of a simulated configuration's objective on a real node, by the simulator's error."""
         workload = self._main_workload()
         if workload is None:
             return None
@@ -235,7 +235,7 @@ class Sheet:
         return interval90(self.choice(position).objective.value, deviation)
 
     def gain_interval90(self, position: int, gain: Gain) -> tuple[float, float] | None:
-        """As `interval90`, of a configuration's gain over the baseline in percent."""
+        """Return the interval as `interval90`, for a configuration's gain over the baseline in percent."""
         workload = self._main_workload()
         if workload is None:
             return None
@@ -243,7 +243,7 @@ class Sheet:
         return gain_interval90(math.exp(gain.log), mine, base, workload, self.spec.objective)
 
     def _main_workload(self) -> Workload | None:
-        """The objective's, of several the one with most weight; None for a file that is gone, or an unknown name."""
+        """Return the objective's workload, of several the one of most weight; None for a missing or unknown one."""
         try:
             return load_workload(self._main, library_of(self.spec))
         except BadInput:
@@ -260,7 +260,7 @@ class Sheet:
         return setup, self._metrics(position, self._main) or {}
 
     def predictions(self) -> list[Verification]:
-        """Compare what another study predicted of the candidates, and what was measured."""
+        """Compare another study's predictions of the candidates with the measurements."""
         return [self._verified(one) for one in self.spec.verifies.commands] if self.spec.verifies else []
 
     def _verified(self, one: PredictedCommand) -> Verification:
@@ -286,7 +286,7 @@ class Sheet:
         return mean(evidence(self.history, position))
 
     def _shown(self, position: int) -> Launch:
-        """The launch whose command stands for a configuration: without idle settings; the baseline as it was typed."""
+        """Return the launch whose command represents a configuration: without idle settings; the baseline as typed."""
         launches = self.measured(position)
         fingerprint = self.history.candidates.items[position].fingerprint
         own = [row for row in launches if row.trial.configuration.fingerprint == fingerprint]
@@ -295,7 +295,7 @@ class Sheet:
         return min(launches, key=lambda row: settings_of(self.history.candidates, row.trial.configuration))
 
     def goal(self, metric: str, workload: str, scores: Sequence[float], spread: Spread) -> Objective:
-        """A goal's mean over launches with its interval."""
+        """Return a goal's mean over launches with its interval."""
         middle, half = mean(scores), spread.half_width((len(scores),)) if len(scores) > 1 else None
         ends = [] if half is None else [middle - half, middle + half]
         values = sorted(objective.value_of(metric, end) for end in ends)
@@ -308,20 +308,20 @@ class Sheet:
         )
 
     def measured(self, position: int) -> list[Launch]:
-        """The launches behind `evidence`, in order."""
+        """Return the launches behind `evidence`, in order."""
         return [self._launches[e.number] for e in self._entries(position)]
 
     def _entries(self, position: int) -> list[Entry]:
         return self.history.evidence(position, *self.history.fresh_roles(position))
 
     def _scores(self, position: int, workload: str) -> list[NodeScore]:
-        """The scores on one workload with the nodes where they were measured."""
+        """Return the scores on one workload with the nodes of their measurements."""
         rows = self.measured(position) if self.history.scores(position) else []
         scores = [(self._nodes[row.trial.number], objective.score(self.spec, row, workload)) for row in rows]
         return [(node, score) for node, score in scores if score is not None]
 
     def _gain(self, position: int, workload: str, spread: Spread) -> Gain | None:
-        """The gain over the baseline; None where one of them was not measured."""
+        """Return the gain over the baseline; None if one of them was not measured."""
         mine, base = self._scores(position, workload), self._scores(self._base, workload)
         if not mine or not base:
             return None
@@ -332,7 +332,7 @@ class Sheet:
         return Gain(log, None if half is None else (log - half, log + half))
 
     def workloads(self) -> dict[str, WorkloadComparison]:
-        """Every workload before and after."""
+        """Return baseline and recommendation on every workload."""
         winner, rows = self._judgement.winner, {}
         for name in self.spec.workloads:
             gain = self._gain(winner, name, self._judgement.spread) if winner is not None else None
@@ -343,7 +343,7 @@ class Sheet:
         return rows
 
     def _metrics(self, position: int, workload: str) -> Metrics | None:
-        """Means over the launches of every metric that is a number in all of them."""
+        """Return means over the launches of every metric that is a number in all of them."""
         if not self.history.scores(position):
             return None
         rows = [m for launch in self.measured(position) if (m := launch.result.metrics.get(workload))]
@@ -361,13 +361,13 @@ class Sheet:
         return means
 
     def seconds(self, position: int) -> list[float]:
-        """The scores of the second goal."""
+        """Return the scores of the second goal."""
         values = (objective.second_value(self.spec, launch) for launch in self.measured(position))
         scores = (objective.score_of(self.spec.goals[-1], value) for value in values)
         return [score for score in scores if score is not None]
 
     def matrix(self) -> list[MatrixRow]:
-        """The baseline and the finalists that keep the SLOs, the recommended one first among them, by workload."""
+        """Return the baseline and the finalists that meet the SLOs, the recommended one first, by workload."""
         history, base, winner = self.history, self._base, self._judgement.winner
         contenders = dict.fromkeys(entry.position for entry in history.of_role(Role.FINAL))
         kept = [p for p in contenders if history.feasible(p, Role.FINAL)]
@@ -383,7 +383,7 @@ class Sheet:
         return rows
 
     def _column(self, workload: str, listed: Sequence[int]) -> dict[int, MatrixCell]:
-        """One workload: position to its cell, of those that were measured on it."""
+        """Return one workload: position to its cell, for configurations measured on it."""
         groups = {p: scores for p in listed if (scores := [score for _, score in self._scores(p, workload)])}
         spread = Spread.pooled(groups.values())
         eligible = [p for p in groups if p != self._base or self.history.feasible(p)]
@@ -401,7 +401,7 @@ class Sheet:
         return cells
 
     def nearest_miss(self) -> NearestMiss | None:
-        """The measured configuration whose worst break of an SLO is the least; None where none ran, or one broke none.
+        """Return the measured configuration with the smallest worst SLO violation; None if none ran, or one meets all.
 
         A configuration counts where every limited metric was measured, by the mean over its launches.
         """
@@ -442,13 +442,13 @@ class Sheet:
         )
 
     def _tried(self, position: int) -> list[Launch]:
-        """The launches behind a configuration's figures, those without a capacity where it has no others."""
+        """Return the launches behind a configuration's figures, those without a capacity if it has no others."""
         entries = self.history.evidence(position, Role.FINAL)
         entries = entries or [entry for entry in self.history.at(position) if entry.too_slow and entry.violations]
         return [self._launches[entry.number] for entry in entries]
 
     def curves(self) -> Curves | None:
-        """The curves of baseline and recommended configuration; None where none was measured."""
+        """Return the curves of baseline and recommended configuration; None if none was measured."""
         winner, base = self._judgement.winner, self._base
         launches = [
             self.measured(p) if p is not None and self.history.scores(p) else []
@@ -458,12 +458,12 @@ class Sheet:
 
 
 def percents(interval: tuple[float, float] | None) -> tuple[float, float] | None:
-    """An interval of differences of logarithms as gains in percent."""
+    """Return an interval of differences of logarithms as gains in percent."""
     return (percent(interval[0]), percent(interval[1])) if interval else None
 
 
 def _means_of(rows: Sequence[Metrics]) -> Metrics:
-    """Means of several launches; of a curve at each load that was measured, over those that measured it."""
+    """Return means of several launches; of a curve at each measured load, over the launches that have it."""
     means: Metrics = {}
     for name, last in rows[-1].items():
         values = [row.get(name) for row in rows]

@@ -1,4 +1,4 @@
-"""Every exception that leaves the package on purpose, each with its exit code.
+"""All intentional exceptions of the package, each with its exit code.
 
 A configuration that cannot run is *not* an exception: it is a value, `trial.Failure`.
 """
@@ -10,17 +10,17 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-_MOST_NAMES = 40  # Of more names, as of a home's studies, a message gives the nearest ones
-_FEW_NAMES = 20  # Of more names none is listed beside the one that was probably meant
+_MOST_NAMES = 40  # Most names listed in a message; of longer lists, as of a home's studies, only the nearest ones
+_FEW_NAMES = 20  # Most names listed next to a suggestion
 
 
 class AutotuneError(Exception):
-    """Something that autotune tells its user in one message, without a traceback."""
+    """Error with one message for the user, without a traceback."""
 
     exit_code = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """As it was raised, also from a worker process: a message is made of arguments that are not kept."""
+        """Pickle as raised, for worker processes: the message is built from arguments that are not stored."""
         return _raised_elsewhere, (type(self), self.args, self.__dict__)
 
 
@@ -31,13 +31,13 @@ def _raised_elsewhere(kind: type[AutotuneError], words: tuple[Any, ...], state: 
 
 
 class BadInput(AutotuneError):
-    """The input is wrong; the message says what, where, and what would be right."""
+    """Invalid input; the message names the error, its place and the valid form."""
 
     exit_code = 2
 
 
 class UnknownName(BadInput):
-    """A name that does not exist, answered with the names that do, and a hint: one more sentence.
+    """Unknown name, answered with the existing names, and a hint: one more sentence.
 
     `meant` are the names that were probably meant; empty: the nearest one; None: no name says which.
     """
@@ -61,7 +61,7 @@ class UnknownName(BadInput):
 
 
 class MalformedFile(BadInput):
-    """A file that does not fit its schema: the message says what is wrong in which line, and what would be right."""
+    """File that does not fit its schema: the message names the error, the line and the valid form."""
 
     def __init__(self, path: Path | str, problem: str, line: int | None = None) -> None:
         where = f"{path}:{line}" if line is not None else str(path)
@@ -69,7 +69,7 @@ class MalformedFile(BadInput):
 
 
 class RefusedCommand(BadInput):
-    """An engine's own parser refuses a command line, in its own words (`engine_message`)."""
+    """Command line refused by an engine's own parser, in its words (`engine_message`)."""
 
     def __init__(self, where: str, engine_message: str, hint: str = "") -> None:
         super().__init__(f"{where}: error: {engine_message}{hint}")
@@ -77,25 +77,25 @@ class RefusedCommand(BadInput):
 
 
 class StudyLocked(AutotuneError):
-    """Another tuner holds the study's lock."""
+    """Study locked by another tuner."""
 
     exit_code = 2
 
 
 class NothingFeasible(AutotuneError):
-    """No configuration ran, so there is nothing to recommend; the report says why."""
+    """No configuration ran, so there is no recommendation; the report gives the reasons."""
 
     exit_code = 3
 
 
 class LoadFailed(AutotuneError):
-    """Requests of a bench failed, or its client did not keep up; the result says so and is written all the same."""
+    """Failed requests of a bench, or a client that did not keep up; the result records it and is written."""
 
     exit_code = 4
 
 
 class ClientFailed(LoadFailed):
-    """A process of the load client ended in the middle of a load, or has a fault of its own; says which."""
+    """A process of the load client ended during a load, or has a bug; the message names it."""
 
 
 class Interrupted(AutotuneError):
@@ -105,4 +105,4 @@ class Interrupted(AutotuneError):
 
 
 class CannotGoOn(Interrupted):
-    """The machine keeps launches from being made or kept; the message says what to put right to go on."""
+    """The machine prevents launches or their storage; the message names the remedy."""

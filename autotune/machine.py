@@ -1,4 +1,4 @@
-"""This machine: its processor, its memory, its GPUs, whoever made them, and the card that ``--hw local`` stands for.
+"""This machine: its processor, its memory, its GPUs of any vendor, and the card for ``--hw local``.
 
 Nothing here needs a GPU, a driver or a vendor's library: what is not there is not listed.
 
@@ -31,7 +31,7 @@ from autotune.space.cards import HardwareCard
 from autotune.space.library import LOCAL, Library
 
 ROOT = Path("/")
-"""This machine itself; every other root is another one, laid out in a folder."""
+"""This machine; other roots are folders with the layout of another machine."""
 
 _Answer = TypeVar("_Answer")
 _POWER = ("power1_average", "power1_input")
@@ -43,7 +43,7 @@ _GHZ = 2.0
 
 
 def text(path: Path) -> str:
-    """Read a file without white space around its content; empty when it cannot be read."""
+    """Read a file without surrounding white space; empty if it is not readable."""
     try:
         return path.read_text(encoding="utf-8", errors="replace").strip()
     except OSError:
@@ -51,7 +51,7 @@ def text(path: Path) -> str:
 
 
 def number(path: Path) -> int | None:
-    """Read a file that holds one whole number, decimal or as ``0x…``; None when it does not."""
+    """Read a file with one whole number, decimal or as ``0x…``; None otherwise."""
     try:
         return int(text(path), 0)
     except ValueError:
@@ -106,7 +106,7 @@ def cpu(root: Path = ROOT) -> Cpu:
 
 
 def memory_bytes(root: Path = ROOT) -> int:
-    """Read the main memory that processes here may have, less where a control group limits it; 0 = not known.
+    """Read the main memory available to processes, less under a control group's limit; 0 = unknown.
 
     Sources: proc(5) for ``MemTotal``; kernel documentation, "Control Group v2" (``memory.max``).
     """
@@ -117,7 +117,7 @@ def memory_bytes(root: Path = ROOT) -> int:
 
 
 def cores(root: Path = ROOT) -> int:
-    """Count the processors that this process may use at a time: affinity and a control group's quota count."""
+    """Count the processors available to this process: affinity and a control group's quota apply."""
     listed = len(re.findall(r"^processor\s*:", text(root / "proc/cpuinfo"), re.MULTILINE))
     counts = [float(listed)] if listed else []
     if root == ROOT:
@@ -130,17 +130,17 @@ def cores(root: Path = ROOT) -> int:
 
 
 def disk_free_bytes(folder: Path) -> int:
-    """Return the bytes that an ordinary user may still write where a folder lies, or would lie once it is made."""
+    """Return the bytes that an ordinary user may write at a folder's place, existing or not."""
     return shutil.disk_usage(existing_folder(folder)).free
 
 
 def existing_folder(folder: Path) -> Path:
-    """Return a folder itself, else the nearest one above it that is there and may be seen by this user."""
+    """Return the folder, or its nearest parent that exists and is visible to this user."""
     return next(path for path in (folder, *folder.absolute().parents) if os.path.exists(path))
 
 
 def shared_memory_bytes(root: Path = ROOT) -> int:
-    """Return the size of ``/dev/shm``; 0 where there is none."""
+    """Return the size of ``/dev/shm``; 0 without one."""
     try:
         return shutil.disk_usage(root / "dev/shm").total
     except OSError:
@@ -148,13 +148,13 @@ def shared_memory_bytes(root: Path = ROOT) -> int:
 
 
 def open_file_limit() -> int | None:
-    """Return the most files, sockets among them, that a process may have open; None: any number."""
+    """Return the most files and sockets that a process may have open; None: any number."""
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     return None if hard == resource.RLIM_INFINITY else hard
 
 
 def _cgroup_files(root: Path, name: str) -> list[Path]:
-    """List this process's control group's files of a limit, and those around it; the tightest one counts."""
+    """List the files of a limit in this process's control group and its parents; the tightest one applies."""
     lines = text(root / "proc/self/cgroup").splitlines()
     group = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
     parts = [part for part in group.split("/") if part not in ("", "..")]
@@ -173,12 +173,12 @@ _INSTINCT = {
     "0x74a5": "AMD Instinct MI325X",
     "0x74b5": "AMD Instinct MI300X VF",
 }
-"""PCI device ids (pci.ids), for cards whose board does not tell its name, as inside a virtual machine."""
+"""PCI device ids (pci.ids), for cards whose board does not report its name, as in a virtual machine."""
 
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU, at the moment it was asked.
+    """One GPU, at the moment of the query.
 
     Attributes:
         index: its number among the vendor's GPUs, from 0, as the vendor's own tools count; settings that hide GPUs
@@ -199,7 +199,7 @@ class Gpu:
 
 
 def gpus(root: Path = ROOT) -> tuple[Gpu, ...]:
-    """List this machine's GPUs, NVIDIA's before AMD's; empty where there are none."""
+    """List this machine's GPUs, NVIDIA's before AMD's."""
     # NVML cannot be asked of a machine that is laid out in a folder. Both list in the order of the PCI bus.
     found = _from_nvml() if root == ROOT else None
     if found is None:
@@ -216,18 +216,18 @@ def gpus(root: Path = ROOT) -> tuple[Gpu, ...]:
 
 
 def has(hardware: str, count: int, root: Path = ROOT) -> bool:
-    """Return whether this machine has so many GPUs of a kind, e.g. ``h200``; case does not matter."""
+    """Return whether this machine has at least this number of GPUs of a kind, e.g. ``h200``; case is ignored."""
     return sum(is_kind(gpu.name, hardware) for gpu in gpus(root)) >= count
 
 
 def is_kind(product: str, hardware: str) -> bool:
-    """Tell whether a product's name holds a kind of hardware: ``GH200`` is no ``h200``, ``RTX 4090`` is ``rtx4090``."""
+    """Return whether a product is of a kind of hardware: ``GH200`` is no ``h200``, ``RTX 4090`` is ``rtx4090``."""
     words = r"[\s-]?".join(map(re.escape, re.findall(r"[a-z]{3,}|[a-z]{,2}\d\w*", hardware.lower())))
     return re.search(rf"(?<![a-z0-9]){words}(?![a-z0-9])", product.lower()) is not None
 
 
 def driver_version(vendor: Vendor, root: Path = ROOT) -> str | None:
-    """Read the version of a vendor's kernel driver; None where it is not loaded or, as AMD's in-tree one, has none."""
+    """Read the version of a vendor's kernel driver; None if not loaded or, as AMD's in-tree one, without a version."""
     if vendor == "amd":
         return text(root / "sys/module/amdgpu/version") or None
     # NVIDIA's driver README, "The /proc interface".
@@ -236,7 +236,7 @@ def driver_version(vendor: Vendor, root: Path = ROOT) -> str | None:
 
 
 def _asked(question: Callable[[Any], _Answer]) -> _Answer | None:
-    """Ask NVML; None where the library cannot be used, or does not know."""
+    """Query NVML; None if the library is not usable, or lacks the value."""
     try:
         import pynvml as nvml
     except ImportError:
@@ -255,12 +255,12 @@ def _asked(question: Callable[[Any], _Answer]) -> _Answer | None:
 
 
 def _from_nvml() -> list[Gpu] | None:
-    """List the GPUs by NVML; None where the library cannot be used."""
+    """List the GPUs by NVML; None if the library is not usable."""
     return _asked(lambda nvml: [_gpu_at(nvml, index) for index in range(nvml.nvmlDeviceGetCount())])
 
 
 def power_of(some: Sequence[Gpu], root: Path = ROOT) -> Callable[[], float | None] | None:
-    """Return what reads the power of GPUs together, in W; None where their driver does not tell it.
+    """Return a function that reads the summed power of GPUs, in W; None if their driver does not report it.
 
     NVIDIA's ``nvmlDeviceGetPowerUsage`` (mW, the mean of a second on recent GPUs); of AMD's the hwmon file of amdgpu
     (``power1_average``, else ``power1_input``, in microwatts; kernel documentation, "HWMON Interfaces").
@@ -282,7 +282,7 @@ def power_of(some: Sequence[Gpu], root: Path = ROOT) -> Callable[[], float | Non
 
 
 def _gpu_at(nvml: Any, index: int) -> Gpu:
-    """Read one GPU. One that has fallen off the bus has no handle; it keeps its place and the others their numbers."""
+    """Read one GPU. A GPU that fell off the bus has no handle; it keeps its index."""
 
     def ask(question: Callable[[Any], Any], *of: Any) -> Any:
         # A GPU may not know: one that is split into slices (MIG) tells nothing of its processes.
@@ -308,13 +308,13 @@ def _gpu_at(nvml: Any, index: int) -> Gpu:
 
 
 def mec_firmware(root: Path) -> tuple[int, ...]:
-    """Read each GPU's version of compute microcode, in the order of `gpus`, as far as the driver shows it."""
+    """Read each GPU's version of compute microcode, in the order of `gpus`, if the driver reports it."""
     versions = [number(card / "fw_version/mec_fw_version") for card in _amd_cards(root) if _amd_name(card)]
     return tuple(version for version in versions if version is not None)
 
 
 def _amd_cards(root: Path) -> list[Path]:
-    """List the device folders; ``card0-DP-1`` and its like are connectors."""
+    """List the device folders; ``card0-DP-1`` etc. are connectors."""
     numbered = [(_CARD.fullmatch(path.name), path) for path in (root / "sys/class/drm").glob("card*")]
     return [path / "device" for _, path in sorted((int(match[1]), path) for match, path in numbered if match)]
 
@@ -324,7 +324,7 @@ def _amd_name(card: Path) -> str:
 
 
 def _amd_pids(root: Path, card: Path) -> tuple[int, ...]:
-    """List the processes that hold memory of a card, by amdkfd's own number of it."""
+    """List the processes that hold memory of a card, by amdkfd's number of it."""
     minors = {path.name.removeprefix("renderD") for path in (card / "drm").glob("renderD*")}
     kfd = root / "sys/class/kfd/kfd"
     pids: set[int] = set()
@@ -346,9 +346,9 @@ _GENERATIONS = {
     r"\bmi3[02]\d": "cdna3",
     r"\bmi2\d\d": "cdna2",
 }
-"""Product names to the generation's name, as the packaged cards and the engines' rules write it."""
+"""Product names to the generation's name, as in the packaged cards and the engines' rules."""
 _SAME_MEMORY = 0.1
-"""Data sheets count memory in powers of ten or of two and drivers keep some: so much apart is the same board."""
+"""Data sheets count memory in powers of ten or two, and drivers reserve some: this difference is the same board."""
 _ANY_GPU = {"bandwidth_tb_s": 1.0, "bf16_tflops": 200.0, "fp8_tflops": 200.0, "link_gb_s": 64.0}
 _ANY_SHARES = {"achieved_bandwidth": 0.6, "achieved_flops": 0.4}
 
@@ -367,7 +367,7 @@ def check_gpus(asked: int | None, hardware: HardwareCard) -> int:
 
 
 def local_node(library: Library | None = None, root: Path = ROOT) -> HardwareCard:
-    """Describe this machine, whatever it has; ``source`` says which of its figures are read and which assumed.
+    """Describe this machine; ``source`` names the read and the assumed figures.
 
     GPUs of a known kind: that kind's card with this machine's count, and its memory where it differs. Other GPUs:
     their count and memory, and rates that are the same for all. No GPU: the processor as one device. Of GPUs of several
@@ -386,9 +386,9 @@ def local_node(library: Library | None = None, root: Path = ROOT) -> HardwareCar
     read_gb = alike[0].memory_total_bytes / 1e9
     differs = read_gb > 0 and abs(read_gb / card.memory_gb - 1) > _SAME_MEMORY
     memory = {"memory_gb": round(read_gb, 1), "driver_memory_gb": None} if differs else {}
-    source = f"this machine: {len(alike)} x {alike[0].name}; figures of a GPU: {card.source}"
+    source = f"this machine: {len(alike)} x {alike[0].name}; a GPU's figures: {card.source}"
     if differs:
-        source += f"; memory as the driver says instead of {card.memory_gb:g} GB"
+        source += f"; memory as reported by the driver instead of {card.memory_gb:g} GB"
     return card.model_copy(update={"gpus": len(alike), "source": source, **memory})
 
 
@@ -396,7 +396,7 @@ def _unknown(alike: list[Gpu]) -> HardwareCard:
     first = alike[0]
     if not first.memory_total_bytes:
         raise BadInput(
-            f"--hw local: the memory of {first.name} cannot be read (is the driver's library NVML there?); "
+            f"--hw local: the memory of {first.name} cannot be read (is the driver's library NVML installed?); "
             "describe the node in a YAML file and pass its path, e.g. --hw ./my-node.yaml"
         )
     return HardwareCard(
@@ -407,13 +407,13 @@ def _unknown(alike: list[Gpu]) -> HardwareCard:
         memory_gb=round(first.memory_total_bytes / 1e9, 1),
         **_ANY_GPU,
         **_ANY_SHARES,
-        source=f"this machine: {len(alike)} x {first.name}, count and memory as the driver says; rates are "
-        "placeholders for any GPU that is not described here: predictions mean little, measurements do not use them",
+        source=f"this machine: {len(alike)} x {first.name}, count and memory as reported by the driver; rates are "
+        "placeholders for an unknown GPU: predictions mean little, measurements do not use them",
     )
 
 
 def generation_of(product: str) -> str:
-    """Name a GPU's generation by its product's name; ``unknown`` where that does not tell."""
+    """Return a GPU's generation by its product's name; ``unknown`` for other names."""
     return next((name for pattern, name in _GENERATIONS.items() if re.search(pattern, product.lower())), "unknown")
 
 
@@ -432,6 +432,6 @@ def _without_gpu(processor: Cpu, memory: int) -> HardwareCard:
         link_gb_s=processor.bandwidth_gb_s,
         **_ANY_SHARES,
         source=f"this machine, no GPU: {processor.model}, {processor.cores} cores, {processor.clock_ghz:.1f} GHz; "
-        "memory as the kernel says; bandwidth by a rule of thumb (10 GB/s per core, at most 200), peak by cores x "
+        "memory as reported by the kernel; bandwidth 10 GB/s per core by rule of thumb, at most 200, peak by cores x "
         "clock x vector width, shares assumed; one device, so its link is its memory",
     )

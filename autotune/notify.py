@@ -1,4 +1,4 @@
-"""The callbacks that show a message to whoever watches, and the one that shows nothing."""
+"""Callbacks that show a message to the user, and one that shows nothing."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """What the trial of a number does, and on which node (if known): shown while it lasts, and no line of its own."""
+    """Stage of the trial of a number, and its node (if known): shown while it lasts, without a log line."""
 
     number: int
     doing: str
@@ -16,13 +16,13 @@ class Stage:
 
 
 Notify = Callable[[str], None]
-"""Shows one line to a person while something takes long."""
+"""Show one line to a person during a long step."""
 Watch = Callable[[str | Stage], None]
-"""Shows lines, and the stages of launches."""
+"""Show lines, and the stages of launches."""
 
 
 def on_node(message: str | Stage, node: str) -> str | Stage:
-    """Add the node to a stage, which whoever evaluates there does not know."""
+    """Add the node to a stage, which its evaluator does not know."""
     return replace(message, node=node) if isinstance(message, Stage) else message
 
 

@@ -1,4 +1,4 @@
-"""From the launches of a study to its recommendation: the winner, its gain with an interval, the verdict.
+"""Turn the launches of a study into its recommendation: the winner, its gain with an interval, the verdict.
 
 The winner is the finalist, if the sequential test of its fresh launches against the baseline's stopped at a bound:
 ``better``. Its gain is the test's median-unbiased estimate with its 95 % interval (`search.sequential`), so it can
@@ -51,7 +51,7 @@ def recommend(
     stop_reason: str = "",
     explanation: Explanation | None = None,
 ) -> Recommendation:
-    """Recommend a command, and say how sure that is; the rules stand at the top of this file.
+    """Recommend a command with its certainty; the rules are at the top of this file.
 
     The launches are of candidates (``KeyError`` otherwise), in any order. Why nothing could be decided is added to the
     `stop_reason`.
@@ -103,7 +103,7 @@ def recommend(
 
 
 def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
-    """Sum up a study that has a launch and no end: without a verdict, and with nothing recommended."""
+    """Summarise an unfinished study: without a verdict or a recommendation."""
     return Recommendation(
         **_head(spec, launches, launches[0].result),
         verdict=Verdict.UNFINISHED,
@@ -121,7 +121,7 @@ def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
 
 
 def _head(spec: StudySpec, launches: Sequence[Launch], seen: TrialResult) -> dict[str, Any]:
-    """Return what is said of a study at any time: what it is of, its evidence, its launches, and failures by kind."""
+    """Return the head of every summary: the settings of the study, its evidence, its launches, and failures by kind."""
     return {
         "study": spec.study,
         "model": spec.model.id,
@@ -135,7 +135,7 @@ def _head(spec: StudySpec, launches: Sequence[Launch], seen: TrialResult) -> dic
 
 
 def _crashes(history: History, launches: Sequence[Launch], winner: int | None) -> str:
-    """Failures among the launches of the recommended command, which count as chance; empty where there are none."""
+    """Return the failures among the launches of the recommended command, which count as chance; empty for none."""
     if winner is None:
         return ""
     numbers = {entry.number for entry in history.at(winner)}
@@ -146,7 +146,7 @@ def _crashes(history: History, launches: Sequence[Launch], winner: int | None) -
 
 
 def _unfit_recipes(history: History, launches: Sequence[Launch]) -> list[str]:
-    """Say of the vendors' recipes that were launched why there is no gain over them: they failed, or broke a limit."""
+    """Explain why launched vendor recipes have no gain: they failed, or violate a limit."""
     told, candidates = [], history.candidates
     for position, name in candidates.recipes.items():
         if history.canonical(position) == candidates.baseline or not history.at(position) or history.feasible(position):
@@ -154,7 +154,7 @@ def _unfit_recipes(history: History, launches: Sequence[Launch]) -> list[str]:
         one = candidates.items[position].configuration
         mine = [row.result.failure for row in launches if row.trial.configuration.fingerprint == one.fingerprint]
         failure = next(filter(None, mine), None) if not history.scores(position) else None
-        why = f"did not run ({failure.kind.value})" if failure else "did not keep what was asked for"
+        why = f"did not run ({failure.kind.value})" if failure else "did not meet the limits"
         told.append(f"{one.engine}'s recipe {name} {why}")
     return told
 
@@ -162,14 +162,14 @@ def _unfit_recipes(history: History, launches: Sequence[Launch]) -> list[str]:
 def _explained(
     stop_reason: str, judgement: Judgement, history: History, launches: Sequence[Launch], nodes: Sequence[NodeShare]
 ) -> list[str]:
-    """List why the study ended, and what keeps its answer from being a surer one."""
+    """List the reasons why the study ended and why its answer is not more certain."""
     parts = [stop_reason] if stop_reason else []
     if judgement.verdict is Verdict.INDISTINGUISHABLE:
         parts += _undecided(judgement, len(history.by_position) > 1)
     if judgement.change is not None:
         parts.append(
             f"the baseline's score changed by {percent(judgement.change):+.1f} % from its first launch to its last: "
-            "the node may have changed during the study, and nothing is corrected for that"
+            "the node may have changed during the study; scores are not corrected for that"
         )
     for node in nodes:
         if node.certain:
@@ -187,16 +187,16 @@ def _undecided(judgement: Judgement, challenged: bool) -> list[str]:
     if gain is None or gain.interval is None:
         # Where challengers were tried and none ran, more launches of the same would not have helped.
         few = judgement.challenger is not None or not challenged
-        return ["too few launches to tell the best from the baseline: it must run again, and the baseline too"] * few
+        return ["too few launches to compare the best with the baseline: both must run again"] * few
     low, high = (percent(end) for end in gain.interval)
-    short = "too few launches to tell: " if judgement.outcome is Outcome.OPEN else ""
+    short = "too few launches to decide: " if judgement.outcome is Outcome.OPEN else ""
     return [
         f"{short}the best challenger's gain is {percent(gain.log):+.1f} % (95 % interval {low:+.1f} to {high:+.1f} %)"
     ]
 
 
 def front(sheet: Sheet) -> list[FrontPoint]:
-    """The configurations that keep the SLOs and that none dominates, by the first goal; none without a second."""
+    """Return the non-dominated configurations that meet the SLOs, by the first goal; none without a second."""
     spec = sheet.spec
     if spec.front_over_rungs:
         return _of_loads(sheet)
@@ -219,7 +219,7 @@ def _point(sheet: Sheet, position: int, **more: object) -> FrontPoint:
 
 
 def _of_loads(sheet: Sheet) -> list[FrontPoint]:
-    """For each engine the loads of its configurations that no other such load of it beats."""
+    """Return for each engine the non-dominated loads of its configurations."""
     spec, groups = sheet.spec, dict[str, list[tuple[int, int | None, list[tuple[float, ...]]]]]()
     for position in (p for p in sheet.history.by_position if sheet.history.feasible(p, Role.FINAL)):
         name = sheet.history.candidates.items[position].configuration.engine

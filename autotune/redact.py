@@ -1,4 +1,4 @@
-"""Keep secrets out of everything that autotune writes for people: commands, logs, reports, MLflow.
+"""Remove secrets from everything that autotune writes for people: commands, logs, reports, MLflow.
 
 Two signs give a secret away: the name it stands under (``HF_TOKEN=…``, ``--api-key …``) and the shape of
 the value itself (``hf_…``, ``sk-…``). Both are looked for in structured values (argv, environment) and in
@@ -13,7 +13,7 @@ from itertools import groupby
 from typing import Any
 
 MASK = "REDACTED"
-"""Stands for a secret; safe to paste into a shell, JSON or YAML."""
+"""Replacement of a secret; safe to paste into a shell, JSON or YAML."""
 
 _ALWAYS = {"password", "passwd", "passphrase", "secret", "secrets", "credential", "credentials", "apikey"}
 # A "key" is a secret only in company: a sort key, a cache key or a key file is none.
@@ -67,7 +67,7 @@ _OPTION = re.compile(
 )
 _SETTING = re.compile(rf"({_NAME}[\"']?[ \t]*+[=:][ \t]*+[\"']?){_VALUE}")
 _REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*\}?")
-"""``${NAME}`` says where a secret comes from and is none; in a text its last sign may belong to what follows."""
+"""``${NAME}`` names a secret's source and is not secret; in a text its last sign may belong to the next word."""
 
 
 def is_secret_name(name: str) -> bool:
@@ -90,12 +90,12 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def argv(arguments: Sequence[str]) -> list[str]:
-    """Mask the secret values of arguments, which stay as many."""
+    """Mask the secret values of arguments; their number is unchanged."""
     return [MASK if hidden else shown for shown, hidden in _split(arguments)]
 
 
 def hidden(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Each argument with the option under which it is, or holds, a secret; None where it does not."""
+    """Return each argument with the option under which it is, or holds, a secret; None without one."""
     option = ""
     for argument, masked in zip(arguments, argv(arguments), strict=True):
         option = argument.partition("=")[0] if argument.startswith("-") else option
@@ -103,7 +103,7 @@ def hidden(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def _split(arguments: Sequence[str]) -> list[tuple[str, bool]]:
-    """Each argument (values of a known shape already masked) and whether it stands under a secret name."""
+    """Return each argument (values of a known shape already masked) and whether it follows a secret name."""
     rows: list[tuple[str, bool]] = []
     under_secret = False
     for argument in arguments:
@@ -154,7 +154,7 @@ def document(value: Any, secrets: Collection[str] = ()) -> Any:
 
 
 def _hidden(name: str, value: Any) -> bool:
-    """True if a value of a document stands under a secret's name."""
+    """Return whether a value of a document is under a secret's name."""
     if isinstance(value, str):
         return bool(value) and _is_secret(name, value)
     return isinstance(value, list | tuple) and bool(value) and is_secret_name(name)

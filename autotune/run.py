@@ -34,17 +34,17 @@ from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, Launch, Trial, TrialResult
 
 _WAYS_OUT = {
-    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "make room there"),
+    **dict.fromkeys((errno.ENOSPC, errno.EDQUOT, errno.EFBIG), "free disk space there"),
     **dict.fromkeys((errno.EROFS, errno.EACCES, errno.EPERM), "make it writable again"),
-    errno.EIO: "the disk, or the way to it, fails",
+    errno.EIO: "check the disk and its connection",
 }
-"""Way out of a file that cannot be written."""
+"""Remedies for a file that cannot be written."""
 
 
 def run(
     spec: StudySpec, home: Home, progress: Progress, evaluator: Callable[..., Evaluator] = evaluator_for
 ) -> Recommendation:
-    """Tune, from the start or from where an interrupted study stopped, and write every artefact.
+    """Tune, from the start or after an interruption, and write all files.
 
     Args:
         evaluator: makes the study's evaluator; arguments as of `evaluator_for`.
@@ -62,7 +62,7 @@ def run(
         with _writable(folder, spec, home):
             Lock(folder).release()
     sources = sources_of(spec, folder)
-    progress.phase("enumerating what may be tried")
+    progress.phase("building the list of valid configurations")
     library = library_of(spec)
     prepared = prepare(spec, library, progress.note)
     check_weights(prepared)
@@ -88,7 +88,7 @@ def run(
 
 
 def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, progress: Progress) -> Recommendation:
-    """The loop and what follows it, and what is said when it is broken off."""
+    """Run the loop and its final steps, and report an interruption."""
     # What was left out is told with the answer; the question stays as it was asked.
     spec = prepared.spec
     folder = home.study_folder(spec.study)
@@ -127,7 +127,7 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
 
 @contextmanager
 def _writable(folder: Path, spec: StudySpec, home: Home) -> Iterator[None]:
-    """Say what is to be done where a study's files cannot be written before it has begun, or goes on."""
+    """Explain the remedy if a study's files are not writable, at its start or later."""
     try:
         yield
     except OSError as error:
@@ -137,19 +137,19 @@ def _writable(folder: Path, spec: StudySpec, home: Home) -> Iterator[None]:
 
 
 def _problem(error: OSError, folder: Path) -> str:
-    way_out = _WAYS_OUT.get(error.errno or 0, "make room there")
-    return f"{error.filename or folder} cannot be written ({error.strerror}); {way_out}."
+    way_out = _WAYS_OUT.get(error.errno or 0, "free disk space there")
+    return f"{error.filename or folder} is not writable ({error.strerror}); {way_out}."
 
 
 def _kept(study: Study, spec: StudySpec, home: Home) -> str:
     folder = home.study_folder(spec.study)
     if not folder.is_dir():
-        return f"its folder {folder} is gone, so it cannot be resumed."
-    return f"{len(study.launches)} launches are kept; go on with:\n{home.resume_command(spec.study)}"
+        return f"its folder {folder} was deleted, so it cannot be resumed."
+    return f"{len(study.launches)} launches are stored; continue with:\n{home.resume_command(spec.study)}"
 
 
 def _launches(study: Study, executor: Executor, progress: Progress, gate: Gate) -> Iterator[Launch]:
-    """Ask, evaluate, tell, with as many trials under way as the executor has room for, until the study ends."""
+    """Ask, evaluate, tell, with as many concurrent trials as the executor has capacity for, until the study ends."""
 
     def ask() -> Trial | None:
         trial = study.ask(executor.nodes, executor.busy)

@@ -1,4 +1,4 @@
-"""The values that travel between search, evaluation and recommendation.
+"""Common values of search, evaluation and recommendation.
 
 A trial is a value and evaluating it is a function: everything here is immutable, picklable and
 JSON. A configuration that cannot run is a `Failure` inside a `TrialResult`, never an exception.
@@ -17,36 +17,36 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 Scalar = bool | int | float | str | None
-"""A knob's value; ``None`` means that the engine decides."""
+"""A knob's value; ``None`` means the engine's choice."""
 
 Metrics = dict[str, Any]
 """Metrics of one workload under the names of `autotune.metrics.formulas`."""
 
 EMULATOR_NAME = "autotune-emulate"
-"""The ``Server`` header of an emulated engine, so that its numbers can be told from measured ones."""
+"""The ``Server`` header of an emulated engine, which distinguishes its numbers from measured ones."""
 
 PORT = 8000
-"""Where the first server of a command listens in what people are given."""
+"""Port of the first server of a command in files for people."""
 PORT_OF_GPUS = f'"$(({PORT} + ${{gpus%%,*}}))"'
-"""The same of each of several, in a shell's loop over their GPUs: `PORT` and the first one's number."""
+"""Ports of several servers, in a shell's loop over their GPUs: `PORT` plus the number of the first GPU."""
 
 
 def numbers_of(servers: Sequence[Mapping[str, str]]) -> list[str]:
-    """The GPUs of each of several servers, or where there are none its own number, for such a loop."""
+    """Return the GPUs of each of several servers, or without GPUs its own number, for such a loop."""
     return [next(iter(own.values()), str(i)) for i, own in enumerate(servers)]
 
 
 _ADDED = {("replicas", 1), ("api_server_count", None)}
-"""Knobs that came later, with the value that every configuration before had: that is no part of what identifies one, so
-that recorded launches keep their fingerprints."""
+"""Knobs added later, with the value of all earlier configurations: omitted from the fingerprint, so that recorded
+launches keep theirs."""
 
 
 SURE_TO_START = 0.9
-"""Odds of starting: what has less, and did not start itself, is no command to recommend."""
+"""Least odds of starting for a recommended command that has not started itself."""
 
 
 class Role(StrEnum):
-    """Why a launch was made; a control run is one of the baseline during the search.
+    """Reason of a launch; a control is a baseline launch during the search.
 
     What is launched for the screen has random weights: it ranks candidates, and its figures are told nowhere.
     """
@@ -61,7 +61,7 @@ class Role(StrEnum):
 
 
 class State(StrEnum):
-    """End of a launch. ``invalid``: the measurement failed, which says nothing about the configuration."""
+    """End of a launch. ``invalid``: the measurement failed, so it has no information about the configuration."""
 
     COMPLETE = "complete"
     FAILED = "failed"
@@ -69,7 +69,7 @@ class State(StrEnum):
 
 
 class Evidence(StrEnum):
-    """Where a number comes from; it stands beside the number wherever it appears."""
+    """Source of a number; shown next to the number everywhere."""
 
     MEASURED = "measured"
     EMULATED = "emulated"
@@ -88,19 +88,19 @@ class Evidenced:
 
     @property
     def origin(self) -> Evidence:
-        """Return the evidence of the launches themselves; `Evidence.REPLAYED` where a recording does not tell it."""
+        """Return the evidence of the launches themselves; `Evidence.REPLAYED` if a recording does not name it."""
         return self.evidence_of or self.evidence
 
     @property
     def label(self) -> str:
-        """Write the evidence, to stand beside numbers: ``measured``, or e.g. ``REPLAYED, of SIMULATED launches``."""
+        """Return the evidence as shown next to numbers: ``measured``, or e.g. ``REPLAYED, of SIMULATED launches``."""
         measured = Evidence.MEASURED
         now, then = (of if of in (None, measured) else of.upper() for of in (self.evidence, self.evidence_of))
         return f"{now}, of {then} launches" if then else str(now)
 
 
 class FailureKind(StrEnum):
-    """The closed list of ways in which a configuration, or its launch, fails."""
+    """The closed list of failure kinds of a configuration or its launch."""
 
     RULE = "rule"
     BAD_ARGUMENT = "bad_argument"
@@ -115,7 +115,7 @@ class FailureKind(StrEnum):
 
 
 class Phase(StrEnum):
-    """Phase of a server when it failed; out of memory has another way out in each."""
+    """Phase of a server at a failure; the remedy of out of memory depends on it."""
 
     LOAD = "load"
     KV_CACHE = "kv_cache"
@@ -125,7 +125,7 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """Why a configuration did not run.
+    """Reason why a configuration did not run.
 
     Attributes:
         message: what failed, why, and what to do; one or two sentences.
@@ -144,17 +144,17 @@ class Failure:
 
     @property
     def blames_the_configuration(self) -> bool:
-        """False for kinds that say nothing about it: the same command may run a minute later."""
+        """False for kinds independent of the configuration: the same command may run a minute later."""
         return self.kind not in (FailureKind.PORT, FailureKind.INFRASTRUCTURE)
 
     def to_json(self) -> dict[str, Any]:
-        """``phase``, ``lasting`` and ``unexplained`` only where they say something."""
+        """Return the JSON object, with ``phase``, ``lasting`` and ``unexplained`` only if set."""
         return {key: value for key, value in asdict(self).items() if value or key in ("kind", "message", "log_excerpt")}
 
 
 @dataclass(frozen=True, slots=True)
 class Configuration:
-    """One engine and a value for every knob that this engine has, defaults spelled out.
+    """One engine and a value for each of its knobs, defaults spelled out.
 
     Two spellings of one effective configuration become equal through `space.context.effective`;
     `fingerprint` identifies a configuration by its content.
@@ -166,7 +166,7 @@ class Configuration:
 
     @property
     def fingerprint(self) -> str:
-        """12 hex digits that depend on the engine and the knobs only, not on their order."""
+        """Return 12 hex digits that depend on the engine and the knobs, not on their order."""
         if not self._fingerprint:
             knobs = sorted(item for item in self.knobs.items() if item not in _ADDED)
             text = json.dumps([self.engine, knobs], separators=(",", ":"))
@@ -187,20 +187,20 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def referenced(value: str) -> str | None:
-    """The environment variable that a value is taken from at launch, ``KEY`` for ``${KEY}``; None for a plain value."""
+    """Return the environment variable that a value refers to, ``KEY`` for ``${KEY}``; None for a plain value."""
     match = _REFERENCE.fullmatch(value)
     return match[1] if match else None
 
 
 def reference_in(word: str) -> tuple[str, str | None]:
-    """Split off a reference's variable: ``--key=${A}`` is ``("--key=", "A")``; None where none is."""
+    """Split off a reference's variable: ``--key=${A}`` is ``("--key=", "A")``; None without one."""
     option, equals, value = word.rpartition("=")
     name = referenced(value)
     return (f"{option}{equals}", name) if name else (word, None)
 
 
 def written(word: str, plain: Callable[[str], str], reference: Callable[[str], str]) -> str:
-    """A word in the notation of `plain` text, and of the `reference` to a variable that it ends with."""
+    """Write a word in the notation of `plain` text, and of the `reference` to a variable at its end."""
     prefix, variable = reference_in(word)
     if variable is None:
         return plain(word)
@@ -208,13 +208,13 @@ def written(word: str, plain: Callable[[str], str], reference: Callable[[str], s
 
 
 def _quoted(word: str) -> str:
-    """A word for a shell, in which a reference stays one."""
+    """Quote a word for a shell; a reference stays one."""
     return written(word, shlex.quote, '"${{{}}}"'.format)
 
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """Command line that a person would type to start a server, and the files that it needs beside it.
+    """Command line that a person would type to start a server, and the files that it needs.
 
     Attributes:
         argv: program and arguments.
@@ -237,11 +237,11 @@ class Command:
 
     @property
     def words(self) -> tuple[str, ...]:
-        """Everything that is typed, the container's words in front."""
+        """Return all words of the command line, the container's words first."""
         return (*self.container, *self.argv)
 
     def on_loopback(self) -> Command:
-        """The command with ``--host 127.0.0.1``, unless it says where to listen: vLLM's default is every interface.
+        """Return the command with ``--host 127.0.0.1`` unless it sets the address: vLLM listens on all by default.
 
         What stands for somebody else's server, or for a replayed row, stays as it is.
         """
@@ -250,11 +250,11 @@ class Command:
         return self if named or is_none else replace(self, argv=(*self.argv, "--host", "127.0.0.1"))
 
     def typed(self) -> list[str]:
-        """The words of the command line, ``NAME=value`` settings in front."""
+        """Return the words of the command line, ``NAME=value`` settings first."""
         return [*(f"{name}={value}" for name, value in self.env.items()), *self.argv]
 
     def shell(self) -> str:
-        """One copyable block for a POSIX shell; its files are written by here-documents."""
+        """Return one copyable block for a POSIX shell; here-documents write its files."""
         lines = []
         for name, text in self.files.items():
             lines.append(f"cat > {shlex.quote(name)} <<'AUTOTUNE_EOF'\n{text.rstrip()}\nAUTOTUNE_EOF")
@@ -264,7 +264,7 @@ class Command:
         typed = " ".join([*words, *map(_quoted, self.words)])
         if self.servers:
             chosen = "".join(f"{name}=$gpus " for name in self.servers[0])
-            lines.append(f"# {self.replicas} servers; put a balancer in front, by the fewest requests in flight:")
+            lines.append(f"# {self.replicas} servers; put a load balancer in front, with the least-requests policy:")
             lines.append(f"for gpus in {' '.join(numbers_of(self.servers))}; do")
             lines.append(f"  {chosen}{typed} --port {PORT_OF_GPUS} &")
             lines.append("done; wait")
@@ -275,7 +275,7 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One launch of an effective configuration to be made.
+    """A planned launch of an effective configuration.
 
     Attributes:
         number: position in the study, from 0; an interrupted trial keeps it.
@@ -301,7 +301,7 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """Configuration that the engine made of its arguments, by its own word.
+    """Configuration that the engine reports for its arguments.
 
     Attributes:
         fingerprint: of the effective configuration with the knobs that the engine says it has; a knob that it does
@@ -319,7 +319,7 @@ class Resolved:
 
 @dataclass(frozen=True, slots=True)
 class Example:
-    """A question that a finalist answers otherwise than the baseline."""
+    """A question with different answers of finalist and baseline."""
 
     prompt: str
     baseline: str
@@ -354,7 +354,7 @@ class Accuracy:
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """Acceptance of drafted tokens in a launch, in tokens that a sequence gains per step.
+    """Acceptance of drafted tokens in a launch, in tokens per sequence and step.
 
     Attributes:
         drafted: tokens that are drafted per step.
@@ -372,14 +372,14 @@ class Speculation:
     accepted: Mapping[str, float] = field(default_factory=dict)
 
     def told(self, metrics: Mapping[str, Metrics]) -> Speculation:
-        """Add what came to it, by the metrics of the workloads."""
+        """Return a copy with the measured acceptance, from the workloads' metrics."""
         name = "spec_decode_acceptance_length"
         return replace(self, accepted={one: row[name] for one, row in metrics.items() if name in row})
 
 
 @dataclass(frozen=True, slots=True)
 class TrialResult(Evidenced):
-    """Result of a trial; the same shape whether measured, emulated, simulated or replayed.
+    """Result of a trial; the same shape for measured, emulated, simulated and replayed launches.
 
     Attributes:
         metrics: workload name to metrics; empty unless the state is ``complete`` or ``invalid``.
@@ -424,7 +424,7 @@ class TrialResult(Evidenced):
 
     @property
     def began_s(self) -> float | None:
-        """Return when it began by the clock of its node, seconds since the epoch; None where that is not told."""
+        """Return its start by the clock of its node, seconds since the epoch; None if unknown."""
         try:
             return datetime.fromisoformat(self.started_at).timestamp()
         except ValueError:
@@ -432,28 +432,28 @@ class TrialResult(Evidenced):
 
     @property
     def broke(self) -> bool:
-        """Tell whether the configuration itself failed (a port in use or a lost node is not its fault)."""
+        """Return whether the configuration itself failed (a port in use or a lost node is not its fault)."""
         return self.state is State.FAILED and (self.failure is None or self.failure.blames_the_configuration)
 
     @property
     def answers_checked(self) -> bool:
-        """True if the check of its answers came to something, also where they were not compared."""
+        """Return whether the check of its answers has a result, even without a comparison."""
         return self.accuracy is not None
 
     @property
     def answers_right(self) -> bool | None:
-        """True if its answers are as good as the baseline's; None where they were not compared."""
+        """Return whether its answers are as good as the baseline's; None without a comparison."""
         return None if self.accuracy is None else self.accuracy.passed
 
     def to_json(self) -> dict[str, Any]:
-        """Its part of a row: without the answers, and without optional keys that say nothing."""
+        """Return its part of a row: without the answers and without empty optional keys."""
         told = {**asdict(self), "failure": self.failure.to_json() if self.failure else None}
         del told["answers"]
         optional = ("accuracy", "gpu_ids", "quarantine", "speculation", "ranking")
         return {key: value for key, value in told.items() if value or key not in optional}
 
     def without_prompts(self) -> TrialResult:
-        """Leave out the examples of answers, whose prompts may be private; our own prompts stay."""
+        """Return a copy without the examples of answers, whose prompts may be private; our own prompts remain."""
         if self.accuracy is None or self.accuracy.kind == "builtin":
             return self
         return replace(self, accuracy=replace(self.accuracy, examples=()))

@@ -63,7 +63,7 @@ _LEAST_FINALS = 2
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A command of a finished study, with what it achieved there, on a real node by the simulator's own error."""
+    """A command of a finished study, with its result there, on a real node by the simulator's error."""
 
     role: Literal["baseline", "recommended", "next best"]
     choice: Choice
@@ -71,19 +71,19 @@ class Known:
 
 
 def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpec:
-    """The study that measures another one's predictions; raises `BadInput` where there are none, or no way to."""
+    """Return the study that measures another study's predictions; raises `BadInput` if that is impossible."""
     spec, done = home.spec(options.study), home.recommendation(options.study)
     _check_predicts(home, spec, done)
     library = library_of(spec)
     backend = _backend(options, spec)
-    notify("looking for the commands that were best")
+    notify("looking for the best commands")
     known = list(_known(home, spec))
     if backend.foreign:
         known = [one for one in known if one.role == "recommended"] or known[:1]
     versions = {one.choice.engine: one.choice.engine_version for one in known}
     label = done.label if done else ""
     asked = moved(spec, backend, versions, options, library, notify)
-    notes = (f"measures what study {options.study} predicted ({label})", *asked.notes)
+    notes = (f"measures the predictions of study {options.study} ({label})", *asked.notes)
     asked = asked.model_copy(update={"study": verified_name(options.study), "notes": notes})
     commands, _ = launchable(known, asked, options.top, library, notify)
     launches = len(commands) + RESERVE if options.launches is None else options.launches
@@ -103,7 +103,7 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
 
 
 def asked_backend(options: VerifyOptions | RegressOptions, spec: StudySpec) -> Backend:
-    """Return the backend that was asked for, else the study's own."""
+    """Return the requested backend, else the study's."""
     return backend_of(spec) if options.on is None else backend_named(options.on)
 
 
@@ -115,7 +115,7 @@ def moved(
     library: Library,
     notify: Notify,
 ) -> StudySpec:
-    """Return a study whose given commands are launched on a backend, with the engines that are there.
+    """Return a study whose given commands are launched on a backend, with the engines available there.
 
     Args:
         versions: of the engines, where they can be chosen; None: that of the image or installation.
@@ -147,23 +147,23 @@ def _check_predicts(home: Home, spec: StudySpec, done: Recommendation | None) ->
     """Raise `BadInput` for a study whose commands cannot be verified."""
     study = spec.study
     if done is None:
-        so_far = f"study {study!r} has not ended, so it predicts nothing yet"
-        raise BadInput(f"{so_far}; go on with:\n{home.resume_command(study)}")
+        so_far = f"study {study!r} has not ended, so it has no predictions yet"
+        raise BadInput(f"{so_far}; continue with:\n{home.resume_command(study)}")
     if done.recommended is None:
-        raise BadInput(f"study {study!r} recommends nothing ({done.stop_reason}), so there is no command to measure")
+        raise BadInput(f"study {study!r} has no recommendation ({done.stop_reason}), so there is no command to measure")
     if done.origin is Evidence.MEASURED:
-        raise BadInput(f"study {study!r} was measured on real servers already; only predictions are verified")
+        raise BadInput(f"study {study!r} is already measured on real servers; only predictions can be verified")
     if done.recommended.stand_in:
-        raise BadInput(f"study {study!r} replayed a table that tells no commands, so none can be launched")
+        raise BadInput(f"study {study!r} replayed a table without commands, so none can be launched")
 
 
 def _backend(options: VerifyOptions, spec: StudySpec) -> Backend:
-    """Return the backend of the commands; by default this machine, where it has the hardware and their engine."""
+    """Return the backend of the commands; by default this machine, if it has the hardware and their engine."""
     if options.on is None:
         here = spec.hardware.name == LOCAL or has(spec.hardware.name, spec.gpus)
         if not here:
             raise BadInput(
-                f"this machine has no {spec.gpus} x {spec.hardware.name}, so nothing can be measured on it; run this "
+                f"this machine has no {spec.gpus} x {spec.hardware.name}, so it cannot measure; run this "
                 "on such a machine, or try it with --on emulator (real processes and HTTP at simulated times)"
             )
         return backend_named("process")
@@ -174,14 +174,14 @@ def _backend(options: VerifyOptions, spec: StudySpec) -> Backend:
 
 
 def _known(home: Home, spec: StudySpec) -> Iterator[Known]:
-    """The commands of a finished study: the baseline, the recommended one, and the others, the best first."""
+    """Return the commands of a finished study: the baseline, the recommended one, and the others, the best first."""
     launches = home.launches(spec.study)
     prepared = prepare(spec, library_of(spec), anywhere=True)
     try:
         history = History.of(spec, prepared.candidates, launches).adjusted()
     except KeyError:
         raise BadInput(
-            f"study {spec.study!r}: its launches are no candidates any more, as the search spaces or autotune itself "
+            f"study {spec.study!r}: its launches are no longer candidates, because the search spaces or autotune "
             "have changed; simulate it again"
         ) from None
     judgement, base = judge(history), history.candidates.baseline
@@ -205,7 +205,7 @@ def _known(home: Home, spec: StudySpec) -> Iterator[Known]:
 def launchable(
     known: Sequence[Known], spec: StudySpec, top: int, library: Library, notify: Notify
 ) -> tuple[tuple[PredictedCommand, ...], list[str]]:
-    """The first commands that can be launched, in the words of the engines' versions here, no two of one configuration.
+    """Return the first launchable commands, in the words of the installed engine versions, one per configuration.
 
     Raises `BadInput` where the baseline or the recommended one cannot.
     """
@@ -229,8 +229,8 @@ def launchable(
             if one.role == "next best":
                 continue
             raise BadInput(
-                f"the {one.role} command cannot be launched on {spec.on}: {error}; emulated servers stand in for real "
-                "ones with --on emulator"
+                f"the {one.role} command cannot be launched on {spec.on}: {error}; --on emulator replaces real servers "
+                "by emulated ones"
             ) from error
         spaces.setdefault(kind.name, space)
         predicted = PredictedCommand(
@@ -249,20 +249,20 @@ def launchable(
 
 _OLD, _NEW = 0, 1
 _EACH = 16
-"""Launches of a command at most: where launches differ by 3.5 % eight pairs tell 5 % from nothing in four of five."""
-_FAILURES = 2  # Failures after which a command that never ran on the new version is said not to run there
+"""Most launches of a command: at a launch noise of 3.5 %, eight pairs detect 5 % in four of five cases."""
+_FAILURES = 2  # Failures after which a command that never ran on the new version is reported as not running
 
 
 def regress(
     home: Home, options: RegressOptions, notify: Watch, evaluator: Callable[..., Evaluator] = evaluator_for
 ) -> tuple[Regression, Recommendation]:
-    """Compare, from the start or from where it was interrupted, and write what was found beside the study.
+    """Compare, from the start or after an interruption, and write the result into the study's folder.
 
     Raises `BadInput` for what cannot be compared, `Interrupted` or `CannotGoOn` with what is finished kept.
     """
     spec, done = home.spec(options.study), home.recommendation(options.study)
     if done is None:
-        raise BadInput(f"study {spec.study!r} has not ended; go on with:\n{home.resume_command(spec.study)}")
+        raise BadInput(f"study {spec.study!r} has not ended; continue with:\n{home.resume_command(spec.study)}")
     folder, lock = home.study_folder(spec.study), Lock(home.study_folder(spec.study))
     try:
         found = Comparison(home, spec, done, options, notify).run(evaluator)
@@ -276,7 +276,7 @@ def regress(
 
 @dataclass(frozen=True, slots=True)
 class _Change:
-    """The difference of a command's score between the versions, as far as it was launched."""
+    """Difference of a command's score between the versions, from its launches so far."""
 
     log: float | None = None
     low: float = -math.inf
@@ -284,14 +284,14 @@ class _Change:
     failure: str | None = None
 
     def verdict(self, margin: float) -> Literal["pass", "regression", "undecided"]:
-        """Judge it by a margin in score units."""
+        """Return the verdict by a margin in score units."""
         if self.failure is not None or (self.log is not None and self.high < 0 and self.log < -margin):
             return "regression"
         return "pass" if self.low > -margin else "undecided"
 
 
 class Comparison:
-    """A study's commands on the versions that were asked for, with the launches that were made."""
+    """A study's commands on the given versions, with their launches."""
 
     def __init__(
         self, home: Home, spec: StudySpec, done: Recommendation, options: RegressOptions, notify: Watch
@@ -309,7 +309,9 @@ class Comparison:
         self._comparable = all(row.result.evidence is self._backend.evidence for row in self._before)
         if old is None and not self._comparable:
             way = "--old-image" if self._backend.contained else "--old-engine-bin"
-            raise BadInput(f"the old version is not here, and the study's launches were {done.label}: name it by {way}")
+            raise BadInput(
+                f"the old version is not installed, and the study's launches were {done.label}: name it by {way}"
+            )
         self._notes: list[str] = []
         self._sides: list[Prepared | None] = [None if old is None else self._side(old), self._side(new)]
         engine = self._known[0].choice.engine
@@ -322,10 +324,12 @@ class Comparison:
         self._rows: dict[int, Launch] = {}
 
     def _new_version(self) -> StudySpec:
-        """Return the study with the new versions; raises `BadInput` where an engine of its commands has none."""
+        """Return the study with the new versions; raises `BadInput` if an engine of its commands has none."""
         options, backend = self._options, self._backend
         if options.engines and backend.installed:
-            raise BadInput(f"--engine names no version of {backend.on}: name its program with --engine-bin NAME=PATH")
+            raise BadInput(
+                f"--engine cannot select a version on {backend.on}: name its program with --engine-bin NAME=PATH"
+            )
         asked = dict(engine_and_version(text, self._library) for text in options.engines)
         named = {
             self._library.engine(text.partition("=")[0]).engine for text in (*options.engine_bins, *options.images)
@@ -342,7 +346,7 @@ class Comparison:
         return new if own is None else new.model_copy(update={"calibration": own.model_dump(mode="json")})
 
     def _old_version(self) -> StudySpec | None:
-        """Return the study with the versions that it had; None where they are gone."""
+        """Return the study with its old versions; None if they are not available."""
         spec, backend = self._spec, self._backend
         versions = {one.choice.engine: one.choice.engine_version for one in self._known}
         options = replace(self._options, engine_bins=self._options.old_engine_bins, images=self._options.old_images)
@@ -360,7 +364,7 @@ class Comparison:
         return None
 
     def _side(self, spec: StudySpec) -> Prepared:
-        """Prepare the commands on a version; raises `BadInput` where one cannot be launched."""
+        """Prepare the commands on a version; raises `BadInput` if one cannot be launched."""
         noise = self._spec.noise if self._at_home else self._backend.noise_by_default or 0.0
         commands, self._notes = launchable(self._known, spec, 1, library_of(spec), self._notify)
         asked = Verified(study=spec.study, label=self._done.label, commands=commands)
@@ -381,7 +385,7 @@ class Comparison:
         return Trial(number, role, one.configuration, one.engine_version, placed, self._spec.workloads, index)
 
     def run(self, make: Callable[..., Evaluator]) -> Regression:
-        """Launch what is missing, and judge."""
+        """Make the missing launches, and decide."""
         (self._folder / "trials").mkdir(parents=True, exist_ok=True)
         results = Results(self._folder / RESULTS)
         kept, made = {row.trial.number: row for row in results.launches}, list[TrialResult]()
@@ -406,9 +410,9 @@ class Comparison:
                     retire_bad_node(made, LocalExecutor(evaluate))
                 self._rows[trial.number] = row
         except (KeyboardInterrupt, CannotGoOn, OSError) as error:
-            so_far = f"{len(results.launches)} launches are kept; the same command goes on with them."
+            so_far = f"{len(results.launches)} launches are stored; the same command continues with them."
             if isinstance(error, OSError):
-                where = f"{error.filename or self._folder} cannot be written ({error.strerror}); make room there"
+                where = f"{error.filename or self._folder} is not writable ({error.strerror}); free disk space there"
                 raise CannotGoOn(f"{where}. {so_far}") from None
             kind, why = (CannotGoOn, f"{error}\nThe comparison has") if str(error) else (Interrupted, "")
             raise kind(f"{why} stopped, {so_far}".strip()) from None
@@ -417,7 +421,7 @@ class Comparison:
         return found
 
     def _turns(self) -> Iterator[tuple[int, Trial]]:
-        """Yield each open command's launches: old and new version, then new and old, so that drift favours none."""
+        """Yield each open command's launches: old and new version, then new and old, so that drift cancels."""
         for pair in range(self._pairs):
             for command in range(len(self._known)):
                 if self._change(command).verdict(self._margin) == "undecided":
@@ -432,7 +436,7 @@ class Comparison:
         self._notify(f"#{len(self._rows) + 1}  {who}  {came}")
 
     def _of(self, command: int, side: int) -> list[Launch]:
-        """Return the launches of a command on a version by pair; the study's that count where the old one is gone."""
+        """Return the launches of a command on a version by pair; the study's if the old version is missing."""
         if self._sides[side] is not None:
             return [row for number, row in sorted(self._rows.items()) if number % 4 == 2 * command + side]
         known = self._known[command]
@@ -444,7 +448,7 @@ class Comparison:
         return [one for row in rows if (one := score(self._spec, row)) is not None]
 
     def _look(self, old: list[float], new: list[float], fraction: float) -> Look:
-        """Look at a difference; the spread is also by the study's repeats, where they were made in the same way."""
+        """Test a difference; the spread includes the study's repeats if they were made in the same way."""
         repeats: dict[tuple[str, str, bool], list[float]] = {}
         for row in self._before if self._comparable else ():
             other_load = self._spec.finals_apart and row.trial.role is Role.FINAL
@@ -454,7 +458,7 @@ class Comparison:
         return Look(fraction, 1 / (1 / len(old) + 1 / len(new)), mean(new) - mean(old), spread.sd, spread.degrees)
 
     def _change(self, command: int) -> _Change:
-        """Look at a command's change after each of its pairs."""
+        """Test a command's change after each of its pairs."""
         olds, news, launched = self._of(command, _OLD), self._of(command, _NEW), self._sides[_OLD] is not None
         looks = list[Look]()
         for count in range(1, (min(len(olds), len(news)) if launched else len(news)) + 1):
@@ -466,7 +470,7 @@ class Comparison:
         fell = [row.result for row in news if row.result.broke or too_slow(self._spec, row)]
         if len(fell) >= _FAILURES and len(fell) == len(news) and self._scores(olds):
             failure = fell[-1].failure
-            return _Change(failure=words.failed(failure) if failure else "the lightest load breaks a limit")
+            return _Change(failure=words.failed(failure) if failure else "the lightest load violates a limit")
         return _Change(looks[-1].difference, *repeated_interval(looks)) if looks else _Change()
 
     def _outcome(self) -> Regression:
@@ -500,7 +504,7 @@ class Comparison:
         )
 
     def _still_ahead(self, change: _Change) -> bool | None:
-        """Tell whether the recommended command beats the baseline on the new version; None where that is not known."""
+        """Return whether the recommended command beats the baseline on the new version; None if unknown."""
         mine, theirs = (self._scores(self._of(command, _NEW)) for command in range(2))
         if not mine or not theirs:
             return False if change.failure and theirs else None
@@ -508,15 +512,15 @@ class Comparison:
         return True if low > 0 else False if high < 0 else None
 
     def _broken_limits(self) -> list[str]:
-        """Say which limits the recommended command keeps on the old version alone."""
+        """List the limits that the recommended command meets only on the old version."""
         sides: list[set[str]] = [set(), set()]
         for side, slo in product((_OLD, _NEW), map(str, self._spec.slos)):
             beyond = [violations(self._spec, row).get(slo) for row in self._of(0, side)]
             sides[side] |= {slo} if mean([one for one in beyond if one is not None] or [0.0]) > 0 else set()
-        return [f"it breaks {slo} on {self._to}" for slo in sorted(sides[_NEW] - sides[_OLD])]
+        return [f"it violates {slo} on {self._to}" for slo in sorted(sides[_NEW] - sides[_OLD])]
 
     def _changed_defaults(self) -> list[dict[str, Any]]:
-        """Compare what the versions make of the recommended command."""
+        """Compare the recommended command's resolved settings on both versions."""
         ends = [self._of(0, side)[-1] for side in (_OLD, _NEW)]
         versions, given = list[tuple[Engine, str]](), set[str]()
         try:
@@ -530,7 +534,7 @@ class Comparison:
         return changed_defaults(versions, _resolved(ends[0]), _resolved(ends[1]), given, unstated=True)
 
     def _tune_again(self) -> str:
-        """Write the command that tunes again with the new version, from the study."""
+        """Return the command that tunes again with the new version, from the study."""
         spec, new = self._spec, self._sides[_NEW]
         assert new is not None
         versions = {one.name: f"{one.name}=={one.version}" for one in new.spec.engines if self._backend.predicted}
@@ -541,17 +545,17 @@ class Comparison:
 
 
 def _compared(done: Recommendation, with_baseline: bool) -> list[Known]:
-    """Return the commands to compare, the recommended one first; raises `BadInput` where there are none."""
+    """Return the commands to compare, the recommended one first; raises `BadInput` for none."""
     best, base = done.recommended, done.baseline
     if best is None or best.external or best.stand_in:
-        raise BadInput(f"study {done.study!r} recommends no command that can be launched ({done.verdict.value})")
+        raise BadInput(f"study {done.study!r} has no recommended command to launch ({done.verdict.value})")
     if with_baseline and base is None:
-        raise BadInput(f"--with-baseline: the baseline of study {done.study!r} did not run; leave it out")
+        raise BadInput(f"--with-baseline: the baseline of study {done.study!r} did not run; remove the option")
     besides = [Known("baseline", base)] if with_baseline and base and base.fingerprint != best.fingerprint else []
     return [Known("recommended", best), *besides]
 
 
 def _resolved(row: Launch) -> Mapping[str, Scalar]:
-    """Return what an engine made of a command, by its own word where it tells."""
+    """Return the configuration that an engine reports for a command."""
     differs = row.result.resolved.differs if row.result.resolved else {}
     return {**row.trial.configuration.knobs, **{name: got for name, (_, got) in differs.items()}}

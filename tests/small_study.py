@@ -261,7 +261,7 @@ def giving_up() -> Recommendation:
     )
     kept = Alternative(
         **choice(BASELINE, 8700.0).model_dump(),
-        label="gives nothing up",
+        label="has no trade-off",
         gives_up=[],
         lead_percent=4.6,
         lead_ci95=(1.2, 8.1),

@@ -121,9 +121,9 @@ def test_the_script_is_valid_and_says_what_it_is_worth(tmp_path: Path) -> None:
 
 def test_the_script_says_what_the_command_gives_up_and_what_else_there_is() -> None:
     head = export(small_study.giving_up(), "shell").partition("set -euo pipefail")[0]
-    assert "# It gives up (context_length 16384 instead of 163840): requests of more than 16384 tokens" in head
-    assert f"# gives nothing up: {small_study.COMMANDS[small_study.BASELINE].shell()}" in head
-    assert "; 90 % interval on a real node, by the simulator's own error, -4.0 % to +160.0 %" in head
+    assert "# Trade-off: context_length 16384 instead of 163840: requests of more than 16384 tokens" in head
+    assert f"# has no trade-off: {small_study.COMMANDS[small_study.BASELINE].shell()}" in head
+    assert "; 90 % prediction interval on a real node -4.0 % to +160.0 %" in head
 
 
 def test_further_arguments_are_passed_on(machine: Machine) -> None:
@@ -276,7 +276,7 @@ def test_an_unknown_format_is_answered_with_the_known_ones() -> None:
 
 
 def test_a_format_of_another_engine_is_answered_with_one_that_fits() -> None:
-    with pytest.raises(BadInput, match=r"recommends sglang; formats that fit: shell, docker, .*, sglang-config, json"):
+    with pytest.raises(BadInput, match=r"recommends sglang; choose from: shell, docker, .*, sglang-config, json"):
         export(small_study.recommendation(), "vllm-config")
 
 

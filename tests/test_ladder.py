@@ -64,7 +64,7 @@ def test_a_ladder_is_sorted_and_comes_with_a_front_over_users() -> None:
 
 
 def test_a_load_search_has_no_ladder_beside_it() -> None:
-    with pytest.raises(BadInput, match="leave out --ladder or --find-load"):
+    with pytest.raises(BadInput, match="remove --ladder or --find-load"):
         laddered(spec(find_load="rate"), ladder="1,4")
 
 
@@ -72,7 +72,7 @@ def test_a_load_search_has_no_ladder_beside_it() -> None:
 def test_a_workload_with_a_load_of_its_own_has_no_ladder(workload: str) -> None:
     assert how_fixed(load_workload(workload))
     asked = RunOptions("deepseek-ai/DeepSeek-V3.2", "h200", workloads=[workload], on="simulator", ladder="1,4")
-    with pytest.raises(BadInput, match=f"--ladder: {workload} .* so no other concurrency can be set"):
+    with pytest.raises(BadInput, match=f"--ladder: {workload} .* so its concurrency is fixed"):
         build_spec(asked)
 
 
@@ -81,7 +81,7 @@ def test_a_front_over_users_does_without_where_the_load_is_fixed() -> None:
     told = build_spec(RunOptions("deepseek-ai/DeepSeek-V3.2", "h200", **asked))  # type: ignore[arg-type]
     assert told.ladder == ()
     assert not told.front_over_rungs
-    assert any("the front is of one load only" in note for note in told.notes)
+    assert any("the front has only one load" in note for note in told.notes)
 
 
 def test_a_light_load_has_few_prompts_of_the_same_lengths() -> None:
@@ -149,8 +149,8 @@ def test_a_load_that_was_not_measured_as_it_should_be_does_not_count_and_is_told
     assert told.curves is not None
     assert [point.concurrency for point in told.curves.points] == [64]
     page = render(StudyRecord(spec(ladder=(4, 16, 64)), [row], told, Path("/home/studies/s")), "md")
-    assert "launch 0 at 4 in flight does not count: the client did not keep up with the server: too slow" in page
-    assert "launch 0 at 16 in flight does not count" in page
+    assert "launch 0 at 4 in flight is invalid: the client did not keep up with the server: too slow" in page
+    assert "launch 0 at 16 in flight is invalid" in page
     assert "--ladder 4,16,64" in page
 
 

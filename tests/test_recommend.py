@@ -207,8 +207,8 @@ def test_a_goodput_out_of_reach_ends_without_a_command() -> None:
     assert ended.nearest_miss.config == dict(CANDIDATES.items[1].configuration.knobs)
     burst = {"sharegpt": WorkloadComparison(baseline=None, recommended=None, gain_percent=None)}
     said = conclusion(ended.model_copy(update={"workloads": burst}))
-    assert "9.0 % of the requests within the limits" in said
-    assert "keeps the limits for 45 % of them; --find-load concurrency with --slo" in said
+    assert "9.0 % of the requests within the goodput limits" in said
+    assert "meets the limits for 45 % of them; --find-load concurrency with --slo" in said
     assert recommend(question, CANDIDATES, rows, stop_reason="done").recommended is not None
 
 
@@ -317,7 +317,7 @@ def test_a_recipe_that_breaks_a_limit_is_nothing_to_gain_over() -> None:
     result = recommend(limited, replace(CANDIDATES, recipes={1: "slow"}), story())
     assert result.recommended is not None
     assert result.gain_over_recipe is None
-    assert "sglang's recipe slow did not keep what was asked for" in result.stop_reason
+    assert "sglang's recipe slow did not meet the limits" in result.stop_reason
 
 
 def test_a_recipe_that_is_recommended_is_named() -> None:

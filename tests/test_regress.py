@@ -158,7 +158,7 @@ def test_an_interrupted_comparison_goes_on_and_a_finished_one_launches_nothing(t
     whole, node = study(tmp_path / "a"), Node({"0.33.0": 0.92})
     undisturbed = compare(whole, NEW, node)
     home, broken = study(tmp_path / "b"), Node({"0.33.0": 0.92}, stops_at=3)
-    with pytest.raises(Interrupted, match="3 launches are kept"):
+    with pytest.raises(Interrupted, match="3 launches are stored"):
         compare(home, NEW, broken)
     assert not (folder_of(home) / "regress.json").exists()
     assert compare(home, NEW, broken) == undisturbed
@@ -182,7 +182,7 @@ def test_report_recommendation_and_mlflow_tell_it(tmp_path: Path) -> None:
     assert kept == done == Recommendation.from_json(json.loads(json.dumps(done.to_json())))
     assert [one.to_version for one in done.regressions] == ["0.13.0", "0.33.0"]
     report = (home.study_folder("s") / "report.md").read_text()
-    section = report.partition("## Does it hold on later versions?")[2].partition("\n## ")[0]
+    section = report.partition("## Is it still better on later versions?")[2].partition("\n## ")[0]
     assert "vllm 0.33.0 against 0.32.0 (SIMULATED)" in section
     assert "the recommended command is behind the baseline" in section
     assert "the study took 9 launches" in section
@@ -290,7 +290,7 @@ def test_where_the_old_version_is_gone_the_study_stands_for_it_and_nothing_passe
     found = compare(home, asked, alone)
     assert (found.old, found.verdict) == ("rows", verdict)
     assert {version for version, _ in alone.made} == {"0.33.0"}
-    assert "a comparison across days" in "".join(regression(found, done_of(home)))
+    assert "are used instead, from another day" in "".join(regression(found, done_of(home)))
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,7 @@ def test_where_the_old_version_is_gone_the_study_stands_for_it_and_nothing_passe
         (replace(NEW, margin=0), "--margin 0: give a percentage above 0"),
         (replace(NEW, launches=1), "--launches 1: 2 launch each command once"),
         (replace(NEW, on="external:http://x"), "launches no version"),
-        (replace(NEW, on="process"), "--engine names no version of process"),
+        (replace(NEW, on="process"), "--engine cannot select a version on process"),
         (RegressOptions("s", on="process"), "name its new version by --engine-bin vllm=PATH"),
         (RegressOptions("s", on="docker"), "name its new version by --image vllm=IMAGE"),
         (RegressOptions("s", on="process", engine_bins=["vllm=/nowhere"]), "no such file"),
@@ -323,7 +323,7 @@ def test_an_unfinished_study_and_one_that_recommends_nothing_are_refused(tmp_pat
     with pytest.raises(BadInput, match="has not ended"):
         regress(home, NEW, silent)
     (folder / "recommendation.json").write_text(json.dumps(small_study.infeasible().to_json()))
-    with pytest.raises(BadInput, match="recommends no command"):
+    with pytest.raises(BadInput, match="has no recommended command"):
         regress(home, NEW, silent)
 
 

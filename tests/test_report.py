@@ -71,17 +71,15 @@ def test_the_conclusion_says_engine_gain_interval_verdict_and_evidence(report: s
 def test_it_leads_with_the_command_what_it_gives_up_and_the_alternative_with_its_price(tmp_path: Path) -> None:
     text = section(render(record(tmp_path, small_study.giving_up()), "md"), "Conclusion")
     command, other = small_study.COMMANDS[WINNER].shell(), small_study.COMMANDS[BASELINE].shell()
-    given = r"It gives up (context\_length 16384 instead of 163840): requests of more than 16384 tokens are refused."
+    given = r"Trade-off: context\_length 16384 instead of 163840: requests of more than 16384 tokens are refused."
     price = "recommended one is +4.6 % over it, 95 % interval +1.2 % to +8.1 %"
-    gain = (
-        "(95 % interval +47.2 % to +56.1 %, from 2 launches against 2 launches; 90 % interval on a real node, by the "
-    )
-    places = [text.index(part) for part in (command, given, "that gives nothing up", price, other, gain)]
+    gain = "(95 % interval +47.2 % to +56.1 %, from 2 launches against 2 launches; 90 % prediction interval "
+    places = [text.index(part) for part in (command, given, "that has no trade-off", price, other, gain)]
     assert places == sorted(places)
-    assert "simulator's own error, -4.0 % to +160.0 %)" in text
+    assert "on a real node -4.0 % to +160.0 %)" in text
     nothing = small_study.recommendation(gives_up=[])
-    assert "It gives up nothing for speed" in render(record(tmp_path, nothing), "md")
-    assert "gives up" not in render(record(tmp_path), "md"), "it was not recorded"
+    assert "Unchanged: context, prefix caching" in render(record(tmp_path, nothing), "md")
+    assert "Unchanged: " not in render(record(tmp_path), "md"), "it was not recorded"
 
 
 def test_of_speculation_on_made_up_prompts_it_is_said_where_the_acceptance_comes_from() -> None:
@@ -121,10 +119,10 @@ def test_knobs_that_the_simulator_does_not_read_are_among_what_the_numbers_do_no
         return dataclasses.replace(launch, trial=dataclasses.replace(launch.trial, configuration=changed))
 
     rows = [compiled(launch, launch.trial.number % 3 == 0) for launch in small_study.launches()]
-    said = "The simulator does not read `torch_compile`: configurations that differ in nothing else are equal here"
-    heading = "What do the numbers not cover?"
+    said = "The simulator does not model `torch_compile`: configurations that differ only there have equal predictions"
+    heading = "What are the limits of these numbers?"
     assert said in section(render(record(tmp_path, launches=rows), "md"), heading)
-    assert "does not read" not in section(render(record(tmp_path), "md"), heading)
+    assert "does not model" not in section(render(record(tmp_path), "md"), heading)
 
 
 def test_one_banner_says_what_the_figures_are_and_no_heading_repeats_it(report: str) -> None:
@@ -169,10 +167,10 @@ def test_what_became_worse_is_said(tmp_path: Path) -> None:
     report = render(record(tmp_path, small_study.recommendation(workloads=slower, gives_up=[])), "md")
     rows = {row[0]: row[3] for row in cells(section(report, "Before and after")) if len(row) == 4}
     assert (rows["Mean TPOT (ms)"], rows["P99 TPOT (ms)"]) == ("+15.0 %", "+15.0 %")
-    said = section(report, "Conclusion").partition("It costs latency:")[2]
+    said = section(report, "Conclusion").partition("Slower:")[2]
     assert "1.1 times" in said
     assert "TTFT" not in said.partition(".\n")[0], "8 % more may be noise"
-    assert "costs latency" not in render(record(tmp_path, small_study.recommendation(gives_up=[])), "md")
+    assert "Slower: " not in render(record(tmp_path, small_study.recommendation(gives_up=[])), "md")
 
 
 def test_the_setup_says_what_was_sent_and_how(report: str) -> None:
@@ -201,7 +199,7 @@ def test_the_best_of_each_engine_and_the_engines_left_out(report: str) -> None:
 
 
 def test_what_did_nothing(report: str, tmp_path: Path) -> None:
-    lines = section(report, "Which settings did nothing?").split("\n")[2:]
+    lines = section(report, "Which settings had no effect?").split("\n")[2:]
     assert lines == [
         "- `--tool-call-parser` (`deepseekv32`): turns tool calls into API objects.",
         "- `--enable-dp-attention`: there is one replica.",
@@ -211,15 +209,15 @@ def test_what_did_nothing(report: str, tmp_path: Path) -> None:
     ]
     silent = small_study.recommendation(inert=[], contributions=[])
     text = render(record(tmp_path, silent), "md")
-    assert not any(heading in text for heading in ("each setting add", "did nothing"))
+    assert not any(heading in text for heading in ("each setting add", "had no effect"))
 
 
 def test_what_remains_unsure_is_said(tmp_path: Path) -> None:
     unsure = small_study.recommendation(regret=Regret(percent=12.24, odds=0.9))
     told = section(render(record(tmp_path, unsure), "md"), "Conclusion")
-    assert "With odds of 90 % no other configuration is more than 12.2 % better." in told
+    assert "90 % sure that no other configuration is more than 12.2 % better." in told
     unknown = small_study.recommendation(regret=Regret(percent=412.0, odds=0.9))
-    assert "With odds of" not in section(render(record(tmp_path, unknown), "md"), "Conclusion"), "nothing is known"
+    assert "sure that" not in section(render(record(tmp_path, unknown), "md"), "Conclusion"), "nothing is known"
 
 
 def test_tables_show_only_the_knobs_that_differ(report: str) -> None:
@@ -230,14 +228,14 @@ def test_tables_show_only_the_knobs_that_differ(report: str) -> None:
 
 def test_contributions_finals_and_launches(report: str) -> None:
     told = section(report, "What does each setting add?")
-    assert "this command against the same without the setting" in told
-    assert "settings overlap, so rows need not multiply to the gain" in told
+    assert "compares this command with the same one without the setting" in told
+    assert "settings interact, so rows need not multiply to the gain" in told
     shown = cells(told)
     figures = ["+16.7 %", "+12.0 % to +21.0 %", "99 %"]
     on = "against the baseline: fresh launches of both (2 and 3)"
     assert ["engine", "vllm", "sglang", *figures, on] in shown, "it says what it was measured on"
     assert shown[1] == ["memory_fraction", "engine decides", "0.85", "needed to start", "–", "–", shown[1][-1]]
-    finals = cells(section(report, "Is the gain more than chance?"))
+    finals = cells(section(report, "Is the gain significant?"))
     baseline, winner = sorted(finals[1:], key=lambda row: row[0])
     assert baseline[:2] == [f"baseline {BASELINE.fingerprint}", "6,000.00 (#0), 6,100.00 (#6), 5,900.00 (#8)"]
     assert winner[1:] == ["9,000.00 (#5), 9,200.00 (#7)", "9,099.45", "1.6 %"]
@@ -258,7 +256,7 @@ def test_a_setting_that_is_a_coin_toss_is_marked_unless_it_is_needed(tmp_path: P
     marks = [row[5] for row in cells(doubtful)[1:]]
     assert marks.count("55 %") == 1, "an engine cannot be left out"
     assert marks.count("55 %, a coin toss") == len(marks) - 1 > 0
-    assert "A coin toss stays only for want of launches" in doubtful
+    assert "A coin toss remains only for lack of launches" in doubtful
     for known in (told(odds=0.6, needed_to=None), told(odds=0.55, needed_to="keep the limits")):
         assert "coin toss" not in known.lower()
 

@@ -18,7 +18,7 @@ def test_indistinguishable_claims_nothing(tmp_path: Path) -> None:
     close = {"verdict": Verdict.INDISTINGUISHABLE, "gain_percent": 1.2, "gain_ci95": (-0.5, 2.9)}
     report = render(record(tmp_path, small_study.recommendation(**close)), "md")
     text = section(report, "Conclusion")
-    assert "cannot be told apart from the baseline" in text
+    assert "is indistinguishable from the baseline" in text
     assert "Gain +1.2 % (95 % interval -0.5 % to +2.9 %" in text
     assert "the difference may be chance" in text
     assert "better, as" not in text
@@ -37,17 +37,20 @@ def test_both_gains_are_told_and_one_that_shrinks() -> None:
         )
 
     assert "prompts" not in told(None, 12.0)
-    assert "that the search did not see; on its own it expected +14.0 % (95 % interval +11.0 % to +17.0 %)." in told(
-        "unseen", 14.0
+    assert (
+        "that the search had not used; the search's estimate was +14.0 % (95 % interval +11.0 % to +17.0 %)."
+        in told("unseen", 14.0)
     )
     # 5 % are the two half intervals of 4 and 3 together.
-    assert "+15.1 % (95 % interval +12.1 % to +18.1 %): on others the gain shrinks by more" in told("unseen", 15.1)
-    assert "prompts that the search did not see (jsonl:mine)." in told("unseen", None, sent="jsonl:mine")
-    assert "prompts that the search had seen" in told("seen", 12.0)
+    assert "+15.1 % (95 % interval +12.1 % to +18.1 %): the gain on new prompts is smaller by more" in told(
+        "unseen", 15.1
+    )
+    assert "prompts that the search had not used (jsonl:mine)." in told("unseen", None, sent="jsonl:mine")
+    assert "prompts that the search had used" in told("seen", 12.0)
     # What was sent is told of the baseline too, where it is what is recommended.
     row = whole.workloads[name].model_copy(update={"prompts": "unseen", "sent": "jsonl:mine"})
     itself = whole.model_copy(update={"recommended": whole.baseline, "workloads": {name: row}})
-    assert "did not see (jsonl:mine)." in conclusion(itself)
+    assert "had not used (jsonl:mine)." in conclusion(itself)
 
 
 def test_the_baseline_itself_as_the_winner(tmp_path: Path) -> None:
@@ -55,7 +58,7 @@ def test_the_baseline_itself_as_the_winner(tmp_path: Path) -> None:
     outcome = small_study.recommendation(
         verdict=Verdict.INDISTINGUISHABLE, recommended=same, baseline=same, gain_percent=0.0, gain_ci95=None
     )
-    assert "This is the baseline itself" in conclusion(outcome)
+    assert "This is the baseline: no configuration" in conclusion(outcome)
     assert "no gain is claimed" in conclusion(outcome)
 
 
@@ -66,7 +69,7 @@ def test_unopposed_says_why_the_baseline_did_not_run(tmp_path: Path) -> None:
         verdict=Verdict.UNOPPOSED, baseline=None, gain_percent=None, gain_ci95=None, contributions=[]
     )
     text = section(render(record(tmp_path, outcome, launches), "md"), "Conclusion")
-    assert "nothing to compare it with" in text
+    assert "there is no comparison" in text
     assert "The baseline failed with unsupported: DCP needs \\*softmax\\* LSE." in text
     assert len(blocks(text)) == 1
     assert "Gain" not in text
@@ -87,7 +90,7 @@ def test_infeasible_gives_no_command(tmp_path: Path) -> None:
     )
     assert "- launch 0: mean\\_tpot\\_ms\\<=50 by 300 % (200.00)" in broken
     nothing = section(render(record(tmp_path, small_study.infeasible(), []), "md"), "Conclusion")
-    assert "None of the launches gave a figure" in nothing
+    assert "No launch is valid" in nothing
 
 
 def test_a_goodput_of_next_to_nothing_says_that_the_load_is_too_heavy() -> None:

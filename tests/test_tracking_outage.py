@@ -271,7 +271,7 @@ def a_folder(path: Path) -> None:
     ("spoil", "said"),
     [
         (not_a_database, "(file is not a database)"),
-        (of_another_mlflow, "made by another version of MLflow: schema fedcba987654, this one has"),
+        (of_another_mlflow, "another version of MLflow made it: schema fedcba987654, this one has"),
         (a_folder, "(unable to open database file)"),
     ],
 )

@@ -70,9 +70,9 @@ def test_a_prediction_says_whether_it_holds_on_a_real_node(
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        (None, "has not ended, so it predicts nothing yet"),
-        ({"evidence": Evidence.MEASURED}, "was measured on real servers already"),
-        ({"recommended": None, "verdict": Verdict.INFEASIBLE}, "recommends nothing"),
+        (None, "has not ended, so it has no predictions yet"),
+        ({"evidence": Evidence.MEASURED}, "is already measured on real servers"),
+        ({"recommended": None, "verdict": Verdict.INFEASIBLE}, "has no recommendation"),
     ],
 )
 def test_what_predicts_nothing_is_not_verified(tmp_path: Path, changes: dict[str, object] | None, why: str) -> None:
@@ -134,14 +134,14 @@ def test_each_command_stands_beside_its_prediction_and_its_error(tmp_path: Path)
     outcome = small_study.recommendation(predictions=rows, evidence=Evidence.MEASURED)
     assert Recommendation.from_json(outcome.to_json()) == outcome
     assert predictions(outcome)[1] == (
-        "Recommended (sglang): predicted 8,645.00 (90 % interval 4,322.50 to 17,290.0), measured 9,099.45, so the "
-        "prediction is off by -5.0 %."
+        "Recommended (sglang): predicted 8,645.00 (90 % interval 4,322.50 to 17,290.0), measured 9,099.45, "
+        "prediction error -5.0 %."
     )
     report = render(StudyRecord(spec, launches, outcome, tmp_path), "md")
-    assert "## Did the predictions hold?" in report
+    assert "## How accurate were the predictions?" in report
     for line in predictions(outcome):
         assert line in report.replace("\\_", "_")
-    assert "out_of_memory: it gave no figure" in predictions(outcome)[2]
+    assert "out_of_memory, not measured" in predictions(outcome)[2]
     assert "autotune verify s --on" in report.replace(" \\\n ", ""), "how to do it again"
 
 

@@ -1,4 +1,4 @@
-"""Greedy requests to a warm server, alone or many at a time, and what their answers hold.
+"""Greedy requests to a warm server, alone or concurrent, and the contents of their answers.
 
 Token for token where the engine gives log-probabilities, in the form of completions (vLLM, SGLang, TensorRT-LLM) or in
 that of chats (llama-server); else the words of the text stand for its tokens. No time is measured here, so that the
@@ -22,23 +22,23 @@ from autotune.loadgen.server_client import http_client
 from autotune.notify import silent
 
 AT_ONCE = 128
-"""Requests in flight where answers are wanted under load."""
+"""Requests in flight for answers under load."""
 TOP = 3
-"""Alternatives to each token whose log-probabilities are asked for."""
+"""Requested alternatives to each token, with log-probabilities."""
 _ANSWER_S = 900.0  # For one answer: the server is warm, but it may wait behind others
 _WORD = re.compile(r"\s*\S+")
 _TOO_LONG = (400, 413, 422)  # Statuses by which engines answer a prompt that they cannot take
 
 
 class NoAnswers(AutotuneError):
-    """A server that was asked for answers did not give them; the message says why."""
+    """The server did not answer; the message gives the reason."""
 
     exit_code = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One generated token, with log-probabilities, its own and the likeliest by text; None where none are given."""
+    """One generated token, with log-probabilities, its own and the likeliest by text; None if not available."""
 
     text: str
     logprob: float | None = None
@@ -62,7 +62,7 @@ def ask(
     logprobs: bool = False,
     answered: Callable[[], None] = silent,
 ) -> list[Answer | None]:
-    """The answers to some requests, in their order; None for a prompt that the server cannot take.
+    """Return the answers to some requests, in order; None for a prompt that the server cannot take.
 
     Bodies have ``prompt`` or ``messages``; greedy decoding is added. `answered` is called after each answer, by the
     thread that asked for it. Raises `NoAnswers`: a request failed otherwise.
@@ -114,7 +114,7 @@ async def _answer(
 
 
 async def _post(client: httpx.AsyncClient, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
-    """Status and document of an answer; 0 and the reason in words where nothing answers.
+    """Return status and document of an answer; 0 and the reason in words without an answer.
 
     What broke off is sent once more: some servers close kept-alive connections while a call goes out on them.
     """
@@ -132,12 +132,12 @@ async def _post(client: httpx.AsyncClient, path: str, body: Mapping[str, Any]) -
 
 
 def words(text: str) -> tuple[Token, ...]:
-    """Split a text into words, which stand for tokens that the engine does not tell."""
+    """Split a text into words, which replace tokens that the engine does not report."""
     return tuple(map(Token, _WORD.findall(text)))
 
 
 def _tokens(logprobs: Any) -> list[Token]:
-    """The tokens of a choice's ``logprobs`` in either form; none where there are none."""
+    """Return the tokens of a choice's ``logprobs`` in either form; none without them."""
     if not logprobs:
         return []
     if "content" in logprobs:
@@ -153,7 +153,7 @@ def _log(value: Any) -> float | None:
 
 
 def _named(top: Any) -> dict[str, float] | None:
-    """Alternatives as a mapping: so they stand in completions; in chats they are a list of objects."""
+    """Return alternatives as a mapping, the form of completions; chats have a list of objects."""
     if isinstance(top, list):
         top = {row["token"]: row["logprob"] for row in top}
     return {str(token): float(value) for token, value in top.items() if value is not None} if top else None

@@ -1,4 +1,4 @@
-"""Agreement of two servers' greedy answers: what is damage, and what is ordinary nondeterminism.
+"""Agreement of two servers' greedy answers: distinguish damage from normal nondeterminism.
 
 Kernels whose sums depend on the batch make a server's greedy answers differ from launch to launch: where two tokens
 are nearly as likely, either may come. Another engine, layout or kernel differs so as well. So answers are compared
@@ -35,9 +35,9 @@ from autotune.accuracy.asking import Answer, Token, words
 Interval = tuple[float, float]
 CUTS = (0.25, 0.5, 0.75, 1.0)
 SHORT_TOKENS, LONG_TOKENS = 32, 48
-"""Generated for each context."""
+"""Generated tokens for each context."""
 ENTRIES = 560
-"""Lines of the ledger: 3/4 of it are more than 8192 tokens by any tokenizer with five characters at most for one."""
+"""Lines of the ledger: 3/4 of it exceed 8192 tokens for any tokenizer with at most five characters per token."""
 NEEDLES = 16
 ALONE_SHORT, ALONE_LONG = 12, 4
 """Contexts of each length that are sent one at a time."""
@@ -45,10 +45,10 @@ _PLACES = ("north pier", "south pier", "old mill", "grain store", "east lock", "
 _PEOPLE = ("Ida", "Tomas", "Renske", "Jonah", "Mirela", "Pavel", "Aiko")
 _WORK = ("checked the lamp", "oiled the gate", "wrote down the tide", "mended a net", "swept the steps")
 Answers = Mapping[str, Answer | None]
-"""By the context's name; None where the server could not take the context."""
+"""Answers by the context's name; None if the server could not take the context."""
 SEVERE = 1.0
 TOLERATED_WRONG, TOLERATED_DIVERGENCE = 3e-4, 1e-2
-"""Share of all positions, beyond the null: so many tokens may differ because a kernel is another one."""
+"""Tolerated share of positions beyond the null: tokens may differ because of another kernel."""
 ORDINARY = 1.5
 WRONG_LEVEL = 2e-3
 """Error rate of the test of each group."""
@@ -60,7 +60,7 @@ _FEWEST = 8  # Contexts that both servers must have answered
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One text to go on from, in a group (``alone``, ``load`` or ``long``) that is compared for itself."""
+    """One text to continue, in a group (``alone``, ``load`` or ``long``) that is compared separately."""
 
     name: str
     group: str
@@ -76,7 +76,7 @@ class Context:
 
 @lru_cache(maxsize=1)
 def contexts() -> tuple[Context, ...]:
-    """All contexts: those that are sent alone first, then those under load."""
+    """Return all contexts: those sent alone first, then those under load."""
     short = list(_short())
     long = list(_long())
     step = len(short) // ALONE_SHORT
@@ -100,7 +100,7 @@ def _short() -> Iterator[tuple[str, str]]:
 
 
 def _entry(number: int) -> tuple[str, str]:
-    """An entry of the ledger, and the question for its needle up to where the answer begins."""
+    """Return an entry of the ledger, and the question for its needle up to the start of the answer."""
     place, person = _PLACES[number * 5 % len(_PLACES)], _PEOPLE[number * 3 % len(_PEOPLE)]
     level, hour = 11 + number * 7 % 83, f"{number * 11 % 24:02d}:{number * 17 % 60:02d}"
     line = f"Entry {number:04d}. At {hour} {person} {_WORK[number % len(_WORK)]} at the {place}; level {level} cm.\n"
@@ -118,7 +118,7 @@ def _long() -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first difference of two answers; the reference holds the other's token for `severity` nats less likely."""
+    """The first difference of two answers; for the reference the other token is `severity` nats less likely."""
 
     context: str
     position: int
@@ -126,13 +126,13 @@ class Divergence:
 
     @property
     def counts(self) -> bool:
-        """True if it is no near-tie, as far as is known."""
+        """True if it is not known to be a near-tie."""
         return self.severity is None or self.severity >= SEVERE
 
 
 @dataclass(slots=True)
 class Agreement:
-    """Agreement of two sets of answers, over the contexts that both servers took.
+    """Agreement of two sets of answers, over the contexts taken by both servers.
 
     Attributes:
         positions: compared, by the group of their context.
@@ -147,17 +147,17 @@ class Agreement:
     logprobs: bool = True
 
     def counted(self, group: str) -> int:
-        """The divergences of a group that are no near-ties."""
+        """Return the divergences of a group that are no near-ties."""
         return sum(one.counts for one in self.divergences.get(group, ()))
 
     @property
     def total(self) -> int:
-        """Positions compared."""
+        """Return the number of compared positions."""
         return sum(self.positions.values())
 
     @property
     def score(self) -> tuple[float, Interval]:
-        """The share of positions that agree or are near-ties, in percent, with its 95 % interval."""
+        """Return the share of positions that agree or are near-ties, in percent, with its 95 % interval."""
         other = sum(map(self.counted, self.divergences))
         return score([True] * (self.total - other) + [False] * other)
 
@@ -204,7 +204,7 @@ def compare(reference: Answers, other: Answers, groups: Mapping[str, str], logpr
 
 
 def _in_one_form(mine: Answer, theirs: Answer, logprobs: bool) -> tuple[Sequence[Token], Sequence[Token], bool]:
-    """The tokens of both, and whether both have log-probabilities; else the words of both, as far as they are whole."""
+    """Return the tokens of both, and whether both have log-probabilities; else the complete words of both."""
     if logprobs and all(token.logprob is not None for token in (*mine.tokens, *theirs.tokens)):
         return mine.tokens, theirs.tokens, True
     # An answer is cut at a number of tokens, and so within a word.
@@ -229,7 +229,7 @@ def _severity(own: Token, text: str | None) -> float | None:
 def judge(
     reference: Answers, finalist: Answers, alike: Sequence[tuple[Answers, Answers]], groups: Mapping[str, str]
 ) -> Verdict:
-    """Return whether a finalist answers as the baseline does, by what the baseline's own launches differ.
+    """Return whether a finalist's answers agree with the baseline's, given the variation of the baseline's launches.
 
     Args:
         reference: answers of the baseline's first launch.
@@ -245,7 +245,7 @@ def judge(
     worst = sorted(counted, key=lambda one: (-(one.severity or 0.0), one.position))
     reasons = _wrong(nulls, mine)
     if mine.logprobs and (loss := _loss(nulls, mine)) is not None:
-        same = "" if reasons else "the answers are the same but for near-ties; "
+        same = "" if reasons else "the answers are the same except for near-ties; "
         reasons.append(f"{same}they are less certain ({loss:.3f} nats per token; limit {LOSS:g})")
     usual = [sum(map(one.counted, one.divergences)) for one in nulls]
     most = _most(mine.total, sum(usual), sum(one.total for one in nulls), mine.logprobs)
@@ -260,14 +260,14 @@ def _wrong(nulls: Sequence[Agreement], mine: Agreement) -> list[str]:
         usual = sum(one.counted(group) for one in nulls)
         count = mine.counted(group)
         if theirs and count > _most(ours, usual, theirs, mine.logprobs):
-            kind = f"wrong by {SEVERE:g} nats or more" if mine.logprobs else "other than the baseline's"
+            kind = f"wrong by {SEVERE:g} nats or more" if mine.logprobs else "different from the baseline's"
             rates = f"{100 * count / ours:.2f} %, between launches of the baseline {100 * usual / theirs:.2f} %"
             reasons.append(f"{count} of {ours} tokens {where[group]} are {kind} ({rates})")
     return reasons
 
 
 def _most(positions: int, usual: int, usual_positions: int, logprobs: bool) -> int:
-    """So many differences may be chance: of what is tolerated, and of `ORDINARY` times what the null's may be."""
+    """Return the differences explained by chance: of the tolerated share, and of `ORDINARY` times the null's."""
     from scipy.stats import poisson  # a second, which only this check should cost
 
     tolerated = TOLERATED_WRONG if logprobs else TOLERATED_DIVERGENCE
@@ -276,7 +276,7 @@ def _most(positions: int, usual: int, usual_positions: int, logprobs: bool) -> i
 
 
 def _loss(nulls: Sequence[Agreement], mine: Agreement) -> float | None:
-    """Nats per token that the baseline's tokens lose, beyond what they lose between its launches; None: no more."""
+    """Return nats per token lost by the baseline's tokens, beyond the loss between its launches; None: no more."""
     from scipy.stats import t
 
     both = [name for name in mine.losses if all(name in one.losses for one in nulls)]
@@ -291,7 +291,7 @@ def _loss(nulls: Sequence[Agreement], mine: Agreement) -> float | None:
 
 
 def score(marks: Sequence[bool]) -> tuple[float, Interval]:
-    """The share of right answers in percent, with its 95 % interval (Wilson)."""
+    """Return the share of right answers in percent, with its 95 % interval (Wilson)."""
     from scipy.stats import binomtest  # a second to import
 
     interval = binomtest(sum(marks), len(marks)).proportion_ci(0.95, method="wilson")

@@ -1,4 +1,4 @@
-"""The three checks behind one face: a server's answers, and whether they are as good as the baseline's.
+"""The three checks with one interface: a server's answers, and whether they are as good as the baseline's.
 
 What a check is told by a server is a JSON object (the evidence), so that it can be kept in a file and judged elsewhere.
 In a study `Gate` keeps it in the study's folder, ``accuracy/0007.json`` of launch 7, for its owner's eyes alone: the
@@ -50,27 +50,27 @@ from autotune.study.spec import StudySpec
 from autotune.trial import Accuracy, Example, Failure, FailureKind, Launch, State
 
 LIMIT_S = 4 * 3600
-"""Limit of one run; a server may be asked thousands of questions."""
+"""Time limit of one run; a server may get thousands of questions."""
 _TAIL = 300
 CheckEvidence = Mapping[str, Any]
-"""One of the objects of `_EVIDENCE`."""
+"""Evidence of a check: one of the objects of `_EVIDENCE`."""
 Answered = Callable[[int], None]
-"""Is called after each prompt's answer, with the number of all prompts."""
+"""Callback after each prompt's answer, with the number of all prompts."""
 EXAMPLES = 3
 WORST_DROP = -1.0
-"""Points: a drop fails whose interval lies below it."""
+"""Points: a drop fails if its interval is below this."""
 _FORM = '{"prompt": "17 + 25 =", "answer": "42", "match": "number"}'
 _NUMBER = re.compile(r"-?\d[\d,]*(?:\.\d+)?")
 _NORMAL_95 = 1.959963984540054
 NO_LOGPROBS = (
-    "the engine gives no log-probabilities, so that answers are compared by their words alone: damage of less than "
+    "the engine gives no log-probabilities, so answers are compared only by their words: damage of less than "
     "about 5 % of the tokens may pass"
 )
 _Row = tuple[str] | tuple[str, FiniteFloat, dict[str, FiniteFloat]]
 
 
 def check_command(text: str) -> list[str]:
-    """The words of a command; raises `BadInput` where it can be told now that it will not run."""
+    """Return the words of a command; raises `BadInput` if it certainly cannot run."""
     try:
         words = shlex.split(text)
     except ValueError as error:
@@ -78,16 +78,16 @@ def check_command(text: str) -> list[str]:
     if not words or shutil.which(words[0]) is None:
         program = words[0] if words else ""
         raise BadInput(
-            f"--accuracy {text!r}: there is no program {program!r} here; give builtin, a FILE.jsonl, or a command with "
+            f"--accuracy {text!r}: program {program!r} does not exist; give builtin, a FILE.jsonl, or a command with "
             "{url} and {model} in it"
         )
     if "{url}" not in text:
-        raise BadInput(f"--accuracy {text!r}: the command does not say {{url}}, so it cannot ask the server")
+        raise BadInput(f"--accuracy {text!r}: the command lacks {{url}}, so it cannot query the server")
     return words
 
 
 def run_command(text: str, url: str, model: str) -> tuple[float, float | None]:
-    """Run a command against a server: its score, and the standard error where it tells one.
+    """Run a command against a server; returns its score, and the standard error if printed.
 
     ``{url}`` and ``{model}`` in it are replaced. The last line is the score; its standard error may stand behind it. No
     shell runs it; ``sh -c '…'`` is one.
@@ -98,7 +98,7 @@ def run_command(text: str, url: str, model: str) -> tuple[float, float | None]:
     words = [word.replace("{url}", url).replace("{model}", model) for word in check_command(text)]
     code, out, err = _run(text, words)
     if code != 0:
-        why = (err.strip() or out.strip())[-_TAIL:] or "it said nothing"
+        why = (err.strip() or out.strip())[-_TAIL:] or "no output"
         raise BadInput(f"--accuracy {text!r}: ended with exit code {code}: {why}")
     last = next((line.strip() for line in reversed(out.splitlines()) if line.strip()), "")
     try:
@@ -107,14 +107,14 @@ def run_command(text: str, url: str, model: str) -> tuple[float, float | None]:
         numbers = []
     if len(numbers) not in (1, 2) or not all(map(math.isfinite, numbers)):
         raise BadInput(
-            f"--accuracy {text!r}: its last line is {last[:_TAIL]!r}; print the score there, and behind it the "
-            "standard error where there is one, e.g. 0.853 0.0097"
+            f"--accuracy {text!r}: its last line is {last[:_TAIL]!r}; print the score there, followed by the "
+            "standard error if there is one, e.g. 0.853 0.0097"
         )
     return numbers[0], numbers[1] if len(numbers) == 2 else None
 
 
 def _run(text: str, words: Sequence[str]) -> tuple[int, str, str]:
-    """Run a program under a watchdog, which ends all that it started: its exit code, standard output and error."""
+    """Run a program under a watchdog, which ends all its processes: its exit code, standard output and error."""
     with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         marker = uuid.uuid4().hex
@@ -138,28 +138,28 @@ def _run(text: str, words: Sequence[str]) -> tuple[int, str, str]:
         finally:
             watchdog.stop(ShutdownTimeouts())
     if watchdog.exit_code is None:
-        why = "somebody ended it" if watchdog.lost else f"did not end within {LIMIT_S / 3600:g} hours"
+        why = "it was killed from outside" if watchdog.lost else f"did not end within {LIMIT_S / 3600:g} hours"
         raise BadInput(f"--accuracy {text!r}: {why}")
     return watchdog.exit_code, texts[0], texts[1]
 
 
 class Check(Protocol):
-    """One way to check answers, of a kind as in `Accuracy`; it can judge after so many launches of the baseline."""
+    """One way to check answers, of a kind as in `Accuracy`; it can judge after this number of baseline launches."""
 
     kind: str
     baselines: int
 
     @property
     def sha256(self) -> str | None:
-        """Digest of the task file, by which a resumed study knows it; None where the check reads none."""
+        """Return the digest of the task file, which identifies it in a resumed study; None without a file."""
         ...
 
     def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
-        """Ask a warm server; raises `NoAnswers` where it fails, `BadInput` where the user's command does."""
+        """Query a warm server; raises `NoAnswers` if it fails, `BadInput` if the user's command does."""
         ...
 
     def alone(self, evidence: CheckEvidence) -> Accuracy:
-        """The score of one server."""
+        """Return the score of one server."""
         ...
 
     def judge(
@@ -170,7 +170,7 @@ class Check(Protocol):
 
 
 def check_of(text: str) -> Check:
-    """The check that ``--accuracy`` names; raises `BadInput` for what can be told to be wrong now."""
+    """Return the check named by ``--accuracy``; raises `BadInput` for visible errors."""
     if text == "builtin":
         return Builtin()
     path = Path(text).expanduser()
@@ -181,7 +181,7 @@ def check_of(text: str) -> Check:
 
 
 def timed(check: Check, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
-    """Run a check; its evidence, with the seconds that it took."""
+    """Run a check; returns its evidence, with the seconds it took."""
     started_ns = time.perf_counter_ns()
     return check.run(target, model, answered) | {"seconds": (time.perf_counter_ns() - started_ns) / 1e9}
 
@@ -222,7 +222,7 @@ class Builtin:
             alike.append((ours, _answers(again)))
         verdict = builtin.judge(reference, ours, alike, groups)
         if not verdict.null.total:
-            raise BadInput("two launches of the baseline answered no context in common, so nothing can be compared")
+            raise BadInput("two launches of the baseline have no context in common, so there is no comparison")
         score, ci95 = verdict.agreement.score
         texts = {context.name: context.prompt for context in contexts()}
         worst = [] if not verdict.reasons else verdict.worst[:EXAMPLES]
@@ -255,7 +255,7 @@ def _beside(
     reasons: tuple[str, ...],
     examples: Sequence[Example] = (),
 ) -> Accuracy:
-    """Return the score of a server beside the baseline's; it passes where no reason is given against it."""
+    """Return the score of a server next to the baseline's; it passes if there is no reason against it."""
     own, within = baseline
     told = replace(result, baseline=own, baseline_ci95=within, threshold=threshold, examples=tuple(examples))
     return replace(told, passed=not reasons, reasons=reasons)
@@ -288,11 +288,11 @@ class Task(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Task:
         if (self.prompt is None) is (self.messages is None):
-            raise ValueError("exactly one of prompt and messages is needed")
+            raise ValueError("exactly one of prompt and messages is required")
         if self.match == "number" and number_in(str(self.answer)) is None:
             raise ValueError(f"match is number, but the answer {self.answer!r} holds none")
         if self.match != "number" and not (isinstance(self.answer, str) and self.answer.strip()):
-            raise ValueError(f"match is {self.match}, so the answer must be a text that is not empty")
+            raise ValueError(f"match is {self.match}, so the answer must be a non-empty text")
         return self
 
     @property
@@ -304,11 +304,11 @@ class Task(BaseModel):
 
     @property
     def question(self) -> str:
-        """The prompt, as one text."""
+        """Return the prompt as one text."""
         return self.prompt if self.prompt is not None else "\n".join(one.content for one in self.messages or ())
 
     def is_right(self, text: str) -> bool:
-        """Return whether an answer is right; of its numbers the last one counts."""
+        """Return whether an answer is right; the last of its numbers counts."""
         if self.match == "number":
             return number_in(text) == number_in(str(self.answer))
         right = str(self.answer).strip()
@@ -316,13 +316,13 @@ class Task(BaseModel):
 
 
 def number_in(text: str) -> float | None:
-    """The last number of a text, without its thousands separators."""
+    """Return the last number of a text, without its thousands separators."""
     found = _NUMBER.findall(text)
     return float(found[-1].replace(",", "")) if found else None
 
 
 def read_tasks(path: Path) -> list[Task]:
-    """Read a task file; raises `BadInput` that names the line and what would be right."""
+    """Read a task file; raises `BadInput` with the line and the valid form."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")  # Other line breaks may stand within JSON texts.
     except (OSError, UnicodeDecodeError) as error:
@@ -335,7 +335,7 @@ def read_tasks(path: Path) -> list[Task]:
 
 
 def paired_difference(before: Sequence[bool], after: Sequence[bool]) -> Interval:
-    """The 95 % interval of the difference of two scores of the same items, in points."""
+    """Return the 95 % interval of the difference of two scores of the same items, in points."""
     lost = sum(one and not other for one, other in zip(before, after, strict=True)) + 0.5
     won = sum(other and not one for one, other in zip(before, after, strict=True)) + 0.5
     count = len(before) + 2
@@ -363,7 +363,7 @@ class TaskFile:
         bodies = [task.body for task in self.tasks]
         came = ask(target, model, bodies, AT_ONCE, answered=partial(answered, len(bodies)))
         if not any(came):
-            raise NoAnswers("the server takes none of the task file's prompts")
+            raise NoAnswers("the server accepts none of the task file's prompts")
         texts = [answer.text if answer else "" for answer in came]
         marks = [task.is_right(text) for task, text in zip(self.tasks, texts, strict=True)]
         return {"kind": self.kind, "sha256": self.sha256, "marks": marks, "texts": texts}
@@ -374,10 +374,10 @@ class TaskFile:
     def judge(
         self, baselines: Sequence[CheckEvidence], mine: CheckEvidence, again: CheckEvidence | None = None
     ) -> Accuracy:
-        """See `Check`: compared with the baseline's first launch, item by item."""
+        """Judge as `Check`: compared with the baseline's first launch, item by item."""
         before = baselines[0]
         if before["sha256"] != self.sha256 or len(before["marks"]) != len(self.tasks):
-            raise BadInput("the earlier answers are to other tasks: the task file has changed")
+            raise BadInput("the earlier answers belong to other tasks: the task file has changed")
         low, high = paired_difference(before["marks"], mine["marks"])
         own, result = self.alone(before), self.alone(mine)
         assert own.score is not None
@@ -396,7 +396,7 @@ class TaskFile:
 
 @dataclass(frozen=True, slots=True)
 class ScoreCommand:
-    """Somebody else's evaluation."""
+    """An external evaluation command."""
 
     text: str
     kind = "command"
@@ -404,7 +404,7 @@ class ScoreCommand:
     sha256 = None
 
     def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
-        """See `Check`; the command's own output shows how far it is."""
+        """Run as `Check`; the command's own output shows its progress."""
         score, error = run_command(self.text, target.url, model)
         return {"kind": self.kind, "score": score, "error": error}
 
@@ -416,7 +416,7 @@ class ScoreCommand:
     def judge(
         self, baselines: Sequence[CheckEvidence], mine: CheckEvidence, again: CheckEvidence | None = None
     ) -> Accuracy:
-        """See `Check`. A point is a hundredth of a score of at most 1, else 1.
+        """Judge as `Check`. A point is a hundredth of a score of at most 1, else 1.
 
         With standard errors the interval of the difference must lie below the threshold; without, the difference.
         """
@@ -458,7 +458,7 @@ _EVIDENCE: TypeAdapter[BaseModel] = TypeAdapter(
 
 
 def read_evidence(path: Path, kind: str) -> CheckEvidence:
-    """Evidence of an earlier run, as ``bench --accuracy … --save-result`` writes it; raises `BadInput`."""
+    """Read the evidence of an earlier ``bench --accuracy … --save-result``; raises `BadInput`."""
     try:
         evidence = _EVIDENCE.validate_json(path.read_bytes()).model_dump()
     except OSError as error:
@@ -474,7 +474,7 @@ def read_evidence(path: Path, kind: str) -> CheckEvidence:
 
 
 def check_of_study(spec: StudySpec) -> Check | None:
-    """The check that a study asks for, None for none; raises `BadInput` where its task file has changed."""
+    """Return the check of a study, None for none; raises `BadInput` if its task file has changed."""
     if spec.accuracy is None:
         return None
     check = check_of(spec.accuracy)
@@ -485,14 +485,14 @@ def check_of_study(spec: StudySpec) -> Check | None:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Judges the launches of one study, in its folder, by the fingerprint of the baseline's configuration."""
+    """Judge the launches of one study, in its folder, by the fingerprint of the baseline's configuration."""
 
     spec: StudySpec
     folder: Path
     baseline: str
 
     def judged(self, launch: Launch, launches: Sequence[Launch]) -> Launch:
-        """Return a launch with what the check came to, failed where the baseline's launches answer better."""
+        """Return a launch with the result of the check, failed if the baseline's launches answer better."""
         result, check = launch.result, check_of_study(self.spec)
         if check is None:
             return launch
@@ -521,7 +521,7 @@ class Gate:
         return self.folder / "accuracy" / f"{launch.trial.number:04d}.json"
 
     def _references(self, launches: Sequence[Launch]) -> list[CheckEvidence]:
-        """The baseline's answers, launch by launch, but for those whose file is gone or spoilt."""
+        """Return the baseline's answers, launch by launch, without those of missing or invalid files."""
         references = []
         for launch in launches:
             check = launch.result.accuracy

@@ -1,4 +1,4 @@
-"""Where trials run: the contract of backends, and `backend_of`, which chooses one by ``--on``.
+"""Backends run trials: their contract, and `backend_of`, which chooses one by ``--on``.
 
 A backend says what candidates there are, who evaluates them, and what its launches need. It is chosen once; nobody
 else asks which one it is. `Checked` is around each evaluator, so that no figure leaves it that cannot be: one that is
@@ -62,29 +62,29 @@ BACKENDS = {
     "simulator": "autotune.backends.simulator:Simulator",
     "replay": "autotune.backends.recorded:RecordedBundle",
 }
-"""``--on`` up to its colon to the class. By name, so that what asks a backend imports no load generator."""
+"""``--on`` up to its colon to the class. By name, so that its readers do not import the load generator."""
 
 PHASES = ("launch", "ready", "warmup", "load", "stop")
-"""The keys of `TrialResult.times_s`, in their order."""
+"""Keys of `TrialResult.times_s`, in order."""
 _VIRTUAL = (Evidence.SIMULATED, Evidence.REPLAYED)
 
 
 class Evaluator(Protocol):
-    """Evaluates trials; a picklable callable."""
+    """Evaluate trials; a picklable callable."""
 
     @property
     def evidence(self) -> Evidence:
-        """Where its numbers come from."""
+        """Source of its numbers."""
         ...
 
     def __call__(self, trial: Trial) -> TrialResult:
-        """Launch, load, stop. A configuration that cannot run is a result, not an exception."""
+        """Launch, load, stop. A configuration that cannot run gives a result, not an exception."""
         ...
 
 
 @dataclass(frozen=True)
 class OwnCandidates:
-    """The candidates of a backend that has its own.
+    """Candidates of a backend that replace the search space.
 
     Attributes:
         engines: those that have an engine card, each with the context of its commands.
@@ -102,7 +102,7 @@ class OwnCandidates:
 
 @dataclass(frozen=True)
 class Backend(ABC):
-    """Where trials run; an immutable value that can be pickled.
+    """Place where trials run; an immutable, picklable value.
 
     Attributes:
         on: as ``study.yaml`` has it.
@@ -133,7 +133,7 @@ class Backend(ABC):
 
     @classmethod
     def of(cls, on: str) -> Backend:
-        """Make the backend of ``--on``, paths made absolute; raises `BadInput` for a text of another form."""
+        """Make the backend of ``--on``, paths made absolute; raises `BadInput` for an invalid text."""
         if on != cls.form:
             raise _unknown(on)
         return cls(on)
@@ -145,37 +145,37 @@ class Backend(ABC):
 
     @property
     def elsewhere(self) -> str:
-        """`kind` where engines are not started from this machine's installation; else empty."""
+        """Return `kind` if launches do not use this machine's installed engines; else empty."""
         return "" if self.installed else self.kind
 
     @property
     def virtual(self) -> bool:
-        """True if launches are made in no time: without a server, in virtual time or from a file."""
+        """True if launches take no time: without a server, in virtual time or from a file."""
         return self.evidence in _VIRTUAL
 
     @property
     def predicted(self) -> bool:
-        """True if the launches' figures come from the simulator."""
+        """True if the launches' figures are simulated."""
         return self.evidence in (Evidence.SIMULATED, Evidence.EMULATED)
 
     @property
     def recorded(self) -> bool:
-        """True if launches are answered from a file."""
+        """True if launches are read from a file."""
         return self.evidence is Evidence.REPLAYED
 
     @property
     def launches(self) -> bool:
-        """True if servers are launched: they can be launched again, and take settings and secrets."""
+        """True if servers are launched: launches can be repeated, and take settings and secrets."""
         return not self.virtual and not self.foreign
 
     @abstractmethod
     def evaluator(self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> Evaluator:
-        """Make a study's evaluator: launches leave files in the study's `folder`, and `notify` gets their stages."""
+        """Make a study's evaluator: launches write to the study's `folder`, and `notify` gets their stages."""
 
     def speculation(
         self, spec: StudySpec, kind: Engine, version: str, drafted: Scalar, library: Library, cheap: bool = False
     ) -> Speculation | None:
-        """Return the acceptance that a launch asks of its engine; None where nothing is drafted.
+        """Return the acceptance that a launch forces on its engine; None without drafts.
 
         Of drafts on random tokens next to none is right. There the engine is made to accept what the model does on
         text, where its version can be; not where answers are checked, as they are wrong then.
@@ -194,7 +194,7 @@ class Backend(ABC):
     def forcing(
         self, spec: StudySpec, trial: Trial, kind: Engine, library: Library
     ) -> tuple[Trial, Speculation | None]:
-        """Return a trial as it is launched, and what it asks of its drafts; no other command has the switches."""
+        """Return a trial as launched, and its forced acceptance; no other command has the switches."""
         knobs, version = trial.configuration.knobs, trial.engine_version
         cheap = trial.role is Role.SCREEN
         asked = self.speculation(spec, kind, version, knobs.get("speculative_tokens"), library, cheap)
@@ -210,26 +210,26 @@ class Backend(ABC):
     # The question: from options to a specification.
 
     def check(self, options: RunOptions, hardware: HardwareCard) -> None:
-        """Raise `BadInput` for options that have no meaning here."""
+        """Raise `BadInput` for options that do not apply here."""
 
     def whole_spec(self, options: RunOptions, library: Library) -> StudySpec | None:
-        """Return the whole specification, where a file has it; None: the options are the question."""
+        """Return the whole specification of a file; None: the options define the study."""
         return None
 
     def from_file(self, spec: StudySpec, options: RunOptions, library: Library) -> StudySpec | None:
-        """Add engines, workloads and settings, where a file has them; None: the engines' cards have."""
+        """Add engines, workloads and settings of a file; None: use the engines' cards."""
         return None
 
     def noise(self, asked: float | None) -> float:
-        """Return the sigma of the noise that is added to a launch; raises `BadInput` where none can be."""
+        """Return the sigma of the noise added to a launch; raises `BadInput` if noise is impossible."""
         if asked and self.noise_by_default is None:
-            raise BadInput(f"--noise {asked:g}: launches on {self.on} have noise of their own")
+            raise BadInput(f"--noise {asked:g}: launches on {self.on} already have noise")
         return asked if asked is not None else self.noise_by_default or 0.0
 
     def measurable(
         self, spec: StudySpec, rungs: tuple[int, ...], library: Library
     ) -> tuple[tuple[int, ...], Sequence[str]]:
-        """Return the rungs with which the first workload can be measured, and notes; raises `BadInput` for none."""
+        """Return the measurable rungs of the first workload, and notes; raises `BadInput` for none."""
         check_free(spec.workloads[0], library)
         return rungs, ()
 
@@ -241,7 +241,7 @@ class Backend(ABC):
         hardware: HardwareCard,
         library: Library,
     ) -> dict[str, tuple[str, str]]:
-        """Choose version and container image by engine; empty where no containers run.
+        """Choose version and container image by engine; empty without containers.
 
         Args:
             texts: of ``--image``.
@@ -250,7 +250,7 @@ class Backend(ABC):
         Raises `BadInput` for an image that would not be used, and a version without one.
         """
         if texts:
-            raise BadInput(f"--image is for --on docker, and this study runs on {self.on}")
+            raise BadInput(f"--image is for --on docker, but this study runs on {self.on}")
         return {}
 
     # The candidates, and their commands.
@@ -260,7 +260,7 @@ class Backend(ABC):
         return None
 
     def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
-        """Explain why an engine cannot run here; None where it can."""
+        """Explain why an engine cannot run here; None if it can."""
         return None
 
     def version_of(self, kind: Engine, spec: StudySpec) -> str:
@@ -268,20 +268,20 @@ class Backend(ABC):
         return kind.version()
 
     def typed_command(self, command: Command, kind: Engine) -> Command:
-        """Return the command that starts here what a person typed."""
+        """Return the command that starts a typed command here."""
         return command
 
     def place(self, command: Command, card: EngineCard, spec: StudySpec) -> Command:
-        """Return the command as it is launched: in its engine's container, or as it is; raises `BadInput`."""
+        """Return the command as launched: in its engine's container, or unchanged; raises `BadInput`."""
         return command
 
     def fetch(self, spec: StudySpec, engines: Sequence[str], notify: Notify) -> None:
-        """Fetch what launches need before the first one, container images for instance; raises `BadInput`."""
+        """Fetch the requirements of launches before the first one, e.g. container images; raises `BadInput`."""
 
     # What is said.
 
     def announcement(self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None) -> str:
-        """Write the first line of a study: where its numbers come from; no options where it was begun before."""
+        """Return the first line of a study, the source of its numbers; no options for an earlier study."""
         line = f"measured on {self.on}"
         if random := [name for name in spec.workloads if not load_workload(name, library).has_text]:
             line += (
@@ -292,7 +292,7 @@ class Backend(ABC):
         return line
 
     def conclusion(self, spec: StudySpec, recommendation: Recommendation) -> str:
-        """Compare the recommendation with a recorded one in a sentence; empty where there is none."""
+        """Compare the recommendation with a recorded one in a sentence; empty without one."""
         return ""
 
 
@@ -302,7 +302,7 @@ def backend_of(spec: StudySpec) -> Backend:
 
 
 def backend_named(on: str) -> Backend:
-    """Return the backend of ``--on``; raises `BadInput` for a text that names none."""
+    """Return the backend of ``--on``; raises `BadInput` for an unknown one."""
     path = BACKENDS.get(on.partition(":")[0])
     if path is None:
         raise _unknown(on)
@@ -310,7 +310,7 @@ def backend_named(on: str) -> Backend:
 
 
 def evaluator_for(spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> Evaluator:
-    """Make the evaluator of a study, see `Backend.evaluator`; it can be pickled, so that nodes make their own."""
+    """Make the evaluator of a study, see `Backend.evaluator`; picklable, so that each node makes its own."""
     return backend_of(spec).evaluator(spec, library, folder, notify)
 
 
@@ -322,11 +322,11 @@ def noise_factor(sigma: float, seed: int, trial: Trial) -> float:
 
 
 def missing_files(kind: Engine, name: str, folders: Sequence[str]) -> str | None:
-    """Say which of an engine's packaged files a simulated backend lacks; None where they are there."""
+    """Name the packaged files of an engine that a simulated backend lacks; None for none."""
     absent = next((path for folder in folders if not (path := packaged(folder, kind.name)).is_file()), None)
     if absent is None:
         return None
-    return f"the {name} knows nothing of {kind.name}: there is no {absent}; use --on process"
+    return f"the {name} does not know {kind.name}: {absent} is missing; use --on process"
 
 
 def _load(path: str) -> type[Backend]:
@@ -335,7 +335,7 @@ def _load(path: str) -> type[Backend]:
 
 
 def forms(*, virtual: bool) -> str:
-    """List how ``--on`` is written, of all backends or of those with servers."""
+    """List the forms of ``--on``, of all backends or of those with servers."""
     backends = [_load(path) for path in BACKENDS.values()]
     return ", ".join(one.form for one in backends if virtual or one.evidence not in _VIRTUAL)
 
@@ -349,7 +349,7 @@ _NOT_JSON = object()
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """An evaluator whose results have the derived metrics, complete ones the objective, and none an impossible figure.
+    """Evaluator that adds derived metrics and checks results: the objective exists, no figure is impossible.
 
     Figures of random weights are set apart as what the launch ranks by, so that nobody takes them for measurements.
 
@@ -362,11 +362,11 @@ class Checked:
 
     @property
     def evidence(self) -> Evidence:
-        """The evaluator's."""
+        """Return the evaluator's evidence."""
         return self.evaluator.evidence
 
     def __call__(self, trial: Trial) -> TrialResult:
-        """See `Evaluator`."""
+        """Evaluate as `Evaluator`."""
         result, ranks = self.evaluator(trial), trial.role is Role.SCREEN
         # A recorded launch has them apart already.
         given = result.ranking or result.metrics
@@ -381,7 +381,7 @@ class Checked:
         )
         if problem is None:
             return result
-        message = f"{problem}. The measurement says nothing about the configuration."
+        message = f"{problem}. The measurement has no information about the configuration."
         return replace(result, state=State.INVALID, failure=Failure(FailureKind.INFRASTRUCTURE, message))
 
     def _problems(self, trial: Trial, metrics: Mapping[str, Metrics]) -> Iterator[str]:
@@ -394,14 +394,14 @@ class Checked:
             if self.spec.load_key and without_capacity(measured or {}):
                 continue  # It was measured, and found too slow for any load.
             if measured is None:
-                yield f"{name}: it was not measured, but the launch is reported as complete"
+                yield f"{name}: not measured, although the launch is reported as complete"
             elif value is None:
-                yield f"{name}: there is no {objective} among its metrics, and it is the objective"
+                yield f"{name}: its metrics lack the objective, {objective}"
             elif not _is_possible(value):
                 yield f"{name}: {objective} is {_impossible(value)}"
             elif not value > 0 and not (objective == GOODPUT and measured.get("duration")):
                 more = METRICS[objective].maximise
-                kind = "nothing was counted" if more else "nothing takes no time, so nothing was timed"
+                kind = "nothing was counted" if more else "it was not timed"
                 yield f"{name}: {objective} is 0: {kind}"
         for name, measured in metrics.items():
             for metric, value in measured.items():
@@ -410,7 +410,7 @@ class Checked:
 
 
 def _is_possible(value: object) -> bool:
-    """True for a finite number that is not below zero, as every metric and time is."""
+    """Return whether a value is a finite number of at least zero, as every metric and time."""
     return isinstance(value, Real) and not isinstance(value, bool) and 0 <= float(value) < math.inf
 
 
@@ -426,7 +426,7 @@ def _without_impossible(metrics: Mapping[str, Any]) -> Metrics:
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to JSON's types, numbers of any library to Python's; `_NOT_JSON` for what JSON has not."""
+    """Convert a value to JSON's types, numbers of any library to Python's; `_NOT_JSON` for other values."""
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, Integral):

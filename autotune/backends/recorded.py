@@ -1,4 +1,4 @@
-"""Recorded launches: the rows of a table in the search's own order, or a bundled study's launches in theirs.
+"""Recorded launches: the rows of a table in the search's order, or a bundled study's launches in their own order.
 
 A table is a CSV, or a study's ``results.jsonl``. Its rows are the only candidates: no rule judges a row, and its
 repeats answer a configuration's launches in turn. Where other numbers of requests in flight are asked for, a study's
@@ -55,13 +55,13 @@ from autotune.trial import Command, Configuration, Evidence, Metrics, Scalar, St
 KnownEngines = Mapping[str, tuple[Engine, Context]]
 """The table's engines that have an engine card, each with the context of its commands."""
 _NO_COMMAND = (BadInput, ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError)
-"""Errors of the expressions of an engine card for values that nobody checked."""
+"""Errors of an engine card's expressions for unchecked values."""
 _SHOWN = 12
 _FORM = "'column=value,…', e.g. 'engine=vllm,tensor_parallel=8'; a part with a comma in it is quoted"
 
 
 class RecordedTable(Backend):
-    """A file of recorded launches, which the search asks for in its own order."""
+    """A file of recorded launches, requested by the search in its own order."""
 
     form = "replay:FILE"
     evidence = Evidence.REPLAYED
@@ -86,7 +86,7 @@ class RecordedTable(Backend):
 
     def from_file(self, spec: StudySpec, options: RunOptions, library: Library) -> StudySpec:
         if given := options.needing("launch"):
-            raise BadInput(f"{' and '.join(given)}: nothing is launched where a file answers; leave it out")
+            raise BadInput(f"{' and '.join(given)}: a replay launches nothing; remove the option")
         sha256 = digest(self.path)
         table = self.table(sha256, library)
         engines = [engine_name(text, library) for text in options.engines] or list(table.engines)
@@ -124,7 +124,7 @@ class RecordedTable(Backend):
         return OwnCandidates(candidates_of(spec, table, known, library), known, command_writer(commands, known))
 
     def announcement(self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None) -> str:
-        return f"REPLAYED: nothing is launched; all numbers come from {self.path}, as they were recorded."
+        return f"REPLAYED: nothing is launched; all numbers are as recorded in {self.path}."
 
 
 @lru_cache(maxsize=2)
@@ -134,7 +134,7 @@ def _read(path: Path, _sha256: str, overlays: tuple[Path, ...], engines: tuple[P
 
 
 def command_writer(commands: Mapping[Configuration, Command], known: KnownEngines) -> Callable[[Candidate], Command]:
-    """Return the writer of a candidate's command: as it was recorded, else as its engine would."""
+    """Return the writer of a candidate's command: as recorded, else as its engine would write it."""
 
     def write(candidate: Candidate) -> Command:
         recorded = commands.get(candidate.configuration)
@@ -145,7 +145,7 @@ def command_writer(commands: Mapping[Configuration, Command], known: KnownEngine
 
 @dataclass(frozen=True, slots=True)
 class Replayed:
-    """Evaluates from a table of recorded launches.
+    """Evaluate from a table of recorded launches.
 
     The launches of a configuration take its rows in turn: launch ``k`` gets row ``k`` modulo their number. A workload
     that this row lacks is taken from the next row that has it. Raises `BadInput` where the file has changed.
@@ -193,15 +193,15 @@ def _notes(options: RunOptions, table: Table, workload: str) -> Iterator[str]:
     for note in table.notes:
         yield f"{table.path}: {note}"
     if table.workload is not None and table.key_of_workload(workload, objective=True) == PLAIN:
-        yield f"the figures of {workload} are those that {table.path} has of {table.workload}"
+        yield f"the figures of {workload} are those of {table.workload} in {table.path}"
     if options.space is not None:
-        yield f"--space tells what models, nodes and engines are; only rows of {table.path} are tried"
+        yield f"--space describes models, nodes and engines; only rows of {table.path} are tried"
     if options.hours is not None and not any(row.times_s for row in table.rows):
-        yield f"--hours is not used: {table.path} does not say how long launches took"
+        yield f"--hours is not used: {table.path} has no durations of launches"
 
 
 def _words(table: Table, library: Library) -> Iterator[str]:
-    """Say which values the engines' cards call otherwise, and what they do not have."""
+    """Report values that the engines' cards name differently, and values that they lack."""
     cells = dict.fromkeys((c.engine, *cell) for c in table.configurations for cell in c.knobs.items())
     taken, unknown = list[str](), dict[str, None]()
     for name, column, value in cells:
@@ -214,9 +214,9 @@ def _words(table: Table, library: Library) -> Iterator[str]:
             elif means != value != AUTO:
                 taken.append(f"{here} {cell_text(value)} is {'not set' if means is None else cell_text(means)}")
     if taken:
-        yield f"{table.path}: in the words of the engines' cards {shortened(taken)}"
+        yield f"{table.path}: in the engines' cards {shortened(taken)}"
     if unknown:
-        yield f"{table.path}: without a prior of physics, as the engines' cards do not have it: {shortened([*unknown])}"
+        yield f"{table.path}: no prediction, because the engines' cards lack it: {shortened([*unknown])}"
 
 
 def setting(table: Table, text: str, option: str, library: Library) -> tuple[str, Scalar]:
@@ -238,7 +238,7 @@ def setting(table: Table, text: str, option: str, library: Library) -> tuple[str
 
 
 def known_engines(spec: StudySpec, versions: Mapping[str, str], library: Library) -> KnownEngines:
-    """Look up replayed engines by their versions; where a card does not have one, the card's newest stands in."""
+    """Look up replayed engines by their versions; a version without a card uses the card's newest."""
     longest = [0]
     for name in spec.workloads:
         with suppress(BadInput):
@@ -253,7 +253,7 @@ def known_engines(spec: StudySpec, versions: Mapping[str, str], library: Library
 
 
 def candidates_of(spec: StudySpec, table: Table, known: KnownEngines, library: Library) -> CandidateSet:
-    """The rows that may be tried, each configuration once, and the baseline; raises `BadInput`."""
+    """Return the rows to try, each configuration once, and the baseline; raises `BadInput`."""
     remaining = _remaining(table, [choice.name for choice in spec.engines], spec.pins)
     if spec.baseline is None:
         baseline = _closest_to_defaults(remaining, [choice.name for choice in spec.engines], known)
@@ -274,7 +274,7 @@ def candidates_of(spec: StudySpec, table: Table, known: KnownEngines, library: L
 
 
 def _remaining(table: Table, engines: Sequence[str], pins: Mapping[str, Scalar]) -> list[Configuration]:
-    """Filter the configurations by engine and pinned columns; raises `BadInput` naming what removed the last."""
+    """Filter the configurations by engine and pinned columns; raises `BadInput` with the filter that left none."""
     remaining = [c for c in table.configurations if c.engine in engines]
     if not remaining:
         raise BadInput(
@@ -284,7 +284,7 @@ def _remaining(table: Table, engines: Sequence[str], pins: Mapping[str, Scalar])
     if column is not None:
         value = "" if pins[column] is None else cell_text(pins[column])
         raise BadInput(
-            f"no candidate is left: --set {column}={value} removes the last of {len(remaining)}, in which {column} is "
+            f"no candidate remains: --set {column}={value} removes the last of {len(remaining)}, in which {column} is "
             f"{_listed(value_at(c, column) for c in remaining)}"
         )
     return remaining
@@ -305,7 +305,7 @@ def _with_values(
 def _closest_to_defaults(
     configurations: Sequence[Configuration], engines: Sequence[str], known: KnownEngines
 ) -> Configuration:
-    """The row, of the engine that is the default baseline or else the first, with most knobs at the engine's defaults.
+    """Return the row of the default baseline's engine, or else the first, with most knobs at the engine's defaults.
 
     A knob that is not set, or ``auto``, is at its default; one that has no card's default is so only then.
     """
@@ -323,7 +323,7 @@ def _closest_to_defaults(
 
 
 def named_row(table: Table, text: str, library: Library, remaining: list[Configuration] | None = None) -> Configuration:
-    """The one configuration that ``column=value,…`` singles out; raises `BadInput` with what would."""
+    """Return the one configuration that ``column=value,…`` selects; raises `BadInput` with a selection that would."""
     parts = [part for part in next(csv.reader([text], skipinitialspace=True), []) if part.strip()]
     if not parts or any("=" not in part for part in parts):
         raise BadInput(f"--baseline {text!r}: on a replay file the baseline is a row of it: write {_FORM}")
@@ -332,22 +332,22 @@ def named_row(table: Table, text: str, library: Library, remaining: list[Configu
     if missing is not None:
         chosen, missing = _with_values(table.configurations, wanted)
     if missing is not None:
-        instead = f"with what stands before it, {missing} is {_listed(value_at(c, missing) for c in chosen)}"
+        instead = f"with the parts before it, {missing} is {_listed(value_at(c, missing) for c in chosen)}"
         raise BadInput(f"--baseline {text}: no row of {table.path} has all of that; {instead}")
     if len(chosen) > 1:
         columns = [name for name in (ENGINE, *table.columns) if len({value_at(c, name) for c in chosen}) > 1]
         values = "; ".join(f"{name} is {_listed(value_at(c, name) for c in chosen)}" for name in columns)
-        raise BadInput(f"--baseline {text}: {len(chosen)} rows have that; add what tells one from the others: {values}")
+        raise BadInput(f"--baseline {text}: {len(chosen)} rows match; add a column that differs: {values}")
     return chosen[0]
 
 
 def _listed(values: Iterable[Scalar]) -> str:
-    """List different values, the shortest words first: so whole numbers rise."""
+    """List different values, the shortest words first, so that whole numbers ascend."""
     return shortened(sorted(set(map(cell_text, values)), key=lambda word: (len(word), word))) or "none"
 
 
 def shortened(words: Sequence[str]) -> str:
-    """List the first words, and say how many there are."""
+    """List the first words, and their total number."""
     return ", ".join(words[:_SHOWN]) + (f" … ({len(words)} in all)" if len(words) > _SHOWN else "")
 
 
@@ -360,7 +360,7 @@ def _check_metrics(spec: StudySpec, table: Table, configurations: Sequence[Confi
             raise BadInput(f"{table.path} has no column of a metric, e.g. {HEADLINE}; its columns: {columns}")
         if key is None:
             named = [name for name in table.metrics if name != PLAIN]
-            has = f"the workloads that it names: {', '.join(named)}" if named else "it names no workload"
+            has = f"its workloads: {', '.join(named)}" if named else "it has no workload"
             raise BadInput(
                 f"--workload {workload}: {table.path} has no column of a metric for it; {has}; a CSV has columns such "
                 f"as '{workload}:{HEADLINE}' for it, and those without a workload are of the first one"
@@ -377,15 +377,15 @@ def _check_metrics(spec: StudySpec, table: Table, configurations: Sequence[Confi
         for metric in spec.asked.values():
             if metric not in metrics_of_row:
                 what = f"{metric} of {key}" if key else metric
-                problem = f"{what} is missing, and the row did not fail; give it, or say in 'failure' what happened"
+                problem = f"{what} is missing, but the row did not fail; add it, or fill in 'failure'"
                 raise MalformedFile(table.path, problem, row.line)
         if metrics_of_row[spec.objective] <= 0:
-            problem = f"{spec.objective} is {metrics_of_row[spec.objective]}; where nothing ran, 'failure' says why"
+            problem = f"{spec.objective} is {metrics_of_row[spec.objective]}; if nothing ran, fill in 'failure'"
             raise MalformedFile(table.path, problem, row.line)
 
 
 def command_of(candidate: Candidate, kind: Engine | None, context: Context | None) -> Command:
-    """The engine's command of a row, or a stand-in: its engine and columns in the form of a command.
+    """Return the engine's command of a row, or a placeholder: its engine and columns in the form of a command.
 
     The engine's own command needs an engine and a version that have a card, and columns that are knobs of it or
     options of its parser; and read back, it must say what the row says. Rows without a version are of the
@@ -402,7 +402,7 @@ def command_of(candidate: Candidate, kind: Engine | None, context: Context | Non
 
 
 def _engine_command(configuration: Configuration, kind: Engine, context: Context) -> Command:
-    """The engine's own command; raises one of `_NO_COMMAND` where there is none."""
+    """Return the engine's command; raises one of `_NO_COMMAND` if there is none."""
     card = kind.card
     values = card.in_own_words(configuration.knobs)
     options = {name: value for name, value in values.items() if name not in card.knobs and name != VERSION}
@@ -427,7 +427,7 @@ def _engine_command(configuration: Configuration, kind: Engine, context: Context
     parsed = kind.parse(command, context.version)
     read_back = kind.knobs(parsed, context).knobs
     if any(read_back[name] != value for name, value in given.items()):
-        raise BadInput("the command does not say what the row says")
+        raise BadInput("the command differs from the row")
     for name, value in options.items():
         # A parser that completes abbreviations would make an option of any column's name.
         option = _option(name)
@@ -448,11 +448,11 @@ _bundle = lru_cache(maxsize=2)(read_bundle)
 
 
 class RecordedBundle(RecordedTable):
-    """A bundled study, asked again: its launches are answered in their order, and nothing is searched."""
+    """Replay a bundled study: its launches are returned in their order, without a search."""
 
     @classmethod
     def of(cls, on: str) -> RecordedTable:
-        """A table's backend where the file is no bundle; of one that cannot be read, reading it tells."""
+        """Return a table's backend if the file is no bundle; for an unreadable one, reading it gives the error."""
         table = RecordedTable.of(on)
         try:
             with table.path.open("rb") as file:
@@ -465,7 +465,7 @@ class RecordedBundle(RecordedTable):
         return Recorded(self, spec)
 
     def bundle(self, sha256: str | None = None) -> Bundle:
-        """Read the bundle; raises `BadInput` where its file cannot be read or has changed since the study began.
+        """Read the bundle; raises `BadInput` if its file is unreadable or has changed since the study began.
 
         Raises `MalformedFile` where it is damaged, tampered with, or of a newer version.
         """
@@ -476,8 +476,8 @@ class RecordedBundle(RecordedTable):
     def whole_spec(self, options: RunOptions, library: Library) -> StudySpec:
         if given := options.needing("launch", "search"):
             raise BadInput(
-                f"{' and '.join(given)}: a bundle's launches are answered in their order, and nothing is launched or "
-                "searched; leave it out, or give the study's results.jsonl as a table"
+                f"{' and '.join(given)}: a bundle's launches are replayed in their order, without a launch or a "
+                "search; remove the option, or give the study's results.jsonl as a table"
             )
         bundle = self.bundle()
         taken = bundle.spec
@@ -520,7 +520,7 @@ class RecordedBundle(RecordedTable):
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Evaluates from a bundle: the launch of a number gets the result of the launch in that place.
+    """Evaluate from a bundle: the launch of a number gets the result of the recorded launch of that number.
 
     Noise is added only where another one is asked for than the bundle's launches have. Raises `BadInput` where the
     file has changed.
@@ -543,7 +543,7 @@ class Recorded:
 
 
 def candidates_for(bundle: Bundle, spec: StudySpec, library: Library) -> CandidateSet:
-    """The candidates under a replay's baseline, ``column=value,…`` where it is not the bundle's own.
+    """Return the candidates under a replay's baseline, ``column=value,…`` if it is not the bundle's own.
 
     Raises `BadInput` where no launch, or more than one configuration, is that baseline.
     """
@@ -561,23 +561,23 @@ def candidates_for(bundle: Bundle, spec: StudySpec, library: Library) -> Candida
 
 
 def _space(spec: StudySpec, kind: Engine, context: Context) -> EngineSpace:
-    """An engine of a replayed study, which has no candidates of its own."""
+    """Return an engine of a replayed study, which has no candidates of its own."""
     pins = {name: value for name, value in spec.pins.items() if name in kind.card.knobs and value != AUTO}
     return EngineSpace(kind, context, Enumeration(), pins)
 
 
 def _check_same(options: RunOptions, taken: StudySpec, library: Library) -> None:
-    """Raise `BadInput` where model, hardware or GPUs were named and are not the bundle's."""
+    """Raise `BadInput` if the named model, hardware or GPUs differ from the bundle's."""
     names = {taken.model.id.lower(), *(alias.lower() for alias in taken.model.aliases)}
     if options.model and options.model.lower() not in names:
         model = library.model(options.model_id or options.model)
         if names.isdisjoint({model.id.lower(), *(alias.lower() for alias in model.aliases)}):
-            raise BadInput(f"--model {options.model}: the bundle is of {taken.model.id}; leave it out")
+            raise BadInput(f"--model {options.model}: the bundle is of {taken.model.id}; remove the option")
     hardware = taken.hardware.name
     if options.hardware.lower() not in ("", hardware) and node(options.hardware, library).name != hardware:
-        raise BadInput(f"--hw {options.hardware}: the bundle is of {hardware}; leave it out")
+        raise BadInput(f"--hw {options.hardware}: the bundle is of {hardware}; remove the option")
     if options.gpus not in (None, taken.gpus):
-        raise BadInput(f"--gpus {options.gpus}: the bundle is of {taken.gpus} x {hardware}; leave it out")
+        raise BadInput(f"--gpus {options.gpus}: the bundle is of {taken.gpus} x {hardware}; remove the option")
 
 
 def _note(bundle: Bundle) -> str:

@@ -1,4 +1,4 @@
-"""Backends with servers, and their evaluator: it launches a server, loads it over HTTP, and stops it.
+"""Backends with servers, and their evaluator: launch a server, load it over HTTP, and stop it.
 
 What a ready server made of its arguments is read back and kept beside its log. Best effort: an engine that reports
 nothing, or in an unknown form, is no failure; its configuration is then taken as it was asked for.
@@ -83,12 +83,12 @@ from autotune.trial import (
 
 FILE_NAME = "resolved.json"
 ANSWER_S = 60.0
-"""Seconds that a server may take to tell its arguments: vLLM collects facts of its machine for that answer."""
+"""Seconds for a server to report its arguments: vLLM collects facts of its machine for that answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReportedSettings:
-    """The settings that one source of an engine reported, and where they were read, in words."""
+    """Settings reported by one source of an engine, and their origin in words."""
 
     name: str
     origin: str
@@ -98,7 +98,7 @@ class ReportedSettings:
 def read_back(
     server: Server, engine: Engine, trial: Trial, context: Context, folder: Path
 ) -> tuple[Resolved | None, dict[str, Any]]:
-    """Ask a ready server for its resolved arguments; compare and keep them, see `compare_reported`.
+    """Query a ready server for its resolved arguments; compare and store them, see `compare_reported`.
 
     Of the sources of one name the first counts that reports something. Also returns the fields of a result about the
     requests that the server takes, by its log and its context.
@@ -127,7 +127,7 @@ def read_back(
 
 
 def kv_cache_tokens(card: EngineCard, log: str, version: str) -> int | None:
-    """The least KV cache of a replica, in tokens, that a log tells; None where it tells none."""
+    """Return the least KV cache of a replica, in tokens, in a log; None for none."""
     for one in card.kv_cache_tokens:
         found = list(re.finditer(one.pattern or "", log)) if in_range(version, one.versions) else []
         if found:
@@ -143,7 +143,7 @@ def compare_reported(
     folder: Path,
     secrets: Collection[str] = (),
 ) -> Resolved | None:
-    """Compare reported with requested knobs, and keep both, secrets masked, in the trial's folder; None for no knob."""
+    """Compare reported with requested knobs, and store both in the trial's folder, masked; None for no knob."""
     asked = trial.configuration
     if not sources or not asked.knobs.keys() >= engine.card.knobs.keys():
         return None
@@ -168,14 +168,14 @@ def compare_reported(
 
 
 def of_answer(source: ResolvedSource, document: Any) -> ReportedSettings | None:
-    """Read a source in the answer of its path; None where it is not there."""
+    """Read a source in the answer of its path; None if it is missing."""
     for key in filter(None, source.key.split(".")):
         document = document.get(key) if isinstance(document, dict) else None
     return ReportedSettings(source.name, f"GET {source.path}", document) if isinstance(document, dict) else None
 
 
 def of_log(source: ResolvedSource, text: str) -> ReportedSettings | None:
-    """Read a source in a log; None where no line matches."""
+    """Read a source in a log; None if no line matches."""
     match = re.search(source.pattern or "", text)
     if match is None:
         return None
@@ -185,12 +185,12 @@ def of_log(source: ResolvedSource, text: str) -> ReportedSettings | None:
 
 
 DEATH_S = 5.0
-"""Seconds that a server whose requests were cut off is given to show that it died, and why."""
+"""Seconds in which a server with interrupted requests can show its death and the cause."""
 
 
 @contextmanager
 def measured(times_s: dict[str, float], phase: str) -> Iterator[None]:
-    """Add the seconds of a block to a phase of a trial, as it may be tried several times."""
+    """Add the seconds of a block to a phase of a trial, which may have several tries."""
     started_ns = time.perf_counter_ns()
     try:
         yield
@@ -200,7 +200,7 @@ def measured(times_s: dict[str, float], phase: str) -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class Launched:
-    """Launches each trial's command, measures its workloads on the warm server, and stops the server.
+    """Launch each trial's command, measure its workloads on the warm server, and stop the server.
 
     Attributes:
         spec: its backend is a `ServerBackend`.
@@ -235,7 +235,7 @@ class Launched:
         return self.backend.evidence
 
     def __call__(self, trial: Trial) -> TrialResult:
-        """See `Evaluator`. Launches again after a while where the configuration is not to blame.
+        """Evaluate as `Evaluator`. Launches again after a pause if the configuration is not to blame.
 
         Raises:
             BadInput: the program is not there, a folder cannot be made, or the URL does not answer.
@@ -266,7 +266,7 @@ class Launched:
             if unfit:
                 raise CannotGoOn(failure.message)
             if trial.number == 0:
-                raise CannotGoOn(f"the first launch failed, and not for its configuration: {failure.message}")
+                raise CannotGoOn(f"the first launch failed, but not because of its configuration: {failure.message}")
         where = platform.node()
         return replace(result, times_s=times_s, gpus=self.spec.gpus, node=where, started_at=started_at)
 
@@ -344,7 +344,7 @@ class Launched:
             try:
                 self._keep(came, server, folder, load.name)
             except OSError as error:
-                problem = f"What was measured cannot be kept in {folder}: {error.strerror or error}."
+                problem = f"The measurements cannot be stored in {folder}: {error.strerror or error}."
                 return self._failed(Failure(FailureKind.INFRASTRUCTURE, problem))
             if came.invalid and not load.rung:
                 failure = Failure(FailureKind.INFRASTRUCTURE, f"{load.of}: {came.invalid}")
@@ -363,7 +363,7 @@ class Launched:
             return self._answers(server, trial, metrics)
 
     def _answers(self, server: Server, trial: Trial, metrics: dict[str, Metrics]) -> TrialResult:
-        """Keep what the check of answers is told by a server that was measured.
+        """Store the answers of a measured server for the check.
 
         Raises `BadInput` where the user's command or task file fails on the very first launch, the baseline's.
         """
@@ -381,7 +381,7 @@ class Launched:
         return TrialResult(State.COMPLETE, self.evidence, metrics=metrics, answers=answers)
 
     def _keep(self, came: Measurement, server: Server, folder: Path, name: str) -> None:
-        """Write the result of one load beside the log, and its requests to a file of their own."""
+        """Write the result of one load next to the log, and its requests to a separate file."""
         make_trial_folder(folder)  # An external server made none.
         safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in name)
         path = folder / f"{safe}.json"
@@ -393,12 +393,12 @@ class Launched:
 
 
 def _is_blameless(result: TrialResult) -> bool:
-    """Tell whether a launch failed, and not for its configuration; an invalid measurement is none, and has metrics."""
+    """Return whether a launch failed independently of its configuration; an invalid measurement is no failure."""
     return result.state is State.INVALID and not result.metrics
 
 
 def weights_failure(trial: Trial, kind: Engine, spec: StudySpec) -> Failure | None:
-    """Say what a trial's weights lack on this node of a cluster; None where that is nothing, or not certain."""
+    """Describe the missing weights of a trial on this node of a cluster; None for none, or uncertain."""
     backend = backend_of(spec)
     if not backend.on_gpus or is_local(spec.executor):
         return None  # Here they were checked before the first launch.
@@ -409,13 +409,13 @@ def weights_failure(trial: Trial, kind: Engine, spec: StudySpec) -> Failure | No
 
 
 def node_of(spec: StudySpec) -> Node:
-    """Return what a study's launches need of this machine: its GPUs only where they run on them."""
+    """Return a study's requirements on this machine: its GPUs only if launches use them."""
     on_gpus = backend_of(spec).on_gpus and spec.hardware.vendor != "cpu"
     return Node(count=spec.gpus) if on_gpus else Node(gpus=tuple)
 
 
 class ServerBackend(Backend):
-    """A backend whose trials are loaded over HTTP."""
+    """Backend whose trials are loaded over HTTP."""
 
     def evaluator(self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> Launched:
         return Launched(spec, library, folder, notify=notify)
@@ -426,7 +426,7 @@ class ServerBackend(Backend):
 
 
 class LaunchingBackend(ServerBackend):
-    """A backend that launches the servers."""
+    """Backend that launches the servers."""
 
     launcher: ClassVar[type[ProcessLauncher]] = ProcessLauncher
 
@@ -440,12 +440,12 @@ class LaunchingBackend(ServerBackend):
         return launcher.launch(command, folder, card)
 
     def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
-        """The command that is started for a trial; its own but for what is of this machine alone."""
+        """Return the start command of a trial: its own, plus settings of this machine."""
         return trial.command
 
 
 class Process(LaunchingBackend):
-    """Engines that are installed on this machine, as processes."""
+    """Installed engines of this machine, as processes."""
 
     form = "process"
     evidence = Evidence.MEASURED
@@ -453,7 +453,7 @@ class Process(LaunchingBackend):
 
     def check(self, options: RunOptions, hardware: HardwareCard) -> None:
         if options.model.startswith((".", "/", "~")) and not Path(options.model).expanduser().exists():
-            raise BadInput(f"--model {options.model}: there is no such folder, and a server here could not read it")
+            raise BadInput(f"--model {options.model}: this folder does not exist, so a server here could not read it")
 
     def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
         if kind.name in spec.installed:
@@ -473,7 +473,7 @@ class Process(LaunchingBackend):
 
 
 class Docker(LaunchingBackend):
-    """Engines in containers of this machine."""
+    """Engines in containers on this machine."""
 
     form = "docker"
     evidence = Evidence.MEASURED
@@ -512,7 +512,7 @@ class Docker(LaunchingBackend):
 
 
 class Emulator(LaunchingBackend):
-    """Engines' stand-ins (`autotune emulate`): real processes and HTTP, at the times of the simulated node."""
+    """Emulated engines (`autotune emulate`): real processes and HTTP, at the times of the simulated node."""
 
     form = "emulator"
     evidence = Evidence.EMULATED
@@ -535,13 +535,13 @@ class Emulator(LaunchingBackend):
 
     def announcement(self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None) -> str:
         return (
-            "EMULATED: real processes and HTTP, but the engines are stand-ins at the times of a simulated "
+            "EMULATED: real processes and HTTP, but emulated engines with the times of a simulated "
             f"{spec.gpus}×{spec.hardware.name} node."
         )
 
 
 class External(ServerBackend):
-    """One server that somebody else runs, by its URL: the only candidate, and its own baseline."""
+    """One external server, by its URL: the only candidate, and its own baseline."""
 
     form = "external:URL"
     evidence = Evidence.MEASURED
@@ -562,11 +562,11 @@ class External(ServerBackend):
         refused = {"--baseline": options.baseline, "--engine-arg": options.engine_args, "--set": options.pins}
         asked = [option for option, value in refused.items() if value]
         if not is_local(options.executor):
-            raise BadInput(f"--executor {options.executor}: nodes would load one server at the same time; leave it out")
-        if asked:
             raise BadInput(
-                f"{' and '.join(asked)}: nothing can be set on a server that somebody else runs; leave it out"
+                f"--executor {options.executor}: nodes would load one server at the same time; remove the option"
             )
+        if asked:
+            raise BadInput(f"{' and '.join(asked)}: an external server cannot be configured; remove the option")
 
     def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
         # Asks only whether it answers and serves the model: better now than after a study has begun.

@@ -35,7 +35,7 @@ from autotune.trial import Evidence, Failure, Metrics, Resolved, State, Trial, T
 
 
 class Simulator(Backend):
-    """See `Backend`."""
+    """Simulated node, see `Backend`."""
 
     form = "simulator"
     evidence = Evidence.SIMULATED
@@ -62,13 +62,15 @@ class Simulator(Backend):
     def announcement(self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None) -> str:
         node, local = f"{spec.gpus}×{spec.hardware.name}", spec.hardware.name == LOCAL
         no_node = f"this machine has no {'engine' if local else f'{node} with an engine'} installed"
-        why = {None: "as the study began", self.on: "as asked for"}.get(options.on if options else None, no_node)
-        return f"SIMULATED: {why}; all numbers come from a simulated {node} node, not from a real one."
+        why = {None: "as at the start of the study", self.on: "as requested"}.get(
+            options.on if options else None, no_node
+        )
+        return f"SIMULATED: {why}; all numbers below are predictions for a simulated {node} node."
 
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """Evaluates on the simulated node; a launch's throughput gets a log-normal factor of sigma `StudySpec.noise`."""
+    """Evaluate on the simulated node; a launch's throughput gets a log-normal factor of sigma `StudySpec.noise`."""
 
     spec: StudySpec
     library: Library
@@ -116,7 +118,7 @@ class Simulated:
 
 
 def _served(resolved: ResolvedCommand) -> dict[str, Any]:
-    """The fields of a result about the requests that a simulated server takes, by its memory plan."""
+    """Return a result's fields about the longest request of a simulated server, from its memory plan."""
     plan = plan_memory(SimulatedServer(resolved.setup))
     return {
         "kv_cache_tokens": plan.capacity_tokens,
@@ -128,7 +130,7 @@ def _served(resolved: ResolvedCommand) -> dict[str, Any]:
 def simulate(
     resolved: ResolvedCommand, load: Load, limits: Sequence[Slo] = (), factor: float = 1.0
 ) -> tuple[SimulatedOutcome, float]:
-    """Load a simulated server: by the workload as it is, or by the probes of its load search; with virtual seconds.
+    """Load a simulated server: with the workload, or the probes of its load search; in virtual seconds.
 
     Args:
         limits: that a request keeps to count as good.
@@ -151,6 +153,6 @@ def simulate(
 
 
 def _slowed(probe: Probe, factor: float) -> Probe:
-    """Return a probe of a node that is faster by a factor, as the clock of the simulated one sees it."""
+    """Return a probe of a node that is faster by a factor, in the clock of the simulated node."""
     load = probe.load / factor if probe.by == "rate" else probe.load
     return replace(probe, load=load, ramp_s=probe.ramp_s * factor)

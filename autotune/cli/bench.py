@@ -1,4 +1,4 @@
-"""``autotune bench``: a load is sent and measured, or with ``--accuracy`` answers are checked instead."""
+"""``autotune bench``: send and measure a load, or check answers with ``--accuracy``."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from autotune.trial import Accuracy, Evidence
 
 
 def bench(options: Bench, as_json: bool) -> None:
-    """Measure a server that runs already: measure, write, print, judge.
+    """Measure a running server: measure, write, print, judge.
 
     Raises:
         BadInput: nothing listens, another model is served, or an option is wrong; nothing is written then.
@@ -96,15 +96,15 @@ def _search(options: Bench, workload: Workload, load_options: LoadOptions) -> Fo
 
 
 def _check_answers(options: Bench, as_json: bool) -> None:
-    """Ask, write, print; where earlier answers are given raise `LoadFailed` unless these pass beside them."""
+    """Ask, write, print; with earlier answers raise `LoadFailed` unless the new ones agree with them."""
     if options.accuracy is None:
-        raise BadInput("--reference: earlier answers are compared with those of --accuracy; give that too")
+        raise BadInput("--reference needs --accuracy: it compares earlier answers with new ones")
     check = check_of(options.accuracy)
     references = [read_evidence(path, check.kind) for path in options.reference]
     if check.kind == "builtin" and not references and options.save_result is None:
         raise BadInput(
-            "--accuracy builtin compares with earlier answers: add --reference FILE; such a FILE is written by "
-            "--accuracy builtin --save-result FILE on the server that is to be compared with"
+            "--accuracy builtin compares with earlier answers: add --reference FILE, written by "
+            "--accuracy builtin --save-result FILE on the reference server"
         )
     options.check_result_file()
     target = options.target
@@ -124,17 +124,17 @@ def _check_answers(options: Bench, as_json: bool) -> None:
 def _judged(
     check: Check, references: Sequence[CheckEvidence], evidence: CheckEvidence, target: Target, model: str
 ) -> Accuracy:
-    """Beside earlier answers; too few of these say nothing of what is ordinary, so the server is asked once more."""
+    """Compare with earlier answers; too few of them do not show the normal variation, so the server is asked twice."""
     if len(references) >= check.baselines:
         return check.judge(references, evidence)
-    say("asking once more, as one reference does not tell what differs by itself")
+    say("asking twice, because one reference does not show the normal variation")
     again = _asked(check, target, model)
     # Of one launch, which differ less than two do: more --reference files of fresh launches are better.
     return check.judge(references, evidence, again)
 
 
 def _asked(check: Check, target: Target, model: str) -> dict[str, Any]:
-    """Ask the server; shown meanwhile: how many prompts it has answered."""
+    """Ask the server; show the number of answered prompts."""
     done = 0
     with MESSAGES.status("asking the server") if MESSAGES.is_interactive else nullcontext() as line:
 
@@ -152,12 +152,12 @@ def _asked(check: Check, target: Target, model: str) -> dict[str, Any]:
 
 
 def _lines(came: Accuracy) -> list[str]:
-    """The outcome for people."""
+    """Format the result for people."""
     rows, unit = [], "" if came.kind == "command" else " %"
     if came.passed is not None:
         rows.append("passes" if came.passed else f"fails: {'; '.join(came.reasons)}")
     if came.score is None:
-        rows.append(f"{came.kind}: the answers are kept; compare another server's with --reference FILE")
+        rows.append(f"{came.kind}: reference answers saved; compare another server with --reference FILE")
     else:
         within = f" (95 % interval {came.ci95[0]:.4g} to {came.ci95[1]:.4g}{unit})" if came.ci95 else ""
         what = "agreement" if came.kind == "builtin" else "score"

@@ -1,4 +1,4 @@
-"""``autotune calibrate``: measurements in, the simulator's figures out."""
+"""``autotune calibrate``: fit the simulator's coefficients to measurements."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from autotune.simulator.node.calibration import packaged_calibration, read_calib
 from autotune.study.home import Home, calibration_of_home, write_atomically
 from autotune.study.options import CalibrateOptions
 
-_HEADING = "# Written by `autotune calibrate`; another calibration writes it anew.\n"
+_HEADING = "# Written by `autotune calibrate`; the next calibration overwrites it.\n"
 
 
 def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
     """``autotune calibrate``."""
     if asked.compare and (asked.output is not None or asked.cross_validate):
-        raise BadInput("--compare fits and writes nothing: leave out -o and --cross-validate")
+        raise BadInput("--compare neither fits nor writes: remove -o and --cross-validate")
     path = None if asked.compare else _output(asked, home)
     reading = read(asked.files, asked.studies, Home(home), allow_unmeasured=asked.allow_unmeasured)
     points = points_of(reading.rows)
@@ -53,13 +53,13 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
 
 
 def _output(asked: CalibrateOptions, home: Path) -> Path:
-    """Return the file for the figures, checked before minutes are spent on them."""
+    """Return the output file, checked before the fit."""
     path = asked.output or Home(home).calibration
     if asked.output is not None and not path.parent.is_dir():
-        raise BadInput(f"-o {path}: there is no folder {path.parent}")
+        raise BadInput(f"-o {path}: folder {path.parent} does not exist")
     folder = next(folder for folder in path.parents if folder.exists())
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise BadInput(f"{path}: cannot be written; name another file with -o")
+        raise BadInput(f"{path}: not writable; choose another file with -o")
     return path
 
 
@@ -68,11 +68,11 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
     except OSError as error:
-        raise BadInput(f"{path}: cannot be written ({error.strerror}); name another file with -o") from error
+        raise BadInput(f"{path}: not writable ({error.strerror}); choose another file with -o") from error
 
 
 def _told(reading: Reading, points: Sequence[MeasuredPoint]) -> list[str]:
-    """Sum up what was read, in words."""
+    """Summarise the read measurements in words."""
     rows = reading.rows
     lines = [f"{len(rows)} rows, {sum(row.failure is not None for row in rows)} of them failures: {len(points)} points"]
     for what, counts in _counts(points).items():

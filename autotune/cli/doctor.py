@@ -1,4 +1,4 @@
-"""``autotune doctor``: what this machine still lacks for ``--on process`` and ``--on docker``.
+"""``autotune doctor``: missing prerequisites of this machine for ``--on process`` and ``--on docker``.
 
 It reports, and so it succeeds whatever it finds.
 
@@ -30,18 +30,18 @@ from autotune.space.library import Library
 
 PROCESS, DOCKER = "process", "docker"
 TARGETS = (PROCESS, DOCKER)
-"""The places to launch in that are examined: the values of ``--on``."""
+"""Examined targets: the values of ``--on``."""
 _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}
 _ACCELERATORS = ("0x0302", "0x1200")
-"""PCI classes "3D controller" and "processing accelerator": what GPUs of a server say they are."""
+"""PCI classes "3D controller" and "processing accelerator", reported by server GPUs."""
 MEC_RECLAIMS = 177
-"""From this version of the compute microcode on, MI300X gives scratch memory back without a crash."""
+"""First version of the compute microcode with which MI300X returns scratch memory without a crash."""
 _TUNING = "https://rocm.docs.amd.com/en/latest/how-to/system-optimization/mi300x.html"
 _NCCL = "NCCL documentation, Troubleshooting, Sharing Data"
 SHARED_MEMORY_BYTES = 2**30
 OPEN_FILES = 65535
 HOME_NEEDS, HOME_WANTS = 10**9, 10 * 10**9
-"""Free bytes that a study needs, and wants: results, requests and at most 64 MiB of log for each launch."""
+"""Least and recommended free bytes of a study: results, requests and at most 64 MiB of log per launch."""
 CACHES_WANT = 20 * 10**9
 """Bytes for compiled kernels; a model's weights come on top."""
 _INSTALL = "install Docker Engine (https://docs.docker.com/engine/install)"
@@ -49,7 +49,7 @@ _TOOLKIT = "https://docs.nvidia.com/datacenter/cloud-native/container-toolkit"
 
 
 class Status(StrEnum):
-    """``missing`` keeps a target from working at all."""
+    """Result of a check; ``missing`` makes a target unusable."""
 
     OK = "ok"
     WARNING = "warning"
@@ -58,7 +58,7 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Host:
-    """The machine that is examined, by default this one; its folders lie below `root`, studies will lie in `home`."""
+    """The examined machine, by default this one; its folders are below `root`, studies in `home`."""
 
     home: Path
     root: Path = Path("/")
@@ -69,7 +69,7 @@ class Host:
 
     @cached_property
     def gpus(self) -> tuple[machine.Gpu, ...]:
-        """Read the machine's GPUs, once: the drivers take a while to answer."""
+        """Read the machine's GPUs, once: drivers answer slowly."""
         return machine.gpus(self.root)
 
     def gpus_of(self, vendor: str) -> list[machine.Gpu]:
@@ -78,7 +78,7 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sentence about what a check looks at (with a name, of several), and what to do about it where it is not ok."""
+    """A sentence about the subject of a check (with a name if there are several), and the remedy if it is not ok."""
 
     name: str
     targets: tuple[str, ...]
@@ -93,7 +93,7 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One check of a host, the values of ``--on`` that it matters for, and who says so; it may find nothing to say."""
+    """Check of a host, the values of ``--on`` it concerns, and its source; it may have no finding."""
 
     name: str
     targets: tuple[str, ...]
@@ -123,34 +123,34 @@ def judged(good: bool, if_good: str, if_not: str, to_do: str) -> Finding:
 
 
 def installed(name: str, library: Library) -> tuple[str, str | None]:
-    """Describe an installed engine, and why it cannot be started; None = it can."""
+    """Describe an installed engine, and why it cannot start; None = it can."""
     try:
         kind = engine(name, library)
         found = find(kind.card)
     except BadInput as error:
         return "", str(error)
-    return f"{kind.card.title} {found.version} is there ({' '.join(found.program)})", None
+    return f"{kind.card.title} {found.version} found ({' '.join(found.program)})", None
 
 
 def _engines(host: Host) -> Iterator[Finding]:
-    """Look for an engine that can be started: those that are not there are not searched."""
+    """Look for an engine that can start: missing ones are not searched."""
     found = {name: installed(name, host.library) for name in names()}
     if all(reason is not None for _, reason in found.values()):
-        to_do = "install one in a virtual environment of its own, and put that environment's bin folder on the PATH"
-        yield missing(f"none of {', '.join(found)} can be started", to_do)
+        to_do = "install one in a virtual environment, and put that environment's bin folder on the PATH"
+        yield missing(f"none of {', '.join(found)} can start", to_do)
     for name, (description, reason) in found.items():
-        yield ok(description, name) if reason is None else warning(reason, "install it if it is to be searched", name)
+        yield ok(description, name) if reason is None else warning(reason, "install it to search it", name)
 
 
 def present(host: Host) -> Iterator[Finding]:
-    """List what is there, by kind, with the driver."""
+    """List the GPUs, by kind, with the driver."""
     for (name, vendor, total), count in Counter((g.name, g.vendor, g.memory_total_bytes) for g in host.gpus).items():
         driver = machine.driver_version(vendor, host.root)
         with_driver = f", driver {driver}" if driver else ""
         if total:
             yield ok(f"{count} x {name}, {total / 1e9:.0f} GB each{with_driver}")
         else:
-            lost = "its memory and processes cannot be asked for, so a trial cannot prove that it gave them back"
+            lost = "its memory and processes are not readable, so a trial cannot prove that it released them"
             to_do = "install the driver's library (libnvidia-ml.so.1) and pip install nvidia-ml-py"
             yield warning(f"{count} x {name}{with_driver}; {lost}", to_do)
     if host.gpus:
@@ -162,7 +162,7 @@ def present(host: Host) -> Iterator[Finding]:
     ]
     maker = next((name for vendor_id, name in _VENDORS.items() if vendor_id in accelerators), None)
     if maker is None:
-        to_do = "for a node with GPUs, tune on it, or predict it with --on simulator"
+        to_do = "to tune a node with GPUs, run there, or predict it with --on simulator"
         yield warning("no GPU: only engines built for a CPU run here (--hw local)", to_do)
     else:
         problem = f"an {maker} GPU is on the PCI bus, but no driver shows it"
@@ -170,46 +170,46 @@ def present(host: Host) -> Iterator[Finding]:
 
 
 def idle(host: Host) -> Iterator[Finding]:
-    """Check that nobody computes on a GPU, or holds its memory, which would change every number measured on it."""
+    """Check that no process uses a GPU or its memory, which would change all measurements on it."""
     told = [gpu for gpu in host.gpus if gpu.memory_total_bytes or gpu.busy_pids]
     busy = [gpu for gpu in told if gpu.busy_pids or gpu.memory_used_bytes > IDLE_BYTES]
     for gpu in busy:
         held = gpu.memory_used_bytes / gpu.memory_total_bytes if gpu.memory_total_bytes else 0.0
         pids = f", processes {', '.join(map(str, gpu.busy_pids))}" if gpu.busy_pids else ""
         said = f"GPU {gpu.index} is not idle: {held:.0%} of its memory is held{pids}"
-        yield warning(said, "end what uses it, or wait for its end, before a study begins", str(gpu.index))
+        yield warning(said, "end the processes that use it before you start a study", str(gpu.index))
     if told and not busy:
-        yield ok("nobody uses them")
+        yield ok("no process uses them")
 
 
 def amd_access(host: Host) -> Iterator[Finding]:
-    """Check access to ``/dev/kfd``, which engines open beside the cards under ``/dev/dri``."""
+    """Check access to ``/dev/kfd``, which engines open in addition to the cards under ``/dev/dri``."""
     if not host.gpus_of("amd"):
         return
     kfd = host.root / "dev/kfd"
     if not kfd.exists():
-        yield missing("/dev/kfd is not there: amdkfd is not loaded, or this is a container without it", "load amdgpu")
+        yield missing("/dev/kfd is missing: amdkfd is not loaded, or this container lacks the device", "load amdgpu")
     elif not os.access(kfd, os.R_OK | os.W_OK):
         to_do = "join the groups: sudo usermod -aG render,video $USER, and log in again"
-        yield missing("/dev/kfd may not be opened by this user", to_do)
+        yield missing("this user may not open /dev/kfd", to_do)
     else:
-        yield ok("/dev/kfd can be opened")
+        yield ok("/dev/kfd is accessible")
 
 
 def numa_balancing(host: Host) -> Iterator[Finding]:
-    """Check that the kernel moves no pages between sockets to be near a thread: GPUs wait for them meanwhile."""
+    """Check that the kernel does not migrate pages between sockets: GPUs wait for that."""
     value = machine.number(host.root / "proc/sys/kernel/numa_balancing")
     if host.gpus_of("amd") and value is not None:
         yield judged(
             value == 0,
             "automatic NUMA balancing is off",
             f"automatic NUMA balancing is on ({value}); it makes MI300X nodes slower",
-            "sudo sysctl kernel.numa_balancing=0, and the same line in /etc/sysctl.d/ to keep it",
+            "sudo sysctl kernel.numa_balancing=0, and the same line in /etc/sysctl.d/ to make it permanent",
         )
 
 
 def scratch_reclaim(host: Host) -> Iterator[Finding]:
-    """Check MI300X's microcode: an old one and scratch memory that is given back do not go together."""
+    """Check MI300X's microcode: an old one crashes when scratch memory is returned."""
     if not any("mi300" in gpu.name.lower() for gpu in host.gpus_of("amd")):
         return
     versions = machine.mec_firmware(host.root)
@@ -220,17 +220,15 @@ def scratch_reclaim(host: Host) -> Iterator[Finding]:
         yield ok(f"MEC firmware {oldest or 'of unknown version'}, and HSA_NO_SCRATCH_RECLAIM=1 is set")
     else:
         seen = (
-            f"MEC firmware {oldest} is older than {MEC_RECLAIMS}"
-            if oldest
-            else "the MEC firmware's version is not told"
+            f"MEC firmware {oldest} is older than {MEC_RECLAIMS}" if oldest else "the MEC firmware's version is unknown"
         )
         unset = "HSA_NO_SCRATCH_RECLAIM=1 is not set (autotune sets it for the vLLM and SGLang that it starts)"
-        to_do = "update the firmware, or export HSA_NO_SCRATCH_RECLAIM=1 for what is started otherwise"
+        to_do = "update the firmware, or export HSA_NO_SCRATCH_RECLAIM=1 for servers started in another way"
         yield warning(f"{seen}, and {unset}", to_do)
 
 
 def iommu(host: Host) -> Iterator[Finding]:
-    """Check that no IOMMU translates each address: transfers between GPUs would hang or crawl."""
+    """Check that no IOMMU translates addresses: transfers between GPUs would hang or slow down."""
     groups = host.root / "sys/kernel/iommu_groups"
     if len(host.gpus_of("amd")) < 2:
         return
@@ -238,14 +236,14 @@ def iommu(host: Host) -> Iterator[Finding]:
     if "iommu=pt" in words:
         yield ok("the kernel was started with iommu=pt")
     elif not groups.is_dir() or not any(groups.iterdir()):
-        yield ok("there is no IOMMU in use")
+        yield ok("no IOMMU is in use")
     else:
         to_do = "add iommu=pt to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub) and restart"
-        yield warning("the IOMMU translates, as the kernel was started without iommu=pt", to_do)
+        yield warning("the IOMMU translates addresses: the kernel was started without iommu=pt", to_do)
 
 
 def shared_memory(host: Host) -> Iterator[Finding]:
-    """Check the memory that ranks of one server share; a container's 64 MB are used up at the first large model."""
+    """Check the memory shared by ranks of one server; a container's 64 MB are too small for large models."""
     size = machine.shared_memory_bytes(host.root)
     yield judged(
         size >= SHARED_MEMORY_BYTES,
@@ -256,7 +254,7 @@ def shared_memory(host: Host) -> Iterator[Finding]:
 
 
 def open_files(host: Host) -> Iterator[Finding]:
-    """Check the limit, a file per request in flight in tuner and server; the tuner raises the soft one by itself."""
+    """Check the limit of open files, one per request in flight in tuner and server; the tuner raises the soft limit."""
     hard = host.open_files
     yield judged(
         hard is None or hard >= OPEN_FILES,
@@ -271,17 +269,17 @@ def home(host: Host) -> Iterator[Finding]:
     free = machine.disk_free_bytes(host.home)
     said = f"{free / 1e9:.0f} GB free for {host.home}"
     if not os.access(machine.existing_folder(host.home), os.W_OK | os.X_OK):
-        yield missing(f"{host.home} cannot be written", "choose another folder with --home DIR")
+        yield missing(f"{host.home} is not writable", "choose another folder with --home DIR")
     elif free < HOME_NEEDS:
         yield missing(f"{said}, less than a study needs (1 GB)", "free some, or choose another folder with --home DIR")
     elif free < HOME_WANTS:
-        yield warning(f"{said}; long studies with much log need more (10 GB)", "free some, or use --home DIR")
+        yield warning(f"{said}; long studies with large logs need more (10 GB)", "free some, or use --home DIR")
     else:
         yield ok(said)
 
 
 def caches(host: Host) -> Iterator[Finding]:
-    """Check the disk of weights that engines download, and of kernels that they compile."""
+    """Check the disk of downloaded weights and compiled kernels."""
     folder = Path(models_folder(host.environment))
     free = machine.disk_free_bytes(folder)
     said = f"{free / 1e9:.0f} GB free for models and compiled kernels in {folder}"
@@ -290,13 +288,13 @@ def caches(host: Host) -> Iterator[Finding]:
 
 
 def command(host: Host) -> Iterator[Finding]:
-    """Look for the command, without which nothing else of Docker can be asked."""
+    """Look for the docker command, which all other checks of Docker need."""
     path = _program(host, "docker")
     yield ok(f"the command is {path}") if path else missing("no docker command on the PATH", _INSTALL)
 
 
 def daemon(host: Host) -> Iterator[Finding]:
-    """Ask the daemon, which runs the containers."""
+    """Ask the daemon that runs the containers."""
     path = _program(host, "docker")
     if path is None:
         return
@@ -309,15 +307,15 @@ def daemon(host: Host) -> Iterator[Finding]:
 
 
 def nvidia_toolkit(host: Host) -> Iterator[Finding]:
-    """Look for NVIDIA's container toolkit, or CDI files that it wrote, through which ``--gpus`` works."""
+    """Look for NVIDIA's container toolkit, or its CDI files, which ``--gpus`` needs."""
     if not host.gpus_of("nvidia"):
         return
     path = _program(host, "nvidia-ctk") or _program(host, "nvidia-container-runtime")
     described = [file for folder in ("etc/cdi", "var/run/cdi") for file in (host.root / folder).glob("nvidia*")]
     if path or described:
-        yield ok(f"NVIDIA's container toolkit is there ({path or described[0]})")
+        yield ok(f"NVIDIA's container toolkit found ({path or described[0]})")
     else:
-        yield missing("NVIDIA's container toolkit is not there: containers get no GPU", f"install it: {_TOOLKIT}")
+        yield missing("NVIDIA's container toolkit is missing: containers get no GPU", f"install it: {_TOOLKIT}")
 
 
 def _program(host: Host, name: str) -> str | None:
@@ -348,13 +346,13 @@ CHECKS = (
 
 
 def examine(host: Host, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
-    """Yield the findings of the checks that concern the host, in their order."""
+    """Yield the findings of the checks for the host, in order."""
     for check in checks:
         yield from check.findings(host)
 
 
 def ready(findings: Sequence[Finding]) -> Mapping[str, bool]:
-    """Tell by target that nothing is missing."""
+    """Return by target whether nothing is missing."""
     missing = {target for finding in findings if finding.status is Status.MISSING for target in finding.targets}
     return {target: target not in missing for target in TARGETS}
 
@@ -363,7 +361,7 @@ _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
 
 
 def doctor(home: Path, as_json: bool) -> None:
-    """``autotune doctor``; raises `BadInput` when the home folder is none."""
+    """``autotune doctor``; raises `BadInput` if the home path is not a folder."""
     if home.exists() and not home.is_dir():
         raise BadInput(f"--home {home}: not a folder")
     host = Host(home)
@@ -389,7 +387,7 @@ def _print(target: str, findings: Sequence[Finding]) -> None:
     verdict = (
         "nothing is missing"
         if count == 0
-        else f"not ready, {count} {'thing is' if count == 1 else 'things are'} missing"
+        else f"not ready, {count} {'prerequisite is' if count == 1 else 'prerequisites are'} missing"
     )
     click.echo(f"\n--on {target}: {verdict}")
     width = max(len(finding.name) for finding in concerned)

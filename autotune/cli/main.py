@@ -38,10 +38,10 @@ def cli() -> None:
 
 @cli.command(cls=GroupedCommand, epilog=EXAMPLES)
 @shared.options_of(RunOptions)
-@click.option("--dry-run", is_flag=True, help="Show what would be tried, and launch nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the candidates, and launch nothing.")
 @shared.common(home_is_used=True)
 def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
-    """Tune: search, measure, and end with one serving command."""
+    """Tune: search, measure, and recommend one serving command."""
     from autotune.cli import tuning
 
     tuning.run(RunOptions(**options, given=shared.given()), home, as_json, dry_run)
@@ -49,10 +49,10 @@ def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
 
 @cli.command()
 @click.argument("study")
-@click.option("--launches", type=click.IntRange(min=1), help="Raise the budget to so many, also of a finished study.")
+@click.option("--launches", type=click.IntRange(min=1), help="New, larger budget, also of a finished study.")
 @shared.common(home_is_used=True)
 def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
-    """Go on with an interrupted study; a finished one prints its recommendation again."""
+    """Continue an interrupted study; a finished one prints its recommendation again."""
     from autotune.cli import tuning
 
     tuning.resume(study, home, as_json, launches)
@@ -63,7 +63,7 @@ def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
 @shared.options_of(VerifyOptions)
 @shared.common(home_is_used=True)
 def verify(home: Path, as_json: bool, **options: Any) -> None:
-    """Measure what a simulated study predicted: baseline, recommended and next best command, on real servers."""
+    """Measure the predictions of a simulated study: baseline, recommended and next best command, on real servers."""
     from autotune.cli import tuning
 
     tuning.verify(VerifyOptions(**options), home, as_json)
@@ -99,8 +99,8 @@ def simulate(home: Path, as_json: bool, **options: Any) -> None:
     "--seed",
     type=click.IntRange(0, 2**62),
     default=lambda: randrange(10**6),
-    show_default="drawn, and printed",
-    help="Of the prompts: an earlier one repeats them.",
+    show_default="random, and printed",
+    help="Seed of the prompts: an earlier one repeats them.",
 )
 @shared.common(home_is_used=False)
 def bench(as_json: bool, **options: Any) -> None:
@@ -124,13 +124,11 @@ def compare(a: str, b: str, home: Path, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("study")
-@click.option(
-    "-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="The file to write."
-)
-@click.option("--with-prompts", is_flag=True, help="Also the prompts: files of workloads, and lines of logs with them.")
+@click.option("-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="File to write.")
+@click.option("--with-prompts", is_flag=True, help="Include prompts: workload files, and log lines with prompts.")
 @shared.common(home_is_used=True)
 def bundle(study: str, output: Path, with_prompts: bool, home: Path, as_json: bool) -> None:
-    """Write a study in one file that `run --on replay:FILE` answers from, on any machine."""
+    """Write a study to one file from which `run --on replay:FILE` reads its answers, on any machine."""
     from autotune.cli import studies
 
     studies.bundle(study, output, with_prompts, home, as_json)
@@ -141,14 +139,14 @@ def bundle(study: str, output: Path, with_prompts: bool, home: Path, as_json: bo
 @shared.options_of(RunOptions, "calibration")
 @click.option("--host", help="Default: the engine command line's, else loopback.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Default: the engine command line's; 0: a free one.")
-@click.option("--speed", type=float, default=1.0, show_default=True, help="So many times as fast as the node.")
-@click.option("--startup-s", type=click.FloatRange(min=0), help="Seconds until it serves; default: the node's.")
-@click.option("--fault", help="What is to go wrong: NAME[:VALUE],… Default: AUTOTUNE_EMULATE_FAULT.")
-@click.option("--answers", help="Of greedy requests: wrong:0.02,after:8192 … Default: AUTOTUNE_EMULATE_ANSWERS.")
+@click.option("--speed", type=float, default=1.0, show_default=True, help="Factor by which it is faster than the node.")
+@click.option("--startup-s", type=click.FloatRange(min=0), help="Seconds until it is ready; default: the node's.")
+@click.option("--fault", help="Injected faults: NAME[:VALUE],… Default: AUTOTUNE_EMULATE_FAULT.")
+@click.option("--answers", help="Greedy answers: wrong:0.02,after:8192 … Default: AUTOTUNE_EMULATE_ANSWERS.")
 @click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
 @shared.common(home_is_used=True)
 def emulate(home: Path, as_json: bool, **options: Any) -> None:
-    """Stand in for an engine on a node with GPUs: a server at the simulated node's times."""
+    """Emulate an engine on a node with GPUs: a server with the simulated node's times."""
     from autotune.cli import prediction
 
     sys.exit(prediction.emulate(options, home, as_json))
@@ -158,7 +156,7 @@ def emulate(home: Path, as_json: bool, **options: Any) -> None:
 @shared.options_of(CalibrateOptions)
 @shared.common(home_is_used=True)
 def calibrate(home: Path, as_json: bool, **options: Any) -> None:
-    """Fit the simulator's figures to measurements, and write them."""
+    """Fit the simulator's coefficients to measurements, and write them."""
     from autotune.cli import calibration
 
     calibration.calibrate(CalibrateOptions(**options), home, as_json)
@@ -169,7 +167,7 @@ def calibrate(home: Path, as_json: bool, **options: Any) -> None:
 @click.option("--format", "format_", type=click.Choice(["md", "html"]), default="md", show_default=True)
 @shared.common(home_is_used=True)
 def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool) -> None:
-    """Print a study's report; of an unfinished one what it has found so far."""
+    """Print a study's report; for an unfinished study, the results so far."""
     from autotune.cli import studies
 
     studies.report(study, format_, home, as_json)
@@ -184,10 +182,10 @@ def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool
     help="docker, compose, k8s, dstack, gpustack, shell, vllm-config, capacity, json …",
 )
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: stdout.")
-@click.option("--image", help="The container image to run in. Default: the measured one, else the known one.")
+@click.option("--image", help="Container image to run in. Default: the measured one, else the known one.")
 @shared.common(home_is_used=True)
 def export(study: str, format_: str, output: Path | None, image: str | None, home: Path, as_json: bool) -> None:
-    """Write the recommended configuration in the form in which it is deployed."""
+    """Write the recommended configuration in a deployment format."""
     from autotune.cli import studies
 
     studies.export(study, format_, output, image, home, as_json)
@@ -205,7 +203,7 @@ def list_(home: Path, as_json: bool) -> None:
 @cli.command()
 @shared.common(home_is_used=True)
 def doctor(home: Path, as_json: bool) -> None:
-    """Check what this machine still lacks for --on process and --on docker."""
+    """Check this machine for missing prerequisites of --on process and --on docker."""
     from autotune.cli.doctor import doctor as examine
 
     examine(home, as_json)
@@ -213,7 +211,7 @@ def doctor(home: Path, as_json: bool) -> None:
 
 @cli.group()
 def space() -> None:
-    """Show or check the search spaces: what may be tried."""
+    """Show or check the search spaces."""
 
 
 @space.command()
@@ -223,7 +221,7 @@ def space() -> None:
 @shared.options_of(RunOptions, "gpus", "workloads", "pins", "space")
 @shared.common(home_is_used=False)
 def show(as_json: bool, **options: Any) -> None:
-    """Print each engine's knobs and candidates, and what each rule removed."""
+    """Print each engine's knobs and candidates, and the combinations that each rule removed."""
     from autotune.cli import spaces
 
     spaces.space_show(RunOptions(**options), as_json)
@@ -241,7 +239,7 @@ def check(path: Path | None, engines: tuple[str, ...], as_json: bool) -> None:
 
 
 def main() -> None:
-    """Run the console script: one message, and the exit code of the contract, for every error that we raise."""
+    """Run the console script: one message, and the contract's exit code, for every error of ours."""
     try:
         cli.main(standalone_mode=False)
     except AutotuneError as error:
@@ -262,5 +260,5 @@ def main() -> None:
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
-        click.echo(f"autotune: no file can have a name as long as {str(error.filename)[:60]!r} …", err=True)
+        click.echo(f"autotune: this file name is too long: {str(error.filename)[:60]!r} …", err=True)
         sys.exit(BadInput.exit_code)

@@ -27,12 +27,12 @@ from autotune.study.options import SimulateOptions
 
 
 def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
-    """``autotune simulate``; raises `NothingFeasible`, after it has printed why, for a command that would not run."""
+    """``autotune simulate``; raises `NothingFeasible`, after printing the reason, for a command that would not run."""
     library = _library(asked.calibration, home)
     load = load_workload(asked.workload, library)
     if asked.concurrency is not None:
         if asked.concurrency < 1:
-            raise BadInput(f"--concurrency {asked.concurrency}: at least 1 request must be under way")
+            raise BadInput(f"--concurrency {asked.concurrency}: at least 1 request must be in flight")
         load = load.with_concurrency(asked.concurrency)
     resolved = _resolve(asked.engine_command, asked.engine_version, asked, library, load)
     rent = Rent.of(asked, gpus_of(resolved.effective, resolved.context.gpus))
@@ -50,7 +50,7 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
 
 
 def _versus(text: str, name: str, asked: SimulateOptions, library: Library, load: Workload) -> ResolvedCommand:
-    """Resolve what is compared with: another command line, or a version of the engine for the one that was typed."""
+    """Resolve the other side of the comparison: another command line, or another engine version for the typed one."""
     if len(text.split()) < 2:
         return _resolve(asked.engine_command, text, asked, library, load)
     same = recognise(command_of(_typed([text])).argv, library).name == name
@@ -60,7 +60,7 @@ def _versus(text: str, name: str, asked: SimulateOptions, library: Library, load
 def _resolve(
     words: Sequence[str], version: str | None, asked: SimulateOptions, library: Library, load: Workload
 ) -> ResolvedCommand:
-    """A typed engine command line on the node that was asked for."""
+    """Resolve a typed engine command line on the given node."""
     version = _known(version)
     command = command_of(translate_typed(_typed(words), version, library, say))
     command = replace(command, servers=({},) * asked.replicas if asked.replicas > 1 else ())
@@ -72,9 +72,9 @@ def _resolve(
 
 
 def _known(version: str | None) -> str | None:
-    """Read a word for what is newest as the newest known version, and say so."""
+    """Read a word for the newest version as the newest known version, and print it."""
     if version is not None and version.strip().lower() in _NEWEST:
-        say(f"{version} is read as the newest version that is known")
+        say(f"{version} is read as the newest known version")
         return None
     return version
 
@@ -83,12 +83,12 @@ _NEWEST = ("nightly", "latest", "main")
 
 
 def _typed(words: Sequence[str]) -> Sequence[str]:
-    """The words of a typed command line; a whole line in quotes is one word, and a person means the words in it."""
+    """Return the words of a typed command line; one quoted line is split into its words."""
     return split_command(words[0]).typed() if len(words) == 1 else words
 
 
 def _library(calibration: Path | None, home: Path) -> Library:
-    """The packaged spaces, with the home's coefficients; which they are is said."""
+    """Return the packaged spaces, with the home's coefficients; prints their source."""
     path = calibration_of_home(calibration, home)
     found = calibration_in(path)
     if found is None:
@@ -105,17 +105,17 @@ _INTERVALS = {
 
 
 def memory_line(predicted: Mapping[str, Any]) -> str:
-    """The memory plan in a line: the cache of one attention replica, and how far from the edge a GPU is."""
+    """Describe the memory plan in a line: the cache of one attention replica, and a GPU's margin."""
     tokens, longest = predicted["kv_cache_tokens"], predicted["longest_request_tokens"]
     margin, sigma = predicted["memory_margin_gb"], predicted["memory_margin_sigma_gb"]
-    amount = f"{abs(margin):.1f} GB per GPU {'to spare' if margin >= 0 else 'missing'}, give or take {sigma:.1f}"
+    amount = f"{abs(margin):.1f} GB per GPU {'free' if margin >= 0 else 'missing'}, ± {sigma:.1f}"
     verdict, odds = predicted["memory_verdict"].replace("_", " "), predicted["memory_fit_probability"]
     cache = f"KV cache: {tokens:,} tokens per attention replica ({predicted['kv_cache_gb']:.1f} GB per GPU)"
     return f"{cache}; longest request: {longest:,} tokens; {verdict}: {amount} (odds of starting {odds:.0%})"
 
 
 def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
-    """List what matters first: whether it runs, its headline figures, the gain, the memory; then every other figure."""
+    """List the main results first: whether it runs, its headline figures, the gain, the memory; then all figures."""
     failure = predicted["failure"]
     yield f"simulated: {predicted['engine']} {predicted['engine_version']} under {predicted['workload']}"
     if failure is not None:
@@ -134,7 +134,7 @@ def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _changes(predicted: Mapping[str, Any]) -> Iterator[str]:
-    """List what the version decides otherwise than the one that it is compared with."""
+    """List the version's decisions that differ from the compared version's."""
     title, changed = predicted.get("versus"), predicted.get("changed_defaults")
     if changed is not None and not changed:
         yield f"no default of this command line differs from {title}"
@@ -155,7 +155,7 @@ def _gain_line(predicted: Mapping[str, Any]) -> str:
 
 
 def _headline(predicted: Mapping[str, Any]) -> Iterator[str]:
-    """The figures that have an interval, and why it is as wide as it is."""
+    """Return the figures with an interval, and the reasons for its width."""
     for key, name in _INTERVALS.items():
         sure = ""
         if key in predicted:
@@ -165,9 +165,9 @@ def _headline(predicted: Mapping[str, Any]) -> Iterator[str]:
     unread = [name for name in predicted["unseen"] if name.startswith("knob ")]
     unmeasured = [name for name in predicted["unseen"] if name not in unread]
     if unmeasured:
-        yield f"wider because nothing like it was measured: {', '.join(unmeasured)}"
+        yield f"interval widened, never measured: {', '.join(unmeasured)}"
     if unread:
-        yield f"not simulated, so without effect here: {', '.join(unread)}"
+        yield f"not simulated, no effect here: {', '.join(unread)}"
 
 
 def _figures(predicted: Mapping[str, Any]) -> Iterator[str]:
@@ -178,7 +178,7 @@ def _figures(predicted: Mapping[str, Any]) -> Iterator[str]:
 
 
 def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:
-    """``autotune emulate``: serves until a signal ends it; returns the engine's exit code."""
+    """``autotune emulate``: serve until a signal ends it; returns the engine's exit code."""
     from autotune.simulator.emulator.launch import Emulation
     from autotune.simulator.emulator.process import emulate as emulate_engine
 

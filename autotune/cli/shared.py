@@ -1,4 +1,4 @@
-"""Options that several commands take; options in groups, examples, and one line for what click refuses."""
+"""Options common to several commands; options in groups, examples, and one line for click's refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from autotune.study.options import GROUPS, STUDY, Option, RunOptions
 
 
 def common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add ``--json`` and ``--home``, which every command takes; one that keeps nothing ignores ``--home``."""
+    """Add ``--json`` and ``--home``, which every command has; a command that stores nothing ignores ``--home``."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         command = click.option(
@@ -34,14 +34,14 @@ def common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., A
             default=Path("mlruns"),
             show_default="./mlruns, or AUTOTUNE_HOME",
             expose_value=home_is_used,
-            help="Where studies and the MLflow database lie.",
+            help="Folder of studies and of the MLflow database.",
         )(command)
 
     return decorate
 
 
 def options_of(kind: type, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make click's options of a dataclass's fields of these names, or all (`autotune.study.options.option`)."""
+    """Make click's options from a dataclass's fields of these names, or all (`autotune.study.options.option`)."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for one in reversed(fields(kind)):
@@ -78,7 +78,7 @@ hardware = click.option(
 
 
 def given() -> frozenset[str]:
-    """The options of the running command that were typed, by parameter."""
+    """Return the typed options of the running command, by parameter."""
     context = click.get_current_context()
     return frozenset(n for n in context.params if context.get_parameter_source(n) is not ParameterSource.DEFAULT)
 
@@ -89,7 +89,7 @@ def engine_command(command: Callable[..., Any]) -> Callable[..., Any]:
         hardware,
         options_of(RunOptions, "gpus"),
         click.option("--engine-version", help="Parse and behave as this version; default: the newest known."),
-        click.option("--model-id", help="The model's id, when the command line names a path."),
+        click.option("--model-id", help="The model's id, if the command line names a path."),
     ):
         command = option(command)
     return command
@@ -109,7 +109,7 @@ class GroupedCommand(click.Command):
     """A command that lists its options under the headings of `autotune.study.options.GROUPS`."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the groups in their order; options that are no field of `RunOptions` are the study's."""
+        """Write the groups in order; options that are no field of `RunOptions` belong to the study."""
         rows = {p.name: row for p in self.get_params(ctx) if (row := p.get_help_record(ctx)) is not None}
         group_of = {one.name: one.metadata["option"].group for one in fields(RunOptions) if "option" in one.metadata}
         for heading in GROUPS:
@@ -125,11 +125,11 @@ _WORDS = {
     **{"a valid integer range": "a whole number", "a valid integer": "a whole number", "a valid float": "a number"},
     **{"No such": "Unknown", ". Did": "; did"},
 }
-"""Click's words, and ours."""
+"""Click's words, and their replacements."""
 
 
 def refusal(error: click.ClickException) -> str:
-    """Put a usage error of click in one line, as our own messages are: option, problem, and where help is."""
+    """Format a usage error of click in one line, as our own messages: option, problem, and where help is."""
     said = error.format_message()
     if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter) and error.param:
         said = f"{error.param.opts[-1]}: {error.message}"
@@ -144,12 +144,12 @@ MESSAGES = Console(stderr=True, soft_wrap=True)
 
 
 def print_json(value: Mapping[str, Any] | Sequence[Any]) -> None:
-    """The answer of a command with ``--json``."""
+    """Print the answer of a command with ``--json``."""
     click.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
 def answer(as_json: bool, value: Mapping[str, Any] | Sequence[Any], lines: Iterable[str]) -> None:
-    """Print what a command found: one JSON object, or lines for people."""
+    """Print a command's result: one JSON object, or lines for people."""
     if as_json:
         print_json(value)
     else:
@@ -157,7 +157,7 @@ def answer(as_json: bool, value: Mapping[str, Any] | Sequence[Any], lines: Itera
 
 
 def say(text: str) -> None:
-    """A message, word for word."""
+    """Print a message verbatim."""
     MESSAGES.print(text, highlight=False, markup=False)
 
 

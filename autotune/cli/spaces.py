@@ -57,7 +57,7 @@ def space_show(options: RunOptions, as_json: bool) -> None:
         lines += _listed(row["knobs"])
         lines.append(f"  {row['candidates']:,} candidates of {row['combinations']:,} combinations")
         if row["twins"]:
-            lines.append(f"  {row['twins']:>12,}  equivalents of another one under the engine's own effects")
+            lines.append(f"  {row['twins']:>12,}  equivalents of another candidate by the engine's effects")
         removed = sorted(row["removed"].items(), key=lambda item: -item[1])
         lines += [f"  {count:>12,}  removed by {rule}: {row['reasons'][rule]}" for rule, count in removed]
     lines += [f"{name}: excluded, {reason}" for name, reason in excluded.items()]
@@ -69,17 +69,17 @@ def _reason(space: EngineSpace, rule: str) -> str:
     """Explain why a rule removes combinations."""
     reasons = {
         **{one.name: one.reason for one in space.card.rules},
-        PROMISES: "these turn prefix caching off; `autotune run --allow no-prefix-caching` tries them",
-        MEMORY: f"these start with odds below {SURE_TO_START:.0%} by the memory plan",
-        UNJUDGED: "this version cannot be made to accept drafts of random tokens as it does on text",
-        RULE: "the version's own parser refuses them",
+        PROMISES: "these turn prefix caching off; `autotune run --allow no-prefix-caching` includes them",
+        MEMORY: f"by the memory plan these start with odds below {SURE_TO_START:.0%}",
+        UNJUDGED: "this version cannot force the acceptance of drafts of random tokens to that on text",
+        RULE: "the version's parser refuses them",
         CONTRADICTS: f"{space.passed.option} contradicts them",
     }
     return reasons[rule]
 
 
 def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, dict[str, Any]]:
-    """Each knob that the version has: values with their candidates, default, options that set it, what values cost."""
+    """Describe each knob of the version: values with their candidates, default, options that set it, trade-offs."""
     version, default, configurations = space.context.version, space.effective({}).knobs, space.space.configurations
     costs: dict[tuple[str, Scalar], str] = {}
     for position, given in candidates.given_up.items():
@@ -106,7 +106,7 @@ def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, dict[str, 
 
 
 def _listed(knobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """List the knobs that are searched, with what a value gives up on a line of its own; then the others."""
+    """List the searched knobs, with a value's trade-off on its own line; then the others."""
     wide = max(map(len, knobs), default=0)
     searched, fixed = list[str](), list[str]()
     for name, row in knobs.items():
@@ -119,12 +119,12 @@ def _listed(knobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
             head,
             f"      {len(values)} values: {', '.join(scalar(one['value']) for one in values)}; {default}",
         ]
-        searched += [f"      {scalar(one['value'])} gives up: {one['gives_up']}" for one in values if one["gives_up"]]
+        searched += [f"      {scalar(one['value'])} trades off: {one['gives_up']}" for one in values if one["gives_up"]]
     return [*searched, *(["  not searched; --set changes them:", *fixed] if fixed else [])]
 
 
 def _figures(model: ModelCard) -> dict[str, float]:
-    """Parameters and weights of a model, by which a misread model file is seen at a glance."""
+    """Return parameters and weights of a model, which show at a glance whether its file is read correctly."""
     from autotune.space.architecture import active_parameters, total_parameters, weight_bytes_per_gpu
 
     a = model.architecture

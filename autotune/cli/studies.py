@@ -31,7 +31,7 @@ _NO_WIDTH = 10_000
 
 
 def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool) -> None:
-    """``autotune report``: of an unfinished study what its launches tell so far; raises `BadInput` before the first."""
+    """``autotune report``: for an unfinished study the results so far; raises `BadInput` before its first launch."""
     folder = Home(home)
     spec, done, launches = folder.spec(study), folder.recommendation(study), folder.launches(study)
     path = folder.study_folder(study) / f"report.{format_}"
@@ -56,11 +56,11 @@ def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool
 
 
 def _so_far(home: Home, spec: StudySpec, lacking: str) -> str:
-    """Say how far an unfinished study is, and how to go on."""
+    """Return the progress of an unfinished study, and the command that continues it."""
     progress = f"{len(home.launches(spec.study))} of at most {spec.launches} launches are done"
     if is_held(home.study_folder(spec.study)):
         return f"study {spec.study!r} is still running, so it has no {lacking}: {progress}"
-    how = f"go on with:\n{home.resume_command(spec.study)}"
+    how = f"continue with:\n{home.resume_command(spec.study)}"
     return f"study {spec.study!r} is not finished, so it has no {lacking}: {progress}; {how}"
 
 
@@ -90,18 +90,18 @@ def export(study: str, format_: str, output: Path | None, image: str | None, hom
 
 
 def _write(output: Path, text: str, mode: int) -> None:
-    """Write a regular file atomically, behind a link too; write to a pipe or device as to a stream."""
+    """Write a regular file atomically, also behind a link; write to a pipe or device as a stream."""
     try:
         if output.exists() and not output.is_file():
             output.write_text(text, encoding="utf-8")
         else:
             write_atomically(Path(os.path.realpath(output)), text, mode=mode)
     except OSError as error:
-        raise BadInput(f"-o {output}: cannot be written ({error.strerror})") from error
+        raise BadInput(f"-o {output}: not writable ({error.strerror})") from error
 
 
 def list_studies(home: Path, as_json: bool) -> None:
-    """``autotune list``; with ``--json`` an object per study with `_KEYS`, null where something is not known."""
+    """``autotune list``; with ``--json`` an object per study with `_KEYS`, null for unknown values."""
     folder = Home(home)
     if home.exists() and not home.is_dir():
         raise BadInput(f"--home {home}: not a folder")
@@ -128,7 +128,7 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:
-    """A row as people read it, with its nodes where any study had `several`; an unfinished one says how far it is."""
+    """Format a row for people, with its nodes if any study has `several`; an unfinished study shows its progress."""
     unfinished = row["state"] in ("running", "interrupted")
     verdict = row["state"] if unfinished else row["verdict"]
     verdict += ", open on a node" if row["holds_on_a_node"] is False else ""
@@ -182,7 +182,7 @@ def _row(home: Home, name: str) -> dict[str, Any]:
 
 
 def _has_gain(done: Recommendation) -> bool:
-    """True if a study compared something with its baseline: the baseline gains nothing over itself."""
+    """Return whether a study compared a configuration with its baseline."""
     if done.verdict not in (Verdict.BETTER, Verdict.INDISTINGUISHABLE) or done.gain_percent is None:
         return False
     same = done.recommended and done.baseline and done.recommended.fingerprint == done.baseline.fingerprint
@@ -197,14 +197,14 @@ def bundle(study: str, output: Path, prompts: bool, home: Path, as_json: bool) -
     try:
         write_atomically(output, content, mode=0o600 if prompts else 0o644)
     except OSError as error:
-        raise BadInput(f"-o {output}: cannot be written ({error.strerror})") from error
+        raise BadInput(f"-o {output}: not writable ({error.strerror})") from error
     told = {"study": study, "file": str(output), "bytes": len(content)}
     lines = [f"wrote {output} ({len(content):,} bytes); replay it with:", f"autotune run --on replay:{output}"]
     answer(as_json, told, lines)
 
 
 def compare(a: str, b: str, home: Path, as_json: bool) -> None:
-    """Print the comparison of two studies or of two bench results; raises `BadInput` for what is neither."""
+    """Print the comparison of two studies or of two bench results; raises `BadInput` for anything else."""
     from autotune.loadgen.bench.compare import compare as compare_results
     from autotune.outputs.study_comparison import compare_studies, study_named
 
@@ -215,7 +215,7 @@ def compare(a: str, b: str, home: Path, as_json: bool) -> None:
         answer(as_json, results.to_json(), results.lines())
         return
     if one is None or other is None:
-        hint = f"Looked in {folder.studies}; a bundle's file will do too. A study is compared with another one only."
+        hint = f"Searched in {folder.studies}; a bundle file is also possible. Compare a study only with another study."
         raise UnknownName("study", a if one is None else b, folder.names(), hint)
     studies = compare_studies(one, other)
     answer(as_json, studies.to_json(), studies.lines())

@@ -28,7 +28,7 @@ def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
     spec = build_spec(replace(options, calibration=calibration, sources=sources), say)
     backend = backend_of(spec)
     if options.calibration is not None and not backend.predicted:
-        say(f"--calibration is not used: trials on {backend.on} do not run on the simulated node")
+        say(f"--calibration is not used: launches on {backend.on} do not use the simulated node")
     from autotune.search import SAMPLERS
 
     if spec.sampler not in SAMPLERS:
@@ -75,7 +75,7 @@ def regress(options: RegressOptions, home: Path, as_json: bool) -> int:
 
 
 def resume(study: str, home: Path, as_json: bool, launches: int | None = None) -> None:
-    """``autotune resume``: the recommendation of a finished study is printed again, unless its budget is raised."""
+    """``autotune resume``: print the recommendation of a finished study again, unless its budget is raised."""
     folder = Home(home)
     spec = folder.spec(study)
     if launches is not None:
@@ -92,7 +92,7 @@ def resume(study: str, home: Path, as_json: bool, launches: int | None = None) -
 
 
 def _tune(spec: StudySpec, home: Home, as_json: bool) -> Recommendation:
-    """Run a study with its progress on the terminal, which can be interrupted and suspended."""
+    """Run a study with its progress on the terminal; it can be interrupted and suspended."""
     from autotune.outputs.progress import Progress
     from autotune.run import run as run_study
 
@@ -114,13 +114,13 @@ def _tune(spec: StudySpec, home: Home, as_json: bool) -> Recommendation:
 
 
 def _obey_signals() -> None:
-    """Take a polite kill for an interruption like Ctrl-C: finish the row, say how to resume."""
+    """Treat SIGTERM and SIGHUP as an interruption like Ctrl-C: finish the row, print how to resume."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.unraisablehook = interrupt_again
 
 
 def interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
-    """Repeat an interruption that came while an object was being finalised: Python prints it and goes on."""
+    """Raise again an interruption that occurred in a finaliser: Python prints it and continues."""
     if issubclass(ignored.exc_type, KeyboardInterrupt):
         main = threading.main_thread().ident
         threading.Timer(0.1, signal.pthread_kill, [main, signal.SIGINT]).start()
@@ -129,7 +129,7 @@ def interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
 
 
 def _send_to_mlflow(spec: StudySpec, done: Recommendation, home: Home, *, again: bool = False) -> None:
-    """Send a finished study to MLflow, where that lacks a part of it, or where it has changed."""
+    """Send a finished study to MLflow if its copy there is missing, incomplete or outdated."""
     from autotune.outputs.tracking import Tracker
     from autotune.study.results import Lock
 
@@ -144,17 +144,17 @@ def _send_to_mlflow(spec: StudySpec, done: Recommendation, home: Home, *, again:
     except StudyLocked:
         return  # its tuner is just sending it
     except (BadInput, OSError) as error:
-        say(f"MLflow was not brought up to date: {error}")
+        say(f"MLflow was not updated: {error}")
 
 
 def _announce(spec: StudySpec, options: RunOptions | VerifyOptions | None) -> None:
-    """Say in the first line where the numbers will come from, as `Backend.announcement`."""
+    """Print the source of the numbers in the first line, as `Backend.announcement`."""
     line = backend_of(spec).announcement(spec, library_of(spec), options)
     for text in (line, *spec.notes):
         say(text)
 
 
-_WIDTH = 100  # Columns of what a study ends with
+_WIDTH = 100  # Columns of a study's final block
 
 
 def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
@@ -169,13 +169,13 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
         lines += [command(chosen.command, _WIDTH), ""]
     elif (miss := recommendation.nearest_miss) is not None:
         broken = " and ".join(one.slo for one in miss.broken)
-        lines += [f"nearest miss, breaks {broken}:", command(miss.command, _WIDTH), ""]
+        lines += [f"closest attempt, violates {broken}:", command(miss.command, _WIDTH), ""]
     beside = "" if chosen is None or chosen.external or chosen.stand_in else ", serve.sh"
     lines += [f"files    {folder}: report.html{beside}", f"mlflow   {ui_command(home.path)}"]
     lines += [f"         {view}"] if (view := view_address(home.path, recommendation.study)) else []
     answer(as_json, recommendation.to_json(), lines)
     if chosen is None:
-        raise NothingFeasible(f"nothing feasible was found ({recommendation.stop_reason}); see {folder / 'report.md'}")
+        raise NothingFeasible(f"no feasible configuration ({recommendation.stop_reason}); see {folder / 'report.md'}")
 
 
 def _dry_run(spec: StudySpec, as_json: bool) -> None:
@@ -189,7 +189,7 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
     items, command_of = prepared.candidates.items, prepared.command_of
     weights = missing_weights(prepared)
     if not is_local(spec.executor) and prepared.backend.on_gpus:
-        weights = "the weights are looked for on each node of the cluster, before its first launch"
+        weights = "each node of the cluster is checked for the weights before its first launch"
     baseline = command_of(items[prepared.candidates.baseline]).shell()
     starts = [command_of(items[i]).shell() for i in (*prepared.candidates.defaults, *prepared.candidates.starts)]
     counts, excluded = prepared.counts(), [e.model_dump() for e in prepared.excluded]
@@ -198,7 +198,7 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
     told |= {"cost": cost(prepared, first), "first": []}
     lines = [f"{name}: {count} candidates" for name, count in counts.items()]
     lines += [f"{e.engine}: excluded, {e.reason}" for e in prepared.excluded]
-    lines += ["", cost_line(prepared, first), "", "what is launched first, if no result changes that, as predicted"]
+    lines += ["", cost_line(prepared, first), "", "first launches, with predicted values"]
     for trial, predicted in first:
         what = trial.configuration
         lines.append(f"{what.engine:<12}  {predicted}  {described(history, what)}")

@@ -1,4 +1,4 @@
-"""Engines: what an engine is, and the registry of those that are installed.
+"""Engines: their base, and the registry of the installed ones.
 
 An engine is a card (``search_spaces/<engine>/engine.yaml``, or ``<engine>.yaml`` beside the class), tables of its
 options (``options/`` beside that, or in the card) and a class that knows what is peculiar to its command line,
@@ -39,7 +39,7 @@ def _load(name: str, library: Library) -> Engine:
     if point is None:
         raise UnknownName("engine", name, names())
     if name not in library.engines:
-        raise BadInput(f"the engine {name!r} has no card: {name}.yaml should lie beside the module {point.module}")
+        raise BadInput(f"the engine {name!r} has no card: put {name}.yaml next to the module {point.module}")
     card = library.engine(name)
     try:
         made: Engine = point.load()(card, library.roots)
@@ -51,7 +51,7 @@ def _load(name: str, library: Library) -> Engine:
 
 
 def recognise(argv: Sequence[str], library: Library | None = None) -> Engine:
-    """Find the engine whose program a command line starts; raises `BadInput` naming what is understood."""
+    """Find the engine whose program a command line starts; raises `BadInput` with the known programs."""
     known = (library or _packaged()).engines
     engines: list[Engine] = []
     broken: list[str] = []
@@ -65,7 +65,7 @@ def recognise(argv: Sequence[str], library: Library | None = None) -> Engine:
             return candidate
     understood = ", ".join(f"'{' '.join(candidate.card.program)} …'" for candidate in engines)
     shown = " ".join(argv[:3]) or "nothing"
-    raise BadInput(". ".join([f"not an engine's command line: {shown!r}. Understood: {understood}", *broken]))
+    raise BadInput(". ".join([f"not an engine's command line: {shown!r}. Known: {understood}", *broken]))
 
 
 def split_command(text: str) -> Command:
@@ -86,7 +86,7 @@ def command_of(words: Sequence[str]) -> Command:
 
 
 def settings_in_front(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Split words into the leading ``NAME=value`` settings and the rest; ``env`` and ``export`` are left out."""
+    """Split words into the leading ``NAME=value`` settings and the rest; ``env`` and ``export`` are dropped."""
     env: dict[str, str] = {}
     rest = list(words)
     while rest:

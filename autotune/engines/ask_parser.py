@@ -1,4 +1,4 @@
-"""Prints the options of an engine's own parser as JSON; runs in the engine's interpreter, on the standard library.
+"""Print the options of an engine's own parser as JSON; runs in the engine's interpreter with the standard library only.
 
     PYTHON -c SOURCE SCRIPT [WORD ...]
     PYTHON -c SOURCE -m MODULE [WORD ...]
@@ -40,7 +40,7 @@ def _tell(rows: list[dict[str, Any]]) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as JSON; None where it is none, or is left out when it is a default."""
+    """Return a value as JSON; None for other values and omitted defaults."""
     value = getattr(value, "value", value)  # a member of an enumeration
     if isinstance(value, (list, tuple)):
         items = [_plain(item) for item in value]

@@ -1,4 +1,4 @@
-"""Chooses the engines of a study: the installed ones where trials start here, else those of the shipped tables."""
+"""Choose the engines of a study: the installed ones if launches start here, else those of the bundled tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from autotune.trial import Command
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The engines of a study by name, and what the user asked of them, translated to their versions."""
+    """The engines of a study by name, and the user's options for them, translated to their versions."""
 
     installed: Mapping[str, InstalledEngine]
     versions: Mapping[str, str]
@@ -56,7 +56,7 @@ def choose(
     notify: Notify,
     asked_versions: Mapping[str, str],
 ) -> Chosen:
-    """Look for the engines where they are launched from this machine, and translate what was asked of them.
+    """Find the engines at their launch location, and translate the user's options.
 
     Args:
         asked: the baseline, and the arguments to pass through by engine, as they were typed.
@@ -77,7 +77,7 @@ def choose(
     notes = [f"--engine-arg {n} is not used: {n} is not searched, and a baseline is started as typed" for n in unused]
     if not elsewhere:
         unknown = [name for name in binaries if name not in names]
-        notes += [f"--engine-bin {n} is not used: {n} is neither searched nor the baseline's" for n in unknown]
+        notes += [f"--engine-bin {n} is not used: {n} is neither searched nor the baseline" for n in unknown]
         binaries, said = _with_baseline_s(baseline, owner, binaries, library)
         notes += said
         for name, kind in list(kinds.items()):
@@ -85,8 +85,8 @@ def choose(
                 kinds[name], installed[name], warnings = found
                 notes += warnings
     elif binaries:
-        where = f"trials on {elsewhere} start no engine of this machine"
-        raise BadInput(f"--engine-bin would not be used: {where}; leave it out, or say --on process")
+        where = f"launches on {elsewhere} start no engine of this machine"
+        raise BadInput(f"--engine-bin would not be used: {where}; remove it, or add --on process")
     versions = {name: kind.version(asked_versions.get(name)) for name, kind in kinds.items()}
     for name, kind in kinds.items():
         words = shlex.split(engine_args.get(name, ""))
@@ -107,7 +107,7 @@ def choose(
 def _found(
     kind: Engine, program: Path | None, asked: str | None, notify: Notify
 ) -> tuple[Engine, InstalledEngine, list[str]] | None:
-    """Return an engine as it is installed, what a study keeps of it, and warnings; None where it is not installed.
+    """Return an installed engine, its fields for the study, and warnings; None if it is not installed.
 
     Raises `BadInput` where a named program is no such engine, or another version was asked for than is installed.
     """
@@ -132,7 +132,7 @@ def _found(
 def _with_baseline_s(
     baseline: str | None, owner: str | None, binaries: Mapping[str, Path], library: Library
 ) -> tuple[Mapping[str, Path], list[str]]:
-    """Add the program that the baseline names by its path to the named ones, with a note.
+    """Add the program in the baseline's path to the named ones, with a note.
 
     Raises `BadInput` when it is not there, or another than ``--engine-bin`` names: their figures would be of two
     installations.
@@ -142,14 +142,14 @@ def _with_baseline_s(
         return binaries, []
     path, kind = Path(os.path.abspath(os.path.expanduser(typed))), engine(owner, library)
     if not os.access(path, os.X_OK) or path.is_dir():
-        raise BadInput(f"--baseline: {typed}: there is no such program on this machine")
+        raise BadInput(f"--baseline: {typed}: this program does not exist on this machine")
     if owner not in binaries:
-        note = f"{kind.card.title} is started from {path.parent}, where the baseline's program lies"
+        note = f"{kind.card.title} starts from {path.parent}, the folder of the baseline's program"
         return {**binaries, owner: path}, [note]
     named = find(kind.card, binaries[owner]).program[0]
     if Path(named).parent.resolve() != path.parent.resolve():
         raise BadInput(
-            f"--baseline: it starts {path}, and --engine-bin {owner} names {named}: two installations cannot be "
+            f"--baseline: it starts {path}, but --engine-bin {owner} names {named}: two installations cannot be "
             "compared; name the same one in both"
         )
     return binaries, []
@@ -174,7 +174,7 @@ def from_here(command: Command, kind: Engine) -> Command:
 
 
 def engine_of(name: str, installed: Mapping[str, InstalledEngine], library: Library, notify: Notify) -> Engine:
-    """Load an engine as it was installed when its study began; raises `BadInput` where it is gone or another now."""
+    """Load an engine as installed at the study's start; raises `BadInput` if it is gone or different now."""
     kind = engine(name, library)
     chosen = installed.get(kind.name)
     if chosen is None:
@@ -183,7 +183,7 @@ def engine_of(name: str, installed: Mapping[str, InstalledEngine], library: Libr
     now = find(kind.card, named if named.is_absolute() else None)
     if now.version != chosen.version:
         raise BadInput(
-            f"{kind.card.title} ({named}) is {now.version} now, and the study began with {chosen.version}: "
+            f"{kind.card.title} ({named}) is now {now.version}, but the study began with {chosen.version}: "
             "their figures cannot be compared; begin a new study, or install that version again"
         )
     if chosen.asked:

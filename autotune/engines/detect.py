@@ -1,4 +1,4 @@
-"""Detects an engine's installation: its program, its version, its Python, and the table of its options.
+"""Detect an engine's installation: its program, its version, its Python, and the table of its options.
 
 The options are asked of the engine's own parser; a version without a table borrows the nearest one's.
 """
@@ -48,7 +48,7 @@ for name in sys.argv[1:]:
 else:
     sys.exit(1)
 """
-"""Asks a Python for the version of the first of some distributions that it has; `told_version` reads the answer."""
+"""Script that prints the version of the first installed distribution of a list, for `told_version`."""
 
 
 _LACKING = "engine-lacks="
@@ -79,12 +79,12 @@ class Installation:
 
     @property
     def release(self) -> str:
-        """Return the version that ranges are about: without its local part."""
+        """Return the version for ranges: without its local part."""
         return Version(self.version).public
 
 
 def find(card: EngineCard, binary: Path | None = None) -> Installation:
-    """Find an engine on the PATH, or in its own program, a Python that has it, or a virtual environment's folder.
+    """Find an engine on the PATH, or by its program, a Python with it, or a virtual environment's folder.
 
     Raises `BadInput`, one sentence, when it is missing, cannot be executed, is no such engine, or is older than the
     oldest version that is known.
@@ -100,7 +100,7 @@ def find(card: EngineCard, binary: Path | None = None) -> Installation:
 
 
 def lacking_modules(card: EngineCard, installation: Installation) -> list[str]:
-    """List the Python modules of a card's rules that an installation cannot import; none where no Python answers."""
+    """List the Python modules of a card's rules that an installation cannot import; none if no Python answers."""
     modules = sorted({rule.module for rule in card.rules if rule.module is not None})
     if installation.python is None or not modules:
         return []
@@ -109,7 +109,7 @@ def lacking_modules(card: EngineCard, installation: Installation) -> list[str]:
 
 
 def why_missing(card: EngineCard) -> str | None:
-    """Say why this machine cannot start an engine from its PATH; None when it can."""
+    """Explain why this machine cannot start an engine from its PATH; None if it can."""
     try:
         find(card)
     except BadInput as error:
@@ -165,7 +165,7 @@ def _at(card: EngineCard, path: Path) -> Installation:
 
 
 def _program_beside(card: EngineCard, python: Path) -> tuple[str, ...]:
-    """Return the engine's script beside an interpreter, where it is started by one, else its module."""
+    """Return the engine's script next to an interpreter if the card has one, else its module."""
     usual = card.forms[0]
     script = python.with_name(usual[0])
     if not _is_module(usual) and os.access(script, os.X_OK):
@@ -173,7 +173,7 @@ def _program_beside(card: EngineCard, python: Path) -> tuple[str, ...]:
     module = next((form for form in card.forms if _is_module(form)), None)
     if module is None:
         raise BadInput(
-            f"--engine-bin {card.engine}={python}: there is no {usual[0]} beside this Python; "
+            f"--engine-bin {card.engine}={python}: there is no {usual[0]} next to this Python; "
             f"{card.title} is not installed there"
         )
     return (str(python), *module[1:])
@@ -182,12 +182,12 @@ def _program_beside(card: EngineCard, python: Path) -> tuple[str, ...]:
 def _nothing_in(card: EngineCard, path: Path, python: Path | None) -> str:
     wanted = " or ".join(repr(name) for name in card.installation.distributions) or "the engine"
     if python is None:
-        return f"{path} does not tell its version with --version"
+        return f"{path} does not print its version with --version"
     return f"the Python of {path} has no distribution {wanted}" if path != python else f"{path} has no package {wanted}"
 
 
 def _version(card: EngineCard, program: Sequence[str], python: Path | None) -> str | None:
-    """Ask an installation for its version; None when it is not this engine."""
+    """Query the version of an installation; None if it is not this engine."""
     distributions = card.installation.distributions
     if not distributions:
         # An engine that names no distribution is taken for the newest that is known of it.
@@ -206,19 +206,19 @@ def _version(card: EngineCard, program: Sequence[str], python: Path | None) -> s
 
 
 def told_version(output: str) -> str | None:
-    """Parse the output of `VERSION_SCRIPT`: the version, local part included; None when there is none."""
+    """Parse the output of `VERSION_SCRIPT`: the version, local part included; None for none."""
     answers = (line.removeprefix(_ANSWER) for line in output.splitlines() if line.startswith(_ANSWER))
     return next((version for version in answers if is_version(version)), None)
 
 
 def _output_of(argv: Sequence[str], timeout_s: float) -> str:
-    """Run a program and return its stdout; empty when it fails, hangs or cannot be started."""
+    """Run a program and return its stdout; empty if it fails, hangs or cannot start."""
     done = run_program(argv, timeout_s, folder="/")
     return "" if done.returncode else done.stdout
 
 
 def _interpreter(script: Path) -> Path | None:
-    """Return the Python that a script's first lines name; None when it is no Python script."""
+    """Return the Python in a script's first lines; None if it is no Python script."""
     try:
         with script.open("rb") as stream:
             lines = stream.read(4096).decode("utf-8", "replace").splitlines()
@@ -243,7 +243,7 @@ _PREFIX = re.compile(r"\d+(\.\d+)?")
 
 
 def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple[OptionTable, str | None]:
-    """Find the table of an installation's options; with a warning where another version's stands in.
+    """Find the table of an installation's options; with a warning if another version's is used.
 
     Its parser's answer is kept below `cache_folder`. Where the parser cannot be asked, the shipped table of its
     version, or of the nearest one, stands in.
@@ -269,10 +269,10 @@ def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(document))
         return table, None
-    what = "the shipped table" if near == installed.release else f"the shipped table of {near}, the nearest one,"
+    what = "the bundled table" if near == installed.release else f"the bundled table of {near}, the nearest one,"
     return stand_in(engine, installed.release), (
-        f"{engine.card.title} {installed.release} did not tell its options ({' '.join(installed.program)}); "
-        f"{what} stands in, so that options which differ are noticed only when a server starts"
+        f"{engine.card.title} {installed.release} did not report its options ({' '.join(installed.program)}); "
+        f"{what} is used instead, so different options are only noticed when a server starts"
     )
 
 
@@ -283,14 +283,14 @@ def cache_folder(kind: str) -> Path:
 
 
 def stand_in(engine: Engine, version: str) -> OptionTable:
-    """Read the shipped table of a version, or borrow the nearest one's; then no key of a config file is refused."""
+    """Read the bundled table of a version, or borrow the nearest one's; then no key of a config file is refused."""
     table = engine.table(engine.by_distance(version)[0])
     return table if table.version == version else table.lent_to(version)
 
 
 @lru_cache(maxsize=64)
 def as_measured(engine: Engine, text: str) -> tuple[Engine, str]:
-    """Load an engine as of a measured version, and the version in the form that ranges compare.
+    """Load an engine of a measured version, and the version in the form that ranges compare.
 
     A version that is not known keeps its own number, so that defaults, rules and figures see what was measured; only
     its options are borrowed (`Engine.table`). A prefix (``0.11``) is the known version that it begins. Words behind the
@@ -303,12 +303,12 @@ def as_measured(engine: Engine, text: str) -> tuple[Engine, str]:
     try:
         version = str(Version(word))
     except InvalidVersion as error:
-        raise BadInput(f"{text!r} is no version of {engine.name}; write it as the engine tells it") from error
+        raise BadInput(f"{text!r} is no version of {engine.name}; write it as the engine prints it") from error
     return engine.installed(engine.program, engine.table(version)), version
 
 
 def _asked(engine: Engine, installed: Installation) -> Any:
-    """Run the program under `ask_parser`; None where no Python runs it, or it fails."""
+    """Run the program under `ask_parser`; None if no Python runs it, or it fails."""
     if installed.python is None:
         return None
     script, *words = installed.program
@@ -327,7 +327,7 @@ def _asked(engine: Engine, installed: Installation) -> Any:
 
 
 def _table(rows: Any, near: OptionTable, installed: Installation) -> OptionTable | None:
-    """Make a table of an answer of `ask_parser`, with the types that only `near` tells; None when it is malformed."""
+    """Build a table from an answer of `ask_parser`, with types only known from `near`; None if it is malformed."""
     if not isinstance(rows, list) or not rows:
         return None
     known = {flag: option for option in near.options for flag in option.flags}

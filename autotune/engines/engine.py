@@ -1,4 +1,4 @@
-"""The base of every engine: configuration to command line, and command line to configuration.
+"""Base of every engine: configuration to command line, and command line to configuration.
 
 The options of a version are a table, ``search_spaces/<engine>/options/<version>.json``, of which `OptionParser` makes
 an `argparse` parser; ``scripts/snapshot_options.py`` writes tables. An engine with few options has them in its card.
@@ -69,12 +69,12 @@ class OptionTable:
         return frozenset([*(f for o in self.options for f in o.flags), *(f"--no-{f[2:]}" for f in boolean)])
 
     def meant(self, unknown: Sequence[str]) -> str:
-        """Ask for the options that were probably meant by unknown ones; empty where none is near."""
+        """Return a question with options similar to unknown ones; empty if none is similar."""
         near = [flag for word in unknown for flag in difflib.get_close_matches(word, sorted(self.flags), n=1)]
         return f"; did you mean {', '.join(near)}?" if near else ""
 
     def lent_to(self, version: str, others: Sequence[OptionTable] = ()) -> OptionTable:
-        """Make the table of a version without one, with others' options where this one has none of their spellings.
+        """Build the table of a version without one, with others' options if this one has none of their spellings.
 
         No option, no choice of an option and no key of a config file is refused.
         """
@@ -89,7 +89,7 @@ class OptionTable:
 
 @lru_cache(maxsize=32)
 def read_table(path: Path) -> OptionTable:
-    """Read a table; raises ``OSError`` when there is none and ``KeyError`` or ``ValueError`` when it is malformed."""
+    """Read a table; raises ``OSError`` for none and ``KeyError`` or ``ValueError`` for a malformed one."""
     document = json.loads(path.read_text(encoding="utf-8"))
     options = tuple(map(Option.model_validate, document["options"]))
     return OptionTable(document["engine"], document["version"], options, frozenset(document.get("config_keys", ())))
@@ -133,7 +133,7 @@ class _Retired(argparse.Action):
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Parses an engine's arguments as the engine's own parser of that version does, and refuses with its messages."""
+    """Parse an engine's arguments as the engine's own parser of that version does, with its messages."""
 
     def __init__(self, table: OptionTable, *, positional: bool, abbreviations: bool) -> None:
         super().__init__(prog=table.engine, add_help=False, allow_abbrev=abbreviations)
@@ -165,7 +165,7 @@ class OptionParser(argparse.ArgumentParser):
         return vars(self.parse_args(list(arguments)))
 
     def values(self, given: dict[str, Any]) -> dict[str, Any]:
-        """Return every option by every name, defaults for what was not given."""
+        """Return every option by every name, with defaults for missing ones."""
         values = self._table.defaults
         for option in self._table.options:
             if option.dest in given:
@@ -175,12 +175,12 @@ class OptionParser(argparse.ArgumentParser):
 
 @lru_cache(maxsize=32)
 def parser_of(table: OptionTable, positional: bool, abbreviations: bool) -> OptionParser:
-    """Make the parser of a table, once: it takes longer than to parse a hundred commands."""
+    """Make the parser of a table, once: it takes longer than parsing a hundred commands."""
     return OptionParser(table, positional=positional, abbreviations=abbreviations)
 
 
 def expand_file(arguments: Sequence[str], files: Mapping[str, str], at: int) -> list[str]:
-    """Put the options of a ``--config`` file behind the first arguments, so that the command line wins.
+    """Insert the options of a ``--config`` file after the first arguments, so that the command line wins.
 
     Args:
         files: content of files that come with the command; others are read from disk.
@@ -210,7 +210,7 @@ def expand_file(arguments: Sequence[str], files: Mapping[str, str], at: int) -> 
 
 
 def read_mapping(name: str, files: Mapping[str, str]) -> dict[str, Any]:
-    """Read the YAML mapping in a file of a command, or on disk; raises `BadInput` when there is none."""
+    """Read the YAML mapping in a file of a command, or on disk; raises `BadInput` for none."""
     try:
         text = files[name] if name in files else Path(name).read_text(encoding="utf-8")
         document = yaml.safe_load(text) or {}
@@ -225,7 +225,7 @@ def read_mapping(name: str, files: Mapping[str, str]) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class ParsedCommand:
-    """An engine's command line as that engine's parser of that version reads it.
+    """An engine's command line as parsed by that version's parser.
 
     Attributes:
         model: an id or a path, as it was written.
@@ -245,7 +245,7 @@ class ParsedCommand:
 
 
 class Engine:
-    """One engine, described by its card; an engine's own file overrides only what is peculiar to it.
+    """One engine, described by its card; an engine's own file overrides only its peculiarities.
 
     Args:
         card: ``search_spaces/<engine>/engine.yaml``.
@@ -258,7 +258,7 @@ class Engine:
     """True if it takes underscores for the hyphens of long options."""
 
     flags_in_file: ClassVar[str] = "*"
-    """The versions that read flags in a ``--config`` file right."""
+    """Versions that read flags in a ``--config`` file correctly."""
 
     def __init__(self, card: EngineCard, roots: Sequence[Path] = ()) -> None:
         self.card = card
@@ -270,7 +270,7 @@ class Engine:
         )
 
     def installed(self, program: Sequence[str], table: OptionTable) -> Engine:
-        """Copy the engine with one installation's program and options; its version is known beside the card's."""
+        """Copy the engine with one installation's program and options, and its version added to the card's."""
         here = type(self)(self.card, self._roots)
         here.program, here._installed = tuple(program), table
         return here
@@ -291,13 +291,13 @@ class Engine:
         except InvalidVersion as error:
             listed = ", ".join(self.card.versions)
             message = (
-                f"unknown {self.name} version {text!r}. Known: {listed}; a prefix will do, and another "
+                f"unknown {self.name} version {text!r}. Known: {listed}; a prefix is enough, and another "
                 "number borrows the options of the nearest"
             )
             raise BadInput(message) from error
 
     def known_version(self, text: str) -> str | None:
-        """Find a known version by a text; None where none is meant.
+        """Find a known version by a text; None for no match.
 
         Exact first, then the same release (``1.2.0rc5`` is read as 1.2.0), then a release prefix (``0.5.6`` is
         0.5.6.post2).
@@ -312,19 +312,19 @@ class Engine:
         return found[-1] if found else None
 
     def borrowing(self, version: str, words: Sequence[str] = ()) -> str | None:
-        """Warn that another version's options serve a version, and name options that no table has; None where not."""
+        """Warn that a version uses another version's options, and name options missing in all tables; None if not."""
         if version in self.card.versions or (self._installed is not None and version == self._installed.version):
             return None
         near, table = self.by_distance(version)[0], self.table(version)
-        told = f"no table of the options of {self.card.title} {version} is known; that of {near}, the nearest, is used"
+        told = f"{self.card.title} {version}'s flags are not bundled; using those of {near}"
         given = [word.partition("=")[0] for word in words if word.startswith("--")]
         spelled = [(flag, flag.replace("_", "-") if self.hyphens else flag) for flag in given]
         takes = str.startswith if self.abbreviations else str.__eq__
         unknown = [flag for flag, name in spelled if not any(takes(known, name) for known in table.flags)]
-        return f"{told}; it lacks {', '.join(unknown)}, passed on unchecked{table.meant(unknown)}" if unknown else told
+        return f"{told}; they lack {', '.join(unknown)}, passed on unchecked{table.meant(unknown)}" if unknown else told
 
     def by_distance(self, version: str) -> list[str]:
-        """Sort the known versions, the closest release first; of two the older one."""
+        """Sort the known versions by distance; of two equal ones the older is first."""
 
         def number(text: str) -> int:
             wanted = Version(text)
@@ -333,7 +333,7 @@ class Engine:
         return sorted(self.card.versions, key=lambda known: abs(number(known) - number(version)))
 
     def table(self, version: str) -> OptionTable:
-        """Read the option table of a known version or the installed one; any other version borrows the known ones'."""
+        """Read the option table of a known version or the installed one; other versions borrow the known ones'."""
         if self._installed is not None and version == self._installed.version:
             return self._installed
         if version not in self.card.versions:
@@ -350,7 +350,7 @@ class Engine:
         return read_table(path)
 
     def default_knobs(self, context: Context, settings: Mapping[str, Scalar] | None = None) -> dict[str, Scalar]:
-        """Compute the engine's defaults on all GPUs: settings, the card's ``on_node``, and what follows from these."""
+        """Compute the engine's defaults on all GPUs: settings, the card's ``on_node``, and their consequences."""
         scope = context.scope({"replicas": 1, **(settings or {})})
         fixed = {**{name: fill_value(value, scope) for name, value in self.card.on_node.items()}, **(settings or {})}
         knobs: dict[str, Scalar] = {}
@@ -360,7 +360,7 @@ class Engine:
         return knobs
 
     def command(self, configuration: Configuration, context: Context, passthrough: Sequence[str] = ()) -> Command:
-        """Write a configuration's command; raises `BadInput` when this version cannot set one of its knobs."""
+        """Return a configuration's command; raises `BadInput` if this version cannot set one of its knobs."""
         scope = context.scope(configuration.knobs)
         additions = [
             *(addition for name in self.card.knobs for addition in self.knob_additions(name, scope, context.version)),
@@ -369,7 +369,7 @@ class Engine:
         return self.command_with(additions, scope, context, passthrough)
 
     def always(self, scope: Mapping[str, Any], context: Context) -> list[Addition]:
-        """List the additions to every command: those of the model, and the card's ``always``."""
+        """List the additions to every command: the model's, and the card's ``always``."""
         extras = context.model.engines.get(self.name)
         of_model = _holding(extras.always, scope, context.version) if extras else []
         return [*of_model, *_holding(self.card.always, scope, context.version)]
@@ -377,7 +377,7 @@ class Engine:
     def command_with(
         self, additions: Sequence[Addition], scope: Mapping[str, Any], context: Context, passthrough: Sequence[str] = ()
     ) -> Command:
-        """Write the command that serves the model with some additions."""
+        """Return the command that serves the model with some additions."""
         model = [context.model.id] if self.card.model_flag is None else [self.card.model_flag, context.model.id]
         args = [fill(arg, scope) for addition in additions for arg in addition.args]
         env = {key: fill(text, scope) for addition in additions for key, text in addition.env.items()}
@@ -399,7 +399,7 @@ class Engine:
         return Command(argv, env, files, servers=servers_of(scope, context.hardware.vendor))
 
     def knob_additions(self, name: str, scope: Mapping[str, Any], version: str) -> list[Addition]:
-        """List what one knob adds to the command line; raises `BadInput` when this version cannot set it."""
+        """List the additions of one knob to the command line; raises `BadInput` if this version cannot set it."""
         knob = self.card.knobs[name]
         changed = scope[name] != default_of(knob, scope, version)
         if not (changed or knob.emit_default) or not evaluate(knob.active, scope):
@@ -410,7 +410,7 @@ class Engine:
         return additions
 
     def setting(self, knob: str, configuration: Configuration, context: Context, command: Command) -> str:
-        """Quote the options of a command that set a knob, e.g. ``--tp-size 8``; empty when none does."""
+        """Quote the options of a command that set a knob, e.g. ``--tp-size 8``; empty for none."""
         scope = context.scope(configuration.knobs)
         options: list[str] = []
         for addition in _holding(self.card.knobs[knob].emit, scope, context.version):
@@ -423,7 +423,7 @@ class Engine:
         return " ".join(options)
 
     def arguments(self, argv: Sequence[str]) -> tuple[str, ...] | None:
-        """Cut the engine's program off a command line; None when the program is another one."""
+        """Remove the engine's program from a command line; None for another program."""
         for program in sorted([self.program, *self.card.forms], key=len, reverse=True):
             if len(argv) >= len(program) and tuple(argv[1 : len(program)]) == program[1:]:
                 name = PurePosixPath(argv[0]).name
@@ -432,7 +432,7 @@ class Engine:
         return None
 
     def parse(self, command: Command, version: str) -> ParsedCommand:
-        """Read a command as this engine of that version does; raises `BadInput` as the engine would refuse it."""
+        """Parse a command as this engine of that version does; raises `BadInput` with the engine's refusal."""
         arguments = self.arguments(command.argv)
         if arguments is None:
             raise BadInput(f"not a {self.card.title} command: {' '.join(command.argv)}")
@@ -452,7 +452,7 @@ class Engine:
         return arguments
 
     def config(self, values: Mapping[str, Any], command: Command, version: str) -> dict[str, Any]:
-        """Read the engine's own config file; empty where it has none."""
+        """Read the engine's own config file; empty if it has none."""
         return {}
 
     def knobs(self, parsed: ParsedCommand, context: Context) -> Configuration:
@@ -467,17 +467,17 @@ class Engine:
         return Configuration(self.name, knobs)
 
     def switch(self, version: str) -> ForcedAcceptance | None:
-        """Return the switch by which a version accepts a stated number of drafted tokens; None where it has none."""
+        """Return the switch that forces a number of accepted drafted tokens in a version; None for none."""
         return next((one for one in self.card.forced_acceptance if in_range(version, one.versions)), None)
 
     def forcing(self, command: Command, version: str, length: float) -> Command:
-        """Add the switch, which a version must have, to a command: so many tokens per step of a sequence."""
+        """Add the switch, which a version must have, to a command: this number of tokens per step of a sequence."""
         switch = self.switch(version)
         assert switch is not None
         return self._added(command, switch, {"forced": f"{switch.counted(length):g}"}, version)
 
     def random_weights(self, context: Context) -> RandomWeights | None:
-        """Return the switch by which a model starts with random weights in a version; None where there is none.
+        """Return the switch that starts a model with random weights in a version; None for none.
 
         A model with experts needs one that routes tokens evenly: random gates may send all of them to the same ones.
         """
@@ -491,12 +491,12 @@ class Engine:
         return self._added(command, switch, {}, context.version)
 
     def reads_weights(self, parsed: ParsedCommand, context: Context) -> bool:
-        """Return False where a command starts its server with random weights instead of the checkpoint's."""
+        """Return False if a command starts its server with random weights instead of the checkpoint's."""
         switch = self.random_weights(context)
         return switch is None or not evaluate(switch.read, self.scope(parsed, context))
 
     def _added(self, command: Command, addition: Addition, scope: Mapping[str, Any], version: str) -> Command:
-        """Add an addition to a command that is written already; its keys win over those of the command's own file."""
+        """Add an addition to a finished command; its keys win over those of the command's own file."""
         env = {name: fill(text, scope) for name, text in addition.env.items()}
         argv, files = [*command.argv, *(fill(arg, scope) for arg in addition.args)], dict(command.files)
         if addition.config:
@@ -509,7 +509,7 @@ class Engine:
         return replace(command, argv=tuple(argv), env={**command.env, **env}, files=files)
 
     def forced_length(self, parsed: ParsedCommand, context: Context) -> float | None:
-        """Return the tokens per step that a command forces; None without the switch, and for a malformed value."""
+        """Return the tokens per step that a command forces; None without the switch, or for a malformed value."""
         switch = self.switch(parsed.version)
         with suppress(TypeError, ValueError):
             number = float(evaluate(switch.read, self.scope(parsed, context)) if switch else 0)
@@ -518,18 +518,18 @@ class Engine:
 
     @staticmethod
     def scope(parsed: ParsedCommand, context: Context) -> dict[str, Any]:
-        """Return the names that a reading sees."""
+        """Return the names visible to a reading."""
         named = {name: Namespace(getattr(parsed, name)) for name in ("args", "env", "config")}
         return {**context.scope({}), **named, "servers": parsed.servers}
 
     def reading(self, knob: str, version: str) -> str:
-        """Find the expression that reads a knob from a command line of a version; ``None`` where it cannot be set."""
+        """Find the expression that reads a knob from a command line of a version; ``None`` if it cannot be set."""
         entry = self.card.knobs[knob]
         readings = (r.value for r in entry.read if in_range(version, r.versions) and entry.exists_in(version))
         return next(readings, "None")
 
     def read(self, knob: str, scope: Mapping[str, Any], version: str) -> Scalar:
-        """Read one knob; None where it is not given. Raises `BadInput` for a value of a wrong kind."""
+        """Read one knob; None if it is not given. Raises `BadInput` for a value of a wrong kind."""
         try:
             value: Scalar = evaluate(self.reading(knob, version), scope)
             if isinstance(value, int) and not -(2**63) <= value < 2**63:
@@ -548,7 +548,7 @@ def _holding(additions: Sequence[Addition], scope: Mapping[str, Any], version: s
 def accepted(
     engine: Engine, context: Context, configurations: Sequence[Configuration]
 ) -> tuple[list[Configuration], dict[str, int]]:
-    """Return the configurations whose command the version's parser accepts, and how many it refuses, by its message.
+    """Return the configurations whose command the version's parser accepts, and the number refused, by message.
 
     A command line is made of parts: the options of one knob, or what goes along with every configuration (None). Each
     is parsed once per values of the knobs that it depends on. A configuration counts for the first part refused.
@@ -571,7 +571,7 @@ def accepted(
 
 
 def _refusal(engine: Engine, context: Context, knob: str | None, configuration: Configuration) -> str | None:
-    """Return the parser's message where it refuses a part of a command, e.g. an unrecognised option."""
+    """Return the parser's message if it refuses a part of a command, e.g. an unrecognised option."""
     scope, table = context.scope(configuration.knobs), engine.table(context.version)
     try:
         if knob is None:

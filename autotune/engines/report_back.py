@@ -1,4 +1,4 @@
-"""Reads back the configuration that an engine really runs, from what its server and log report.
+"""Read back the configuration of a running engine from its server's reports and its log.
 
 Asked for is one thing: a flag may do nothing, a variable may be ignored, a limit may be lowered. The knobs that the
 engine tells are read back through its card (``resolved``), made effective as every configuration is, and compared.
@@ -38,7 +38,7 @@ _MALFORMED = (NameError, AttributeError, TypeError, ValueError, ArithmeticError,
 
 
 def settings(text: str) -> dict[str, Any]:
-    """Read the settings in a text, a printed dictionary or ``a=1, b=2`` or ``a=1 b=2``; ``{}`` of anything else."""
+    """Read the settings in a text, a printed dictionary or ``a=1, b=2`` or ``a=1 b=2``; ``{}`` for anything else."""
     reader = _Reader(text.strip())
     if not reader.past("{"):
         return reader.fields("")
@@ -46,7 +46,7 @@ def settings(text: str) -> dict[str, Any]:
 
 
 class _Reader:
-    """One pass over a text; methods begin behind the opening bracket."""
+    """One pass over a text; methods start after the opening bracket."""
 
     def __init__(self, text: str) -> None:
         self._text, self._at, self._depth = text, 0, 0
@@ -107,14 +107,14 @@ class _Reader:
             self._depth -= 1
 
     def _object(self) -> Any:
-        """Read the fields of an object; without names (``PosixPath('/x')``) its only content, or all."""
+        """Read the fields of an object; without names (``PosixPath('/x')``) its only content, or all of it."""
         if self._ends(")") or _NAME.match(self._text, self._at):
             return self.fields(")")
         items = self._items(")")
         return items[0] if len(items) == 1 else items
 
     def _word(self) -> Any:
-        """Read a number, True, False or None; any other word as it is. A colon behind it is no part of it."""
+        """Read a number, True, False or None; any other word unchanged. A colon after it is not part of it."""
         match = self._take(_WORD)
         word = match[0].removesuffix(":") if match else ""
         if match is None or not word:
@@ -132,19 +132,19 @@ class _Reader:
         return match
 
     def _ends(self, closer: str) -> bool:
-        """Skip a gap; return whether a bracket, or nothing, follows."""
+        """Skip a gap; return whether a bracket, or the end, follows."""
         self._take(_GAP)
         return self._text[self._at : self._at + 1] in ("", closer)
 
     def past(self, sign: str) -> bool:
-        """Step over a sign; return False where it does not stand here."""
+        """Skip a sign; return False if it is not at this position."""
         here = self._text.startswith(sign, self._at)
         self._at += len(sign) if here else 0
         return here
 
 
 class _NotReported(Exception):
-    """No source gives a name that a reading needs."""
+    """No source reports a name that a reading needs."""
 
 
 class _Reported(Namespace):
@@ -159,7 +159,7 @@ class _Reported(Namespace):
 def parse_reported(
     engine: Engine, asked: Configuration, context: Context, sources: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, Scalar], Configuration]:
-    """Read the knobs that an engine's `sources` report; returns them, and the effective configuration with them."""
+    """Parse the knobs reported by an engine's `sources`; returns them, and the effective configuration with them."""
     names = {name: _Reported(values) for name, values in sources.items()}
     reported: dict[str, Scalar] = {}
     try:
@@ -178,14 +178,14 @@ def parse_reported(
 
 
 def compare(engine: Engine, asked: Configuration, context: Context, command: Command, got: Configuration) -> Resolved:
-    """Compare what runs with what was asked for; the caller adds the source."""
+    """Compare the running settings with the requested ones; the caller adds the source."""
     differs = {n: (v, got.knobs[n]) for n, v in asked.knobs.items() if _as_spelt(got.knobs[n], v) != v}
     notes = {name: _note(engine, name, asked, context, (command, got)) for name in differs}
     return Resolved(got.fingerprint, differs, notes=notes)
 
 
 def _read(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
-    """Evaluate the first reading that is reported; raises `_NotReported` when none is."""
+    """Evaluate the first reported reading; raises `_NotReported` for none."""
     for reading in knob.resolved if knob.exists_in(version) else ():
         if not in_range(version, reading.versions):
             continue
@@ -200,7 +200,7 @@ def _read(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
 
 
 def _as_spelt(got: Scalar, asked: Scalar) -> Scalar:
-    """Return what was asked for where the engine's value is only another spelling of it."""
+    """Return the requested value if the engine's value is another spelling of it."""
     if isinstance(got, str) and isinstance(asked, str):
         return asked if got.casefold() == asked.casefold() else got
     if isinstance(got, int | float) and isinstance(asked, int | float):
@@ -209,7 +209,7 @@ def _as_spelt(got: Scalar, asked: Scalar) -> Scalar:
 
 
 def _note(engine: Engine, name: str, asked: Configuration, context: Context, run: tuple[Command, Configuration]) -> str:
-    """Say in a sentence whether a setting had no effect, did not hold, or was the engine's own choice."""
+    """Describe in a sentence whether a setting had no effect, was overridden, or was the engine's own choice."""
     command, got = run
     title, knob = engine.card.title, engine.card.knobs[name]
     ran, wanted = f"{title} ran with {_code(name, got.knobs[name])}", asked.knobs[name]
@@ -217,14 +217,14 @@ def _note(engine: Engine, name: str, asked: Configuration, context: Context, run
         left = default_of(knob, context.scope(got.knobs), context.version)
     except _MALFORMED:
         # What the engine reported of other knobs is nothing that this one's default can be judged by.
-        return f"{ran}, where {_code(name, wanted)} was asked for"
+        return f"{ran}, but {_code(name, wanted)} was requested"
     setting = engine.setting(name, asked, context, command)
     if not setting and wanted in _LEFT:
         return f"{ran}, its own choice"
     if not setting and wanted == default_of(knob, context.scope(asked.knobs), context.version):
-        return f"{ran} by itself, where {_code(name, wanted)} was expected of it"
+        return f"{ran} by itself, but {_code(name, wanted)} was expected"
     setting = _quoted(setting) if setting else _code(name, wanted)
-    return f"{setting} {'did nothing' if got.knobs[name] == left else 'did not hold'}: {ran}"
+    return f"{setting} {'had no effect' if got.knobs[name] == left else 'was overridden'}: {ran}"
 
 
 def _code(name: str, value: Scalar) -> str:

@@ -1,4 +1,4 @@
-"""SGLang: a plain ``argparse`` parser; what is peculiar is in its YAML and its tables."""
+"""SGLang: a plain ``argparse`` parser; its peculiarities are in its YAML and its tables."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ class SGLang(Engine):
     flags_in_file = ">=0.5.8"  # https://github.com/sgl-project/sglang/pull/16638
 
     def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
-        """Put the options of a ``--config`` file in front of the given ones."""
+        """Insert the options of a ``--config`` file before the given ones."""
         return expand_file(arguments, command.files, 0)

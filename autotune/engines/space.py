@@ -1,4 +1,4 @@
-"""One engine in one study: its context, its candidates, and what it makes of a few settings."""
+"""One engine in one study: its context, its candidates, and its effective configurations."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from autotune.space.schema import Addition, EngineCard, name_of
 from autotune.trial import Command, Configuration, Scalar
 
 CONTRADICTS = "contradicts --engine-arg"
-"""The name under which combinations are counted that the engine would run otherwise, by what is passed through."""
+"""Name under which combinations are counted that passed-through options change."""
 _READ = re.compile(r"\b(args|env|config)\.(\w+)")
 
 
 @dataclass(frozen=True, slots=True)
 class PassedThrough:
-    """The settings and arguments that go along with every command of an engine.
+    """Settings and arguments passed with every command of an engine.
 
     Attributes:
         option: as it would be typed.
@@ -41,7 +41,7 @@ class PassedThrough:
     related: Sequence[str] = ()
 
     def command(self, kind: Engine, configuration: Configuration, context: Context) -> Command:
-        """Write a configuration's command; the option of a pinned knob stands there as it was typed, and only so."""
+        """Return a configuration's command; the option of a pinned knob is used once, as typed."""
         scope, version = context.scope(configuration.knobs), context.version
         additions = kind.always(scope, context)
         for name in reversed(kind.card.knobs):
@@ -56,7 +56,7 @@ class PassedThrough:
         return self.given >= names | {("config", key.partition(".")[0]) for key in addition.config}
 
     def contradicts(self, kind: Engine, configuration: Configuration, context: Context) -> bool:
-        """Return whether an option that is passed through makes the engine run another configuration."""
+        """Return whether a passed-through option makes the engine run another configuration."""
         parsed = kind.parse(self.command(kind, configuration, context), context.version)
         runs = effective(kind.card, kind.knobs(parsed, context), context)
         return any(runs.knobs[name] != configuration.knobs[name] for name in self.related)
@@ -66,7 +66,7 @@ NOTHING = PassedThrough()
 
 
 def passed_through(kind: Engine, context: Context, text: str, pins: Mapping[str, Scalar]) -> PassedThrough:
-    """Read what is passed through beside the pins; raises `BadInput` where it is refused, or contradicts a pin."""
+    """Read the passed-through options next to the pins; raises `BadInput` if one is refused, or contradicts a pin."""
     env, words = settings_in_front(shlex.split(text))
     option = f"--engine-arg {kind.name}={shlex.quote(text)}"
     passed = PassedThrough(option, env, words)
@@ -80,7 +80,7 @@ def passed_through(kind: Engine, context: Context, text: str, pins: Mapping[str,
         set_by = [n for n, names in reads.items() if names & given and _decides(kind, n, parsed, context, given)]
         for name in set_by:
             if name in pins and pins[name] != knobs[name]:
-                raise BadInput(f"it sets {name} to {knobs[name]}, and --set {name}={pins[name]}: leave one of them out")
+                raise BadInput(f"it sets {name} to {knobs[name]}, but --set {name}={pins[name]}: remove one of them")
             knob = kind.card.knobs[name]
             if knob.choices is None and (reason := knob.refuses(knobs[name])):
                 raise BadInput(f"{name}={knobs[name]}: {kind.card.title} wants {reason}")
@@ -94,7 +94,7 @@ def passed_through(kind: Engine, context: Context, text: str, pins: Mapping[str,
 
 
 def _given(kind: Engine, parsed: ParsedCommand) -> set[tuple[str, str]]:
-    """Return the names under which readings find what was given; a config file stands for all its possible keys."""
+    """Return the names by which readings find the given options; a config file covers all its possible keys."""
     options = [option for option in kind.table(parsed.version).options if option.dest in parsed.given]
     given = {("args", name) for option in options for name in option.names} | {("env", name) for name in parsed.env}
     if any(("args", name_of(str(case.value))) in given for case in kind.card.config_flag):
@@ -104,7 +104,7 @@ def _given(kind: Engine, parsed: ParsedCommand) -> set[tuple[str, str]]:
 
 
 def _decides(kind: Engine, knob: str, parsed: ParsedCommand, context: Context, given: set[tuple[str, str]]) -> bool:
-    """Return whether a knob would be read otherwise without what was given, as nothing or as some other value."""
+    """Return whether a knob's reading changes without the given options, as none or as another value."""
     readings: list[Scalar] = []
     for absent in (None, object()):
         scope = context.scope({})
@@ -143,7 +143,7 @@ class EngineSpace:
         return effective(self.card, Configuration(self.engine.name, knobs), self.context)
 
     def without(self, configuration: Configuration) -> dict[str, Configuration]:
-        """Map each of a configuration's settings to what the engine makes of the command without it."""
+        """Map each of a configuration's settings to the effective configuration of the command without it."""
         settings = dict(configuration.knobs)
         for name in configuration.knobs:
             fewer = {other: value for other, value in settings.items() if other != name}

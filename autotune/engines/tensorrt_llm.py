@@ -1,4 +1,4 @@
-"""TensorRT-LLM: a strict ``click`` command line, and a YAML file that wins over it, or yields to it, by version."""
+"""TensorRT-LLM: a strict ``click`` command line, and a YAML file that overrides it or not, by version."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autotune.trial import Command
 _COMMAND_LINE_WINS = ">=1.3.0rc21"
 """https://github.com/NVIDIA/TensorRT-LLM/pull/14812 (June 2026; 1.3.0rc21 was begun on 30 June)."""
 _OTHER_KEYS = {"free_gpu_memory_fraction": "kv_cache_config.free_gpu_memory_fraction"}
-"""Option to the file's key of the same meaning, where it has another name (``tensorrt_llm/commands/serve.py``)."""
+"""Option to the file's key of the same meaning, if its name differs (``tensorrt_llm/commands/serve.py``)."""
 
 
 class TensorRTLLM(Engine):
@@ -23,7 +23,7 @@ class TensorRTLLM(Engine):
     abbreviations = False
 
     def parse(self, command: Command, version: str) -> ParsedCommand:
-        """Read a command; keys of the file that an option overrides are left out of it."""
+        """Parse a command; keys of the file that an option overrides are removed."""
         parsed = super().parse(command, version)
         if not in_range(version, _COMMAND_LINE_WINS):
             return parsed
@@ -31,7 +31,7 @@ class TensorRTLLM(Engine):
         return replace(parsed, config=_without(parsed.config, overridden))
 
     def config(self, values: Mapping[str, Any], command: Command, version: str) -> dict[str, Any]:
-        """Read the YAML file of ``--config``; raises `BadInput` where it cannot be read, or a key would be refused."""
+        """Read the YAML file of ``--config``; raises `BadInput` if it is not readable, or a key would be refused."""
         name = values.get("extra_llm_api_options")
         if not name:
             return {}
@@ -46,7 +46,7 @@ class TensorRTLLM(Engine):
 
 
 def _keys(document: Mapping[str, Any], known: frozenset[str], prefix: str = "") -> Iterator[str]:
-    """Yield every key, dotted; below a key whose own keys are not known, none."""
+    """Yield every key, dotted; none below a key with unknown keys."""
     for key, value in document.items():
         yield f"{prefix}{key}"
         below = f"{prefix}{key}."

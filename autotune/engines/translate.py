@@ -1,4 +1,4 @@
-"""Translates renamed options into the names of the engine's version, older or newer.
+"""Translate renamed options into the names of the engine's version, older or newer.
 
 The names and the versions in which each works are the ``renamed`` section of the engine's card. A name that the
 version takes is left alone; one that it would refuse, or ignore without a word, is translated in either direction.
@@ -19,7 +19,7 @@ from autotune.trial import Command
 
 @dataclass(frozen=True, slots=True)
 class Name:
-    """A name that works in a version, and how values under another name are called under it."""
+    """A name that works in a version, and how it names the values of another name."""
 
     name: str
     is_flag: bool
@@ -40,7 +40,7 @@ def translate(engine: Engine, command: Command, version: str) -> tuple[Command, 
 
 
 def translate_typed(words: Sequence[str], version: str | None, library: Library, notify: Notify) -> list[str]:
-    """Translate a typed command line; says where options are another version's. Raises `BadInput` for no engine's."""
+    """Translate a typed command line; reports options of another version. Raises `BadInput` for no engine's command."""
     command = command_of(words)
     engine = recognise(command.argv, library)
     known = engine.version(version)
@@ -51,7 +51,7 @@ def translate_typed(words: Sequence[str], version: str | None, library: Library,
 
 
 def translate_arguments(engine: Engine, text: str, version: str) -> tuple[str, list[str]]:
-    """Translate arguments alone, with ``NAME=value`` settings in front where there are any."""
+    """Translate arguments, with optional leading ``NAME=value`` settings."""
     env, words = settings_in_front(shlex.split(text))
     translated, notes = translate(engine, Command((*engine.program, *words), env), version)
     words = Command(translated.argv[len(engine.program) :], translated.env).typed()
@@ -71,7 +71,7 @@ class _Translation:
                 value = env.pop(name)
                 if target.is_flag and not value:
                     known = f"{self._engine.card.title} {self._version}"
-                    self.notes.append(f"left out {name}, which is empty and would be {target.name} for {known}")
+                    self.notes.append(f"removed {name}, which is empty and would be {target.name} for {known}")
                     continue
                 if target.is_flag and target.name not in {self._spelled(word.partition("=")[0]) for word in words}:
                     words += [target.name, target.values.get(value, value)]
@@ -104,7 +104,7 @@ class _Translation:
         self.notes.append(f"translated {given} to {target} for {self._engine.card.title} {self._version}")
 
     def _target(self, name: str, *, is_flag: bool) -> Name | None:
-        """Find the nearest name, over any renamings, that works; None when the given one does, or none does."""
+        """Find the nearest working name over any renamings; None if the given one works, or none does."""
         reached = [Name(name, is_flag)]
         for here in reached:
             ranges = [e.old_versions for e in self._renamed if e.old == here.name]

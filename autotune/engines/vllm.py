@@ -1,4 +1,4 @@
-"""vLLM: the habits of its ``FlexibleArgumentParser``."""
+"""vLLM: the peculiarities of its ``FlexibleArgumentParser``."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class VLLM(Engine):
     hyphens = True
 
     def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
-        """Undo the shorthands; dotted keys come back as one JSON value per option."""
+        """Expand the shorthands; dotted keys become one JSON value per option."""
         positional = 1 if arguments and not arguments[0].startswith("-") else 0
         expanded = expand_file(arguments, command.files, positional)
         words: list[str] = []
@@ -50,7 +50,7 @@ class VLLM(Engine):
         return [*plain, *(word for option, value in dotted.items() for word in (option, json.dumps(value)))]
 
     def forcing(self, command: Command, version: str, length: float) -> Command:
-        """Spell the JSON option with dots, too: those that are added would displace it."""
+        """Spell the JSON option with dots, too: an added JSON option would replace it."""
         words: list[str] = []
         rest = iter(command.argv)
         for word in rest:

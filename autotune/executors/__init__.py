@@ -1,4 +1,4 @@
-"""Executors, which evaluate trials somewhere: the contract, and the executor of this process.
+"""Executors evaluate trials: the contract, and the executor of this process.
 
 An executor asks for trials while it has room, and yields launches in the order in which they end. It knows neither the
 search nor what an evaluation does.
@@ -22,12 +22,12 @@ from autotune.study.spec import StudySpec
 from autotune.trial import Failure, FailureKind, Launch, State, Trial, TrialResult
 
 _IN_A_ROW = 3
-"""Failures one after the other that a study takes for the node's: one may be chance, and each costs a start."""
+"""Consecutive failures attributed to the node: one may be chance, and each costs a start."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluationSetup:
-    """The parts that a study's evaluators are made from (`make`); it can be pickled, so that nodes make their own."""
+    """Parts of a study's evaluators (`make`); picklable, so that each node makes its own."""
 
     make: Callable[..., Evaluator]
     spec: StudySpec
@@ -36,11 +36,11 @@ class EvaluationSetup:
     notify: Watch
 
     def evaluator(self) -> Evaluator:
-        """Make the study's evaluator, whose results have the derived metrics and are checked."""
+        """Make the study's evaluator; its results have the derived metrics and are checked."""
         return Checked(self.make(self.spec, self.library, self.folder, self.notify), self.spec)
 
     def lost(self, message: str) -> TrialResult:
-        """Return the result of a launch whose process is gone."""
+        """Return the result of a launch whose process died."""
         return TrialResult(
             state=State.INVALID,
             evidence=self.evaluator().evidence,
@@ -52,12 +52,12 @@ class EvaluationSetup:
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """The traceback of what should not have been raised."""
+    """Traceback of an unexpected exception."""
 
     traceback: str
 
     def error(self, trial: Trial, node: str) -> RuntimeError:
-        """Return it as an exception of the tuner's own process."""
+        """Return it as an exception of the tuner's process."""
         return RuntimeError(f"the evaluation of trial {trial.number} on {node} failed:\n{self.traceback}")
 
 
@@ -65,7 +65,7 @@ Outcome = TrialResult | AutotuneError | Bug
 
 
 def outcome_of(evaluate: Evaluator | Callable[[Trial], TrialResult], trial: Trial) -> Outcome:
-    """Evaluate a trial in a process of its own: what is raised is returned, as only values can be sent."""
+    """Evaluate a trial in a separate process: exceptions are returned, because only values can be sent."""
     try:
         return evaluate(trial)
     except AutotuneError as error:
@@ -75,20 +75,20 @@ def outcome_of(evaluate: Evaluator | Callable[[Trial], TrialResult], trial: Tria
 
 
 class Executor(Protocol):
-    """Runs as many trials at a time as it has room for."""
+    """Run as many concurrent trials as there is capacity for."""
 
     @property
     def nodes(self) -> Sequence[str]:
-        """Names of the nodes on which another trial would start at once; empty: one node without a name."""
+        """Return the nodes on which another trial would start at once; empty: one node without a name."""
         ...
 
     @property
     def busy(self) -> Sequence[str]:
-        """Names of the nodes on which another trial would wait."""
+        """Return the nodes on which another trial would wait."""
         ...
 
     def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
-        """Run trials, each on the node that it names or on another where that is gone; yields them as they end.
+        """Run trials, each on its named node or on another if that is gone; yields them as they end.
 
         Raises what an evaluator raises, `BadInput` or `CannotGoOn`, where nothing more can be launched. `ask`
         returns None where there is no trial before another launch ends, and none at all where no launch is under way.
@@ -96,16 +96,16 @@ class Executor(Protocol):
         ...
 
     def retire(self, node: str, why: str) -> bool:
-        """Launch nothing more on a node, and say why; returns whether another node is left."""
+        """Launch nothing more on a node, and report why; returns whether another node remains."""
         ...
 
     def close(self) -> None:
-        """Release all resources; unfinished trials are given up. May be called again."""
+        """Release all resources; unfinished trials are aborted. May be called again."""
         ...
 
 
 class LocalExecutor:
-    """Evaluates one trial at a time, in this process."""
+    """Evaluate one trial at a time, in this process."""
 
     nodes: Sequence[str] = ()
     busy: Sequence[str] = ()
@@ -126,7 +126,7 @@ class LocalExecutor:
 
 
 def retire_bad_node(results: Sequence[TrialResult], executor: Executor) -> None:
-    """Retire the latest result's node where its next launch would not count; raises `CannotGoOn` where none is left."""
+    """Retire the latest result's node if its next launch would not count; raises `CannotGoOn` if none remains."""
     latest = results[-1]
     if latest.quarantine and not executor.retire(latest.node, latest.quarantine):
         raise CannotGoOn(latest.quarantine)
@@ -135,7 +135,7 @@ def retire_bad_node(results: Sequence[TrialResult], executor: Executor) -> None:
         return
     message = latest.failure.message if latest.failure else ""
     alike = latest.state is State.FAILED
-    cause = "with the same words before any server ran" if alike else "for reasons that are not their configurations'"
+    cause = "with the same message before any server ran" if alike else "for reasons that are not their configurations'"
     why = f"{_IN_A_ROW} launches in a row failed {cause}. {message}"
     # Of several nodes one is bad; where launches on different ones fail, something else is.
     if not node_fails or not executor.retire(latest.node, why):
@@ -143,7 +143,7 @@ def retire_bad_node(results: Sequence[TrialResult], executor: Executor) -> None:
 
 
 def _keeps_failing(results: Sequence[TrialResult]) -> bool:
-    """Tell whether the latest launches failed in a row, and not by their configurations as far as can be told."""
+    """Return whether the latest launches failed in a row for reasons other than their configurations."""
     latest = results[-_IN_A_ROW:]
     # A measurement that does not count has metrics: that server ran.
     if len(latest) < _IN_A_ROW or any(r.metrics for r in latest):

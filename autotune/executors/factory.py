@@ -1,4 +1,4 @@
-"""Make the executor that ``--executor`` names, and set the environment that Ray reads when it is imported."""
+"""Make the executor named by ``--executor``, and set Ray's environment before its import."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def executor_for(name: str, setup: EvaluationSetup, needs: Sequence[int], most_n
 
 
 def prepare_environment(own_cluster: bool) -> None:
-    """Set Ray's environment variables; to be called before ray is imported. Harmless settings of the user's stay.
+    """Set Ray's environment variables before its import. The user's harmless settings remain.
 
     A cluster of this machine alone gets a token that nobody else has; Ray would leave one in the user's home, which
     changes how clusters that are started later behave.

@@ -1,4 +1,4 @@
-"""Launches side by side on shares of this machine's GPUs, each share with a process of its own.
+"""Launch side by side on shares of this machine's GPUs, with one process per share.
 
 A share's process sees its GPUs alone (`CUDA_VISIBLE_DEVICES` and its kin), and so does every server that it launches:
 processes, containers and the check for idle GPUs read that variable anyway. It ends with the tuner, by ``kill -9``
@@ -32,9 +32,9 @@ from autotune.study.spec import StudySpec, alone, is_alone, most_at_once, share_
 from autotune.trial import Launch, Trial, TrialResult
 
 Share = tuple[int, ...]
-"""Numbers of GPUs, ascending as the vendor's tools count them."""
+"""GPU numbers, ascending as in the vendor's tools."""
 CLOSE_S = 60.0
-"""For a process to stop its server: longer than a server is given to end."""
+"""Seconds for a process to stop its server: longer than a server's own limit."""
 _CHILD = "import sys; sys.path.insert(0, {folder!r}); from autotune.executors.side_by_side import main; main()"
 
 
@@ -45,7 +45,7 @@ def shares_of(
     present: Callable[[], Sequence[Gpu]] = gpus,
     environment: Mapping[str, str] = os.environ,
 ) -> list[Share]:
-    """Divide this machine's GPUs into shares on which launches run side by side; fewer than two: they do not.
+    """Divide this machine's GPUs into shares for concurrent launches; fewer than two: no concurrency.
 
     A share has as many GPUs as the study uses, next to each other. One that has a GPU which is not idle is left out.
     Of `most_places`, the most that the budget is worth, the first share takes two: it is measured alone too.
@@ -72,7 +72,7 @@ def shares_of(
 
 
 def _visible(numbers: list[int], environment: Mapping[str, str]) -> list[int]:
-    """Return the GPUs that an environment leaves visible, in its order; none where it names any not by number."""
+    """Return the GPUs visible in an environment, in its order; none if it names any other than by number."""
     chosen = visible(environment)
     if chosen is None:
         return numbers
@@ -82,14 +82,14 @@ def _visible(numbers: list[int], environment: Mapping[str, str]) -> list[int]:
 
 
 def visible_to(share: Share, vendor: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Set the variable that shows a process the GPUs of a share alone: the one that is set, or the vendor's."""
+    """Set the variable that limits a process to the GPUs of a share: the one already set, or the vendor's."""
     chosen = visible(environment)
     name = chosen[0] if chosen else DEVICES.get(vendor, VISIBLE[0])
     return {name: ",".join(map(str, share))}
 
 
 class _Worker:
-    """The process of a share, and our end of its pipe."""
+    """The process of a share, and the parent's end of its pipe."""
 
     def __init__(self, setup: EvaluationSetup, share: Share) -> None:
         self.connection, theirs = Pipe()
@@ -104,7 +104,7 @@ class _Worker:
         self.connection.send(replace(setup, notify=silent))
 
     def wait(self) -> None:
-        """Return once it is gone; it was asked to stop its server and leave."""
+        """Return after its end; it was asked to stop its server and leave."""
         try:
             self.process.wait(CLOSE_S)
         except subprocess.TimeoutExpired:
@@ -114,13 +114,13 @@ class _Worker:
 
 
 class SideBySideExecutor:
-    """An `autotune.executors.Executor` of two or more shares, without a GPU in common."""
+    """An `autotune.executors.Executor` of two or more disjoint shares of the GPUs."""
 
     def __init__(self, setup: EvaluationSetup, shares: Sequence[Share]) -> None:
         self._setup = setup
         self._alone = alone(share_name(shares[0]))
         self._shares = {self._alone: shares[0], **{share_name(share): share for share in shares}}
-        """By the name of the place."""
+        """Shares by the name of the place."""
         # At once: the control's launches are to begin together.
         self._workers = {share: _Worker(setup, share) for share in shares}
         self._running: dict[str, Trial] = {}
@@ -140,7 +140,7 @@ class SideBySideExecutor:
         return [place for place in self._shares if place != self._alone and place not in self._retired]
 
     def _is_free(self, place: str) -> bool:
-        """Tell whether a launch there begins at once: alone where nothing runs, beside others where none is alone."""
+        """Return whether a launch there starts at once: alone on an idle node, beside others if none is alone."""
         return not self._running if is_alone(place) else not {place, self._alone} & self._running.keys()
 
     def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
@@ -154,7 +154,7 @@ class SideBySideExecutor:
             self._begin()
 
     def _begin(self) -> None:
-        """Begin the trials that wait for a place which is free now."""
+        """Start the trials that wait for a place that is free now."""
         for trial in list(self._waiting):
             # One that is not bound may run beside others.
             known = trial.node == self._alone or trial.node in self._used
@@ -180,7 +180,7 @@ class SideBySideExecutor:
                     return launch
 
     def _heard(self, place: str) -> Launch | None:
-        """Read what a place's process says; returns its launch when that has ended."""
+        """Read a message of a place's process; returns its launch at its end."""
         try:
             message = self._worker(place).connection.recv()
         except (EOFError, ConnectionError):
@@ -206,22 +206,22 @@ class SideBySideExecutor:
         return Launch(trial, replace(result, node=place, gpu_ids=gpu_ids))
 
     def _lost(self, place: str) -> Launch:
-        """Return a launch whose process was ended from outside; the next one gets a new process."""
+        """Return a launch whose process was killed from outside; the next one gets a new process."""
         worker, trial, share = self._worker(place), self._running.pop(place), self._shares[place]
         worker.process.terminate()
         worker.wait()
         self._workers[share] = _Worker(self._setup, share)
-        message = f"The process that measured on {place} was ended from outside (code {worker.process.returncode})."
+        message = f"The process that measured on {place} was killed from outside (code {worker.process.returncode})."
         return self._launch(place, trial, self._setup.lost(message))
 
     def retire(self, node: str, why: str) -> bool:
         if node in self._used:
             self._retired.add(node)
-            self._setup.notify(f"{node} are left out: {why}")
+            self._setup.notify(f"{node} are excluded: {why}")
         return node != self._alone and bool(self._used)
 
     def close(self) -> None:
-        """End the trials that run, and with them their servers."""
+        """End the running trials and their servers."""
         workers, self._workers = self._workers, {}
         for worker in workers.values():
             worker.process.terminate()
@@ -230,13 +230,13 @@ class SideBySideExecutor:
 
 
 def _leave(*_: object) -> None:
-    """Leave as by Ctrl-C, which stops the server that runs; once, as stopping it takes a while."""
+    """Leave as by Ctrl-C, which stops the running server; once, because stopping takes time."""
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     raise KeyboardInterrupt
 
 
 def main() -> None:
-    """Evaluate the trials that come by a pipe, whose number is the first argument, until it is closed or SIGTERM."""
+    """Evaluate the trials from a pipe, whose number is the first argument, until it is closed or SIGTERM."""
     descriptor, tuner = map(int, sys.argv[1:3])
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Load generator: sends a workload to an OpenAI-compatible server over HTTP and measures it; usable on its own.
+"""Load generator: send a workload to an OpenAI-compatible server over HTTP and measure it; usable separately.
 
     from autotune.loadgen import load_workload, measure
 

@@ -1,4 +1,4 @@
-"""The loads of a launch: what is measured in turn on one warm server.
+"""The loads of a launch: the sequence of measurements on one warm server.
 
 The workloads of the study as they are, the first of them raised as far as the limits are kept where that was asked for
 (``--find-load``), then the first one with a few other numbers of requests in flight (``--ladder``). Real servers and
@@ -25,22 +25,22 @@ from autotune.study.spec import StudySpec
 from autotune.trial import Metrics, Role, Trial
 
 USUAL_RUNGS = (1, 4, 16, 64, 256)
-"""Where the front is over numbers of requests in flight and none were given."""
+"""Default concurrencies of a front over numbers of requests in flight."""
 CAPACITY = "capacity_total_token_throughput"
-"""The objective where every server is loaded to its capacity."""
+"""The objective at every server's capacity."""
 LEAST_PROMPTS = 32
-"""Prompts of the lightest loads: a mean latency of fewer has too wide an interval."""
+"""Prompts of the lightest loads: fewer give a mean latency with too wide an interval."""
 PER_PLACE = 8
-"""Prompts of a load per unit of its concurrency; a steady state is found from three on (`metrics.formulas`)."""
+"""Prompts of a load per unit of its concurrency; a steady state needs three (`metrics.formulas`)."""
 SEEDS_OF_FINALS = 2**32
-"""Added to the seed of a launch of the finals: beyond every ``--seed``, so that no search draws the same prompts."""
+"""Added to the seed of a finals launch: beyond every ``--seed``, so that its prompts differ from the search's."""
 _CONCURRENCY = re.compile(r"[1-9]\d{0,5}")
 _COMPARED = (Role.BASELINE, Role.CONTROL, Role.FINAL)
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A workload that is sent to a warm server, once or by the probes of a load search.
+    """A workload sent to a warm server, once or by the probes of a load search.
 
     Attributes:
         of: the study's name of the workload, under which its metrics stand.
@@ -60,11 +60,11 @@ class Load:
 
     @property
     def name(self) -> str:
-        """Name of its result among those of the launch."""
+        """Return the name of its result among those of the launch."""
         return self.workload.name if self.rung else self.of
 
     def add(self, metrics: dict[str, Metrics], measured: Metrics, invalid: str = "") -> None:
-        """Add what was measured to a launch's metrics by workload; a row of the curve says why it is invalid."""
+        """Add the results to a launch's metrics by workload; a row of the curve states why it is invalid."""
         if not self.rung:
             metrics[self.of] = {**measured, **self.about}
             return
@@ -73,7 +73,7 @@ class Load:
 
 
 def loads_of(spec: StudySpec, trial: Trial, library: Library, looks: int = LOOKS, confirms: bool = True) -> list[Load]:
-    """Return the loads of a launch, in turn.
+    """Return the loads of a launch, in order.
 
     The rungs have the same prompts in every launch: the few requests of a light load differ more from seed to seed
     than launches do. A rate that a load search finds is confirmed by a long load (`confirms`) where launches are
@@ -92,7 +92,7 @@ def loads_of(spec: StudySpec, trial: Trial, library: Library, looks: int = LOOKS
 
 
 def workload_of(spec: StudySpec, role: Role, name: str, library: Library) -> tuple[Workload, dict[str, str]]:
-    """Return what a launch sends under a workload's name, and what its metrics say of that.
+    """Return the load sent under a workload's name, and its description in the metrics.
 
     In the finals these are prompts that no launch of the search sent: of ``--final-workload``, the second half of a
     file, or, where prompts are drawn, drawn anew. Finals of a smaller budget are launches of the search now.
@@ -108,7 +108,7 @@ def workload_of(spec: StudySpec, role: Role, name: str, library: Library) -> tup
 
 
 def rung_of(workload: Workload, concurrency: int) -> Workload:
-    """Return a workload of one load with so many requests in flight.
+    """Return a workload of one load with this number of requests in flight.
 
     Lengths come from the same distribution. A light load has fewer prompts, `PER_PLACE` per request in flight and
     `LEAST_PROMPTS` at least: a thousand prompts one at a time would take most of an hour. Sessions are sent whole.
@@ -124,18 +124,18 @@ def rung_of(workload: Workload, concurrency: int) -> Workload:
 
 
 Measurable = Callable[[StudySpec, tuple[int, ...], Library], tuple[tuple[int, ...], Sequence[str]]]
-"""Returns the rungs of a study that can be measured, and notes; raises `BadInput` where there are none."""
+"""Return the measurable rungs of a study, and notes; raises `BadInput` for none."""
 
 
 def asked_load(options: RunOptions) -> dict[str, Any]:
-    """Return the fields of a study by which its load is searched for, with the objective that goes with it."""
+    """Return the fields of a study that define its load search, with its objective."""
     return {"find_load": options.find_load, "objective": HEADLINE if options.find_load is None else CAPACITY}
 
 
 def with_loads(
     spec: StudySpec, options: RunOptions, measurable: Measurable, library: Library, *, sent: bool
 ) -> StudySpec:
-    """Return a study with the rungs that were typed or that its front is over; checks its load search.
+    """Return a study with the rungs that were typed or that its front needs; checks its load search.
 
     Rungs that come with a front alone are left out, with a note, where they cannot be measured.
 
@@ -147,9 +147,9 @@ def with_loads(
     """
     searched, text = spec.find_load is not None, options.ladder
     if searched and text is not None:
-        raise BadInput("--ladder: the load search has a curve of its own; leave out --ladder or --find-load")
+        raise BadInput("--ladder: the load search already has a curve; remove --ladder or --find-load")
     if searched and spec.weights:
-        raise BadInput("--weights: the load search is of one workload, the first; leave out --weights or --find-load")
+        raise BadInput("--weights: the load search uses only the first workload; remove --weights or --find-load")
     rungs: tuple[int, ...] = USUAL_RUNGS if spec.pareto == PER_USER and not searched else ()
     if text is not None:
         words = text.split(",")
@@ -164,21 +164,21 @@ def with_loads(
     except BadInput as error:
         if text is not None:
             raise BadInput(f"--ladder: {error}") from error
-        there, notes = (), (f"the front is of one load only, not over a ladder: {error}",)
+        there, notes = (), (f"the front has only one load, no ladder: {error}",)
     return spec.model_copy(update={"ladder": there, "notes": (*spec.notes, *notes)})
 
 
 def _with_finals(spec: StudySpec, given: str | None, library: Library) -> StudySpec:
-    """Return a study whose finals send other prompts than its search, with notes on how, and where they cannot."""
+    """Return a study whose finals send other prompts than its search, with notes on the method or the obstacle."""
     notes, divided = [], False
     if given is not None:
         if spec.weights or spec.pareto:
-            raise BadInput("--final-workload stands for the one workload of one objective: no --weights or --pareto")
+            raise BadInput("--final-workload replaces the one workload of one objective: no --weights or --pareto")
         workload = load_workload(given, library)
         workload.check_fits(spec.model.architecture.context_limit)
         if spec.find_load is not None:
             check_search(spec.find_load, workload, spec.slos)
-        notes.append(f"the finals send {given} in place of {spec.workloads[0]}, whose name their figures keep")
+        notes.append(f"the finals send {given} in place of {spec.workloads[0]}; their figures have the latter's name")
     for whole in (load_workload(name, library) for name in spec.workloads[given is not None :]):
         halves = [half for number in (1, 2) if whole.limited and (half := whole.half(number)) is not None]
         divided |= len(halves) == 2
@@ -186,20 +186,20 @@ def _with_finals(spec: StudySpec, given: str | None, library: Library) -> StudyS
             search, final = (sum(point.prompts for point in half.points) for half in halves)
             notes.append(
                 f"{whole.name} is divided: the search sends {search:,} of its requests, and the finals {final:,} that "
-                f"the search does not see; --final-workload {whole.name} sends all of them in both"
+                f"the search does not use; --final-workload {whole.name} sends all of them in both"
             )
         elif whole.limited:
             notes.append(
-                f"{whole.name} is too short to be divided (half of it would be less than {LEAST_OF_HALF} requests, or "
-                "than is asked for): the finals send what the search has seen; --final-workload names other prompts"
+                f"{whole.name} is too short to be divided (half of it has less than {LEAST_OF_HALF} requests, or less "
+                "than requested): the finals repeat the search's prompts; --final-workload names other prompts"
             )
     return spec.model_copy(update={"final_workload": given, "divided": divided, "notes": (*spec.notes, *notes)})
 
 
 def check_free(name: str, library: Library) -> None:
-    """Raise `BadInput` for a workload that fixes its load, so that it has no rungs."""
+    """Raise `BadInput` for a workload with a fixed load, which has no rungs."""
     if fixed := how_fixed(load_workload(name, library)):
         raise BadInput(
-            f"{name} {fixed}, so no other concurrency can be set; a ladder needs one load that is sent all at once, "
+            f"{name} {fixed}, so its concurrency is fixed; a ladder needs one load that is sent all at once, "
             "such as sharegpt or random:3200:800. The loads of such a workload are measured without --ladder"
         )

@@ -1,4 +1,4 @@
-"""Measurement of a workload on one warm server: `measure(url, model, workload, seed, options) -> Measurement`.
+"""Measure a workload on one warm server: `measure(url, model, workload, seed, options) -> Measurement`.
 
 Several worker processes send one load together. One Python process reads some thousand chunks per second faithfully; a
 node makes more. Each worker has an interpreter to itself, its share of the requests, and the same start on the clock
@@ -47,15 +47,15 @@ from autotune.notify import Notify, silent
 from autotune.trial import Metrics
 
 _MAX_LENGTH_ERROR = 0.01
-"""Share by which the mean output length may be off the one asked for. An engine that honours ``ignore_eos`` is exact; a
-server that did not wrote 300 tokens instead of 1023, and looked fast (aiperf#339)."""
+"""Largest relative error of the mean output length. An engine that honours ``ignore_eos`` is exact; a server that
+did not wrote 300 tokens instead of 1023, and looked fast (aiperf#339)."""
 
 
 PERIOD_S = 0.2
-"""Between two readings; drivers refresh their own figures about ten times a second."""
+"""Seconds between two readings; drivers refresh their figures about ten times a second."""
 
 ReadPower = Callable[[], float | None]
-"""Reads the power of some GPUs, in W; None where it is not told now."""
+"""Read the power of some GPUs, in W; None if it is unknown now."""
 
 
 class Energy(NamedTuple):
@@ -67,7 +67,7 @@ class Energy(NamedTuple):
 
 
 class Meter:
-    """Reads power while a load runs; use it as a context manager. Where nobody tells it, nothing is read."""
+    """Read power during a load, as a context manager; without a source it reads nothing."""
 
     def __init__(self, read: ReadPower | None) -> None:
         self._read, self._over = read or (lambda: None), Event()
@@ -91,7 +91,7 @@ class Meter:
             over = self._over.wait(PERIOD_S)
 
     def of(self, records: RequestRecords) -> Energy | None:
-        """Return what the steady part of a load took, by this machine's clock; None where readings do not cover it."""
+        """Return the energy of the steady part of a load, by this machine's clock; None if readings do not cover it."""
         begin_s, end_s, _, tokens = steady_part(records)
         if len(self._readings) < 2 or not tokens:
             return None
@@ -102,7 +102,7 @@ class Meter:
 
 
 def energy_metrics(loads: Sequence[Energy | None]) -> Metrics:
-    """Return the metrics of some loads together; none unless the energy of all is known, rather than a zero."""
+    """Return the metrics of some loads together; none unless the energy of all is known."""
     known = [one for one in loads if one is not None]
     if not known or len(known) < len(loads):
         return {}
@@ -112,7 +112,7 @@ def energy_metrics(loads: Sequence[Energy | None]) -> Metrics:
 
 @dataclass(frozen=True, slots=True)
 class LoadOptions:
-    """Options of sending a workload.
+    """Options for sending a workload.
 
     Attributes:
         endpoint, as_text, vocabulary, tokenizer: see `Prompts`.
@@ -144,7 +144,7 @@ class LoadOptions:
 
 @dataclass(frozen=True, slots=True)
 class LoadResult:
-    """Result of one load point: its requests, and how the client fared.
+    """Result of one load point: its requests, and the client's health.
 
     Attributes:
         workers: how the client fared in each worker process.
@@ -189,27 +189,27 @@ class Measurement:
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Metrics of the whole workload, under the names of `autotune.metrics.table.METRICS`, see `pooled_metrics`."""
+        """Return metrics of the workload, under the names of `autotune.metrics.table.METRICS`, see `pooled_metrics`."""
         return pooled_metrics([self])
 
     @property
     def outcomes(self) -> tuple[RequestOutcome, ...]:
-        """Outcome of each request, over all load points."""
+        """Return the outcome of each request, over all load points."""
         return (*(o for point in self.points for o in point.log.outcomes), *self.warm_up_failed)
 
     @property
     def logs(self) -> list[LoadLog]:
-        """Every load that was made, in order."""
+        """Return the logs of all loads, in order."""
         return [LoadLog(point.point.label, self.seed, point.log) for point in self.points]
 
     @property
     def failure(self) -> str:
-        """One sentence on the requests that failed; empty when all succeeded."""
+        """Return one sentence on the failed requests; empty if all succeeded."""
         return "" if all(outcome.ok for outcome in self.outcomes) else failure_sentence(self.outcomes)
 
     @property
     def invalid(self) -> str:
-        """Reason why the measurement is invalid; empty when it is valid, or when the server failed requests.
+        """Return why the measurement is invalid; empty if it is valid, or if the server failed requests.
 
         Token counts may be missing or not as asked for, the client may not have kept up, or prompts of an earlier load
         may have been in the cache.
@@ -234,7 +234,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class FoundCapacity(Measurement):
-    """Result of a load search: the bracket, all probes, and those `shown`, of which the metrics are."""
+    """Result of a load search: the bracket, all probes, and those `shown`, which the metrics describe."""
 
     found: FoundLoad = field(kw_only=True)
     shown: Sequence[Measurement] = field(kw_only=True)
@@ -242,7 +242,7 @@ class FoundCapacity(Measurement):
 
     @classmethod
     def of(cls, seed: int, found: FoundLoad, probes: Sequence[tuple[Probe, Measurement]]) -> FoundCapacity:
-        """Sum up a search that is over, or that was broken off after a probe that says nothing."""
+        """Summarise a search that is over, or was stopped after a probe without information."""
         load = found.capacity or (found.missed[1] if found.missed else None)
         shown = [sent for probe, sent in probes[1:] if probe.load == load] or [sent for _, sent in probes[:1]]
         every = [sent for _, sent in probes]
@@ -252,7 +252,7 @@ class FoundCapacity(Measurement):
 
     @property
     def metrics(self) -> Metrics:
-        """Metrics of the load that is the capacity, with the capacity and the curve."""
+        """Return metrics of the capacity's load, with the capacity and the curve."""
         return self.found.metrics
 
     @property
@@ -261,13 +261,13 @@ class FoundCapacity(Measurement):
 
     @property
     def failure(self) -> str:
-        """One sentence where the server answered nothing any more, before any load kept the limits."""
+        """Return one sentence if the server stopped answering before any load met the limits."""
         last = self.probes[-1]
         return last.failure if not last.metrics["completed"] and not self.died else ""
 
     @property
     def invalid(self) -> str:
-        """Reason why the numbers say nothing of the server: that of the probe at which the search ended for it."""
+        """Return why the numbers are invalid: the reason of the probe that ended the search."""
         return self.probes[-1].invalid
 
     def to_json(self) -> dict[str, Any]:
@@ -275,7 +275,7 @@ class FoundCapacity(Measurement):
 
 
 def pooled_metrics(runs: Sequence[Measurement]) -> Metrics:
-    """Metrics of all loads of some measurements as one run without pauses, a failed warm-up's requests with them."""
+    """Return metrics of all loads of some measurements as one run without pauses, failed warm-up requests included."""
     metrics = _pooled([load for run in runs for load in run.points])
     metrics["failed"] += sum(len(run.warm_up_failed) for run in runs)
     return metrics
@@ -286,7 +286,7 @@ def _pooled(loads: Sequence[LoadResult]) -> Metrics:
 
 
 def _with_client(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
-    """Metrics of loads with ``client_bound``, and with cache hits, accepted drafts and energy where they are told."""
+    """Return metrics of loads with ``client_bound``, and with cache hits, accepted drafts and energy if reported."""
     use = CacheUse.total([load.cache.use for load in loads])
     drafts = acceptance([load.drafts for load in loads])
     hit_rate: Metrics = {} if use is None else {"cache_hit_rate": use.hit_rate}
@@ -295,7 +295,7 @@ def _with_client(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
 
 
 def to_json(runs: Sequence[Measurement]) -> dict[str, Any]:
-    """Metrics, counts and load points of repeats as one run; one that ended early has fewer load points than others."""
+    """Return metrics, counts and load points of repeats as one run; a run that ended early has fewer load points."""
     outcomes = [outcome for run in runs for outcome in run.outcomes]
     repeats = zip_longest(*(run.points for run in runs))
     return {
@@ -310,13 +310,13 @@ def to_json(runs: Sequence[Measurement]) -> dict[str, Any]:
 
 
 def _told(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
-    """Metrics as a result states them: no steady throughput where one of the loads has no steady state."""
+    """Return metrics as in a result: no steady throughput if one of the loads has no steady state."""
     sound = not any(steady(load.log.records).reason for load in loads)
     return metrics if sound else {**metrics, "steady_total_token_throughput": None}
 
 
 def _point_json(loads: Sequence[LoadResult]) -> dict[str, Any]:
-    """One load point, its repeats joined; only a single load has one steady state."""
+    """Return one load point, its repeats joined; only a single load has one steady state."""
     first, alone = loads[0], len(loads) == 1
     clients = [
         ClientHealth.of_all(load.workers).to_json() | {"beyond_limits": load.client_bound or None} for load in loads
@@ -337,7 +337,7 @@ def _point_json(loads: Sequence[LoadResult]) -> dict[str, Any]:
 
 
 def worst_client(clients: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Figure by figure the largest of several loads."""
+    """Return for each figure the largest of several loads."""
     worst: dict[str, Any] = {"beyond_limits": None}
     for client in clients:
         for name, value in client.items():
@@ -346,7 +346,7 @@ def worst_client(clients: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def send(url: str, model: str, load: Load, options: LoadOptions, on_probe: Notify = silent) -> Measurement:
-    """Send a load: the workload as it is, or all probes of its load search.
+    """Send a load: the workload itself, or all probes of its load search.
 
     Each probe finds an empty prefix cache, no queue, and prompts of its own. A search ends early where the server
     answers nothing, or a load was measured wrong. Of a server that dies of a load the heaviest load that it kept before
@@ -378,24 +378,24 @@ def send(url: str, model: str, load: Load, options: LoadOptions, on_probe: Notif
 
 STREAMS_PER_WORKER = 250
 CHUNKS_PER_WORKER = 4000
-"""Per second. One process bears more, see ``benchmarks/client_self_test.py``; these leave room for a busy machine."""
+"""Chunks per second of a worker: less than one process can do (``benchmarks/client_self_test.py``)."""
 
-_TRIES = 3  # At one load point, each but the first with twice the workers of the one before
+_TRIES = 3  # Tries at one load point, each with twice the workers of the previous one
 
-_END_S = 5.0  # For a worker to leave when its pipe is closed
+_END_S = 5.0  # Seconds for a worker to end after its pipe is closed
 
 _WORKER = "autotune.loadgen.client.generator"
 
 
 def workers_for(streams: int, chunks_per_s: float = 0.0, cores: int | None = None) -> int:
-    """Return the workers of a load, half of the cores at most (a local server needs its own); 0 chunks: unknown."""
+    """Return the workers of a load, half of the cores at most (a local server needs the rest); 0 chunks: unknown."""
     needed = max(math.ceil(streams / STREAMS_PER_WORKER), math.ceil(chunks_per_s / CHUNKS_PER_WORKER), 1)
     return min(needed, max((cores or len(os.sched_getaffinity(0))) // 2, 1), streams)
 
 
 @dataclass(frozen=True, slots=True)
 class _Process:
-    """A worker process and our ends of its pipes."""
+    """A worker process and the parent's ends of its pipes."""
 
     process: subprocess.Popen[bytes]
     tasks: Connection
@@ -429,7 +429,7 @@ class _Process:
 
 
 class Workers:
-    """Worker processes, started when a load needs them and kept for the next; use it as a context manager."""
+    """Worker processes, started when a load needs them and reused for the next; use as a context manager."""
 
     def __init__(self) -> None:
         self._processes: list[_Process] = []
@@ -446,7 +446,7 @@ class Workers:
         return [process.process.pid for process in self._processes]
 
     def close(self) -> None:
-        """End all of them by closing their pipes; what they were sending is lost, and who does not leave is killed."""
+        """End all by closing their pipes; requests in flight are lost, and workers that do not end are killed."""
         processes, self._processes = self._processes, []
         for worker in processes:
             worker.tasks.close()
@@ -459,7 +459,7 @@ class Workers:
                 worker.process.wait()
 
     def counts(self, requests: Requests, asked: int | None) -> Iterator[int]:
-        """Return the workers of each try: those asked for, once; else what the streams need, then twice as many."""
+        """Return the workers of each try: the requested number, once; else as the streams need, then twice that."""
         if asked is not None:
             yield min(asked, requests.concurrency)
             return
@@ -472,7 +472,7 @@ class Workers:
     def send(
         self, task: WorkerTask, workers: int, on_progress: Callable[[Progress], None] | None = None
     ) -> tuple[RequestLog, tuple[ClientHealth, ...]]:
-        """Send a load point with so many workers and wait for every answer; no fault of the server raises.
+        """Send a load point with this number of workers and wait for every answer; server failures do not raise.
 
         Args:
             task: the load, as if one worker sent it all.
@@ -509,7 +509,7 @@ class Workers:
 def _results(
     shares: Sequence[int], processes: Sequence[_Process], on_progress: Callable[[Progress], None] | None
 ) -> list[tuple[RequestLog, ClientHealth]]:
-    """Each worker's result, once all have one; meanwhile the progress of their shares of the requests."""
+    """Return each worker's result once all have one; until then report progress."""
     progress = [Progress(0, 0, 0, share, 0) for share in shares]
     pipes = {process.answers: number for number, process in enumerate(processes)}
     results: dict[int, tuple[RequestLog, ClientHealth]] = {}
@@ -530,11 +530,11 @@ def _results(
 _WARM_UP_CONCURRENCY = 128
 _WARM_UP_OUTPUT = 32
 _WARM_UP_INPUT_TOKENS = 200_000
-"""Bounds of the warm-up, for each server: it must touch every code path and batch size, and cost less than the load."""
+"""Bounds of the warm-up, for each server: it must cover all code paths and batch sizes, and cost less than the load."""
 
 
 def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOptions | None = None) -> Measurement:
-    """Send all load points of a workload to a server that is ready, one after the other.
+    """Send all load points of a workload to a ready server, one after the other.
 
     A load in which the client does not keep up is sent again by more workers.
 
@@ -588,7 +588,7 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
 
 
 class _WarmUp:
-    """Requests that are not counted, before each load of more streams than any before."""
+    """Uncounted requests before each load of more streams than any before."""
 
     def __init__(self, options: LoadOptions) -> None:
         self._options = options
@@ -597,7 +597,7 @@ class _WarmUp:
         self.failed: tuple[RequestOutcome, ...] = ()
 
     def answered(self, task: WorkerTask, workers: Workers) -> bool:
-        """Send the warm-up of a load where it needs one; whether the server answered any of it."""
+        """Send the warm-up of a load if needed; returns whether the server answered any of it."""
         requests, servers = task.requests, len(task.target.servers)
         streams = min(requests.concurrency, servers * _WARM_UP_CONCURRENCY)
         if not self._options.warm_up or streams <= self._streams:

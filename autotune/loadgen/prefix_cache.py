@@ -1,4 +1,4 @@
-"""A server's prefix cache around a load: emptied before it, its hits counted during it, judged after it.
+"""Prefix cache of a server around a load: emptied before it, its hits counted during it, judged after it.
 
 Two loads of the same prompts differ by more than any flag does when the second finds the first's in the cache
 (vllm#54227: throughput x 2.32). So the cache is emptied before a load, the prompts are new, and the server's own
@@ -27,13 +27,13 @@ from autotune.space.serving import CacheMetrics, DraftGauges, DraftMetrics, Serv
 from autotune.trial import Metrics
 
 TOLERATED = 0.05
-"""By how much the hit rate may exceed what the prompts allow: chat templates and texts begin alike, too."""
+"""Tolerated excess of the hit rate over that of the prompts: chat templates and texts have common starts."""
 
 _Metrics = TypeVar("_Metrics")
 _SAMPLE = re.compile(
     r'[ \t]*([a-zA-Z_:][a-zA-Z0-9_:]*)[ \t]*(?:\{(?:[^"}]|"(?:[^"\\]|\\.)*")*\}[ \t]*|[ \t])[ \t]*([^ \t#{]+)'
 )
-"""A sample's name and value; what follows them, a timestamp or an exemplar, does not matter."""
+"""A sample's name and value; a timestamp or an exemplar after them is ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +49,12 @@ class CacheUse:
 
     @property
     def hit_rate(self) -> float:
-        """Share of the prompt tokens looked up that were found; 0 when none was looked up."""
+        """Share of the looked-up prompt tokens that were found; 0 for none."""
         return self.hits / self.queries if self.queries else 0.0
 
     @classmethod
     def between(cls, before: CacheUse | None, after: CacheUse | None) -> CacheUse | None:
-        """Return the difference of two readings; None when one is missing, or the server was started anew meanwhile."""
+        """Return the difference of two readings; None if one is missing, or the server was restarted in between."""
         if before is None or after is None or before.source != after.source:
             return None
         hits, queries = round(after.hits - before.hits), round(after.queries - before.queries)
@@ -71,7 +71,7 @@ class CacheUse:
 
     @classmethod
     def total(cls, uses: Sequence[CacheUse | None]) -> CacheUse | None:
-        """Return the sum over several loads; None when one of them is not known, or there is none."""
+        """Return the sum over several loads; None if one of them is unknown, or there is none."""
         known = [use for use in uses if use is not None]
         if not known or len(known) < len(uses):
             return None
@@ -81,7 +81,7 @@ class CacheUse:
 
 @dataclass(frozen=True, slots=True)
 class CacheReport:
-    """The prefix cache's part in one load.
+    """Prefix cache figures of one load.
 
     Attributes:
         use: None when the server does not publish it.
@@ -97,7 +97,7 @@ class CacheReport:
 
     @classmethod
     def joined(cls, reports: Sequence[CacheReport]) -> CacheReport:
-        """Report of several loads; a reset that failed stands for all."""
+        """Return the report of several loads; a failed reset represents all."""
         resets = [report.reset for report in reports]
         reset = next((reset for reset in resets if not reset), resets[0] if resets else None)
         use = CacheUse.total([report.use for report in reports])
@@ -117,7 +117,7 @@ class CacheReport:
 
 
 def counters(metrics: CacheMetrics, page: Mapping[str, float]) -> CacheUse | None:
-    """The counters on a metrics page that holds them; None when it is a page of something else, or has no hits."""
+    """Return the counters of a metrics page; None for another page, or one without hits."""
     zero_with = metrics.hits_zero_with
     has_hits = metrics.hits[0] in page or (zero_with is not None and zero_with in page)
     if metrics.queries not in page or not has_hits:
@@ -134,7 +134,7 @@ def known_metrics(card: EngineCard, version: str | None = None) -> list[CacheMet
 
 
 class CounterReader:
-    """Callable that reads a server's prefix cache counters; `engine` names the engine whose counter names matched.
+    """Read a server's prefix cache counters; `engine` names the engine whose counter names matched.
 
     Of the cards (of every engine, where that is not known) the first whose counters the pages have is taken, and kept.
     """
@@ -145,7 +145,7 @@ class CounterReader:
         self.engine: str | None = None
 
     def __call__(self) -> CacheUse | None:
-        """Hits and lookups since the server's start; None when the server has no such counters."""
+        """Return hits and lookups since the server's start; None if the server has no such counters."""
         for card, metrics, page in read_pages(self._client, self._sources):
             use = counters(metrics, {name: sum(values) for name, values in page.items()})
             if use is not None:
@@ -171,7 +171,7 @@ class PrefixCache:
 
     @classmethod
     def of(cls, client: ServerClient, cards: Iterable[EngineCard], version: str | None = None) -> PrefixCache:
-        """Return the cache of a server whose engine is one of these; its metrics page tells which one."""
+        """Return the cache of a server of one of these engines; its metrics page identifies the engine."""
         by_engine = {card.engine: card for card in cards}
         read = CounterReader(client, by_engine.values(), version)
         read()
@@ -186,7 +186,7 @@ class PrefixCache:
     def report(
         self, requests: Requests, log: RequestLog, before: CacheUse | None, emptied: CacheReset | None
     ) -> CacheReport:
-        """Judge a load that has ended, by what `begin` gave before it."""
+        """Evaluate a finished load, with the values of `begin` before it."""
         use = CacheUse.between(before, self.read()) or CacheUse.of_answers(log)
         expected = expected_hit_rate(requests)
         return CacheReport(use, expected, emptied, stale(use, expected) if self.judged else "")
@@ -205,7 +205,7 @@ def reset_cache(client: ServerClient, serving: Serving) -> CacheReset:
 def read_pages(
     client: ServerClient, sources: Iterable[tuple[EngineCard, _Metrics]]
 ) -> Iterator[tuple[EngineCard, _Metrics, dict[str, list[float]]]]:
-    """Yield engines and names of metrics with the `samples` of the engine's page, of which each is fetched once."""
+    """Yield engines and names of metrics with the `samples` of the engine's page; each page is fetched once."""
     pages: dict[str, dict[str, list[float]]] = {}
     for card, metrics in sources:
         path = card.serving.metrics_path
@@ -215,7 +215,7 @@ def read_pages(
 
 
 def samples(text: str) -> dict[str, list[float]]:
-    """Return the samples of each metric of a Prometheus page; lines that are none are skipped.
+    """Return the samples of each metric of a Prometheus page; other lines are skipped.
 
     The format is that of https://prometheus.io/docs/instrumenting/exposition_formats/ (and of OpenMetrics).
     """
@@ -231,7 +231,7 @@ def samples(text: str) -> dict[str, list[float]]:
 
 
 def expected_hit_rate(requests: Requests) -> float:
-    """Return the highest hit rate that one load of new prompts can have on an empty cache; 0 where no two begin alike.
+    """Return the highest hit rate of one load of new prompts on an empty cache; 0 if no two have a common start.
 
     A shared prefix is looked up by all and computed by the first. Whole blocks, several replicas and requests that
     come before the first is computed make it less. Of texts the shared part is that of their characters.
@@ -252,7 +252,7 @@ def expected_hit_rate(requests: Requests) -> float:
 
 
 def _alike(one: str, other: str) -> int:
-    """Count the characters with which two texts begin alike, by bisection: comparing slices is fast."""
+    """Count the common leading characters of two texts, by bisection: comparing slices is fast."""
     alike, most = 0, min(len(one), len(other))
     while alike < most:
         middle = (alike + most + 1) // 2
@@ -264,7 +264,7 @@ def _alike(one: str, other: str) -> int:
 
 
 def _characters(content: Content | None) -> str:
-    """Return a prompt of a file as a string of the same length; token ids become characters."""
+    """Return a prompt of a file as a string of equal length; token ids become characters."""
     if not content:
         return ""
     if isinstance(content, str):
@@ -273,19 +273,19 @@ def _characters(content: Content | None) -> str:
 
 
 def stale(use: CacheUse | None, expected: float) -> str:
-    """Return a sentence when more came from the cache than `expected_hit_rate`; empty when not, or not known."""
+    """Return a sentence if more came from the cache than `expected_hit_rate`; empty if not, or unknown."""
     if use is None or use.hit_rate <= expected + TOLERATED:
         return ""
-    prompts = f"the prompts share no more than {expected:.0%}" if expected else "every prompt was new"
+    prompts = f"the prompts share at most {expected:.0%}" if expected else "every prompt was new"
     return (
         f"{use.hit_rate:.0%} of the prompt tokens came from the prefix cache though {prompts}: "
-        "the cache held an earlier load's prompts, or somebody else uses the server; send new prompts (another seed)"
+        "the cache held earlier prompts, or the server has other users; send new prompts (another seed)"
     )
 
 
 @dataclass(frozen=True, slots=True)
 class DraftUse:
-    """Drafts of a server: counted since its start, or of late where it counts none.
+    """Drafts of a server: counted since its start, or recent ones for a gauge.
 
     Attributes:
         drafts: how often tokens were drafted for a sequence.
@@ -300,7 +300,7 @@ class DraftUse:
 
     @classmethod
     def between(cls, before: DraftUse | None, after: DraftUse | None) -> DraftUse | None:
-        """Return the counts of a load; None where none was drafted, or the server was started anew meanwhile."""
+        """Return the counts of a load; None for no drafts, or if the server was restarted in between."""
         if after is None:
             return None
         start = before if before is not None and before.counted and after.counted else cls(0.0, 0.0, 0.0)
@@ -316,7 +316,7 @@ ReadDrafts = Callable[[], DraftUse | None]
 
 
 def acceptance(uses: Sequence[DraftUse | None]) -> Metrics:
-    """Return the metrics of some loads under the names of ``vllm bench serve``; none where nothing was drafted.
+    """Return the metrics of some loads under the names of ``vllm bench serve``; none without drafts.
 
     The rate is drafted tokens that were kept, in percent; the length is tokens per step of a sequence, with the one
     that comes without drafting.
@@ -330,7 +330,7 @@ def acceptance(uses: Sequence[DraftUse | None]) -> Metrics:
 
 
 def accepted_by_events(logs: Sequence[RequestLog]) -> Metrics:
-    """Return the length by the events of the answers: one for each step of a sequence, and a first one of prefill."""
+    """Return the length from the events of the answers: one per step of a sequence, and a first one of prefill."""
     requests = sum(len(log) for log in logs)
     tokens = sum(int(log.records.output_tokens.sum()) for log in logs)
     steps = sum(int(log.chunks.sum()) for log in logs) - requests
@@ -338,7 +338,7 @@ def accepted_by_events(logs: Sequence[RequestLog]) -> Metrics:
 
 
 def of_page(metrics: DraftMetrics, page: Mapping[str, Sequence[float]]) -> DraftUse | None:
-    """Read a page: counters are summed over ranks and servers, gauges averaged; None where nothing is drafted."""
+    """Read a page: counters are summed over ranks and servers, gauges averaged; None without drafts."""
     if (counts := metrics.counters) is not None:
         if not all(name in page for name in (counts.drafts, counts.drafted, counts.accepted)):
             return None
@@ -372,7 +372,7 @@ def _of_gauges(names: DraftGauges, page: Mapping[str, Sequence[float]]) -> Draft
 
 
 class DraftReader:
-    """Reads a server's metrics of its drafts, each time it is called; the arguments are those of `CounterReader`."""
+    """Read a server's metrics of its drafts at each call; the arguments are those of `CounterReader`."""
 
     def __init__(self, client: ServerClient, cards: Iterable[EngineCard], version: str | None = None) -> None:
         self._client = client

@@ -1,4 +1,4 @@
-"""Prompts of the requests of a load: functions of (seed, workload, load point, request, attempt) alone.
+"""Prompts of a load: pure functions of (seed, workload, load point, request, attempt).
 
 Every configuration gets the same prompts, every repeat (another seed) new ones, and no two requests begin alike
 unless the workload has shared prefixes, so that a prefix cache finds what it is meant to find.
@@ -22,14 +22,14 @@ from autotune.errors import BadInput
 from autotune.loadgen.requests import Content, Requests
 from autotune.loadgen.tokenizers import Tokenizer
 
-_LOWEST_ID = 1000  # Special and byte tokens mostly stand at the beginning of a vocabulary
+_LOWEST_ID = 1000  # First ordinary id: special and byte tokens are mostly at the start of a vocabulary
 
 _HIGHEST_ID = 100_000
-_SAFE_VOCABULARY = 32_000  # The smallest vocabulary in common use (Llama 2's); taken where the model's is not known
+_SAFE_VOCABULARY = 32_000  # The smallest common vocabulary (Llama 2's), used if the model's is unknown
 
 
 class Purpose(IntEnum):
-    """Keeps the random streams of one seed apart."""
+    """Separates the random streams of one seed."""
 
     LOAD = 0
     PREFIX = 1
@@ -59,14 +59,14 @@ class PromptKey:
     warm_up: bool = False
 
     def generator(self, *stream: int) -> np.random.Generator:
-        """Random numbers of their own for each stream."""
+        """Return a random generator of its own for each stream."""
         again = (Purpose.AGAIN, self.attempt) if self.attempt else ()
         return np.random.default_rng([self.seed, zlib.crc32(self.workload.encode()), self.point, *again, *stream])
 
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """Makes request bodies for one endpoint.
+    """Make request bodies for one endpoint.
 
     Attributes:
         endpoint: ``/v1/completions`` takes token ids and text, ``/v1/chat/completions`` text.
@@ -118,7 +118,7 @@ class Prompts:
         return self._body(text, tokens)
 
     def random_text(self, tokens: int, request: int, key: PromptKey) -> str:
-        """Random words of so many tokens, another text for each request."""
+        """Return random words of this number of tokens, another text for each request."""
         ids = key.generator(Purpose.LOAD, request).integers(*self.id_range, tokens)
         return Texts(self.tokenizer).text(ids[:0], ids)
 
@@ -128,7 +128,7 @@ class Prompts:
 
     @property
     def id_range(self) -> tuple[int, int]:
-        """Ordinary tokens: not the first ids, and not the last ones, which may be special or unused."""
+        """Return the range of ordinary tokens: without the first and last ids, which may be special or unused."""
         size = self.vocabulary or (self.tokenizer.vocabulary if self.tokenizer else None) or _SAFE_VOCABULARY
         high = max(min(_HIGHEST_ID, size - size // 16), 1)
         return min(_LOWEST_ID, high // 4), high
@@ -136,7 +136,7 @@ class Prompts:
     def _random_ids(
         self, requests: Requests, request: int, key: PromptKey, purpose: Purpose, blocks: dict[int, Ints]
     ) -> tuple[Ints, Ints]:
-        """Return the ids that a random prompt shares with its group, and its own; `blocks` keeps those of a trace."""
+        """Return the ids that a random prompt shares with its group, and its own; `blocks` caches those of a trace."""
         low, high = self.id_range
         hashes = requests.blocks[request] if requests.blocks else None
         if hashes is not None:
@@ -156,7 +156,7 @@ class Prompts:
             return [{"role": "user", "content": content}] if self._chat else content
         if isinstance(content[0], dict) != self._chat:
             is_, takes = ("token ids", "/v1/completions") if self._chat else ("messages", "/v1/chat/completions")
-            raise BadInput(f"the workload's file gives prompts as {is_}, which go to {takes}, not to {self.endpoint}")
+            raise BadInput(f"the workload's file has prompts as {is_} for {takes}, not for {self.endpoint}")
         return content
 
 
@@ -166,12 +166,12 @@ _FREQUENT_WORDS = (
     "about than into them can only other time new some could these two may first then do any like my now over such"
 )
 _FREQUENT = _FREQUENT_WORDS.split()
-"""Frequent English words: with the blank before it, each is one token of every large vocabulary."""
-_LETTERS = "xqz"  # Letters that seldom go on with a word
+"""Frequent English words: with the preceding blank, each is one token of every large vocabulary."""
+_LETTERS = "xqz"  # Letters that seldom continue a word
 
 
 class Texts:
-    """Makes texts of a given number of tokens from random numbers, one word for each.
+    """Make texts of a given number of tokens from random numbers, one word for each.
 
     Texts are whole words with a blank between them. Tokenizers split at blanks before anything else, so that the tokens
     of a text are those of its words, and a shared prefix keeps its tokens whatever follows. A text of words that are
@@ -190,7 +190,7 @@ class Texts:
         self._prefixes: dict[bytes, str] = {}
 
     def text(self, shared: Ints, own: Ints) -> str:
-        """A text of ``len(shared) + len(own)`` tokens; those with the same `shared` begin alike for so many tokens.
+        """Return a text of ``len(shared) + len(own)`` tokens; texts with the same `shared` start with the same tokens.
 
         Words of several tokens can make the length impossible to hit; it comes as near as a letter allows.
         """
@@ -203,7 +203,7 @@ class Texts:
         return self._fitted(prefix, own, len(shared) + len(own)) if len(own) else prefix
 
     def _fitted(self, prefix: str, ids: Ints, tokens: int) -> str:
-        """Join words and cut them to so many tokens, or as near as possible: whole words, then letters of the last.
+        """Join words and cut them to this number of tokens, or as near as possible: whole words, then letters.
 
         Tokens grow with words: each try goes to where the end would be if all words were of the length seen so far.
         """

@@ -1,4 +1,4 @@
-"""Request file, ``<result>.requests.parquet``: one row per request, which would be too many for a result in JSON.
+"""Request file, ``<result>.requests.parquet``: one row per request, too many for a result in JSON.
 
 The only importer of pyarrow, which is loaded when a file is written and not before.
 """
@@ -17,7 +17,7 @@ from autotune.loadgen.client.messages import RequestLog
 from autotune.study.home import write_atomically
 
 SCHEMA = 1
-"""Version of the file; in its metadata as ``schema``."""
+"""Version of the file; ``schema`` in its metadata."""
 
 _TEXTS = ("point", "outcome", "message")
 _COUNTS = ("seed", "request", "expected_tokens", "chunks", "retries")
@@ -27,11 +27,11 @@ COLUMNS = (
     *("point", "seed", "request", "sent_s", "ttft_s", "e2el_s", "input_tokens", "output_tokens", "cached_tokens"),
     *("expected_tokens", "chunks", "retries", "send_delay_s", "outcome", "message", "itl_ms"),
 )
-"""In the order of the file; ``docs/files.md`` says what each is."""
+"""Columns in the order of the file; ``docs/files.md`` defines them."""
 
 
 class LoadLog(NamedTuple):
-    """Log of one load, and which load it was."""
+    """Log of one load, and the load's identity."""
 
     point: str
     seed: int
@@ -39,12 +39,12 @@ class LoadLog(NamedTuple):
 
 
 def requests_path(result: Path) -> Path:
-    """Return the path of a result's request file: beside it."""
+    """Return the path of a result's request file, next to it."""
     return result.with_name(f"{result.name.removesuffix('.json')}.requests.parquet")
 
 
 def write_requests(path: Path, loads: Sequence[LoadLog], metadata: Mapping[str, object]) -> None:
-    """Write the requests of some loads; a reader sees the whole file or none. Raises `OSError`."""
+    """Write the requests of some loads atomically. Raises `OSError`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -88,7 +88,7 @@ def _arrays(load: LoadLog) -> dict[str, Any]:
 
 
 def _nullable(values: Floats, whole: bool = False) -> Any:
-    """Numbers with null where there is none."""
+    """Return numbers with null for missing ones."""
     import pyarrow as pa
 
     unknown = np.isnan(values)

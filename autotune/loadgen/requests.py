@@ -1,4 +1,4 @@
-"""Requests of one load point: lengths, send times, prefixes; no HTTP, so that the simulator shares them."""
+"""Requests of one load point: lengths, send times, prefixes; without HTTP, so that the simulator shares them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Content: TypeAlias = str | list[int] | list[dict[str, str]]
 
 @dataclass(frozen=True, slots=True)
 class Turns:
-    """Order of the requests of a load that go on from each other: the turns of sessions, one session after the other.
+    """Order of dependent requests of a load: the turns of sessions, one session after the other.
 
     Attributes:
         after: whose answer each goes on from, shape (n,), the request before it; -1 = it begins a session.
@@ -35,14 +35,14 @@ class Turns:
 
     @property
     def session(self) -> Ints:
-        """Number of each request's session, from 0, shape (n,)."""
+        """Return the number of each request's session, from 0, shape (n,)."""
         numbers: Ints = np.cumsum(self.after < 0) - 1
         return numbers
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """The requests of one load point, in the order in which they are sent; arrays have the shape (n,).
+    """The requests of one load point, in the order of sending; arrays have the shape (n,).
 
     Attributes:
         send_s: when an open-loop request is sent, seconds since the start; zeros otherwise.
@@ -70,20 +70,20 @@ class Requests:
 
     @property
     def begins_s(self) -> Floats:
-        """First request of each stream of a closed loop, seconds after the load's start, shape (concurrency,)."""
+        """Return each closed-loop stream's first request, seconds after the load's start, shape (concurrency,)."""
         return np.arange(self.concurrency, dtype=np.float64) * (self.ramp_s / max(self.concurrency, 1))
 
     def __len__(self) -> int:
         return len(self.input_tokens)
 
     def dealt(self, number: int, parts: int) -> Ints:
-        """Places of every n-th request, ascending; of sessions all of every n-th."""
+        """Return the positions of every n-th request, ascending; of sessions all turns of every n-th."""
         own = np.arange(len(self)) if self.turns is None else self.turns.session
         places: Ints = np.flatnonzero(own % parts == number)
         return places
 
     def part(self, number: int, parts: int) -> Requests:
-        """Return the requests at `dealt`, with as even a share of the concurrency."""
+        """Return the requests at `dealt`, with an even share of the concurrency."""
         places, turns = self.dealt(number, parts), self.turns
         if turns is not None:
             after = turns.after[places]
@@ -109,14 +109,14 @@ class Requests:
 
 
 class Segment(NamedTuple):
-    """A piece of a prompt: prompts that have a piece of its `chain` begin alike up to the end of its tokens."""
+    """A piece of a prompt: prompts with the same piece of `chain` are equal up to its end."""
 
     chain: int
     tokens: int
 
 
 def prompt_segments(requests: Requests) -> Iterator[tuple[Segment, ...]]:
-    """Yield the pieces of each prompt of a trace or of sessions, in order; nothing where prompts have none.
+    """Yield the pieces of each prompt of a trace or of sessions, in order; nothing for other prompts.
 
     A prompt without blocks shares nothing and has no segments. A turn has those of the turn before, and its answer's.
     """
@@ -146,7 +146,7 @@ def _turn_segments(requests: Requests, turns: Turns) -> Iterator[tuple[Segment, 
 
 
 def shared_tokens(requests: Requests) -> int:
-    """Prompt tokens that earlier prompts of a trace, or their answers, begin with, too."""
+    """Return the prompt tokens shared with the start of earlier prompts of a trace, or their answers."""
     if requests.turns is not None:
         return _shared_by_turns(requests, requests.turns)
     longest: dict[int, int] = {}
@@ -158,7 +158,7 @@ def shared_tokens(requests: Requests) -> int:
 
 
 def _shared_by_turns(requests: Requests, turns: Turns) -> int:
-    """A turn begins with the prompt and the answer before it, a session with what others have begun with."""
+    """Return the shared tokens of turns: previous prompt and answer; of sessions: the common preamble."""
     later = turns.after >= 0
     history = (requests.input_tokens + requests.output_tokens)[turns.after[later]]
     begins = turns.system[~later]

@@ -1,4 +1,4 @@
-"""Single calls to a server: whether it is there, what it serves, its metrics, its prefix cache, its tokenizer.
+"""Single calls to a server: its availability, its models, its metrics, its prefix cache, its tokenizer.
 
 httpx, which is right for single calls and too slow for a measured stream.
 """
@@ -26,15 +26,15 @@ from autotune.trial import EMULATOR_NAME
 _Client = TypeVar("_Client", httpx.Client, httpx.AsyncClient)
 _TOKENIZE_S = 60.0
 _PROBE_TEXT = "The quick brown fox"
-_PAUSE_S = 0.1  # Between two requests to a server that is still busy
+_PAUSE_S = 0.1  # Seconds between two requests to a busy server
 
 
 class ResetOutcome(Enum):
-    """Outcome of asking a server to empty its prefix cache."""
+    """Result of a request to empty the prefix cache of a server."""
 
     DONE = "done"
     NOT_OFFERED = "not offered"
-    """There is no such endpoint, or the server was not started so that it has it."""
+    """The server has no such endpoint, or did not enable it at start."""
     NOT_ALLOWED = "not allowed"
     REFUSED = "refused"
     """Requests still hold parts of the cache."""
@@ -47,12 +47,12 @@ _STATUSES = {
     **dict.fromkeys((401, 403), ResetOutcome.NOT_ALLOWED),
     **dict.fromkeys((200, 400, 409), ResetOutcome.REFUSED),
 }
-"""Meaning of the status of an answer that does not empty the cache; any other one is a failure."""
+"""Meaning of the status of an answer that does not empty the cache; other statuses are failures."""
 
 
 @dataclass(frozen=True, slots=True)
 class CacheReset:
-    """Answer to a request to empty the prefix cache: true when it is empty as far as the server says, else why not."""
+    """Answer to a request to empty the prefix cache: true if the server reports it empty, else the reason."""
 
     outcome: ResetOutcome
     reason: str = ""
@@ -62,7 +62,7 @@ class CacheReset:
 
 
 class ServerClient:
-    """HTTP client of one load's servers, a context manager: asks the first; counts and caches are of all of them."""
+    """HTTP client of one load's servers, a context manager: queries the first; counts and caches cover all."""
 
     def __init__(self, target: Target, timeout_s: float = 30.0) -> None:
         self._target = target
@@ -78,17 +78,15 @@ class ServerClient:
 
     @cached_property
     def _listing(self) -> httpx.Response:
-        """The server's list of its models, asked for once; raises `BadInput` where nothing listens."""
+        """The server's list of its models, requested once; raises `BadInput` if nothing listens."""
         answer = self._get("/v1/models")
         if answer.status_code in (401, 403):
             wants = "refuses this API key" if self._target.api_key else "wants an API key"
-            raise BadInput(
-                f"{self._target.url} {wants} (HTTP {answer.status_code}); name where it is with --api-key-env NAME"
-            )
+            raise BadInput(f"{self._target.url} {wants} (HTTP {answer.status_code}); give it with --api-key-env NAME")
         return answer
 
     def model(self, asked: str, *, listed: bool = False) -> str:
-        """Return the model in the server's list, if it has one; the only one of the list where none is asked for ("").
+        """Return the model in the server's list; the only one of the list for "".
 
         Args:
             listed: whether a server without a list is refused.
@@ -101,7 +99,7 @@ class ServerClient:
             raise BadInput(f"{self._target.url} answers, but /v1/models lists no models; correct the URL")
         if not asked:
             if served is None or len(served) != 1:
-                names = f"serves {', '.join(served)}" if served else "does not tell what it serves"
+                names = f"serves {', '.join(served)}" if served else "does not report its models"
                 raise BadInput(f"{self._target.url} {names}: name the model with --model")
             return served[0]
         if served is not None and asked not in served:
@@ -109,24 +107,24 @@ class ServerClient:
         return asked
 
     def emulated(self) -> bool:
-        """Return whether the server says of itself that it stands in for an engine."""
+        """Return whether the server declares itself emulated."""
         return bool(self._listing.headers.get("server") == EMULATOR_NAME)
 
     def owner(self) -> str:
-        """Return who owns the first model of the list, by which engines name themselves; empty where none is named."""
+        """Return the owner of the first model of the list, which engines set to their name; empty for none."""
         with contextlib.suppress(ValueError, LookupError, TypeError):
             return str(self._listing.json()["data"][0]["owned_by"])
         return ""
 
     def metrics_text(self, path: str = "/metrics") -> str | None:
-        """Return the servers' metrics in Prometheus text, one page after the other; None when one has none."""
+        """Return the servers' metrics in Prometheus text, one page after the other; None if one has none."""
         with contextlib.suppress(httpx.HTTPError):
             answers = [http.get(path) for http in self._all]
             return "\n".join(answer.text for answer in answers) if all(a.is_success for a in answers) else None
         return None
 
     def reset_cache(self, path: str, patience_s: float = 5.0) -> CacheReset:
-        """Ask each server to empty its prefix cache with a POST; the first that does not tells why.
+        """Empty the prefix cache of each server with a POST; the first failure is reported.
 
         Engines refuse while requests run, which is for a moment after the last answer came, too: they are asked again
         for `patience_s`. Some versions say yes although they refused (vLLM 0.13, SGLang 0.4.3), so only the hit rate of
@@ -156,11 +154,11 @@ class ServerClient:
             time.sleep(_PAUSE_S)
         # SGLang's words for a refusal are those for a success, so they are not repeated.
         busy = outcome is ResetOutcome.REFUSED
-        words = "refused, as it is while requests run" if busy else self._target.redacted(refusal(answer.content))
+        words = "refused, as always while requests run" if busy else self._target.redacted(refusal(answer.content))
         return CacheReset(outcome, f"POST {path}: HTTP {answer.status_code}: {words}")
 
     def get_json(self, path: str) -> Any:
-        """Any document of the server, such as its resolved arguments; None when it gives none."""
+        """Return any JSON document of the server, such as its resolved arguments; None for none."""
         with contextlib.suppress(httpx.HTTPError, ValueError, RecursionError):
             answer = self._http.get(path)
             return answer.json() if answer.is_success else None
@@ -190,12 +188,12 @@ class ServerTokenizer:
         weakref.finalize(self, self._http.close)
 
     def __reduce__(self) -> tuple[type[ServerTokenizer], tuple[Any, ...]]:
-        """For a worker process, which makes connections of its own."""
+        """Pickle for a worker process, which opens its own connections."""
         return ServerTokenizer, (replace(self._target), self._body, self._key, self.vocabulary)
 
     @classmethod
     def find(cls, target: Target, model: str) -> ServerTokenizer | None:
-        """Find the server's ``/tokenize``; None where none answers with tokens, or nothing answers."""
+        """Find the server's ``/tokenize``; None if it does not answer with tokens."""
         forms = (({"model": model, "add_special_tokens": False}, "prompt"), ({"add_special": False}, "content"))
         with http_client(httpx.Client, target, _TOKENIZE_S) as http:
             for body, key in forms:
@@ -208,7 +206,7 @@ class ServerTokenizer:
         return None
 
     def count(self, text: str) -> int:
-        """Raises `BadInput` when the server stops answering."""
+        """Return the number of tokens; raises `BadInput` when the server stops answering."""
         if not text:
             return 0
         try:
@@ -235,7 +233,7 @@ def tokenizer_for(path: Path | None, target: Target, model: str) -> Tokenizer:
 
 
 def http_client(kind: Callable[..., _Client], target: Target, timeout_s: float) -> _Client:
-    """Make a client of httpx for calls to a server, each of which may take so long."""
+    """Make an httpx client for calls to a server, each with this timeout."""
     headers = {"Authorization": f"Bearer {target.api_key}"} if target.api_key else {}
     # Servers close idle connections after 5 s; given up before, none is closed while a call goes out on it.
     limits = httpx.Limits(keepalive_expiry=2.0)
@@ -244,7 +242,7 @@ def http_client(kind: Callable[..., _Client], target: Target, timeout_s: float) 
 
 
 def served_models(answer: httpx.Response) -> list[str] | None:
-    """Return the model names that a ``/v1/models`` answer lists; None where it is not such an answer."""
+    """Return the model names of a ``/v1/models`` answer; None for another answer."""
     try:
         return [str(row["id"]) for row in answer.json()["data"]] if answer.is_success else None
     except (ValueError, KeyError, TypeError, RecursionError):
@@ -252,7 +250,7 @@ def served_models(answer: httpx.Response) -> list[str] | None:
 
 
 def _tokens(answer: httpx.Response) -> int | None:
-    """Count the tokens of an answer of ``/tokenize``; None when it is none."""
+    """Count the tokens of an answer of ``/tokenize``; None for another answer."""
     try:
         tokens = answer.json()["tokens"] if answer.is_success else None
     except (ValueError, KeyError, TypeError):
@@ -261,7 +259,7 @@ def _tokens(answer: httpx.Response) -> int | None:
 
 
 def _vocabulary(http: httpx.Client, model: str) -> int | None:
-    """llama-server tells it in its list of models; the others do not."""
+    """Return the vocabulary size, which only llama-server reports in its list of models."""
     try:
         listed = http.get("/v1/models").json()["data"]
         named = [one for one in listed if one["id"] == model] or listed[:1]

@@ -1,4 +1,4 @@
-"""Tokenizers: how many tokens a text has, by the model's own tokenizer file or by an approximation.
+"""Tokenizers: the number of tokens of a text, by the model's own tokenizer file or an approximation.
 
 A third way, the server's ``/tokenize``, is in `autotune.loadgen.server_client`, as httpx is slow to load.
 """
@@ -15,38 +15,38 @@ from typing import Any, ClassVar, Protocol
 from autotune.errors import BadInput
 
 CHARACTERS_PER_TOKEN = 4
-"""A rule of thumb for English text, used only where nothing better is there."""
+"""Rule of thumb for English text, used without a better source."""
 
 _CANDIDATES = 4096
 _FEWEST_WORDS = 64
-"""With fewer whole words than this a vocabulary is of bytes or letters, and prompts of them would be alike."""
+"""Least whole words of a vocabulary of words; smaller ones are bytes or letters, and their prompts would be similar."""
 
 
 class Tokenizer(Protocol):
-    """Counts the tokens of a text."""
+    """Count the tokens of a text."""
 
     @property
     def exact(self) -> bool:
-        """True if it counts as the model does, special tokens apart."""
+        """True if it counts as the model does, special tokens aside."""
 
     @property
     def vocabulary(self) -> int | None:
-        """Number of tokens of the model; None = not known."""
+        """Number of tokens of the model; None = unknown."""
 
     @property
     def words(self) -> Sequence[str]:
-        """Words that are one token each where a blank stands before them; empty = not known."""
+        """Words that are one token after a blank; empty = unknown."""
 
     def count(self, text: str) -> int:
-        """Return the tokens of a text, without the special ones that a server may add."""
+        """Return the tokens of a text, without special tokens that a server may add."""
 
     def describe(self) -> str:
-        """Return its name in reports: after "tokens counted by" where it is exact, else after "tokens"."""
+        """Return its name in reports: after "tokens counted by" if it is exact, else after "tokens"."""
 
 
 @dataclass(frozen=True, slots=True)
 class Approximate:
-    """No tokenizer: so many characters are a token."""
+    """Approximation without a tokenizer: a fixed number of characters per token."""
 
     exact: ClassVar[bool] = False
     vocabulary: ClassVar[int | None] = None
@@ -69,7 +69,7 @@ class FileTokenizer:
 
     @classmethod
     def load(cls, path: Path) -> FileTokenizer:
-        """From a ``tokenizer.json`` or the folder that holds one; raises `BadInput` when that is not possible."""
+        """Load a ``tokenizer.json`` or the folder that holds one; raises `BadInput` if that is impossible."""
         try:
             from tokenizers import Tokenizer as Loaded
         except ImportError as error:
@@ -77,7 +77,7 @@ class FileTokenizer:
             raise BadInput(needed) from error
         file = path / "tokenizer.json" if path.is_dir() else path
         if not file.is_file():
-            raise BadInput(f"--tokenizer {path}: there is no {file}; give a tokenizer.json or its folder")
+            raise BadInput(f"--tokenizer {path}: {file} does not exist; give a tokenizer.json or its folder")
         try:
             return cls(Loaded.from_file(str(file)), file)
         except Exception as error:  # the package raises bare exceptions

@@ -1,1 +1,1 @@
-"""Names, directions and formulas of every metric, over what a client saw of each request."""
+"""Metrics: names, directions and formulas, over the client's records of requests."""

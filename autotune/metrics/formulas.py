@@ -1,4 +1,4 @@
-"""Formulas of the metrics that a client counts, and limits on metrics (SLOs).
+"""Formulas of the client's metrics, and limits on metrics (SLOs).
 
 Names and definitions are those of ``vllm bench serve --save-result``
 (https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py, `calculate_metrics`):
@@ -36,7 +36,7 @@ from autotune.metrics.table import VIOLATIONS, metric_meant
 from autotune.trial import Metrics
 
 SHORT_S = 20.0
-"""A load that ends sooner is mostly its beginning, when prompts are computed, and its end, when the batch empties."""
+"""Shortest load in seconds that is not dominated by ramp-up (prefill) and drain (a shrinking batch)."""
 TURNOVERS = 2
 """The fewest that are called a steady state: the load needs three requests per place in the batch, one to fill it and
 two to measure. With one turnover chat lengths were 14 to 19 % off, with two 8 to 12 %, with four 5 %; five requests
@@ -48,7 +48,7 @@ DRAIN_CUT = "drain cut"
 
 @dataclass(frozen=True, slots=True)
 class SteadyState:
-    """The steady state of one run.
+    """Steady state of one run.
 
     Attributes:
         begin_s: of the window, on the records' clock; it does not belong to the window itself.
@@ -77,7 +77,7 @@ class SteadyState:
 
 
 def steady(records: RequestRecords) -> SteadyState:
-    """Steady state of one load, whose records are on one clock; failed requests count in nothing."""
+    """Return the steady state of one load, whose records share a clock; failed requests are ignored."""
     done = records.successful()
     if not len(done):
         return SteadyState(0.0, 0.0, "", reason="no request succeeded")
@@ -96,14 +96,14 @@ def steady(records: RequestRecords) -> SteadyState:
 
 
 def steady_total_token_throughput(*runs: RequestRecords) -> float:
-    """Tokens per second of the steady windows of loads, those of ``drain cut`` included; 0 without a success."""
+    """Return tokens per second of the steady windows of loads, with those of ``drain cut``; 0 without a success."""
     parts = [steady_part(run) for run in runs]
     duration_s = sum(end_s - begin_s for begin_s, end_s, *_ in parts)
     return sum(read + written for *_, read, written in parts) / duration_s if duration_s > 0 else 0.0
 
 
 def steady_part(records: RequestRecords) -> tuple[float, float, float, float]:
-    """Return begin, end, input and output tokens of the window that `steady` names; zeros without a success."""
+    """Return start, end, input and output tokens of the window named by `steady`; zeros without a success."""
     done = records.successful()
     if not len(done):
         return 0.0, 0.0, 0.0, 0.0
@@ -113,7 +113,7 @@ def steady_part(records: RequestRecords) -> tuple[float, float, float, float]:
 
 
 def _window(done: RequestRecords) -> tuple[Floats, int]:
-    """Return begin and end of each turnover of the steady window, and the most answers under way.
+    """Return start and end of each turnover of the steady window, and the most answers in flight.
 
     Where there are fewer than `TURNOVERS`, begin and end of the window of ``drain cut``.
     """
@@ -134,12 +134,12 @@ def _window(done: RequestRecords) -> tuple[Floats, int]:
 
 
 def _begun_s(done: RequestRecords) -> Floats:
-    """Return when each answer began, as far as a client can see: an answer that is not streamed does not show it."""
+    """Return when each answer started, as far as a client can see: an unstreamed answer does not show it."""
     return done.first_token_s if (done.first_token_s < done.finished_s).any() else done.sent_s
 
 
 def _tokens(done: RequestRecords, begin_s: float, end_s: float) -> tuple[float, float]:
-    """Input and output tokens of a window: a prompt counts when its first token comes, an output token when it does."""
+    """Return input and output tokens of a window: prompts count at the first token, output tokens at their own time."""
     times_s, counts = token_series(done)
     written = counts[_within(times_s, begin_s, end_s)].sum()
     read = done.input_tokens[_within(done.first_token_s, begin_s, end_s)].sum()
@@ -202,11 +202,11 @@ class Slo(BaseModel):
         return cls(metric=metric_meant(match["metric"]), sense=sense, limit=limit)
 
     def violation(self, value: float) -> float:
-        """Return by how much a value is beyond the limit, in the metric's unit; <= 0 keeps the SLO."""
+        """Return the excess of a value over the limit, in the metric's unit; <= 0 meets the SLO."""
         return value - self.limit if self.sense == "<=" else self.limit - value
 
     def excess(self, value: float) -> float:
-        """Return `violation` as a share of the limit, alike in all units: 0.1 is 10 % beyond it; undivided for 0."""
+        """Return `violation` as a share of the limit, for all units: 0.1 is 10 % beyond it; undivided for 0."""
         return self.violation(value) / (abs(self.limit) or 1.0)
 
     def __str__(self) -> str:
@@ -214,12 +214,12 @@ class Slo(BaseModel):
 
 
 def without_capacity(metrics: Mapping[str, object]) -> bool:
-    """Return whether the metrics are those of a load search whose lightest load broke an SLO: their capacity is 0."""
+    """Return whether a load search's lightest load violated an SLO: its capacity is 0."""
     return 0 in (metrics.get("capacity_concurrency"), metrics.get("capacity_request_rate"))
 
 
 def _good(done: RequestRecords, slos: Sequence[Slo]) -> int:
-    """Requests within every SLO: a limit on any statistic of a latency holds each request to that limit."""
+    """Return the requests within every SLO: a limit on a statistic of a latency applies to each request."""
     per_request = {**latencies(done), "tpot": tpot_ms(done)}
     good = np.ones(len(done), dtype=bool)
     for slo in slos:
@@ -231,7 +231,7 @@ def _good(done: RequestRecords, slos: Sequence[Slo]) -> int:
 
 
 def _peaks(done: RequestRecords) -> tuple[float, int]:
-    """Most output tokens and most requests in flight within a whole second since the first was sent, as vLLM counts."""
+    """Return most output tokens and most requests in flight within a whole second since the first request, as vLLM."""
     start = done.sent_s.min()
     times, counts = token_series(done)
     tokens = np.bincount((times - start).astype(np.int64), weights=counts)
@@ -243,7 +243,7 @@ def _peaks(done: RequestRecords) -> tuple[float, int]:
 
 
 def summarize_loads(runs: Sequence[RequestRecords], slos: Sequence[Slo] = ()) -> Metrics:
-    """All metrics of several loads, such as the points of a sweep, as one run without pauses."""
+    """Return all metrics of several loads, such as the points of a sweep, as one run without pauses."""
     metrics = summarize(RequestRecords.one_after_another(runs), slos)
     metrics["steady_total_token_throughput"] = steady_total_token_throughput(*runs)
     for peak, name in enumerate(("max_output_tokens_per_s", "max_concurrent_requests")):
@@ -253,7 +253,7 @@ def summarize_loads(runs: Sequence[RequestRecords], slos: Sequence[Slo] = ()) ->
 
 
 def summarize(records: RequestRecords, slos: Sequence[Slo] = ()) -> Metrics:
-    """All metrics of a run under vLLM's names.
+    """Return all metrics of a run under vLLM's names.
 
     Args:
         records: one run on one clock.
@@ -288,7 +288,7 @@ def summarize(records: RequestRecords, slos: Sequence[Slo] = ()) -> Metrics:
 
 
 LATENCIES = ("ttft", "tpot", "e2el")
-"""Latencies that a request has one of."""
+"""Latencies with one value per request."""
 
 MOST_VIOLATIONS = Slo(metric=VIOLATIONS, sense="<=", limit=55)
 """A study of goodput ends where this limit is out of reach (`autotune.search.reach`): at most 17 % of the requests were
@@ -301,7 +301,7 @@ _FORM = "write latency:ms, …, e.g. 'ttft:2000 tpot:50'; the latencies are ttft
 
 
 def parse_goodput(texts: Sequence[str]) -> dict[str, float]:
-    """Latency to its limit in ms, from one text or several; raises `BadInput` on anything else."""
+    """Parse latency to its limit in ms, from one text or several; raises `BadInput` on anything else."""
     limits: dict[str, float] = {}
     for word in (word for text in texts for word in text.split() or [text]):
         name, colon, number = word.partition(":")
@@ -320,5 +320,5 @@ def parse_goodput(texts: Sequence[str]) -> dict[str, float]:
 
 
 def goodput_limits(limits: Mapping[str, float]) -> tuple[Slo, ...]:
-    """Limits as `autotune.metrics.formulas.summarize` takes them."""
+    """Return limits in the form for `autotune.metrics.formulas.summarize`."""
     return tuple(Slo(metric=f"{name}_ms", sense="<=", limit=limit) for name, limit in limits.items())

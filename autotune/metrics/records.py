@@ -21,7 +21,7 @@ def _empty() -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class RequestRecords:
-    """The requests that a client sent, one element for each; times in seconds on one clock.
+    """Requests of a client, one element for each; times in seconds on one clock.
 
     Attributes:
         sent_s, first_token_s, finished_s: of the request, its first token and its last one, shape (n,).
@@ -47,20 +47,20 @@ class RequestRecords:
 
     @classmethod
     def empty(cls) -> RequestRecords:
-        """A run without a request."""
+        """Return a run without requests."""
         return cls(_empty(), _empty(), _empty(), _empty(), _empty(), ok=np.empty(0, dtype=np.bool_))
 
     def successful(self) -> RequestRecords:
-        """Only the requests that succeeded; the series are of these already."""
+        """Return only the successful requests; the series already hold only these."""
         return replace(self, **{name: getattr(self, name)[self.ok] for name in COLUMNS})
 
     def faster(self, factor: float) -> RequestRecords:
-        """The same run where everything goes faster by a factor."""
+        """Return the same run with all times divided by a factor."""
         return replace(self, **{name: getattr(self, name) / factor for name in (*_TIMES, "itl_ms")})
 
     @classmethod
     def one_after_another(cls, runs: Sequence[RequestRecords]) -> RequestRecords:
-        """Several runs on one server, such as the load points of a sweep, as one run without pauses."""
+        """Return several runs on one server, such as the load points of a sweep, as one run without pauses."""
         placed, clock_s = [], 0.0
         for run in runs:
             if len(run):
@@ -73,7 +73,7 @@ class RequestRecords:
 
     @classmethod
     def side_by_side(cls, runs: Sequence[RequestRecords]) -> RequestRecords:
-        """Join runs of one time, such as those of several servers, as one run; in the order of sending."""
+        """Join concurrent runs, such as those of several servers, as one run; in the order of sending."""
         if len(runs) == 1:
             return runs[0]
         joined = {name: np.concatenate([getattr(run, name) for run in runs]) for name in (*COLUMNS, *SERIES)}
@@ -83,20 +83,20 @@ class RequestRecords:
 
 
 QUANTILES = {"median": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-"""Statistic to the quantile that it is, interpolated linearly."""
+"""Statistic to its quantile, interpolated linearly."""
 
 STATISTICS = ("mean", "median", "std", "p90", "p95", "p99")
 LATENCIES = ("ttft", "tpot", "itl", "e2el")
 
 
 def tpot_ms(records: RequestRecords) -> Floats:
-    """Time per output token after the first, per request; 0 where there was only one token, shape (n,)."""
+    """Return time per output token after the first, per request; 0 for a single token, shape (n,)."""
     gaps = np.maximum(records.output_tokens - 1, 1)
     return np.where(records.output_tokens > 1, (records.finished_s - records.first_token_s) / gaps * 1e3, 0.0)
 
 
 def latencies(done: RequestRecords) -> dict[str, Floats]:
-    """Every sample of each latency of requests that succeeded; those of one token have no TPOT."""
+    """Return every sample of each latency of successful requests; a single token has no TPOT."""
     return {
         "ttft": (done.first_token_s - done.sent_s) * 1e3,
         "tpot": tpot_ms(done)[done.output_tokens > 1],
@@ -106,7 +106,7 @@ def latencies(done: RequestRecords) -> dict[str, Floats]:
 
 
 def statistics(name: str, values: Floats) -> Metrics:
-    """All `STATISTICS` of a latency's samples under their names, e.g. ``p99_ttft_ms``; 0 where there is no sample."""
+    """Return all `STATISTICS` of a latency's samples under their names, e.g. ``p99_ttft_ms``; 0 without samples."""
     if not len(values):
         return {f"{statistic}_{name}_ms": 0.0 for statistic in STATISTICS}
     p50, p90, p95, p99 = (float(v) for v in np.percentile(values, (50, 90, 95, 99)))

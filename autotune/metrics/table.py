@@ -1,4 +1,4 @@
-"""The table of metrics: name, title, unit, direction, scaling, derivation, and where each is shown.
+"""Table of metrics: name, title, unit, direction, scaling, derivation, and places of display.
 
 A new metric is one row. What a client counts is computed in `autotune.metrics.formulas`; a row with `derive` follows
 from other metrics. Names and definitions are those of ``vllm bench serve --save-result`` where it has one
@@ -17,7 +17,7 @@ from autotune.metrics.records import LATENCIES, STATISTICS
 from autotune.trial import Metrics
 
 HEADLINE = "total_token_throughput"
-"""The default objective, and the metric whose prediction error is known best."""
+"""The default objective, and the metric with the best known prediction error."""
 STEADY = "steady_total_token_throughput"
 GOODPUT = "request_goodput"
 PER_GPU = "total_token_throughput_per_gpu"
@@ -25,12 +25,12 @@ PER_USER = "output_tokens_per_s_per_user"
 VIOLATIONS = "request_violations_percent"
 
 ENERGY = ("energy_joules_per_output_token", "mean_power_w", "tokens_per_joule")
-"""What is known where a node's drivers tell the energy of its GPUs."""
+"""Metrics available if a node's drivers report the energy of its GPUs."""
 
 CURVE = "curve"
 """Key, among a workload's metrics, of the metrics at other loads: a list of flat rows."""
 INVALID = "invalid"
-"""Key, in a row of a curve, of the reason why its measurement is invalid."""
+"""Key, in a row of a curve, of the reason for an invalid measurement."""
 PROMPTS, SENT = "prompts", "sent"
 """Keys, among a workload's metrics in finals: ``unseen`` or ``seen`` by the search, and what was sent in its place."""
 
@@ -41,7 +41,7 @@ load search (``capacity``)."""
 
 
 class Priced(Protocol):
-    """A study, or typed options: what names the price of a GPU."""
+    """A study, or typed options, with the price of a GPU."""
 
     @property
     def gpu_hour_price(self) -> float | None: ...
@@ -49,14 +49,14 @@ class Priced(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Rent:
-    """The GPUs of a server, and the price of one for an hour, in any currency; None where unknown."""
+    """GPUs of a server, and the hourly price of one, in any currency; None if unknown."""
 
     gpus: int | None = None
     gpu_hour_price: float | None = None
 
     @classmethod
     def of(cls, asked: Priced, gpus: int | None) -> Rent:
-        """Return the rent of so many GPUs; raise `BadInput` for a price that cannot be, or has no GPUs to go with."""
+        """Return the rent of this number of GPUs; raises `BadInput` for an invalid price, or one without GPUs."""
         price = asked.gpu_hour_price
         if price is not None and not (price > 0 and math.isfinite(price)):
             raise BadInput(
@@ -84,20 +84,20 @@ class Rent:
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """The metrics of one load, and what derivations need besides."""
+    """Metrics of one load, and the other inputs of derivations."""
 
     metrics: Mapping[str, Any]
     rent: Rent
 
     def positive(self, name: str) -> float:
-        """A metric that may be divided by; 0 where it is missing, 0 or infinite."""
+        """Return a metric that is a valid divisor; 0 if it is missing, 0 or infinite."""
         value = self.metrics.get(name)
         if isinstance(value, bool) or not isinstance(value, int | float):
             return 0.0
         return float(value) if 0 < value < math.inf else 0.0
 
     def cost(self, tokens_per_s: float) -> float | None:
-        """Price of 10^6 tokens at a rate: GPUs x price / 3600 / rate x 10^6."""
+        """Return the price of 10^6 tokens at a rate: GPUs x price / 3600 / rate x 10^6."""
         if self.rent.gpus is None or self.rent.gpu_hour_price is None or tokens_per_s <= 0:
             return None
         return self.rent.gpus * self.rent.gpu_hour_price / 3600 / tokens_per_s * 1e6
@@ -139,7 +139,7 @@ _WORK: dict[str, Any] = {**_RATE, "is_work": True}
 
 
 def _read_per_s(load: Load) -> float:
-    """Input tokens per second; 0 where the output throughput is unknown."""
+    """Return input tokens per second; 0 if the output throughput is unknown."""
     output = load.positive("output_throughput")
     return load.positive(HEADLINE) - output if output else 0.0
 
@@ -161,7 +161,7 @@ def _per_joule(load: Load) -> float | None:
 
 
 def _per_user(load: Load) -> float | None:
-    """The speed at which a user sees an answer written."""
+    """Return the output speed of one user's answer."""
     tpot_ms = load.positive("mean_tpot_ms")
     return 1e3 / tpot_ms if tpot_ms else None
 
@@ -172,7 +172,7 @@ def _capacity(name: str, title: str, unit: str = "tok/s", **more: Any) -> Metric
 
 
 def _cost(tokens: str, tokens_per_s: Callable[[Load], float], shown: tuple[Place, ...] = ("bench",)) -> Metric:
-    """The whole bill over some of the tokens, so that the parts do not add up to the whole.
+    """Return the whole bill over some of the tokens, so that the parts do not add up to the whole.
 
     No figure says how a node's time is divided between prefill and decode.
     """
@@ -185,7 +185,7 @@ _WORDS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end-to-end late
 
 
 def _words(name: str) -> tuple[str, str]:
-    """Title and unit by a metric's name: ``p99_ttft_ms`` is ``P99 TTFT`` in ms."""
+    """Return title and unit by a metric's name: ``p99_ttft_ms`` is ``P99 TTFT`` in ms."""
     shown = " ".join(_WORDS.get(word, word) for word in name.removesuffix("_ms").split("_"))
     return shown[:1].upper() + shown[1:], "ms" if name.endswith("_ms") else ""
 
@@ -234,18 +234,18 @@ TABLE = {row.name: row for row in _ROWS}
 """Every metric."""
 
 METRICS = {name: row for name, row in TABLE.items() if name != VIOLATIONS}
-"""Metrics that an objective or an SLO may name. Violations are missing where every request keeps the limits."""
+"""Metrics that an objective or an SLO may name. Violations are missing if every request meets the limits."""
 COSTS = tuple(name for name, row in METRICS.items() if row.needs == "--gpu-hour-price")
 DERIVED = tuple(name for name, row in TABLE.items() if row.derive is not None)
 
 
 def shown_in(place: Place) -> tuple[str, ...]:
-    """Names of the metrics that a place shows, in the table's order."""
+    """Return the names of the metrics of a place of display, in the table's order."""
     return tuple(name for name, row in TABLE.items() if place in row.shown)
 
 
 def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
-    """Scale metrics to a node that is faster by a factor: rates multiplied, times divided; of a curve each row."""
+    """Scale metrics to a node faster by a factor: rates multiplied, times divided; of a curve each row."""
     result: Metrics = {}
     for name, value in metrics.items():
         metric = METRICS.get(name)
@@ -259,18 +259,18 @@ def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
 
 
 def counts(row: Mapping[str, Any]) -> bool:
-    """True if a row of a curve is a valid measurement."""
+    """Return whether a row of a curve is a valid measurement."""
     return not row.get(INVALID) and not row.get("client_bound")
 
 
 def title_of(name: str) -> tuple[str, str]:
-    """Title and unit of a metric, also of one that has no row."""
+    """Return title and unit of a metric, also of one without a row."""
     row = TABLE.get(name)
     return (row.title, row.unit) if row is not None else _words(name)
 
 
 def check_metric(text: str, what: str = "metric", known: Collection[str] = METRICS) -> str:
-    """Return the known metric that a name means, as in `metric_meant`; raise `UnknownName` otherwise."""
+    """Return the known metric for a name, as in `metric_meant`; raises `UnknownName` otherwise."""
     name = metric_meant(text, known)
     if name not in known:
         raise UnknownName(what, text, known, meant=_with_words(text, known))
@@ -278,7 +278,7 @@ def check_metric(text: str, what: str = "metric", known: Collection[str] = METRI
 
 
 def metric_meant(text: str, known: Collection[str] = METRICS) -> str:
-    """Return the only metric that has the words of a text, or words that begin so (``p99-ttft``); else the text."""
+    """Return the only metric with the words of a text, or words that start with them (``p99-ttft``); else the text."""
     meant = [text] if text in known else _with_words(text, known)
     return meant[0] if len(meant) == 1 else text
 

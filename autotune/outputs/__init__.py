@@ -1,1 +1,1 @@
-"""What a study leaves behind and shows: progress, report, exports, MLflow runs."""
+"""Output of a study: progress, report, exports, MLflow runs."""

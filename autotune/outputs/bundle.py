@@ -1,4 +1,4 @@
-"""Make a bundle of a study: one archive from which it is replayed on another machine.
+"""Bundle a study: one archive from which another machine replays it.
 
 Secrets are masked in every member. Prompts, the files of workloads and the lines of logs that quote some, are left out
 unless they are asked for.
@@ -34,14 +34,14 @@ from autotune.study.results import RESULTS, row_of
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, reference_in
 
-_LOG_BYTES = 12_000  # Kept of each end of a log: it begins with versions and arguments, and ends with what went wrong
+_LOG_BYTES = 12_000  # Bytes of each end of a log: the start holds versions and arguments, the end the error
 _LONGEST_LINE = 2_000
 _PROMPT = re.compile(r"prompt(_token_ids|s)?['\"]?\s*[:=]|['\"]?messages['\"]?\s*[:=]|received request", re.IGNORECASE)
-_SHORTEST_SECRET = 8  # Characters of a secret of the environment: a variable with a secret's name may hold "none"
+_SHORTEST_SECRET = 8  # Least characters of a secret in the environment: a variable with its name may hold "none"
 
 
 def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> bytes:
-    """Return the bytes of a study's bundle, the same ones whenever its files are the same; `prompts` includes them.
+    """Return the bytes of a study's bundle; equal files give equal bytes. `prompts` includes the prompts.
 
     Raises `BadInput`: there is no such study, it has no launch, or its candidates are no more.
     """
@@ -86,20 +86,20 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
 
 
 def _candidates(spec: StudySpec, launches: Sequence[Launch], library: Library, notify: Notify) -> KnownCandidates:
-    """Collect the facts of candidates that judging needs; raises `BadInput` where a launch is of none."""
+    """Collect the facts of candidates that decisions need; raises `BadInput` if a launch has no candidate."""
     if backend_of(spec).foreign:
         # The one server; to prepare the study would be to connect to it.
         trial = launches[0].trial
         config = dict(trial.configuration.knobs)
         one = KnownCandidate(engine=trial.configuration.engine, engine_version=trial.engine_version, config=config)
         return KnownCandidates(items=(one,), baseline=0)
-    notify("enumerating what was tried")
+    notify("enumerating the launched configurations")
     prepared = prepare(spec, library, notify, anywhere=True)
     candidates = prepared.candidates
     asked = {launch.trial.configuration.fingerprint for launch in launches}
     if missing := [fingerprint for fingerprint in asked if fingerprint not in candidates]:
         raise BadInput(
-            f"{len(missing)} of the launched configurations are no candidates any more: the search spaces or autotune "
+            f"{len(missing)} of the launched configurations are no longer candidates: the search spaces or autotune "
             "itself have changed since the study ran"
         )
     answers = {launch.result.resolved.fingerprint for launch in launches if launch.result.resolved is not None}
@@ -127,7 +127,7 @@ def _candidates(spec: StudySpec, launches: Sequence[Launch], library: Library, n
 
 
 def _trimmed(path: Path, secrets: Collection[str], *, prompts: bool) -> bytes:
-    """Return both ends of a log; lines that may quote a prompt stay only with `prompts`."""
+    """Return both ends of a log; lines that may quote a prompt are removed unless `prompts`."""
     text = read_ends(path, _LOG_BYTES).decode(errors="replace")
     lines = [line[:_LONGEST_LINE] for line in redact.text(text, secrets).split("\n")]
     if not prompts:
@@ -136,7 +136,7 @@ def _trimmed(path: Path, secrets: Collection[str], *, prompts: bool) -> bytes:
 
 
 def _secrets(spec: StudySpec, launches: Sequence[Launch]) -> set[str]:
-    """Return the secrets known here, to be masked wherever one is repeated."""
+    """Return the known secrets, to be masked in every text."""
     found = {value for value in redact.secrets_in((), os.environ) if len(value) >= _SHORTEST_SECRET}
     for file in (spec.api_key_file, spec.hf_token_file):
         with suppress(BadInput):

@@ -1,4 +1,4 @@
-"""What a person sees while a study runs: a line per launch and, on a terminal, a live block below. All on stderr.
+"""Display a study in progress: a line per launch and, on a terminal, a live block below. All on stderr.
 
 The cursor is not hidden and the screen is the usual one, so that a tuner that was killed leaves nothing to repair.
 """
@@ -46,12 +46,12 @@ from autotune.study.spec import StudySpec, at_once, is_local, node_of_place
 from autotune.trial import Configuration, Evidence, Launch, Role, Scalar, State, Trial
 
 FIRST = 5
-"""Candidates that a dry run tells with their predictions."""
+"""Number of candidates that a dry run lists with predictions."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A simulator's word on a launch: the objective's value (None: it fails or is not known), `interval90` on a node.
+    """A simulator's prediction of a launch: the objective's value (None: fails or unknown), `interval90` on a node.
 
     `seconds` of the node go from the start to the end of the load; `failure` is why it would not run.
     """
@@ -71,7 +71,7 @@ class Prediction:
 
 
 def predict(prepared: Prepared, trial: Trial) -> Prediction:
-    """Predict a launch; nothing is known of replayed rows, and of engines and models that the simulator lacks."""
+    """Predict a launch; replayed rows, and engines and models unknown to the simulator, have no prediction."""
     spec, backend = prepared.spec, prepared.backend
     if backend.recorded:
         return Prediction()
@@ -104,7 +104,7 @@ def baseline_trial(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
 
 
 def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
-    """Return the first launches of a study if no result changed its mind, with predictions."""
+    """Return the first launches of a study, with predictions; results may change the order."""
     with TemporaryDirectory() as name:
         priors = priors_of(prepared, sources_of(prepared.spec, Path(name)))
         folder, command_of = Path(name) / "study", prepared.command_of
@@ -117,7 +117,7 @@ def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
 
 
 def cost(prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Collection[str] = ()) -> dict[str, Any]:
-    """Return the most that a study takes, by the launches' mean time on the executor's nodes; None: not known."""
+    """Return the upper bound of a study's time, from the launches' mean time on the executor's nodes; None: unknown."""
     spec, known = prepared.spec, [one.seconds for _, one in first if one.seconds is not None]
     seconds = fmean(known) if known else None
     hours = (
@@ -141,16 +141,16 @@ def cost_line(prepared: Prepared, first: list[tuple[Trial, Prediction]], places:
     return f"{launches} {each}: {took} {where}"
 
 
-_MOST_RUNNING = 8  # Launches that are shown; of those beyond it the number
+_MOST_RUNNING = 8  # Number of launches shown; the rest is a count
 _OTHER_ROWS = 6
-"""Lines of the terminal that launches leave free: for the other rows of the block, and one line of the log."""
+"""Terminal lines reserved for the other rows of the block and one line of the log."""
 _LABEL = 12
 _PER_SECOND = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A launch under way: what it is, what it does, and since when by `time.monotonic`."""
+    """A running launch: its name, its stage, and its start by `time.monotonic`."""
 
     what: str
     doing: str
@@ -160,12 +160,12 @@ class Running:
 
 @dataclass(slots=True)
 class LiveBlock:
-    """The rows below the lines: phase of the study with facts about it, launches under way by number, and the best."""
+    """Rows below the lines: phase of the study with facts about it, running launches by number, and the best."""
 
     phase: str = ""
     facts: Sequence[str] = ()
     ends_s: float | None = None
-    """When the budget is spent at the latest, by `time.monotonic`; None: not known."""
+    """Latest end of the budget by `time.monotonic`; None: unknown."""
     best: Sequence[str] = ()
     running: dict[int, Running] = field(default_factory=dict)
 
@@ -178,7 +178,7 @@ class LiveBlock:
         for one in running[:room]:
             rows.append(("running", [f"{one.doing} {text.seconds(now_s - one.since_s)}".lstrip(), one.node, one.what]))
         rows += [("", [f"and {len(running) - room} more"])] if len(running) > room else []
-        rows += [("next", ["is being chosen"])] if self.facts and not running else []
+        rows += [("next", ["choosing"])] if self.facts and not running else []
         rows += [("best", self.best)] if self.best else []
         for label, parts in rows[: max(1, options.size.height - 2)]:
             line = Text(f"{label:<{_LABEL}}{' · '.join(filter(None, parts))}", no_wrap=True, overflow="ellipsis")
@@ -188,13 +188,13 @@ class LiveBlock:
         yield Text("")
 
 
-_MOST_KNOBS = 3  # Knobs that a launch's line names; of those beyond it gives the number
+_MOST_KNOBS = 3  # Number of knobs that a launch's line names; the rest is a count
 _ROW = "{:<5} {:>6}  {:<8}  {:<12}  {:>19}  {:>8}  {:>7}  {}"
 """Number and count of a launch, role, engine, objective, gain, duration, and the rest, as cells of a table."""
 
 
 class Progress:
-    """One line per launch and, where the console is a terminal and `live`, the study at a glance below them."""
+    """Print one line per launch and, on a terminal with `live`, the state of the study below them."""
 
     def __init__(self, spec: StudySpec, console: Console, live: bool = True) -> None:
         self._spec, self._console, self._backend = spec, console, backend_of(spec)
@@ -217,13 +217,13 @@ class Progress:
             self._live.stop()
 
     def opened(self, folder: Path, candidates: CandidateSet) -> None:
-        """Say where everything will lie, and take up the candidates that launches will be of."""
+        """Print the study's folder and store the candidates that launches belong to."""
         self._candidates = candidates
         self._console.print(f"study {self._spec.study} in {folder}", highlight=False, soft_wrap=True)
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        """Leave the terminal to a child process meanwhile."""
+        """Release the terminal to a child process for the duration."""
         self.__exit__()
         try:
             yield
@@ -231,12 +231,12 @@ class Progress:
             self.__enter__()
 
     def phase(self, text: str) -> None:
-        """Show a phase in which nothing is launched."""
+        """Show a phase that launches nothing."""
         block = self._block
         block.phase, block.facts, block.ends_s, block.best, block.running = text, (), None, (), {}
 
     def note(self, message: str | Stage) -> None:
-        """Print a line about a mended problem or a long step; the stage of a launch is shown in its row alone."""
+        """Print a line about a fixed problem or a long step; a launch's stage appears only in its row."""
         if not isinstance(message, Stage):
             self._console.print(message, highlight=False, soft_wrap=True, markup=False)
         elif (one := self._block.running.get(message.number)) is not None:  # else it has ended meanwhile
@@ -244,7 +244,7 @@ class Progress:
             self._block.running[message.number] = Running(one.what, message.doing, node, time.monotonic())
 
     def started(self, trial: Trial, launches: Sequence[Launch], phase: str) -> None:
-        """Show what is being launched after the finished launches, in a phase of the study."""
+        """Show a started launch, after the finished launches, in a phase of the study."""
         if self._done_before is None:
             self._done_before, self._started_s = len(launches), time.monotonic()
         if self._live is not None:
@@ -255,7 +255,7 @@ class Progress:
             self._picture(launches)
 
     def finished(self, launch: Launch, before: Sequence[Launch]) -> None:
-        """Print one row: what came of a launch, what was tried after the launches before, and the best if it is new."""
+        """Print one row: a launch's result, its changes from earlier launches, and the best if it is new."""
         trial, result, launches = launch.trial, launch.result, [*before, launch]
         value, gain, *notes = self._outcome(launch, launches)
         notes = [described(self._history(before), trial.configuration), *notes]
@@ -284,7 +284,7 @@ class Progress:
         self._console.print(row, highlight=False, soft_wrap=True, markup=False)
 
     def _picture(self, launches: Sequence[Launch]) -> None:
-        """Bring the block up to the finished launches."""
+        """Update the block to the finished launches."""
         failed = sum(launch.result.state is not State.COMPLETE for launch in launches)
         label = self._backend.evidence.value.upper() if self._backend.evidence is not Evidence.MEASURED else ""
         block, left_s = self._block, self._left_s(launches)
@@ -311,14 +311,14 @@ class Progress:
         return History.of(self._spec, self._candidates, launches)
 
     def _outcome(self, launch: Launch, launches: Sequence[Launch]) -> list[str]:
-        """Return value with evidence, gain over the baseline, and notes: broken limits, the load, or the failure."""
+        """Return value with evidence, gain over the baseline, and notes: violated limits, the load, or the failure."""
         result, value, mine = launch.result, objective.achieved(self._spec, launch), objective.score(self._spec, launch)
         if value is None or mine is None:
             if objective.too_slow(self._spec, launch):
                 limits = "; ".join(broken_slos(self._spec, launch))
                 return ["too slow", "", f"breaks {limits} at the lightest load ({result.label.lower()})"]
             if launch.trial.role is Role.SCREEN and result.failure is None:
-                return ["ranked", "", "random weights, for its rank alone"]
+                return ["ranked", "", "random weights, used for ranking only"]
             return [result.state.value, "", failed(result.failure) if result.failure else "unknown"]
         base = self._candidates.items[self._candidates.baseline]
         scores = self._history(launches).scores(self._candidates.baseline)
@@ -333,10 +333,11 @@ class Progress:
         best = best_of(history)
         if best is not None:
             return f"best {objective.value_of(self._spec.objective, fmean(evidence(history, best))):,.1f}"
-        return "nothing meets the limits so far" if history.measured and self._spec.slos else "no launch has run so far"
+        limited = history.measured and self._spec.slos
+        return f"no {'configuration meets the limits' if limited else 'complete launch'} so far"
 
     def _left_s(self, launches: Sequence[Launch]) -> float | None:
-        """Return the time of the rest of the budget, by the mean of the launches that ran, on as many nodes."""
+        """Return the remaining time of the budget, from the mean of the complete launches, on as many nodes."""
         done = len(launches)
         took = [one.result.seconds for one in launches if one.result.metrics]
         together = 1 if self._history(launches).one_at_a_time else at_once({one.result.node for one in launches})
@@ -348,14 +349,14 @@ class Progress:
 
 
 def best_of(history: History) -> int | None:
-    """Return the position of the feasible candidate with the best mean score, of the finals where it has any."""
+    """Return the position of the feasible candidate with the best mean score, in the finals if they have one."""
     kept = [position for position in history.by_position if history.feasible(position)]
     final = [position for position in kept if history.scores(position, Role.FINAL)]
     return max(final or kept, key=lambda position: fmean(evidence(history, position)), default=None)
 
 
 def described(history: History, tried: Configuration) -> str:
-    """Name the knobs in which a configuration differs from the best so far, else from its engine's defaults."""
+    """Name the knobs in which a configuration differs from the best so far, or from its engine's defaults."""
     best = best_of(history)
     leader = None if best is None else history.candidates.items[best].configuration
     if tried == leader:

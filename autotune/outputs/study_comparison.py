@@ -1,4 +1,4 @@
-"""Two finished studies side by side: commands, gains, knobs that carried over, cost; only what may be compared."""
+"""Compare two finished studies: commands, gains, common knobs, cost; only comparable figures."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from autotune.study.spec import StudySpec
 from autotune.trial import Configuration, Evidence, Scalar
 
 _NOTES = (
-    "a change's interval is that of the objective, from both studies' fresh launches; without one, better and worse "
+    "a change's interval is that of the objective, from both studies' new launches; without one, better and worse "
     "only name the direction",
-    "a gain is over each study's own baseline",
+    "a gain is relative to each study's own baseline",
 )
 
 
@@ -39,11 +39,11 @@ class FinishedStudy:
 
     @property
     def goal(self) -> Objective | None:
-        """Objective of the recommended command; None where nothing is recommended."""
+        """Objective of the recommended command; None without a recommendation."""
         return self.outcome.recommended.objective if self.outcome.recommended else None
 
     def summary(self) -> dict[str, Any]:
-        """Sum up one study of a comparison."""
+        """Summarise one study of a comparison."""
         told, done, spent = self.outcome.to_json(), self.outcome, self.outcome.study_cost
         cost = {"launches": done.launches, "failures": done.failures, "hours": done.duration_s / 3600}
         cost |= {"gpu_hours": spent.gpu_hours if spent else None, "money": spent.cost if spent else None}
@@ -56,7 +56,7 @@ class FinishedStudy:
         return {**about, **sides, **{key: told[key] for key in gains}, "cost": cost}
 
     def set_knobs(self) -> dict[str, Scalar]:
-        """Return the recommended knobs that are not at the engine's default; of an unknown engine, all."""
+        """Return the recommended knobs that differ from the engine's default; all of an unknown engine."""
         chosen, defaults = self.outcome.recommended, dict[str, Scalar]()
         if chosen is None:
             return {}
@@ -70,7 +70,7 @@ class FinishedStudy:
 
 
 def study_named(text: str, home: Home) -> FinishedStudy | None:
-    """Return the finished study of a name or of a bundle's file, None for neither; raises `BadInput` before its end."""
+    """Return the finished study of a name or a bundle's file, None for neither; raises `BadInput` if unfinished."""
     path = Path(text)
     if text in home.names():
         spec, done = home.spec(text), home.recommendation(text)
@@ -86,7 +86,7 @@ def study_named(text: str, home: Home) -> FinishedStudy | None:
 
 @dataclass(frozen=True, slots=True)
 class StudyComparison:
-    """Two studies compared, with warnings why they are not comparable or not measured.
+    """Two compared studies, with warnings if they are not comparable or not measured.
 
     `metrics` are the recommended commands', by the workloads that both measured; `knobs` those set in either one, with
     the value in both (None: not set).
@@ -100,7 +100,7 @@ class StudyComparison:
 
     @property
     def carried_over(self) -> dict[str, Scalar]:
-        """Return the knobs that both commands set alike."""
+        """Return the knobs with equal values in both commands."""
         both = self.a.set_knobs().keys() & self.b.set_knobs().keys()
         return {name: a for name, (a, b) in self.knobs.items() if name in both and a == b}
 
@@ -118,22 +118,22 @@ class StudyComparison:
         }
 
     def lines(self) -> list[str]:
-        """Format the comparison for people: the warnings before the numbers."""
+        """Format the comparison for people: the warnings come before the numbers."""
         lines = [*_told("A", self.a), *_told("B", self.b), *(f"WARNING: {text}" for text in self.warnings), ""]
         for workload, changes in self.metrics.items():
             lines += [f"{workload}:", *rows_of(changes), ""]
         carried = self.carried_over
         same = ", ".join(f"{name}={_text(value)}" for name, value in carried.items())
-        lines += [f"knobs that carried over: {same or 'none'}"]
+        lines += [f"knobs in common: {same or 'none'}"]
         differ = [(name, a, b) for name, (a, b) in self.knobs.items() if name not in carried]
         if differ:
-            lines.append(f"{'knobs that did not':<31}{'A':>24}{'B':>24}")
+            lines.append(f"{'knobs that differ':<31}{'A':>24}{'B':>24}")
         lines += [f"{name:<31}{_text(a):>24}{_text(b):>24}" for name, a, b in differ]
         return [*lines, "", *(f"Note: {text}." for text in _NOTES)]
 
 
 def compare_studies(a: FinishedStudy, b: FinishedStudy) -> StudyComparison:
-    """Compare two studies; what differs in the question is a warning, and is not compared."""
+    """Compare two studies; different settings give a warning and are not compared."""
     one, other = (study.outcome.recommended for study in (a, b))
     configs = [dict(choice.config) if choice else {} for choice in (one, other)]
     names = [*a.set_knobs(), *(name for name in b.set_knobs() if name not in a.set_knobs())]
@@ -144,7 +144,7 @@ def compare_studies(a: FinishedStudy, b: FinishedStudy) -> StudyComparison:
 def _warnings(a: FinishedStudy, b: FinishedStudy) -> Iterator[str]:
     of_a, of_b = a.outcome.label, b.outcome.label
     if a.outcome.origin is not b.outcome.origin:
-        yield f"EVIDENCE DIFFERS: A is {of_a}, B is {of_b}; the change is not one of any real node"
+        yield f"EVIDENCE DIFFERS: A is {of_a}, B is {of_b}; the change is not a measured one"
     elif a.outcome.origin is not Evidence.MEASURED:
         yield f"{of_a}: neither was measured on a real node"
     pairs = [
@@ -155,16 +155,16 @@ def _warnings(a: FinishedStudy, b: FinishedStudy) -> Iterator[str]:
         ("limits", ", ".join(map(str, a.spec.slos)) or "none", ", ".join(map(str, b.spec.slos)) or "none"),
         ("number of GPUs", a.outcome.gpus, b.outcome.gpus),
     ]
-    yield from (f"another {what}: {x} in A, {y} in B" for what, x, y in pairs if x != y)
+    yield from (f"different {what}: {x} in A, {y} in B" for what, x, y in pairs if x != y)
     for name, study in (("A", a), ("B", b)):
         if study.outcome.recommended is None:
-            yield f"{name} recommends nothing: {study.outcome.stop_reason}"
+            yield f"{name} has no recommendation: {study.outcome.stop_reason}"
     if a.outcome.model == b.outcome.model and not set(a.spec.workloads) & set(b.spec.workloads):
-        yield "no workload was measured in both: no figure is compared"
+        yield "no common workload: no figures to compare"
 
 
 def _metrics(a: FinishedStudy, b: FinishedStudy) -> dict[str, tuple[Change, ...]]:
-    """Return the recommended commands' metrics on the workloads that both measured; none of different models."""
+    """Return the recommended commands' metrics on the common workloads; none for different models."""
     tables: dict[str, tuple[Change, ...]] = {}
     for name in a.spec.workloads if a.outcome.model == b.outcome.model else ():
         sides = [study.outcome.workloads.get(name) for study in (a, b)]
@@ -180,7 +180,7 @@ def _metrics(a: FinishedStudy, b: FinishedStudy) -> dict[str, tuple[Change, ...]
 
 
 def _interval(a: Objective | None, b: Objective | None, metric: str, workload: str) -> Interval | None:
-    """Return the 95 % interval of an objective's change, percent; None where objectives differ or one has none."""
+    """Return the 95 % interval of an objective's change, percent; None for different objectives or no interval."""
     if a is None or b is None or {(a.metric, a.workload), (b.metric, b.workload)} != {(metric, workload)}:
         return None
     if a.ci95 is None or b.ci95 is None or min(a.ci95[0], b.ci95[0]) <= 0:
@@ -192,7 +192,7 @@ def _interval(a: Objective | None, b: Objective | None, metric: str, workload: s
 
 
 def _told(name: str, study: FinishedStudy) -> list[str]:
-    """Return a study's own lines: its question, command, gain and cost."""
+    """Return a study's lines: settings, command, gain and cost."""
     told = study.summary()
     done, goal, cost = study.outcome, study.goal, told["cost"]
     lines = [f"{name}  {study.name}: {done.model} on {done.gpus} x {done.hardware}, {done.label}"]

@@ -1,4 +1,4 @@
-"""From command-line options to candidates.
+"""Turn command-line options into candidates.
 
 build_spec  options to a checked `StudySpec`
 names       models, knobs and engine versions by the names that people type

@@ -40,11 +40,11 @@ from autotune.trial import Scalar
 
 _DEFAULT = "sharegpt"
 _AS_TYPED = ("baseline", "hours", "launches", "min_context", "sampler", "seed", "sources")
-"""The options that a study takes over as they were typed."""
+"""Options that a study stores as typed."""
 
 
 def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
-    """Check every name and figure of the options; raises `BadInput` that says what would be right."""
+    """Check every name and figure of the options; raises `BadInput` with the valid alternatives."""
     library = library_for(options.space)
     named = None if options.on == "auto" else backend_named(options.on)
     if named is not None and named.recorded:
@@ -53,7 +53,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         _check_figures(spec, spec.model)
         return spec.model_copy(update={"study": _study_name(options, spec.model, spec.hardware)})
     if not options.model or not options.hardware:
-        raise BadInput(f"{'--hw' if options.model else '--model'} is missing: only a bundle tells it")
+        raise BadInput(f"{'--hw' if options.model else '--model'} is missing: only a bundle contains it")
     hardware = node(options.hardware, library)
     model = _model(options, library)
     options = replace(options, workloads=with_speedup(options.workloads, options.speedup))
@@ -92,11 +92,11 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
 
 
 _LEAST_LAUNCHES, _LEAST_GB = 20, 100
-"""Budget and weights from which on launches with random weights can save more than their control costs."""
+"""Least budget and weights for which launches with random weights can save more than their control costs."""
 
 
 def _screened(spec: StudySpec, options: RunOptions, backend: Backend, library: Library) -> tuple[str, ...]:
-    """Return the engines of which launches may have random weights; empty where they could save nothing.
+    """Return the engines whose launches may have random weights; empty if that saves no time.
 
     They rank by work per second alone, one launch at a time, of engines that can force the acceptance of drafts too.
     """
@@ -116,19 +116,17 @@ def _screened(spec: StudySpec, options: RunOptions, backend: Backend, library: L
 
 
 def _check_energy(spec: StudySpec, backend: Backend) -> None:
-    """Raise `BadInput` for a goal or limit on energy where nobody tells it; of a file its columns tell."""
+    """Raise `BadInput` for a goal or limit on energy without a power reading; a file's columns decide for it."""
     asked = [f"{option.partition(' ')[0]} {metric}" for option, metric in spec.asked.items() if metric in ENERGY]
     if asked and not backend.recorded and not backend.on_gpus:
-        why = (
-            f"{backend.kind} has no GPUs whose power can be read; --on process or docker measures it, on this machine's"
-        )
+        why = f"{backend.kind} has no readable GPU power; --on process or docker measures it on this machine's GPUs"
         raise BadInput(f"{asked[0]}: {why}")
     if asked and backend.on_gpus and is_local(spec.executor) and power_of(gpus()[: spec.gpus]) is None:
-        raise BadInput(f"{asked[0]}: no driver of this machine tells the power of its GPUs (NVML, or amdgpu's hwmon)")
+        raise BadInput(f"{asked[0]}: no driver of this machine reports GPU power (NVML, or amdgpu's hwmon)")
 
 
 def _study_name(options: RunOptions, model: ModelCard, hardware: HardwareCard) -> str:
-    """The study's name: as asked for, else of model, hardware and time."""
+    """Return the study's name: as given, else from model, hardware and time."""
     stem = model.id.rstrip("/").rsplit("/", 1)[-1].lower()
     safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in f"{stem}-{hardware.name}").strip(".-_")
     return check_study_name(options.study or f"{safe[:70] or 'study'}-{options.now:%Y%m%d-%H%M%S}")
@@ -152,7 +150,7 @@ def _served(spec: StudySpec, options: RunOptions, backend: Backend, library: Lib
     typed = (options.baseline, _engine_args(options.engine_args, library))
     binaries = named_binaries(options.engine_bins, library)
     unused = [name for name in asked_images(options.images, library) if name not in images]
-    unused_notes = (f"--image {n} is not used: {n} is neither searched nor the baseline's" for n in unused)
+    unused_notes = (f"--image {n} is not used: {n} is neither searched nor the baseline" for n in unused)
     versions |= {name: version for name, (version, _) in images.items()}
     pins, taken = _pins(options.pins, [engine(card.engine, library) for card in engines], library)
     chosen = choose([card.engine for card in engines], typed, binaries, backend.elsewhere, library, notify, versions)
@@ -174,7 +172,7 @@ def _served(spec: StudySpec, options: RunOptions, backend: Backend, library: Lib
 
 
 def _default_load(about: Context, library: Library) -> tuple[str, tuple[str, ...]]:
-    """The default workload, and a note where it has more prompts: as many for each server of a small model as for one.
+    """Return the default workload; each server of a small model gets the same number of prompts, with a note.
 
     A thousand at once are so few for four servers and more that the load would be little but its beginning and its end.
     """
@@ -187,18 +185,18 @@ def _default_load(about: Context, library: Library) -> tuple[str, tuple[str, ...
 
 
 def _calibration(options: RunOptions, backend: Backend) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-    """The simulator's coefficients, and a note; None where trials need none or the packaged ones."""
+    """Return the simulator's coefficients, and a note; None if launches need none or the packaged ones."""
     path = options.calibration if backend.predicted else None
     calibration = calibration_in(path)
     if path is None or calibration is None:
         return None, ()
     return calibration.model_dump(mode="json"), (
-        f"the simulated node's figures are those of {path}: {calibration.told}",
+        f"the simulated node uses the coefficients of {path}: {calibration.told}",
     )
 
 
 def _model(options: RunOptions, library: Library) -> ModelCard:
-    """The model card; a path stays the id, which the engine gets, and the model's own id becomes an alias."""
+    """Return the model card; a path stays the id for the engine, and the model's own id becomes an alias."""
     name = options.model
     model = find_model(name, options.model_id, library)
     if name.endswith((".yaml", ".yml")) or not (name.startswith((".", "/", "~")) or Path(name).exists()):
@@ -209,19 +207,19 @@ def _model(options: RunOptions, library: Library) -> ModelCard:
 
 
 def _accuracy(text: str | None, backend: Backend) -> dict[str, str | None]:
-    """The check of answers, a file by its absolute path; raises `BadInput` for one that cannot be made here."""
+    """Return the check of answers, a file by its absolute path; raises `BadInput` if it is impossible here."""
     if text is None:
         return {}
     if backend.virtual:
         raise BadInput(f"--accuracy {text}: {backend.kind} has no server that answers; use --on emulator")
     if backend.foreign:
-        raise BadInput(f"--accuracy {text}: one server has nothing to be compared with; use autotune bench --accuracy")
+        raise BadInput(f"--accuracy {text}: with one server there is no comparison; use autotune bench --accuracy")
     sha256 = check_of(text).sha256
     return {"accuracy": str(Path(text).expanduser().absolute()) if sha256 else text, "accuracy_sha256": sha256}
 
 
 def _check_figures(options: RunOptions | StudySpec, model: ModelCard) -> None:
-    """Raise `BadInput` for a figure that is out of its range."""
+    """Raise `BadInput` for a figure outside its range."""
     floor, limit = options.min_context, model.architecture.context_limit
     if floor is not None and floor > limit:
         raise BadInput(f"--min-context {floor}: {model.id} takes at most {limit} tokens")
@@ -234,13 +232,13 @@ def _check_figures(options: RunOptions | StudySpec, model: ModelCard) -> None:
 
 
 def _on_auto(options: RunOptions, library: Library, hardware: HardwareCard) -> str:
-    """``process`` where this machine has the GPUs and an engine, else ``simulator``."""
+    """Return ``process`` if this machine has the GPUs and an engine, else ``simulator``."""
     gpus, binaries = check_gpus(options.gpus, hardware), named_binaries(options.engine_bins, library)
     here = options.hardware.lower() == LOCAL or has(hardware.name, gpus)
     if not here and binaries:
         raise BadInput(
-            f"--engine-bin: this machine has no {gpus} x {hardware.name}, so launches would be simulated and the "
-            "program would not be used; leave it out, or say --on process"
+            f"--engine-bin: this machine has no {gpus} x {hardware.name}, so launches would be simulated without the "
+            "program; remove the option, or add --on process"
         )
     if not here:
         return "simulator"
@@ -250,7 +248,7 @@ def _on_auto(options: RunOptions, library: Library, hardware: HardwareCard) -> s
 
 
 def _baseline(text: str | None, library: Library) -> list[EngineCard]:
-    """Find the card of the baseline's engine; raises `BadInput` for an unknown one, and where a secret is typed."""
+    """Find the card of the baseline's engine; raises `BadInput` for an unknown one or a typed secret."""
     if text is None:
         return []
     try:
@@ -278,14 +276,14 @@ def _split_setting(text: str, option: str, form: str) -> tuple[str, str]:
 
 
 def _pins(texts: Sequence[str], engines: Sequence[Engine], library: Library) -> tuple[dict[str, Scalar], list[str]]:
-    """The pinned knobs, and notes on those that were named by an engine's option."""
+    """Return the pinned knobs, and notes on those named by an engine's option."""
     pins: dict[str, Scalar] = {}
     notes: list[str] = []
     for text in texts:
         typed, value = _split_setting(text, "--set", "knob=value, e.g. kv_cache_dtype=bfloat16")
         name = knob_named(typed, engines, library)
         if name != typed:
-            notes.append(f"--set {text} is taken as {name}={value}, for every engine that is searched")
+            notes.append(f"--set {text} is read as {name}={value}, for every searched engine")
         try:
             pins[name] = TypeAdapter(Scalar).validate_python(yaml.safe_load(value), strict=True)
         except (yaml.YAMLError, ValidationError) as error:

@@ -1,4 +1,4 @@
-"""From a `StudySpec` to its candidates: per engine, with the baseline, and why engines are left out; their weights."""
+"""Enumerate a study's candidates: per engine, with the baseline, excluded engines with reasons, and the weights."""
 
 from __future__ import annotations
 
@@ -46,16 +46,16 @@ from autotune.study.spec import AUTO, StudySpec, is_local
 from autotune.trial import Command, Configuration, FailureKind, Launch, Scalar, Trial
 
 PROMISES = "promises"
-"""The name under which the combinations are counted that give up what is not given up unasked."""
+"""Name under which the combinations with trade-offs that are not allowed are counted."""
 UNJUDGED = "drafts on random tokens"
-"""The name under which the combinations are counted whose acceptance of drafts says nothing of real prompts."""
+"""Name under which the combinations whose draft acceptance is not that of real prompts are counted."""
 FORCED_WITHIN = 0.05
-"""Relative error up to which a forced acceptance length stands for the model's."""
+"""Relative error up to which a forced acceptance length represents the model's."""
 
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """The candidates of a study and how their servers are started.
+    """The candidates of a study and the start of their servers.
 
     Attributes:
         spec: with notes on what was left out besides its own.
@@ -82,7 +82,7 @@ class Prepared:
         return replace(self, spec=self.spec.model_copy(update={"notes": (*self.spec.notes, note)}))
 
     def command_of(self, candidate: Candidate) -> Command:
-        """The command of a candidate's server; the user's own baseline as typed."""
+        """Return the command of a candidate's server; the user's baseline as typed."""
         configuration = candidate.configuration
         if self.baseline_command is not None and candidate is self.candidates.items[self.candidates.baseline]:
             command = self.baseline_command
@@ -95,14 +95,14 @@ class Prepared:
         return command if card is None else self.backend.place(command, card, self.spec)
 
     def counts(self) -> dict[str, int]:
-        """Count the candidates of each engine that is searched."""
+        """Count the candidates of each searched engine."""
         if self.write is not None:
             return dict(Counter(candidate.configuration.engine for candidate in self.candidates.items))
         return {name: len(space.space.configurations) for name, space in self.spaces.items()}
 
 
 def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywhere: bool = False) -> Prepared:
-    """Enumerate what may be tried, `anywhere` also what cannot be run here; raises `BadInput` when nothing may be."""
+    """Enumerate the candidates, with `anywhere` also those that cannot run here; raises `BadInput` for none."""
     backend = backend_of(spec)
     if (given := backend.own_candidates(spec, library)) is not None:
         return _given(spec, library, given)
@@ -142,7 +142,7 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
         check_layouts(spec, [library.engine(choice.name) for choice in spec.engines])
         engines = {e.reason: ", ".join(o.engine for o in excluded if o.reason == e.reason) for e in excluded}
         why = "; ".join(f"{names}: {reason}" for reason, names in engines.items())
-        raise BadInput(f"no engine is left to try on {spec.hardware.name}{heavy}: {why}")
+        raise BadInput(f"no engine can run on {spec.hardware.name}{heavy}: {why}")
     notes += unknown_architecture(spec.model, [space.card for space in spaces.values()])
     spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
     return _with_baseline(spec, library, spaces, tuple(excluded), longest, plans, anywhere=anywhere)
@@ -151,7 +151,7 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
 def _searched(
     kind: Engine, context: Context, spec: StudySpec, library: Library
 ) -> tuple[EngineSpace, list[str], str | None]:
-    """Enumerate what an engine's parser accepts; with notes, and the reason where nothing is left."""
+    """Enumerate the configurations accepted by an engine's parser; with notes, and the reason if there are none."""
     text, narrowed = spec.engine_args.get(kind.name, ""), library.narrowed.get(kind.name)
     space = _engine_space(kind, context, spec.pins, narrowed, text)
     _leave_out_unasked(spec, space)
@@ -163,10 +163,10 @@ def _searched(
     kept = _agreeing(space, left)
     space.space.removed |= {n: k for n, k in ((RULE, sum(counts.values())), (CONTRADICTS, len(left) - len(kept))) if k}
     space.space.configurations = left = kept
-    refusals = [f"{count} candidates are left out, {RULE}: {refusal}" for refusal, count in counts.items()]
+    refusals = [f"{count} candidates are removed, {RULE}: {refusal}" for refusal, count in counts.items()]
     told = [f"{kind.card.title} {context.version}: {refusal}" for refusal in [*unjudged, *refusals]]
     absent = [rule for rule in kind.card.rules if rule.module and space.space.removed.get(rule.name)]
-    told += [f"{kind.card.title}: {space.space.removed[r.name]} combinations are left out: {r.reason}" for r in absent]
+    told += [f"{kind.card.title}: {space.space.removed[r.name]} combinations are removed: {r.reason}" for r in absent]
     if passed := ", ".join(f"{name}={value}" for name, value in space.passed.pins.items()):
         told.append(f"{space.passed.option} pins {passed}")
     if left:
@@ -180,7 +180,7 @@ def _searched(
 
 
 def _agreeing(space: EngineSpace, configurations: list[Configuration]) -> list[Configuration]:
-    """The configurations that the engine would run as they are, whatever is passed through."""
+    """Return the configurations that the engine runs unchanged under the passed options."""
     values = [tuple([one.knobs[name] for name in space.passed.related]) for one in configurations]
     one_of_each = dict(zip(values, configurations, strict=True)) if space.passed.related else {}
     contradicted = {v for v, one in one_of_each.items() if space.passed.contradicts(space.engine, one, space.context)}
@@ -207,7 +207,7 @@ def _verified(spec: StudySpec, library: Library, longest: int, *, anywhere: bool
 
 
 def _given(spec: StudySpec, library: Library, given: OwnCandidates) -> Prepared:
-    """Prepare a study whose candidates its backend has: no rule judges them."""
+    """Prepare a study whose candidates come from its backend: no rule applies to them."""
     spaces = {name: EngineSpace(kind, context, Enumeration(), {}) for name, (kind, context) in given.engines.items()}
     positions = {candidate.fingerprint: i for i, candidate in enumerate(given.candidates.items)}
     candidates = replace(given.candidates, recipes=_named_recipes(spaces, library, positions))
@@ -217,7 +217,7 @@ def _given(spec: StudySpec, library: Library, given: OwnCandidates) -> Prepared:
 def _engine_space(
     kind: Engine, context: Context, pins: Mapping[str, Scalar], narrowed: NarrowedEngine | None, text: str
 ) -> EngineSpace:
-    """Enumerate an engine's candidates under the pins that it has, narrowed where a space file says so.
+    """Enumerate an engine's candidates under its pins, narrowed by a space file.
 
     A pin ``auto`` is the engine's default, unless it has a value of that name. Options of the `text` that is passed
     through pin their knobs too.
@@ -241,7 +241,7 @@ def _engine_space(
 
 
 def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
-    """Leave out candidates below ``--min-context``, and those that break a promise of `UNASKED` unasked."""
+    """Remove candidates below ``--min-context``, and those with a trade-off of `UNASKED` that is not allowed."""
     unasked, floor = UNASKED - frozenset(spec.allow), spec.min_context or 0
     given_up = promises_of(space.card, space.context, {}, space.chosen, unasked)
     configurations = space.space.configurations
@@ -253,7 +253,7 @@ def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
 
 
 def _leave_out_unjudged(spec: StudySpec, space: EngineSpace, library: Library) -> list[str]:
-    """Leave out drafts of random tokens that are accepted otherwise than on text, but what a pin wants; with a note."""
+    """Remove drafts of random tokens with another acceptance than on text, except pinned ones; with a note."""
     configurations, version, backend = space.space.configurations, space.context.version, backend_of(spec)
     values = {one.knobs.get("speculative_tokens") for one in configurations}
     asked = [backend.speculation(spec, space.engine, version, drafted, library) for drafted in values]
@@ -264,13 +264,13 @@ def _leave_out_unjudged(spec: StudySpec, space: EngineSpace, library: Library) -
     space.space.configurations = [c for c in configurations if c.knobs.get("speculative_tokens") not in out]
     space.space.removed[UNJUDGED] = len(configurations) - len(space.space.configurations)
     return [
-        f"{', '.join(map(str, out))} drafted tokens are not tried: of random tokens next to none is accepted, and the "
-        "engine cannot be made to accept as on text; --workload prose or code compares them"
+        f"{', '.join(map(str, out))} drafted tokens are not tried: almost no random token is accepted, and the "
+        "engine cannot force the acceptance on text; --workload prose or code compares them"
     ]
 
 
 def _starts(space: EngineSpace, narrowed: NarrowedEngine | None) -> list[Configuration]:
-    """The good starts of the space file, else of the card with its vendors' recipes, that apply."""
+    """Return the applicable good starts of the space file, else of the card with its vendors' recipes."""
     scope = space.context.scope(space.engine.default_knobs(space.context))
     starts = [s for s in (narrowed.starts if narrowed else space.card.starts) if evaluate(s.when, scope)]
     made = [space.effective({name: fill_value(value, scope) for name, value in s.set.items()}) for s in starts]
@@ -278,13 +278,13 @@ def _starts(space: EngineSpace, narrowed: NarrowedEngine | None) -> list[Configu
 
 
 def _recipes(space: EngineSpace, narrowed: NarrowedEngine | None) -> dict[str, Configuration]:
-    """The vendor's recipes that agree with the pins, name to configuration; none where a space file narrows."""
+    """Return the vendor's recipes that agree with the pins, name to configuration; none if a space file narrows."""
     known = {} if narrowed else known_recipes(space.engine, space.context)
     return {n: one for n, one in known.items() if all(one.knobs[k] == value for k, value in space.pins.items())}
 
 
 def _named_recipes(spaces: Mapping[str, EngineSpace], library: Library, positions: Mapping[str, int]) -> dict[int, str]:
-    """The candidates that are a vendor's recipe, position to its name."""
+    """Return the candidates that are a vendor's recipe, position to its name."""
     known = (found for name, space in spaces.items() for found in _recipes(space, library.narrowed.get(name)).items())
     return {positions[one.fingerprint]: name for name, one in known if one.fingerprint in positions}
 
@@ -337,12 +337,12 @@ def _with_baseline(
 
 
 def _positions(configurations: Sequence[Configuration], positions: Mapping[str, int]) -> tuple[int, ...]:
-    """Positions of configurations among the candidates; one that breaks a rule is none of them."""
+    """Return positions of configurations among the candidates; a configuration that breaks a rule has none."""
     return tuple(dict.fromkeys(positions[c.fingerprint] for c in configurations if c.fingerprint in positions))
 
 
 def _check_commands(prepared: Prepared) -> None:
-    """Check the references to the environment in one command of each engine, and in the baseline that was typed."""
+    """Check the references to the environment in one command of each engine, and in the typed baseline."""
     if prepared.backend.virtual:
         return
     candidates = list(prepared.candidates.items)
@@ -365,7 +365,7 @@ def typed_candidate(
     *,
     anywhere: bool = False,
 ) -> tuple[Candidate, EngineSpace, Command]:
-    """Read a command that was typed, with the program that it starts here; raises `BadInput` where it cannot run.
+    """Read a typed command, with the program that it starts here; raises `BadInput` if it cannot run.
 
     Of an engine that is not among `spaces` one is made. `longest` is the workloads' longest request.
     """
@@ -381,7 +381,7 @@ def typed_candidate(
     parsed = kind.parse(command, version)
     known = parsed.model in (spec.model.id, *spec.model.aliases)
     if not known and library.model(parsed.model).architecture != spec.model.architecture:
-        raise BadInput(f"it serves {parsed.model!r}, the study is about {spec.model.id!r}")
+        raise BadInput(f"it serves {parsed.model!r}, but the study tunes {spec.model.id!r}")
     raw = kind.knobs(parsed, context)
     for name, value in raw.knobs.items():
         knob = kind.card.knobs[name]
@@ -393,7 +393,7 @@ def typed_candidate(
 
 
 def too_heavy(configurations: Sequence[Configuration], context: Context, plans: MemoryPlans) -> tuple[str, str] | None:
-    """Say that the weights alone fill a GPU in every layout of an engine: all of them, and those of one GPU.
+    """Report that the weights alone fill a GPU in every layout of an engine: total size, and size on one GPU.
 
     None where a layout may hold them, of an engine whose memory plan is not known, and on a CPU.
     """
@@ -407,12 +407,12 @@ def too_heavy(configurations: Sequence[Configuration], context: Context, plans: 
     where = f"{gpus} x {hardware.name}"
     return (
         f"{total:,.0f} GB of weights, {gpus * hardware.memory_gb:,.0f} GB of memory on {where}",
-        f"even in the best layout a GPU would hold {least:.1f} GB of weights, of the {memory:.1f} GB that it has",
+        f"even in the best layout a GPU needs {least:.1f} GB for weights and has {memory:.1f} GB",
     )
 
 
 def check_baseline(card: EngineCard, configuration: Configuration, context: Context) -> None:
-    """Raise `BadInput` for a baseline that its engine would refuse, by what its card knows."""
+    """Raise `BadInput` for a baseline that its engine's card refuses."""
     where = f"{card.title} {context.version}"
     if (reason := unsuited(card, context)) is not None:
         raise BadInput(f"{where} cannot serve it: {reason}")
@@ -422,7 +422,7 @@ def check_baseline(card: EngineCard, configuration: Configuration, context: Cont
 
 
 def unknown_architecture(model: ModelCard, cards: Sequence[EngineCard]) -> list[str]:
-    """Warn of a model's class that an engine's list of model classes lacks; empty where no list does."""
+    """Warn of a model class that is missing in an engine's list of model classes; empty without such a list."""
     lacking = [
         card.title for card in cards if card.architectures and not {*card.architectures} & {*model.architectures}
     ]
@@ -430,11 +430,11 @@ def unknown_architecture(model: ModelCard, cards: Sequence[EngineCard]) -> list[
         return []
     name = ", ".join(model.architectures)
     who = ", ".join(lacking)
-    return [f"{name}: this architecture of {model.id} is not known of {who}, which may refuse to serve it"]
+    return [f"{name}: {who} may not support the architecture of {model.id}"]
 
 
 def check_layouts(spec: StudySpec, cards: Sequence[EngineCard]) -> None:
-    """Raise `BadInput` for a number of GPUs that no layout of any engine takes, by the sizes that are tried."""
+    """Raise `BadInput` for a number of GPUs that no layout of any engine uses, with the possible sizes."""
     numbers: set[int] = set()
     for card in cards:
         scope = Context(spec.model, spec.hardware, spec.gpus, card.newest).scope({"replicas": 1})
@@ -442,11 +442,11 @@ def check_layouts(spec: StudySpec, cards: Sequence[EngineCard]) -> None:
         numbers |= {math.prod([size for size in layout if isinstance(size, int)]) for layout in product(*sizes)}
     if spec.gpus not in numbers and not spec.pins.keys() & set(RANKS):
         fitting = ", ".join(str(number) for number in sorted(numbers) if number <= spec.hardware.gpus)
-        raise BadInput(f"--gpus {spec.gpus}: no layout of {spec.gpus} GPUs is tried; give one of {fitting}")
+        raise BadInput(f"--gpus {spec.gpus}: no layout has {spec.gpus} GPUs; use one of {fitting}")
 
 
 def unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
-    """Explain why an engine cannot take a pin; None where it takes all of those that it has."""
+    """Explain why an engine cannot take a pin; None if it takes all pins of its knobs."""
     for name, value in pins.items():
         knob = card.knobs.get(name)
         if knob is not None and value != AUTO and (reason := knob.refuses(value)):
@@ -455,7 +455,7 @@ def unpinnable(card: EngineCard, pins: Mapping[str, Scalar]) -> str | None:
 
 
 def no_effect_by_rule(prepared: Prepared, trial: Trial) -> list[NoEffect]:
-    """The settings on a trial's command, and the pins, that have no effect."""
+    """Return the settings of a launch's command, and the pins, without effect."""
     space = prepared.spaces.get(trial.configuration.engine)
     if space is None:
         # A replayed table may have engines without a card.
@@ -491,7 +491,7 @@ def _on_command(space: EngineSpace, trial: Trial, typed: bool) -> Iterator[NoEff
 
 
 def _overridden(space: EngineSpace, parsed: ParsedCommand) -> Iterator[NoEffect]:
-    """The knobs that were typed and that the engine sets otherwise."""
+    """Return the typed knobs that the engine sets to another value."""
     typed = space.engine.knobs(parsed, space.context)
     defaults = space.engine.default_knobs(space.context)
     made = effective(space.card, typed, space.context)
@@ -518,7 +518,7 @@ def check_weights(prepared: Prepared) -> None:
 
 
 def missing_weights(prepared: Prepared) -> str:
-    """Say what the weights lack on this machine and how they are fetched; empty for nothing, and where not certain."""
+    """Describe the missing weights on this machine and the way to fetch them; empty for none or uncertain."""
     spec, items, backend = prepared.spec, prepared.candidates.items, prepared.backend
     first = {one.configuration.engine: one for one in reversed(items)} if backend.on_gpus else {}
     for candidate in (items[prepared.candidates.baseline], *first.values()) if first else ():

@@ -1,4 +1,4 @@
-"""Find the models, knobs and engine versions that people mean by the names they type.
+"""Resolve typed names of models, knobs and engine versions.
 
 Any model on the Hugging Face Hub will do: it is described by the ``config.json`` in the local cache, else by the Hub's
 own, which is kept below ``~/.cache/autotune/models/``. A model that is known is never asked for.
@@ -48,7 +48,7 @@ class _Alias:
 
 
 def knob_named(text: str, engines: Sequence[Engine], library: Library) -> str:
-    """The knob that a name means: its own, or an option that takes the knob's value.
+    """Return the knob of a name: its own, or an option that takes the knob's value.
 
     Names of engines that are not searched count where the others know nothing of the kind. Raises `UnknownName` where
     nothing is called so, or several knobs are, `BadInput` where the option takes another value than the knob.
@@ -78,7 +78,7 @@ def knob_named(text: str, engines: Sequence[Engine], library: Library) -> str:
 
 
 def _meant(name: str, aliases: Sequence[_Alias]) -> list[_Alias]:
-    """The aliases of this name, and where none takes the knob's value those that begin with its words."""
+    """Return the aliases of this name, or, if none takes the knob's value, those that begin with its words."""
     meant = [alias for alias in aliases if alias.name == name]
     if not any(alias.rank == 0 for alias in meant):
         # Much as the engines' own parsers take the beginning of an option.
@@ -87,7 +87,7 @@ def _meant(name: str, aliases: Sequence[_Alias]) -> list[_Alias]:
 
 
 def _aliases(engine: Engine) -> Iterator[_Alias]:
-    """The names of an engine's options that set a knob, in all spellings of its newest version's parser."""
+    """Return the names of an engine's options that set a knob, in all spellings of its newest version's parser."""
     spelled: dict[str, set[str]] = {}
     for option in engine.table(engine.version()).options:
         spellings = {*option.names, *map(_plain, option.flags)}
@@ -102,7 +102,7 @@ def _aliases(engine: Engine) -> Iterator[_Alias]:
 
 
 def _options_of(name: str, knob: Knob) -> Iterator[tuple[str, int]]:
-    """The options that set one knob, each with its rank as in `_Alias`."""
+    """Return the options that set one knob, each with its rank as in `_Alias`."""
     value = f"{{{name}}}"
     for addition in knob.emit:
         flags = [pair for pair in zip_longest(addition.args, addition.args[1:]) if pair[0].startswith("--")]
@@ -117,12 +117,12 @@ def _options_of(name: str, knob: Knob) -> Iterator[tuple[str, int]]:
 
 
 def _plain(option: str) -> str:
-    """An option's name without its dashes, hyphens as underscores, in lower case."""
+    """Return an option's name without dashes, with underscores for hyphens, in lower case."""
     return option.strip().lstrip("-").replace("-", "_").lower()
 
 
 def engine_and_version(text: str, library: Library) -> tuple[str, str | None]:
-    """Split ``--engine NAME`` or ``NAME==VERSION`` into the engine's name and what was typed of a version."""
+    """Split ``--engine NAME`` or ``NAME==VERSION`` into the engine's name and the typed version."""
     name, equals, version = (part.strip() for part in text.partition("=="))
     if (equals and not version) or re.search(r"[<>=~!]", name):
         raise BadInput(f"--engine {text!r}: write engine==version, e.g. vllm==0.32.0")
@@ -130,8 +130,8 @@ def engine_and_version(text: str, library: Library) -> tuple[str, str | None]:
 
 
 WITHIN_S = 10.0
-"""The Hub answers in a fraction of a second, or a person is told what else would do."""
-_NEAR = 0.8  # Share of the letters of an id; less are alike by chance, as `Instruct` stands in many
+"""Time limit of the Hub, which normally answers in a fraction of a second."""
+_NEAR = 0.8  # Share of equal letters in similar ids; lower shares occur by chance, as `Instruct` is in many ids
 _FILES = ("hf_quant_config.json", CONFIG)
 
 
@@ -159,14 +159,14 @@ def find_model(name: str, model_id: str | None, library: Library) -> ModelCard:
 
 
 def know_model(command: Command, version: str | None, model_id: str | None, library: Library) -> None:
-    """Add the model that a command line serves to a library; raises as `find_model`."""
+    """Add the model of a command line to a library; raises as `find_model`."""
     kind = recognise(command.argv, library)
     card = find_model(kind.parse(command, kind.version(version)).model, model_id, library)
     library.models.setdefault(card.id, card)
 
 
 def _fetch(model_id: str, folder: Path) -> str:
-    """Fetch a model's files from the Hub into a folder; returns why that failed, empty where it did not."""
+    """Fetch a model's files from the Hub into a folder; returns the reason of a failure, else empty."""
     endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         return "it is not in the local cache, and HF_HUB_OFFLINE is set"
@@ -183,12 +183,12 @@ def _fetch(model_id: str, folder: Path) -> str:
         for name, content in files.items():
             write_atomically(folder / name, content)
     except OSError as error:
-        return f"what the Hub has of it cannot be kept in {folder}, {error.strerror}"
+        return f"the Hub's file cannot be stored in {folder}, {error.strerror}"
     return ""
 
 
 def _ask(endpoint: str, model_id: str, files: dict[str, bytes]) -> str:
-    """Ask for the files that describe a model; returns why there is no ``config.json``, empty where there is one."""
+    """Request the files that describe a model; returns why there is no ``config.json``, else empty."""
     import httpx  # slow to load, and few studies need it
 
     token = os.environ.get("HF_TOKEN")
@@ -203,6 +203,6 @@ def _ask(endpoint: str, model_id: str, files: dict[str, bytes]) -> str:
     except httpx.HTTPError as error:
         return f"{endpoint} cannot be reached: {error or type(error).__name__}"
     except ValueError:
-        return f"{endpoint} answers with something that is no JSON"
-    private = "" if token else "; for a model that needs permission set HF_TOKEN"
+        return f"{endpoint} does not answer with JSON"
+    private = "" if token else "; set HF_TOKEN for a gated model"
     return "" if CONFIG in files else f"{endpoint} answers {answer.status_code} for it{private}"

@@ -25,21 +25,21 @@ from autotune.study.spec import StudySpec
 from autotune.trial import SURE_TO_START, Configuration, Scalar
 
 MEMORY = "memory"
-"""The name under which the candidates are counted that memory leaves out."""
+"""Name under which candidates removed for memory are counted."""
 HOPELESS = 0.08
-"""Share of the weights that must be missing before any KV cache for a real node not to try it: two estimates
-of what DeepSeek-V3.2's weights take of a GPU with eight attention replicas differ by 7 %."""
+"""Share of the weights that must be missing before any KV cache for a real node to skip the candidate: two estimates
+of the weights of DeepSeek-V3.2 on a GPU with eight attention replicas differ by 7 %."""
 
 
 class MemoryPlans:
-    """The memory plans of a study's candidates, each made once."""
+    """Memory plans of a study's candidates, each computed once."""
 
     def __init__(self, spec: StudySpec, library: Library) -> None:
         self._spec, self._calibration = spec, calibration_of(library)
         self._coefficients, self._known = Memo(self._compute), dict[str, MemoryPlan | None]()
 
     def of(self, configuration: Configuration, version: str) -> MemoryPlan | None:
-        """The plan; None of an engine or a machine that the simulated node does not know."""
+        """Return the plan; None for an engine or a machine unknown to the simulated node."""
         name, spec = configuration.fingerprint, self._spec
         if name not in self._known:
             self._known[name] = None
@@ -52,13 +52,13 @@ class MemoryPlans:
 
     def _compute(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> Coefficients:
         if self._spec.hardware.vendor == "cpu":
-            raise BadInput("the memory of a CPU's servers is not known")
+            raise BadInput("the memory of servers on a CPU is unknown")
         scope = {"model": self._spec.model, "hardware": self._spec.hardware, "gpus": self._spec.gpus}
         return coefficients_of(speed_card(engine), self._calibration, version, knobs, scope)
 
 
 def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans) -> str | None:
-    """Leave out what memory keeps from being recommended; say why, where nothing is left of an engine.
+    """Remove the candidates whose memory excludes a recommendation; give the reason if an engine has none left.
 
     That is what does not hold a request of ``--min-context``, and on the simulator, whose plan is the evidence, what
     starts with odds below `SURE_TO_START`, on a real node what would have no KV cache even if the plan were wrong by
@@ -70,7 +70,7 @@ def leave_out_by_memory(spec: StudySpec, space: EngineSpace, plans: MemoryPlans)
     kept = [row for row in planned if not floor or row[1] is None or row[1].holds(floor) >= least]
     if planned and not kept:
         longest = max(plan.capacity_tokens for _, plan in planned if plan is not None)
-        return f"no KV cache holds the {floor} tokens of --min-context, the largest holds {longest}"
+        return f"no KV cache holds the {floor} tokens of --min-context; the largest holds {longest}"
     default = space.effective({})
     may = [
         plan is None or (_may_start(plan, simulated) and (simulated or _may_hold(space, one, plan)))
@@ -91,7 +91,7 @@ def _may_start(plan: MemoryPlan, simulated: bool) -> bool:
 
 
 def _may_hold(space: EngineSpace, one: Configuration, plan: MemoryPlan) -> bool:
-    """True if the engine's own share of a GPU may hold the weights: planned, less `HOPELESS`; evenly split at least."""
+    """Return whether the engine's share of a GPU may hold the weights: planned, less `HOPELESS`; at least evenly."""
     context, share = space.context, own_share(space.card, space.context, one)
     weights = weight_bytes_per_gpu(context.model.architecture, 1, 1, 1, mtp=False)
     gpus = gpus_of(one, context.gpus) // replicas_of(one.knobs)
@@ -99,7 +99,7 @@ def _may_hold(space: EngineSpace, one: Configuration, plan: MemoryPlan) -> bool:
 
 
 def own_share(card: EngineCard, context: Context, one: Configuration) -> float | None:
-    """Compute the share of a GPU that the engine plans for weights and KV cache; None where the card does not say."""
+    """Compute the share of a GPU that the engine plans for weights and KV cache; None if the card has none."""
     knob = card.knobs.get("memory_fraction")
     found = [each for each in (knob.becomes if knob else ()) if in_range(context.version, each.versions)]
     return float(evaluate(found[-1].value, context.scope(one.knobs))) if found else None
@@ -108,7 +108,7 @@ def own_share(card: EngineCard, context: Context, one: Configuration) -> float |
 def promises_kept(
     candidates: Sequence[Candidate], spaces: Mapping[str, EngineSpace], plans: MemoryPlans
 ) -> tuple[dict[int, tuple[GivenUp, ...]], Promised]:
-    """List what candidates give up, by position, and find the longest request that is promised, the first one's."""
+    """List the candidates' trade-offs, by position, and find the longest promised request, the first candidate's."""
     configurations, first = [one.configuration for one in candidates], candidates[0].configuration
     marks = {name: promises_of(one.card, one.context, first.knobs, one.chosen) for name, one in spaces.items()}
 

@@ -1,4 +1,4 @@
-"""Vendors' recipes, the commands published for a model on a node: as the baseline, and as good starts of the search."""
+"""Vendors' recipes, commands published for a model on a node: as baseline, and as good starts of the search."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ from autotune.trial import Command, Configuration, FailureKind
 
 
 def recipes_of(card: EngineCard, context: Context) -> list[Recipe]:
-    """The recipes that apply to a model, a node and a version of the engine, in the card's order."""
+    """Return the recipes that apply to a model, a node and a version of the engine, in the card's order."""
     scope = context.scope({})
     return [r for r in card.recipes if in_range(context.version, r.versions) and evaluate(r.when, scope)]
 
 
 def published(kind: Engine, recipe: Recipe, context: Context) -> Command:
-    """A recipe's command for a model, in the option names of the engine's version."""
+    """Return a recipe's command for a model, in the option names of the engine's version."""
     command = command_of([context.model.id if word == "{model}" else word for word in shlex.split(recipe.command)])
     files = {kind.card.config_file: yaml.safe_dump(recipe.config, sort_keys=False)} if recipe.config else {}
     return translate(kind, replace(command, files=files), context.version)[0]
 
 
 def read_recipe(kind: Engine, recipe: Recipe, context: Context) -> Configuration:
-    """Read a recipe's effective configuration; raises `BadInput` where the engine's parser refuses the command."""
+    """Read a recipe's effective configuration; raises `BadInput` if the engine's parser refuses the command."""
     parsed = kind.parse(published(kind, recipe, context), context.version)
     return effective(kind.card, kind.knobs(parsed, context), context)
 
 
 def known_recipes(kind: Engine, context: Context) -> dict[str, Configuration]:
-    """The recipes that apply, name to configuration, but for those that the engine's parser or a rule refuses."""
+    """Return the applicable recipes, name to configuration, that the engine's parser and the rules accept."""
     found: dict[str, Configuration] = {}
     for recipe in recipes_of(kind.card, context):
         with suppress(BadInput):
@@ -61,7 +61,7 @@ def known_recipes(kind: Engine, context: Context) -> dict[str, Configuration]:
 def with_recipe(
     options: RunOptions, context: Context, engines: Sequence[str], backend: Backend, library: Library
 ) -> tuple[RunOptions, str | None, dict[str, str], list[str]]:
-    """Replace ``--baseline recipe[:ENGINE]`` by the command, of the first engine that has one; with files and a note.
+    """Replace ``--baseline recipe[:ENGINE]`` by the command of the first engine with a recipe; with files and a note.
 
     Raises `BadInput` naming the models and nodes that have recipes where none applies.
     """
@@ -87,7 +87,7 @@ def with_recipe(
 
 
 def _version_here(kind: Engine, backend: Backend, options: RunOptions, hardware: HardwareCard, library: Library) -> str:
-    """The version that trials would start, an image's where containers run; empty where the engine is not installed."""
+    """Return the version that launches start, in containers the image's; empty if the engine is not installed."""
     if backend.installed:
         with suppress(BadInput):
             return find(kind.card, named_binaries(options.engine_bins, library).get(kind.name)).release
@@ -98,7 +98,7 @@ def _version_here(kind: Engine, backend: Backend, options: RunOptions, hardware:
 
 
 def _everywhere(kinds: Sequence[Engine], library: Library) -> Iterator[tuple[Engine, Recipe, Context]]:
-    """Every recipe with the known versions, models and nodes to which it applies."""
+    """Yield every recipe with the known versions, models and nodes to which it applies."""
     for kind in kinds:
         places = product(library.models.values(), library.hardware.values(), kind.card.versions)
         for context in (Context(model, node, node.gpus, version) for model, node, version in places):
@@ -106,7 +106,7 @@ def _everywhere(kinds: Sequence[Engine], library: Library) -> Iterator[tuple[Eng
 
 
 def check_recipes(file: Path, library: Library) -> None:
-    """Check the recipes of a card wherever they apply: every version, model and node; raises `MalformedFile`."""
+    """Check the recipes of a card for every applicable version, model and node; raises `MalformedFile`."""
     card = load(file, EngineCard)
     kinds = [engine(card.engine, library)] if card.recipes else []
     for kind, recipe, context in _everywhere(kinds, library):

@@ -1,4 +1,4 @@
-"""A bundle: a whole study in one archive, checked before it is used, and never unpacked to disk.
+"""Bundle: a whole study in one archive, checked before use, and never unpacked to disk.
 
 A zip with ``manifest.json``, which lists every other member with its size and SHA-256.
 The same members make the same bytes. ``study.yaml``, ``results.jsonl`` and ``recommendation.json`` are the study's own.
@@ -36,21 +36,21 @@ from autotune.trial import Configuration, Launch, Scalar
 
 STUDY, CANDIDATES, RECOMMENDATION = "study.yaml", "candidates.json", "recommendation.json"
 SCHEMA = 1
-"""Version of the members and the manifest; larger in archives that this version cannot read."""
+"""Version of the members and the manifest; this version cannot read larger ones."""
 MANIFEST = "manifest.json"
 BEGINNING = b"PK"
-"""First bytes of a zip, with which no table of launches begins."""
+"""First bytes of a zip, which no table of launches starts with."""
 
 _MOST_MEMBERS = 10_000
 _MOST_BYTES = 256 * 2**20  # Limit of all members together; a small file can claim to hold far more
 _NAME = re.compile(r"[A-Za-z0-9][\w.=-]*(/[A-Za-z0-9][\w.=-]*)*", re.ASCII)
 _NO_TABLE = "It is no text, so no table either: that is a CSV in UTF-8, or a study's results.jsonl"
 _BROKEN = (BadZipFile, zlib.error, OSError, EOFError, ValueError, KeyError, IndexError, RuntimeError, OverflowError)
-"""Errors of `zipfile` and `json` for content that is no archive of ours."""
+"""Errors of `zipfile` and `json` for content that is not our archive."""
 
 
 class KnownCandidate(Entry):
-    """A candidate that was launched, is an engine's default, or is what an engine made of another one."""
+    """A candidate that was launched, is an engine's default, or is the effective configuration of another one."""
 
     engine: str
     engine_version: str
@@ -60,7 +60,7 @@ class KnownCandidate(Entry):
 
 
 class KnownCandidates(Entry):
-    """The content of ``candidates.json``; fields as of `CandidateSet`, and the engines that were not searched."""
+    """Content of ``candidates.json``; fields as in `CandidateSet`, and the engines that were not searched."""
 
     items: tuple[KnownCandidate, ...]
     baseline: int
@@ -82,7 +82,7 @@ class KnownCandidates(Entry):
 
 @dataclass(frozen=True)
 class Bundle:
-    """A study that was bundled: its launches by number; no recommendation where it had not ended."""
+    """A bundled study: its launches by number; no recommendation if it is unfinished."""
 
     path: Path
     spec: StudySpec
@@ -92,24 +92,24 @@ class Bundle:
 
     @property
     def bound(self) -> bool:
-        """Return whether its launches ran on several nodes, so that their names say something."""
+        """Return whether its launches ran on several nodes, so that their names carry information."""
         return any(launch.trial.node for launch in self.launches)
 
     def launches_for(self, spec: StudySpec) -> tuple[Launch, ...]:
-        """Return the launches that a replay's budget has room for; hours count where they are not the bundle's own."""
+        """Return the launches within a replay's budget; hours count if they differ from the bundle's."""
         ends_s = accumulate(launch.result.seconds for launch in self.launches)
         limit_s = float("inf") if spec.hours in (None, self.spec.hours) else 3600 * (spec.hours or 0.0)
         fitting = sum(end_s <= limit_s for end_s in ends_s)
         return self.launches[: min(spec.launches, fitting)]
 
     def agreement(self, outcome: Recommendation) -> str:
-        """Say in a sentence whether a replay ended as the study did."""
+        """Report in a sentence whether a replay agrees with the study."""
         if self.recommendation is None:
             return f"study {self.spec.study} had not ended when it was bundled"
         now, then = (one.recommended for one in (outcome, self.recommendation))
         same = (now and (now.fingerprint, now.argv, now.env)) == (then and (then.fingerprint, then.argv, then.env))
         if same:
-            return f"the recommendation is that of study {self.spec.study}"
+            return f"the recommendation is the same as in study {self.spec.study}"
         return f"study {self.spec.study} recommended another command: {then.command if then else 'nothing feasible'}"
 
 
@@ -135,12 +135,12 @@ def read_bundle(path: Path, content: bytes) -> Bundle:
 
 
 def _check(bundle: Bundle) -> None:
-    """Raise `MalformedFile` where the parts of a bundle do not fit each other."""
+    """Raise `MalformedFile` if the parts of a bundle do not fit each other."""
     known = bundle.known
     fingerprints = {Configuration(one.engine, one.config).fingerprint for one in known.items}
     launched = {launch.trial.configuration.fingerprint for launch in bundle.launches}
     if not bundle.launches or not 0 <= known.baseline < len(known.items):
-        raise MalformedFile(bundle.path, "holds no launch, or no baseline")
+        raise MalformedFile(bundle.path, "it has no launch, or no baseline")
     if len(fingerprints) < len(known.items) or not launched <= fingerprints:
         raise MalformedFile(bundle.path, f"{CANDIDATES} does not fit {RESULTS}")
     values = [value for one in known.items for value in one.config.values()]
@@ -154,7 +154,7 @@ def _check(bundle: Bundle) -> None:
 
 
 def check_measured(bundle: Bundle, spec: StudySpec) -> None:
-    """Raise `BadInput` where no launch has a metric that a replay asks for, of the workload that it asks for."""
+    """Raise `BadInput` if no launch has a metric that a replay needs, for its workload."""
     complete = [launch.result.metrics for launch in bundle.launches if launch.result.failure is None]
     measured: dict[str, set[str]] = {}
     for metrics in complete:
@@ -163,14 +163,14 @@ def check_measured(bundle: Bundle, spec: StudySpec) -> None:
     asked = list(spec.asked.values())
     for number, workload in enumerate(spec.workloads if complete else ()):
         if workload not in measured:
-            raise BadInput(f"--workload {workload}: {bundle.path} has none of it, only {', '.join(sorted(measured))}")
+            raise BadInput(f"--workload {workload}: {bundle.path} has only {', '.join(sorted(measured))}")
         for metric in asked if number == 0 else asked[:1]:
             if metric not in measured[workload]:
                 raise BadInput(f"{metric} of {workload}: no launch of {bundle.path} has it")
 
 
 def pack(about: Mapping[str, Any], members: Mapping[str, bytes]) -> bytes:
-    """Write an archive, with further keys of the manifest; raises `BadInput` for more than `unpack` takes."""
+    """Write an archive, with further keys of the manifest; raises `BadInput` if it is larger than `unpack` accepts."""
     if len(members) >= _MOST_MEMBERS or sum(map(len, members.values())) > _MOST_BYTES - 2**20:
         raise BadInput(f"a bundle of more than {_MOST_BYTES:,} bytes could not be read again; leave out the prompts")
     manifest = {"schema": SCHEMA, **about, "members": {name: _facts(members[name]) for name in sorted(members)}}
@@ -185,7 +185,7 @@ def pack(about: Mapping[str, Any], members: Mapping[str, bytes]) -> bytes:
 
 
 def unpack(path: Path, content: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return an archive's manifest and members; raises `MalformedFile` where it is damaged, altered, or too new."""
+    """Return an archive's manifest and members; raises `MalformedFile` if it is damaged, altered, or too new."""
     try:
         with ZipFile(BytesIO(content)) as archive:
             infos = archive.infolist()
@@ -195,23 +195,23 @@ def unpack(path: Path, content: bytes) -> tuple[dict[str, Any], dict[str, bytes]
     except _BROKEN as error:
         raise MalformedFile(path, f"cut short, damaged, or no bundle ({error}); copy it again. {_NO_TABLE}") from None
     if len(members) < len(infos):
-        raise MalformedFile(path, "tampered with: it has several members of one name")
+        raise MalformedFile(path, "tampered with: several members have one name")
     manifest = _manifest(path, members)
     listed = manifest["members"]
     for name in {*listed, *members} - {MANIFEST}:
         if not _NAME.fullmatch(name):
-            raise MalformedFile(path, f"tampered with: the member {name!r} would lie outside of its folder")
+            raise MalformedFile(path, f"tampered with: the member {name!r} would be outside of its folder")
         if name not in members or listed.get(name) != _facts(members[name]):
-            raise MalformedFile(path, f"tampered with: {name!r} is not what its {MANIFEST} says")
+            raise MalformedFile(path, f"tampered with: {name!r} does not match its {MANIFEST}")
     return manifest, members
 
 
 def _read(archive: ZipFile, info: ZipInfo) -> bytes:
-    """Read a member; ``ValueError`` where it holds more than it says."""
+    """Read a member; raises ``ValueError`` if it is larger than declared."""
     with archive.open(info) as stream:
         content = stream.read(info.file_size + 1)
     if len(content) != info.file_size:
-        raise ValueError(f"{info.filename} has another size than it says")
+        raise ValueError(f"{info.filename} has another size than declared")
     return content
 
 

@@ -1,4 +1,4 @@
-"""A file of recorded launches, read as a table: a CSV, or a study's ``results.jsonl``.
+"""Table of recorded launches from a file: a CSV, or a study's ``results.jsonl``.
 
 The rows of a table are the only candidates, and each is taken as it is: no rule judges it. Rows of one engine and equal
 knobs are repeats of one configuration.
@@ -32,10 +32,10 @@ from autotune.trial import Command, Configuration, Evidence, Failure, FailureKin
 ENGINE, VERSION, FAILURE = "engine", "engine_version", "failure"
 
 UNKNOWN = "unknown"
-"""The engine version of a row that names none."""
+"""Engine version of a row without one."""
 
 PLAIN = ""
-"""Stands for the objective's workload, whatever its name, among the workloads of a row."""
+"""Name of the objective's workload, whatever its own name, among the workloads of a row."""
 
 FLAGS = frozenset({"client_bound"})
 """Metrics that are true or false."""
@@ -51,17 +51,17 @@ _COMMON = (
     (re.compile(r"\btimed?[ _-]?out\b", re.IGNORECASE), FailureKind.TIMEOUT),
     (re.compile(r"unsupported|not (?:yet )?supported", re.IGNORECASE), FailureKind.UNSUPPORTED),
 )
-"""Words that mean one thing whatever the engine."""
+"""Words with one meaning for all engines."""
 
 _RAN = frozenset({"false", "none", "no", "0", "nan", "null", "n/a", "-"})
-"""Words of people who mean that nothing failed; an empty cell says that."""
+"""Words that mean no failure; an empty cell means the same."""
 
 _EXCERPT_CHARACTERS = 500
 
 MOST_VALUES = 4096
-"""Limit of one knob. The search compares each value of a knob with each other one: as many squared are kept."""
+"""Most values of one knob. The search compares all pairs of values, so memory grows with the square."""
 REPLAY = "replay:"
-"""Beginning of `StudySpec.on` for a replay; the file's path follows."""
+"""Prefix of `StudySpec.on` for a replay; the file's path follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """The rows of a file that count for or against their configurations.
+    """Rows of a file that are evidence about their configurations.
 
     Attributes:
         columns: the knobs, in the file's order.
@@ -126,16 +126,16 @@ class Table:
 
     @property
     def engines(self) -> tuple[str, ...]:
-        """List the engines, in the order in which the file names them."""
+        """List the engines, in the order of the file."""
         return tuple(dict.fromkeys(row.configuration.engine for row in self.rows))
 
     def version_of(self, engine: str) -> str:
-        """Return the version of an engine; `UNKNOWN` where the file names none, or several."""
+        """Return the version of an engine; `UNKNOWN` if the file names none, or several."""
         versions = {row.engine_version for row in self.rows if row.configuration.engine == engine}
         return versions.pop() if len(versions) == 1 else UNKNOWN
 
     def key_of_workload(self, workload: str, objective: bool) -> str | None:
-        """Return the key of a workload in the rows' metrics; None where the file has no metric of it."""
+        """Return the key of a workload in the rows' metrics; None if the file has no metric of it."""
         if workload and workload in self.metrics:
             return workload
         return PLAIN if objective and PLAIN in self.metrics else None
@@ -147,7 +147,7 @@ def value_at(configuration: Configuration, column: str) -> Scalar:
 
 
 def engine_name(text: str, library: Library) -> str:
-    """Resolve an engine's name or alias to its own name; an unknown one stays as it is."""
+    """Resolve an engine's name or alias to its own name; an unknown one is unchanged."""
     try:
         return library.engine(text).engine
     except UnknownName:
@@ -178,12 +178,12 @@ def parse_value(text: str) -> Scalar:
 
 
 def as_integer(value: float) -> int | float:
-    """Return a whole number as an integer, where nothing is lost by that."""
+    """Return a whole number as an integer if that is lossless."""
     return int(value) if value.is_integer() and abs(value) < _EXACT else value
 
 
 def parse_metric(text: str) -> int | float | None:
-    """Parse the cell of a metric; None where it is no number, not finite for ``nan`` and ``inf``."""
+    """Parse the cell of a metric; None if it is no number, not finite for ``nan`` and ``inf``."""
     try:
         value = float(text)
     except ValueError:
@@ -195,25 +195,25 @@ def parse_metric(text: str) -> int | float | None:
 
 
 def comparable(values: Iterable[Scalar]) -> bool:
-    """Return False where booleans are mixed with numbers: Python, and so every look-up, takes True for 1."""
+    """Return False if booleans are mixed with numbers: Python, and so every look-up, equates True and 1."""
     kinds = {type(value) for value in values}
     return bool not in kinds or not kinds & {int, float}
 
 
 def cell_text(value: Scalar) -> str:
-    """Write a value as a cell would; ``empty`` for None."""
+    """Format a value as in a cell; ``empty`` for None."""
     if value is None:
         return "empty"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def same_value(one: Scalar, other: Scalar) -> bool:
-    """Return whether two values are equal, where True is not 1."""
+    """Return whether two values are equal; True is not 1."""
     return one == other and isinstance(one, bool) is isinstance(other, bool)
 
 
 class Reader:
-    """Interprets the content of one file; its path is for messages, the library has the known engines."""
+    """Interpret the content of one file; its path is for messages, the library has the known engines."""
 
     def __init__(self, path: Path, library: Library) -> None:
         self.path, self.library = path, library
@@ -224,15 +224,15 @@ class Reader:
         return MalformedFile(self.path, problem, line)
 
     def failure(self, engine: str, text: str, line: int) -> Failure:
-        """Parse the cell of a launch that failed: a kind and perhaps a message, or words of a log."""
+        """Parse the cell of a failed launch: a kind and an optional message, or words of a log."""
         if text.lower() in _RAN:
-            raise self.refuse(f"failure is {text!r}; leave the cell empty where the launch ran", line)
+            raise self.refuse(f"failure is {text!r}; leave the cell empty if the launch ran", line)
         if (engine, text) in self._failures:
             return self._failures[engine, text]
         head, _, message = text.partition(":")
         kind = _KINDS.get(re.sub(r"[\s-]+", "_", head.strip().lower()))
         if kind is not None:
-            failure = Failure(kind, message.strip() or f"The table says {kind.value}, and nothing else.")
+            failure = Failure(kind, message.strip() or f"The table only says {kind.value}.")
         elif (found := failure_in(text, self._patterns.get(engine, LogPatterns(())))) is not None:
             failure = found
         else:
@@ -246,7 +246,7 @@ class Reader:
         return {name: patterns_of(card) for name, card in self.library.engines.items()}
 
     def check_figure(self, name: str, value: Any, line: int) -> None:
-        """Raise `MalformedFile` unless a metric's value is one: finite, and not negative."""
+        """Raise `MalformedFile` unless a metric's value is valid: finite, and not negative."""
         if name in FLAGS and isinstance(value, bool):
             return
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -260,16 +260,16 @@ class Reader:
             if len(values) > MOST_VALUES:
                 raise self.refuse(
                     f"column {name!r} has {len(values):,} different values, more than the {MOST_VALUES:,} that the "
-                    "search can compare; leave the column out if it only numbers the rows"
+                    "search can compare; remove the column if it only numbers the rows"
                 )
 
     def usable(self, rows: Sequence[Row]) -> tuple[list[Row], tuple[str, ...]]:
-        """Keep the rows that ran or failed by their configuration; with a note on the others."""
+        """Return the rows that ran or failed by their configuration; with a note on the others."""
         kept = [row for row in rows if row.failure is None or row.failure.blames_the_configuration]
         if not kept:
-            raise self.refuse("no row says anything of a configuration: there is no launch that ran, or failed by it")
+            raise self.refuse("no row has information about a configuration: no launch ran, or failed because of it")
         left = len(rows) - len(kept)
-        note = f"{left} rows are left out: the machine failed there, not the configuration"
+        note = f"{left} rows are skipped: the machine failed, not the configuration"
         return kept, (note,) if left else ()
 
 
@@ -313,7 +313,7 @@ def read_csv(reader: Reader, text: str) -> Table:
 
 
 def _parsed(reader: Reader, text: str) -> tuple[list[str], list[int], list[list[str]]]:
-    """Split into the header, and the line numbers and cells of all rows that are not empty."""
+    """Split into the header, and the line numbers and cells of all non-empty rows."""
     lines, body, line = [], [], 1
     parser = csv.reader(io.StringIO(text, newline=""), strict=True)
     header: list[str] = []
@@ -343,7 +343,7 @@ def _header(reader: Reader, cells: list[str], line: int) -> list[str]:
         raise reader.refuse(f"there is no column {ENGINE!r}, which names the engine of a row; columns: {columns}", line)
     for name in names:
         if name and names.count(name) > 1:
-            raise reader.refuse(f"there are {names.count(name)} columns {name!r}; a column has a name of its own", line)
+            raise reader.refuse(f"there are {names.count(name)} columns {name!r}; column names must be unique", line)
     return names
 
 
@@ -354,12 +354,12 @@ def _cells_of(reader: Reader, header: list[str], cells: list[str], line: int) ->
         )
     unnamed = (cell for name, cell in zip(header, cells, strict=True) if not name and cell.strip())
     if "" in header and (cell := next(unnamed, None)) is not None:
-        raise reader.refuse(f"{cell!r} stands in a column without a name; the header names every column", line)
+        raise reader.refuse(f"{cell!r} is in a column without a name; the header must name every column", line)
     return cells
 
 
 def _values(name: str, column: Sequence[str]) -> list[Scalar]:
-    """Parse a knob's column; booleans beside numbers stay words, and a version is never a number."""
+    """Parse a knob's column; booleans next to numbers stay words, and a version is never a number."""
     if name == VERSION:
         return [cell or None for cell in column]
     parsed = {cell: parse_value(cell) for cell in set(column)}
@@ -380,7 +380,7 @@ def _figure(reader: Reader, column: str, text: str, line: int) -> Any:
 
 
 def read_rows(reader: Reader, text: str) -> Table:
-    """Read a study's rows, but for those that say nothing of a configuration; raises `MalformedFile`."""
+    """Read a study's rows with information about a configuration; raises `MalformedFile`."""
     parsed = parse_rows(reader.path, text.encode())
     if parsed.torn and not parsed.launches:
         raise parsed.torn
@@ -390,9 +390,9 @@ def read_rows(reader: Reader, text: str) -> Table:
         for line, launch in launches
         if launch.result.state is not State.INVALID and launch.trial.role is not Role.SCREEN
     ]
-    notes = ["the last line is cut off and left out"] if parsed.torn else []
+    notes = ["the last line is incomplete and skipped"] if parsed.torn else []
     if len(counted) < len(parsed.launches):
-        notes.append(f"{len(parsed.launches) - len(counted)} rows are left out: their measurements did not count")
+        notes.append(f"{len(parsed.launches) - len(counted)} rows are skipped: their measurements are invalid")
     rows = [_row(reader, line, launch) for line, launch in counted]
     versions = {(row.configuration.engine, row.engine_version) for row in rows}
     if len(versions) > len(dict(versions)):
@@ -420,7 +420,7 @@ def _row(reader: Reader, line: int, launch: Launch) -> Row:
     knobs: dict[str, Scalar] = {}
     for name, value in trial.configuration.knobs.items():
         if isinstance(value, float) and not math.isfinite(value):
-            raise reader.refuse(f"{name} is {value}, which is no value of a knob", line)
+            raise reader.refuse(f"{name} is {value}, which is not a knob's value", line)
         if not (value is None or isinstance(value, bool | int | float | str)):
             raise reader.refuse(f"{name} is {value!r}, not a plain value", line)
         knobs[name] = as_integer(value) if isinstance(value, float) else value
@@ -445,7 +445,7 @@ def _row(reader: Reader, line: int, launch: Launch) -> Row:
 
 
 def digest(path: Path) -> str:
-    """Return the SHA-256 of a file's content; raises `BadInput` when it cannot be read."""
+    """Return the SHA-256 of a file's content; raises `BadInput` if it is not readable."""
     return hashlib.sha256(content_of(path)).hexdigest()
 
 
@@ -469,21 +469,21 @@ def read_table(path: Path, library: Library) -> Table:
 
 
 def check_unchanged(path: Path, content: str, sha256: str | None) -> None:
-    """Raise `BadInput` where a file's digest is not the one that a study began with; None: it begins now."""
+    """Raise `BadInput` if a file's digest differs from that at the study's start; None: it starts now."""
     if sha256 is not None and content != sha256:
         raise BadInput(
-            f"{path} has changed since the study began, and its figures cannot be mixed with the earlier ones: put "
-            "the file back as it was, or begin a new study"
+            f"{path} has changed since the study began, so its figures cannot be mixed with the earlier ones: restore "
+            "the file, or start a new study"
         )
 
 
 def content_of(path: Path) -> bytes:
-    """Read a replayed file; raises `BadInput` when it cannot be read."""
+    """Read a replayed file; raises `BadInput` if it is not readable."""
     if path.is_dir():
-        raise BadInput(f"--on {REPLAY}{path}: that is a folder; name a CSV, or a study's results.jsonl")
+        raise BadInput(f"--on {REPLAY}{path}: this is a folder; give a CSV, or a study's results.jsonl")
     try:
         return path.read_bytes()
     except FileNotFoundError:
-        raise BadInput(f"--on {REPLAY}{path}: there is no such file") from None
+        raise BadInput(f"--on {REPLAY}{path}: this file does not exist") from None
     except OSError as error:
         raise BadInput(f"--on {REPLAY}{path}: cannot be read ({error.strerror})") from error

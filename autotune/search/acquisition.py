@@ -39,19 +39,18 @@ _UNTESTED, _EARLY = 0.5, 12
 every turn (`TURN`) goes to such values, later every second one. Without these turns a prior that is wrong about one
 engine keeps the search away from it, as effects in other engines tell little about it."""
 FEW = 4
-"""Values of a knob up to which each must have been tried beside the best before a search may end early. Of more values
-those that were launched tell of the others."""
+"""Most values of a knob that must each be launched with the best's other settings before a search may end early."""
 SPREAD_OUT = 4
-"""Launches after the first that are spread over the space where no prior says where to begin."""
+"""Launches after the first that are spread over the space if no prior gives a start."""
 _LIKELY = 0.5
 EVERY = 6000
-"""Up to so many candidates that may be launched are searched whole."""
+"""Largest number of launchable candidates that is searched exhaustively."""
 _BY_MEAN, _AT_RANDOM, _STEPS = 1200, 600, 2
 _LEADERS = 12
 
 
 def model_of(kernels: Kernels, history: History) -> Posterior:
-    """Return the posterior of the score after a history; running launches count as if they came out as expected."""
+    """Return the posterior of the score after a history; running launches count as if they met the prediction."""
     return _posterior(kernels, history.measured, history.ranked, tuple(history.running), history.spec.seed)
 
 
@@ -63,7 +62,7 @@ def _posterior(
     running: tuple[int, ...],
     seed: int,
 ) -> Posterior:
-    """Return the posterior, of which the latest few are kept, as decisions share them; ranked: with random weights."""
+    """Return the posterior (the latest few are cached, as decisions share them); ranked: with random weights."""
     if running:
         known = _posterior(kernels, measured, ranked, (), seed)
         return known.condition_on_pending(np.array(running, dtype=np.int64))
@@ -75,7 +74,7 @@ def _posterior(
 
 
 def _scaled(slo: Slo, history: History) -> list[tuple[int, float]]:
-    """Scale violations by position: the logarithm of metric over limit where it exists, else over their size."""
+    """Scale violations by position: the logarithm of metric over limit if it exists, else over their size."""
     points = [(e.position, e.violations[str(slo)]) for e in history if e.violations and str(slo) in e.violations]
     if slo.limit > 0:
         sign = 1.0 if slo.sense == "<=" else -1.0
@@ -88,7 +87,7 @@ def _scaled(slo: Slo, history: History) -> list[tuple[int, float]]:
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A candidate to launch next, and what any one launch may add to the best.
+    """A candidate to launch next, and the expected gain of any launch over the best.
 
     Attributes:
         improvement: logarithm by which one launch is expected to improve on the best (None: not known).
@@ -103,7 +102,7 @@ class Suggestion:
 
     @property
     def little(self) -> bool:
-        """Tell whether no launch is worth it: neither in the mean, nor by plausible luck, nor by what is not known."""
+        """Return whether no launch is worth it: by expectation, by plausible luck, or by uncertainty."""
         return not self.untried and _expects_little(self.improvement, self.odds)
 
 
@@ -112,7 +111,7 @@ def _expects_little(improvement: float | None, odds: float) -> bool:
 
 
 def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | None:
-    """Return the most promising candidate, or None when every candidate is spent.
+    """Return the most promising candidate, or None if every candidate is spent.
 
     The history's scores are less the offsets of their nodes. The number, with the study's seed, breaks ties.
     """
@@ -153,13 +152,13 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
 
 
 def _leader(history: History, posterior: Posterior) -> int | None:
-    """Return the best that was measured, by the posterior mean, and may be recommended."""
+    """Return the best measured candidate by posterior mean that may be recommended."""
     good = history.known_good
     return good[int(posterior.mean(np.array(good, dtype=np.int64)).argmax())] if good else None
 
 
 def turns(kernels: Kernels, history: History, leader: int | None) -> Bools:
-    """Find the candidates that give the best one a single other value that no launch had beside it.
+    """Find the candidates that differ from the best in one value that no launch had with its other settings.
 
     Where rules tie knobs, they change together, as few as there may be. A value was tried beside the best if a launch
     had it with no more changes than that.
@@ -184,7 +183,7 @@ def turns(kernels: Kernels, history: History, leader: int | None) -> Bools:
 
 
 def _untested(kernels: Kernels, history: History, rows: Ints) -> Ints:
-    """Count the values of each candidate with which its engine was never launched, shape ``(rows,)``."""
+    """Count the values of each candidate that its engine was never launched with, shape ``(rows,)``."""
     launched, found = np.array(list(history.by_position), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
     engines = kernels.encoding.codes[:, 0]
     for codes in kernels.codes[kernels.several_engines :]:
@@ -195,7 +194,7 @@ def _untested(kernels: Kernels, history: History, rows: Ints) -> Ints:
 
 
 def _apart(kernels: Kernels, history: History, rows: Ints) -> Floats:
-    """Return the share of each candidate's knobs whose value was launched least often, shape ``(rows,)``."""
+    """Return the share of each candidate's knobs with the least launched value, shape ``(rows,)``."""
     launched = list(history.by_position)
     found = np.zeros(len(rows))
     for codes in kernels.codes:
@@ -204,7 +203,7 @@ def _apart(kernels: Kernels, history: History, rows: Ints) -> Floats:
 
 
 def shortlist(kernels: Kernels, posterior: Posterior, history: History, seed: Sequence[int]) -> Ints:
-    """Candidates among which the next launch is chosen, ascending; none that is done with.
+    """Return the candidates for the next launch, ascending; none that is finished.
 
     In a large space those with the highest additive mean (priors and each knob's own effect), some at random, and what
     is one knob away from the best that were measured or looked at; engine defaults and good starts always.
@@ -234,7 +233,7 @@ def shortlist(kernels: Kernels, posterior: Posterior, history: History, seed: Se
 
 
 def neighbours(kernels: Kernels, rows: Ints) -> Ints:
-    """Return the candidates that differ from some of these in one knob."""
+    """Return the candidates that differ from one of these in one knob."""
     codes = kernels.codes.astype(np.uint32)  # half as much to be read
     found = [np.flatnonzero((codes != codes[:, row, None]).sum(axis=0, dtype=np.uint16) == 1) for row in rows]
     return np.unique(np.concatenate(found)) if found else rows
@@ -255,7 +254,7 @@ def p_feasible(kernels: Kernels, history: History, rows: Ints) -> Floats:
 
 
 def expected_improvement(predicted: Sequence[tuple[float, Floats, Floats]], incumbent: float) -> Floats:
-    """Expected improvement of what `Posterior.predict` gives on the incumbent, score units (Jones et al. 1998)."""
+    """Return the expected improvement on the incumbent of `Posterior.predict`, score units (Jones et al. 1998)."""
     total: Floats | float = 0.0
     for weight, mean, sd in predicted:
         sd = np.maximum(sd, 1e-12)
@@ -265,7 +264,7 @@ def expected_improvement(predicted: Sequence[tuple[float, Floats, Floats]], incu
 
 
 def p_keeps_slos(kernels: Kernels, history: History, rows: Ints) -> Floats:
-    """Return the probability that candidates keep every SLO, each modelled on its own metric; shape ``(rows,)``."""
+    """Return the probability that candidates meet every SLO, each modelled on its own metric; shape ``(rows,)``."""
     chance = np.ones(len(rows))
     for slo in history.spec.slos:
         if not (points := _scaled(slo, history)):
@@ -277,7 +276,7 @@ def p_keeps_slos(kernels: Kernels, history: History, rows: Ints) -> Floats:
 
 
 def _incumbent(posterior: Posterior, kernels: Kernels, history: History) -> float | None:
-    """Return the highest posterior mean of what was measured and kept the SLOs; None while nothing is feasible.
+    """Return the highest posterior mean of measured candidates that met the SLOs; None while nothing is feasible.
 
     What runs now counts as well where it more likely than not starts and keeps them. A lucky draw is shrunk.
     """

@@ -1,4 +1,4 @@
-"""Count the launches that a study may have, and those that are kept for the finals."""
+"""Count the launches of a study's budget, and those reserved for the finals."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from autotune.search.history import History
 from autotune.search.timeline import covered_s
 
 RESERVE = 12
-"""Launches that the search leaves to the finals when the budget has them: at 3 % noise six of a finalist against eight
-of the baseline tell 6 % in nine of ten studies."""
+"""Launches that the search reserves for the finals if the budget has them: at 3 % noise six of a finalist against
+eight of the baseline detect 6 % in nine of ten studies."""
 TOLD = 2.0
-"""The gain that `RESERVE` launches tell, standard deviations of a launch: 6 % at 3 % noise."""
+"""Gain that `RESERVE` launches detect, standard deviations of a launch: 6 % at 3 % noise."""
 LUCK = 2.0
-"""What the best of the search may owe to luck, standard deviations of a launch."""
+"""Largest chance part of the best search result, standard deviations of a launch."""
 LEAST_FINALS = 3
-"""Launches that the finals get for the clearest of gains: two of the finalist and one of the baseline."""
+"""Launches of the finals for the clearest gain: two of the finalist and one of the baseline."""
 NOISY = 0.1
-"""Standard deviation of a launch where nothing was repeated yet: that of noisy nodes."""
+"""Standard deviation of a launch before any repeat: that of noisy nodes."""
 DRIFT = 0.3
-"""Of a node during a study, score units: a lead that is larger, luck left out, needs no control of it."""
+"""Drift of a node during a study, score units: a larger lead, luck excluded, needs no control."""
 SHARE = 0.4
 """Of the budget, for controls, repeats, finals and the winner without settings in doubt; more only where repeats are
 worth it, as leaders are within noise."""
@@ -29,7 +29,7 @@ BASELINE_SHARE = 4
 
 
 def most_nodes(launches: int) -> int:
-    """Return the nodes that a budget is worth: each is launched on with the baseline first, at most a quarter in all.
+    """Return the number of nodes worth using in a budget: each starts with the baseline, at most a quarter in all.
 
     40 launches are enough for ten nodes, 8 for two. One node is always used.
     """
@@ -37,7 +37,7 @@ def most_nodes(launches: int) -> int:
 
 
 def usable_nodes(nodes: Sequence[str], launches: int, known: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return those of some nodes on which a study should run, in their order: at most `most_nodes` with those it knows.
+    """Return the nodes that a study should use, in their order: at most `most_nodes`, including the known ones.
 
     Args:
         nodes: names of the nodes that there are.
@@ -50,7 +50,7 @@ def usable_nodes(nodes: Sequence[str], launches: int, known: Sequence[str] = ())
 
 
 def capacity(history: History) -> int:
-    """Launches that the study may have in total, by number and by time.
+    """Return the study's launches in total, by number and by time.
 
     Hours are those of the study, however many launches run side by side. What is left of them is turned into launches
     by the mean time of those made and by how many run at a time, so that one rule serves both ceilings.
@@ -70,18 +70,18 @@ def capacity(history: History) -> int:
 
 
 def before_finals(budget: int, reserve: int) -> int:
-    """Launches before the finals, which get so many, at most `SHARE` of the budget or two, as a pair is the least."""
+    """Return the launches before the finals, whose share is at most `SHARE` of the budget, or two (a pair)."""
     return budget - max(min(2, budget // 2), min(reserve, int(SHARE * budget))) if budget > 2 else budget
 
 
 def search_ends(history: History, budget: int) -> int:
-    """Return how many launches precede the finals; repeats and controls so far count against the finals' share."""
+    """Return the number of launches before the finals; repeats and controls so far count against the finals' share."""
     again = sum(len(entries) - 1 for entries in history.by_position.values())
     return before_finals(budget, max(LEAST_FINALS, min(_needed(history), int(SHARE * budget) - again)))
 
 
 def lead(history: History) -> tuple[float, float]:
-    """Return what the best launch has over the baseline beyond luck, and the standard deviation of a launch.
+    """Return the lead of the best launch over the baseline beyond luck, and the standard deviation of a launch.
 
     Score units; the first is minus infinity while one of the two is missing.
     """
@@ -93,6 +93,6 @@ def lead(history: History) -> tuple[float, float]:
 
 
 def _needed(history: History) -> int:
-    """Launches that the finals need: `RESERVE`, fewer where the gain is clear, with the inverse square of it."""
+    """Return the launches needed by the finals: `RESERVE`, fewer for a clear gain, with its inverse square."""
     gain, sd = lead(history)
     return RESERVE if gain <= TOLD * sd else math.ceil(RESERVE * (TOLD * sd / gain) ** 2)

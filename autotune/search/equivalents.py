@@ -19,7 +19,7 @@ from autotune.trial import Launch
 
 
 def canonical_of(launches: Iterable[Launch], candidates: Container[str], baseline: str | None = None) -> dict[str, str]:
-    """Map a fingerprint to its canonical one, where that is another; candidates are what may be launched.
+    """Map a fingerprint to its canonical one if that differs; candidates are those that may be launched.
 
     The baseline stands for its equivalents whatever the engine made of it, as it is launched as the user typed it.
     """
@@ -41,7 +41,7 @@ def canonical_of(launches: Iterable[Launch], candidates: Container[str], baselin
 
 
 def differences(launches: Sequence[Launch], joined: dict[str, str]) -> list[Resolution]:
-    """Every difference once, in the order of the first launch that had it; joined is as `canonical_of` gives it."""
+    """Return every difference once, in the order of its first launch; joined is the result of `canonical_of`."""
 
     def canonical(launch: Launch) -> str:
         fingerprint = launch.trial.configuration.fingerprint

@@ -1,4 +1,4 @@
-"""Explain a study: the contribution of each knob, knobs without effect, the regret, and what was learned of the node.
+"""Explain a study: contribution of each knob, knobs without effect, regret, and learned figures of the node.
 
 All of it comes from one posterior after all launches. A knob did nothing where a rule or the engine itself says so.
 
@@ -35,7 +35,7 @@ from autotune.trial import Launch, Scalar, Trial
 KnownNoEffects = Callable[[Trial], Sequence[NoEffect]]
 
 LIKELY = 0.5
-"""Least odds of starting and keeping the limits of a command that is launched to show what a setting adds."""
+"""Least odds of starting and meeting the limits for a command launched to show a setting's gain."""
 _NAMED = 8
 """Launch numbers named in a sentence."""
 
@@ -54,7 +54,7 @@ def explain(
 def no_effect_by_rule(
     history: History, launches: Sequence[Launch], winner: int | None, no_effect_of: KnownNoEffects
 ) -> list[NoEffect]:
-    """Return what on the commands of winner and baseline, their equivalents included, is known to do nothing."""
+    """Return the settings in the commands of winner and baseline, with equivalents, without a known effect."""
     positions = {history.candidates.baseline, *([] if winner is None else [winner])}
     where = {entry.number: entry.position for entry in history}
     rows_of = [row.trial for row in launches if where[row.trial.number] in positions]
@@ -64,7 +64,7 @@ def no_effect_by_rule(
 
 
 def no_effect_by_engine(history: History, launches: Sequence[Launch]) -> list[NoEffect]:
-    """Return the knobs that did nothing by the engines' own word: it ran with another value than was set."""
+    """Return the knobs without effect by the engines' reports: they ran with another value than set."""
     candidates = history.candidates
     joined = equivalents.canonical_of(launches, candidates, candidates.items[candidates.baseline].fingerprint)
     rows: dict[str, NoEffect] = {}
@@ -85,14 +85,14 @@ def no_effect_by_engine(history: History, launches: Sequence[Launch]) -> list[No
 
 ENGINE = "engine"
 LEAST_DEGREES = 3
-"""Of freedom: what the posterior is taken to know of the noise where nothing was repeated."""
+"""Degrees of freedom that the posterior is assumed to have about the noise without repeats."""
 _REPEATED = 1.0
-"""Information of `contrast` from which on fresh launches speak for themselves: two of either command."""
+"""Information of `contrast` from which on new launches are sufficient: two of either command."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Difference:
-    """What a command has over another one, score units; half of the 95 % interval; the odds of `LEAST_EFFECT`."""
+    """Lead of a command over another one, score units; half of the 95 % interval; the odds of `LEAST_EFFECT`."""
 
     mean: float
     half: float
@@ -101,7 +101,7 @@ class _Difference:
 
 
 def contributions(history: History, model: Posterior, winner: int, spread: Spread) -> list[Contribution]:
-    """Return a row for each of the winner's settings, and for its engine where the baseline has another one.
+    """Return a row for each of the winner's settings, and for its engine if the baseline has another one.
 
     What is needed to start comes first, then the largest gain. The spread is that of one launch.
     """
@@ -123,7 +123,7 @@ def contributions(history: History, model: Posterior, winner: int, spread: Sprea
 
 
 _Change = tuple[str, list[Scalar], list[Scalar]]
-"""What differs between two commands, its values, and the winner's."""
+"""Difference of two commands, its values, and the winner's."""
 
 
 def _row(
@@ -151,7 +151,7 @@ def _row(
 
 
 def _difference(history: History, model: Posterior, commands: tuple[int, int], spread: Spread) -> _Difference:
-    """Return what the first of two commands has over the second."""
+    """Return the lead of the first of two commands over the second."""
     if history.canonical(commands[0]) == history.canonical(commands[1]):
         return _Difference(0.0, 0.0, 0.0, "the engine runs both alike")
     fresh = [history.node_scores(p, *history.fresh_roles(p)) for p in commands]
@@ -171,7 +171,7 @@ def _difference(history: History, model: Posterior, commands: tuple[int, int], s
 
 
 def _best_of_engine(history: History, model: Posterior, engine: str, winner: int) -> int | None:
-    """Return an engine's best that kept limits and the winner's promises, else the best that ran, else what failed."""
+    """Return an engine's best command within limits and the winner's promises, else one that ran, else a failed one."""
     items, may = history.candidates.items, history.broken(winner)
     launched = [p for p in history.by_position if items[p].configuration.engine == engine]
     ran = [p for p in launched if history.scores(p) and not history.broke(p)]
@@ -182,21 +182,21 @@ def _best_of_engine(history: History, model: Posterior, engine: str, winner: int
 
 
 def _one(values: list[Scalar]) -> Scalar:
-    """One value as it is, several as text."""
+    """Return one value unchanged, several as text."""
     return values[0] if len(values) == 1 else " + ".join("none" if v is None else str(v) for v in values)
 
 
 ODDS, _LEFT = 0.9, 1.2
-"""Stated with a regret; and what is left with these odds, over the root of the expected improvement, score units."""
+"""Odds stated with a regret; and the remaining gain at these odds, over the root of the expected improvement."""
 MOVED = 0.75
-"""Of its standard deviation, by which a figure must have moved to be told; also less than a tenth of it is not."""
+"""Share of its standard deviation by which a figure must move to be reported; also at least a tenth of it."""
 _LEAST_SHIFT = 0.1
 _MOST_FIGURES = 5
 _UNITS = {"us": "us", "ms": "ms", "share": "of the peak"}
 
 
 def regret(history: History, model: Posterior, kernels: Kernels, winner: int) -> Regret:
-    """Return by how much anything may still be better than the winner, with the odds that nothing is better by more.
+    """Return how much better another candidate may be than the winner, with the odds that none is better by more.
 
     The model's own quantiles of the best of thousands of candidates are several times what studies of a known answer
     have left, and hardly order these. What one launch is expected to add at most, with priors or without, does: what
@@ -213,7 +213,7 @@ def regret(history: History, model: Posterior, kernels: Kernels, winner: int) ->
 
 
 def search_gain(history: History, kernels: Kernels, winner: int) -> dict[str, Any]:
-    """Return fields of an `Explanation`: what the search, before its finals, let expect of the winner's gain.
+    """Return fields of an `Explanation`: the winner's gain as estimated by the search before its finals.
 
     By the model, in which lucky launches are shrunk, and which knows of a command that only the finals launched.
     """
@@ -225,7 +225,7 @@ def search_gain(history: History, kernels: Kernels, winner: int) -> dict[str, An
 
 
 def learned_figures(model: Posterior, kernels: Kernels) -> list[LearnedFigure]:
-    """Return the figures that the launches moved, of the source that they bear out, those that moved furthest first."""
+    """Return the figures changed by the launches, of the source with most support, the largest change first."""
     which = int(model.belief.argmax())
     figures = kernels.figures[which]
     if not figures:

@@ -21,20 +21,20 @@ from autotune.arrays import Bools, Floats, Ints
 from autotune.search.gp.kernels import Encoding, is_size
 
 _SINGLE, _PAIR, _CHANCE = 1.0, 0.3, 0.5
-"""Odds of a cause before anything is known. Engines refuse values more often than single pairs."""
+"""Prior odds of a cause. Engines refuse values more often than single pairs."""
 _PER_FAILURE = 4.0
-"""How much likelier a cause becomes by each further failure that it would explain."""
+"""Factor on a cause's odds for each further failure that it explains."""
 _PER_SUCCESS = 0.05
-"""How much less likely by each launch that ran in spite of it."""
+"""Factor on a cause's odds for each launch that ran in spite of it."""
 _ENOUGH = 100
-"""Failures that count; more would overflow and change nothing."""
+"""Most failures counted; more would overflow without an effect."""
 _LEAST = 0.002
-"""No candidate is ruled out for good: the lesson may be wrong."""
+"""Least odds: no candidate is excluded for good, as the inference may be wrong."""
 _STILL_TOO_MUCH = 0.97
-"""Odds that what needs at least as much memory as a configuration that ran out of it runs out as well; and that what
-needs no more than one that ran does too."""
+"""Odds that a configuration with at least the memory need of one that ran out of it runs out as well; and that one
+with at most the need of a running one runs too."""
 _SAID_YES, _SAID_NO = (0.98, 8.0), (0.12, 3.0)
-"""The share of what starts of candidates of which the priors say that they do, or do not; and for how many launches
+"""Share of starting candidates that the priors predict to start, or not to; and the number of launches for which
 that expectation counts."""
 
 
@@ -71,7 +71,7 @@ def p_starts(
 def believed(
     encoding: Encoding, odds: Floats, doubts: Ints, ran: Sequence[int], broken: Sequence[int], rows: Ints
 ) -> Floats:
-    """Return the odds of starting by the priors, as far as the launches bear them out, shape ``(rows,)``.
+    """Return the odds of starting by the priors, weighted by the launches' support, shape ``(rows,)``.
 
     Args:
         odds: shape ``(candidates,)``: as the priors tell them.
@@ -94,7 +94,7 @@ def believed(
 
 
 def _needs_as_much(encoding: Encoding, position: int, rows: Ints, more: bool = True) -> Bools:
-    """Tell which candidates differ from one only in having no less of what takes memory; or no more."""
+    """Return which candidates differ from one only in equal or more of its memory settings; or equal or less."""
     alike = np.ones(len(rows), dtype=np.bool_)
     for k in encoding.varying:
         name, codes, own = encoding.names[k], encoding.codes[rows, k], encoding.codes[position, k]
@@ -123,7 +123,7 @@ def _traits(encoding: Encoding, position: int, rows: Ints) -> Floats:
 
 
 def _shares_cause(has: Floats, candidates: int, failures: int, otherwise: float) -> Floats:
-    """Return the odds that each candidate has what made one launch fail, given the table of that launch's traits.
+    """Return the odds that each candidate has the cause of one failure, given the table of that launch's traits.
 
     The table's rows are the candidates, then so many launches that failed, then those that ran. The causes that a
     candidate shares are the pairs of its traits (k, l); k = l is the single trait. With m its row of the table, sums

@@ -26,18 +26,18 @@ from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 
 _BEYOND = 0.1
-"""How far the reference point lies beyond the nadir: share of the front's extent, and least logarithm."""
+"""Distance of the reference point beyond the nadir: share of the front's extent, and least logarithm."""
 _ENDLESS = 1e3
-"""A logarithm that no score comes near."""
+"""Logarithm beyond every score."""
 _WORTH_A_TURN = 0.5
-"""Share of the largest expected improvement below which another turn's is not launched."""
+"""Share of the largest expected improvement below which another turn is not launched."""
 
 Mixture = Sequence[tuple[float, Floats, Floats]]
-"""Weights, means and standard deviations of a mixture, as `Posterior.predict` gives them."""
+"""Weights, means and standard deviations of a mixture, from `Posterior.predict`."""
 
 
 def suggest_front(kernels: Kernels, history: History, number: int) -> Suggestion | None:
-    """Suggest the next launch for the Pareto front; None when every candidate is spent.
+    """Suggest the next launch for the Pareto front; None if every candidate is spent.
 
     In turns: where the front is expected to grow most; the best of the first goal, which is what is recommended; the
     best of the second. The last two are the ends of the front, beyond which the first one would hardly look. A turn
@@ -70,7 +70,7 @@ def suggest_front(kernels: Kernels, history: History, number: int) -> Suggestion
 
 
 def _posteriors(kernels: Kernels, history: History) -> tuple[Posterior, Posterior]:
-    """Posteriors of both goals. The priors are of the first; for the second their weights may have either sign."""
+    """Return the posteriors of both goals. The priors are of the first; for the second their weights have any sign."""
     one = model_of(kernels, history)
     positions, scores = zip(*((e.position, e.second) for e in history if e.second is not None), strict=True)
     two = Posterior(kernels, positions, scores, True, history.spec.seed)
@@ -80,7 +80,7 @@ def _posteriors(kernels: Kernels, history: History) -> tuple[Posterior, Posterio
 
 
 def _worths(one: Posterior, two: Posterior, measured: Ints, rows: Ints) -> tuple[Floats, Floats]:
-    """Expected growth of the front, and expected improvement of the second goal; shapes ``(rows,)``."""
+    """Return the expected growth of the front, and expected improvement of the second goal; shapes ``(rows,)``."""
     front = non_dominated(np.stack([one.mean(measured), two.mean(measured)], axis=1))
     reference = reference_point(front)
     seconds = two.predict(rows)
@@ -89,7 +89,7 @@ def _worths(one: Posterior, two: Posterior, measured: Ints, rows: Ints) -> tuple
 
 
 def dominated(points: Floats) -> Bools:
-    """Return which points another one beats in one coordinate and is not behind in the other, shape ``(points,)``."""
+    """Return which points are dominated, shape ``(points,)``."""
     no_better = np.all(points[:, None, :] <= points[None, :, :], axis=2)
     worse = np.any(points[:, None, :] < points[None, :, :], axis=2)
     return np.asarray(np.any(no_better & worse, axis=1), dtype=np.bool_)
@@ -101,13 +101,13 @@ def non_dominated(points: Floats) -> Floats:
 
 
 def reference_point(front: Floats) -> Floats:
-    """Where the area of a front begins, shape ``(2,)``; see the top of this file."""
+    """Return the corner where the area of a front starts, shape ``(2,)``; see the top of this file."""
     nadir = front.min(axis=0)
     return np.asarray(nadir - np.maximum(_BEYOND * (front.max(axis=0) - nadir), _BEYOND), dtype=np.float64)
 
 
 def expected_growth(one: Mixture, two: Mixture, front: Floats, reference: Floats) -> Floats:
-    """Return by how much a candidate's two scores are expected to enlarge the area of a front, shape ``(candidates,)``.
+    """Return the expected growth of a front's area by a candidate's two scores, shape ``(candidates,)``.
 
     Args:
         one, two: what is believed of the candidates' scores; more is better.
@@ -122,7 +122,7 @@ def expected_growth(one: Mixture, two: Mixture, front: Floats, reference: Floats
 
 
 def _steps(front: Floats, reference: Floats) -> Iterator[tuple[float, float, float]]:
-    """Steps of the front's staircase: from, to (first score), height (second score)."""
+    """Return the steps of the front's staircase: from, to (first score), height (second score)."""
     edges = [float(reference[0]), *front[:, 0].tolist(), _ENDLESS]
     heights = [*front[:, 1].tolist(), float(reference[1])]
     return zip(edges, edges[1:], heights, strict=False)

@@ -1,4 +1,4 @@
-"""Keep what has happened in a study so far, as decisions see it.
+"""History of a study, as decisions see it.
 
 Launches that share a node may slow each other. The first launches of the baseline decide that once: alone on a share,
 then on all shares at once. They are compared as two means with the usual noise of a launch (`LAUNCH_NOISE`, 3 %): where
@@ -28,21 +28,21 @@ from autotune.study.spec import StudySpec, is_alone, is_beside
 from autotune.trial import SURE_TO_START, Evidence, Failure, FailureKind, Launch, Role, Trial
 
 MAX_UNINFORMATIVE = 2
-"""Launches of one candidate that may end without saying anything before it is given up."""
+"""Launches of one candidate without information after which it is abandoned."""
 
 NONE_KEEPS = 5
-"""Failed candidates that keep every promise after which others are searched, where none ran."""
+"""Failed candidates without a trade-off after which others are searched, if none ran."""
 
 BASELINE_ROLES = (Role.BASELINE, Role.CONTROL, Role.FINAL)
-"""What the baseline is launched for."""
+"""Roles of baseline launches."""
 _MAY_PASS = (FailureKind.CRASHED, FailureKind.TIMEOUT, FailureKind.LOAD_ERRORS)
 
 
 ERROR_RATE = 0.05
-"""False alarms: share of studies without interference that are said to have it, at the usual launch noise."""
+"""False alarms: share of studies without interference that report some, at the usual launch noise."""
 LIMIT = float(-ndtri(ERROR_RATE))
 _BESIDE = 0.5
-"""The share of its time that a launch must have run beside others to tell what they do to it."""
+"""Share of its time that a launch must run beside others to measure their effect on it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,17 +98,17 @@ class Entry:
 
     @property
     def says_nothing(self) -> bool:
-        """It ended without a word about the configuration: the measurement or the machine failed."""
+        """Return whether it has no information about the configuration: the measurement or the machine failed."""
         return not (self.pending or self.broke or self.measured or self.too_slow)
 
     def without_result(self) -> Entry:
-        """Return the launch as one that says nothing, as others that ran beside it had a part in its result."""
+        """Return the launch as one without information, because launches beside it affected its result."""
         return Entry(self.number, self.role, self.position, seconds=self.seconds, began_s=self.began_s, node=self.node)
 
 
 @dataclass(frozen=True)
 class History:
-    """The launches of a study by number, with what decisions need beside them.
+    """Launches of a study by number, with the other inputs of decisions.
 
     Attributes:
         canonical_of: position of a candidate to that of its equivalent, for which all its launches count.
@@ -129,7 +129,7 @@ class History:
     def of(
         cls, spec: StudySpec, candidates: CandidateSet, launches: Iterable[Launch], pending: Iterable[Trial] = ()
     ) -> History:
-        """Read launches and running trials; raises ``KeyError`` for a configuration that is no candidate."""
+        """Read launches and running trials; raises ``KeyError`` for a configuration that is not a candidate."""
         rows = list(launches)
         canonical = equivalents.canonical_of(rows, candidates, candidates.items[candidates.baseline].fingerprint)
         joined = {candidates.position(one): candidates.position(other) for one, other in canonical.items()}
@@ -162,7 +162,7 @@ class History:
         return [e for e in self.entries if e.role in roles]
 
     def before_finals(self) -> History:
-        """Return the history as it was when the finals began; all of it while they have not.
+        """Return the history at the start of the finals; all of it before them.
 
         The baseline's launches that several nodes make while they wait for the end of the search belong to the finals.
         """
@@ -172,13 +172,13 @@ class History:
         return self.upto(first)
 
     def upto(self, count: int) -> History:
-        """Return the first launches alone."""
+        """Return only the first launches."""
         # What later launches taught about equivalents holds for them too, or finals could be asked for without end.
         return replace(self, entries=self.entries[:count])
 
     @property
     def spread(self) -> Spread:
-        """Return the standard deviation of one launch, from configurations that were repeated, in the finals or before.
+        """Return the standard deviation of one launch, from repeated configurations, in the finals or before.
 
         A finalist was chosen for its launches in the search, so these differ from its fresh ones by more than noise.
         The baseline was not, and has one group.
@@ -198,12 +198,12 @@ class History:
 
     @cached_property
     def several(self) -> bool:
-        """Tell whether launches on more than one node were measured."""
+        """Return whether launches on more than one node were measured."""
         return len({e.node for e in self.entries if e.measured and e.node}) > 1
 
     @cached_property
     def node_offsets(self) -> Mapping[str, NodeOffset]:
-        """Node to what it adds to scores, by the baseline's launches there."""
+        """Return node to its addition to scores, by the baseline's launches there."""
         if self.adjusted_by is not None:
             return self.adjusted_by
         scores: dict[str, list[float]] = {}
@@ -214,11 +214,11 @@ class History:
 
     @property
     def off_nodes(self) -> frozenset[str]:
-        """Return the nodes that are slower or faster than the rest beyond noise."""
+        """Return the nodes slower or faster than the rest beyond noise."""
         return frozenset(node for node, found in self.node_offsets.items() if found.off)
 
     def adjusted(self) -> History:
-        """Return the history with each score less the offset of its node; itself where there is one node."""
+        """Return the history with each score less its node's offset; unchanged for one node."""
         if self.adjusted_by is not None or not self.several:
             return self
         offsets = {node: found.offset for node, found in self.node_offsets.items()}
@@ -233,11 +233,11 @@ class History:
         return found
 
     def canonical(self, position: int) -> int:
-        """Return the candidate for which the launches of a candidate count: itself, or its equivalent."""
+        """Return the candidate that a candidate's launches count for: itself, or its equivalent."""
         return self.canonical_of.get(position, position)
 
     def at(self, position: int) -> list[Entry]:
-        """Return the launches that count for a candidate, equivalents included."""
+        """Return the launches of a candidate, equivalents included."""
         return self.by_position.get(self.canonical(position), [])
 
     @property
@@ -246,37 +246,37 @@ class History:
 
     @cached_property
     def screen(self) -> Screen:
-        """Return what launches with random weights have shown; over where the study has none."""
+        """Return the results of launches with random weights; over if the study has none."""
         if not self.spec.screened:
             return Screen(over="not asked for")
         return screen_of([one.configuration for one in self.candidates.items], self.entries, self.screened)
 
     @property
     def changes(self) -> list[str]:
-        """Return what has changed how launches are made: that they share no node, or that all of them have weights."""
+        """Return changes in the mode of launches: no sharing of a node, or no random weights."""
         return list(filter(None, [self.one_at_a_time, self.screen.over if self.screened else ""]))
 
     @cached_property
     def ranked(self) -> tuple[Ranked, ...]:
-        """Return the launches with random weights that count for the search."""
+        """Return the launches with random weights that the search uses."""
         items = self.candidates.items
         ran = ((e.position, e.score) for e in self.screened if e.score is not None and self.screen.trusted)
         return tuple(Ranked(p, score, layout_of(items[p].configuration)) for p, score in ran)
 
     @cached_property
     def known_good(self) -> list[int]:
-        """Return what may be recommended by its launches, and what ran with random weights alone."""
+        """Return the candidates that may be recommended by their launches, and those with only random weights."""
         seen = dict.fromkeys((*self.by_position, *(one.position for one in self.ranked)))
         return [p for p in seen if p not in self.barred and (self.feasible(p) if p in self.by_position else True)]
 
     @property
     def challengers(self) -> list[int]:
-        """Return the configurations other than the baseline that ran, kept the limits and may be recommended."""
+        """Return the configurations other than the baseline that ran within the limits and may be recommended."""
         others = (p for p in self.by_position if p != self.candidates.baseline)
         return [p for p in others if self.feasible(p) and p not in self.barred]
 
     def spent(self, position: int) -> bool:
-        """Tell whether the search is done with a candidate: measured, failed, running, given up, or an equivalent."""
+        """Return whether a candidate is finished for the search: measured, failed, running, abandoned, or an equivalent."""
         if position in self.canonical_of:
             return True
         entries = self.at(position)
@@ -284,35 +284,35 @@ class History:
 
     @cached_property
     def measured(self) -> tuple[tuple[int, float], ...]:
-        """Position and score of every measured launch, less what the finals' prompts add; equivalents share one."""
+        """Return position and score of every measured launch, less the effect of the finals' prompts."""
         return tuple((e.position, e.score - self.level[0] * e.apart) for e in self.entries if e.score is not None)
 
     @cached_property
     def level(self) -> tuple[float, tuple[int, ...]]:
-        """What the finals' prompts add to a score where they are apart, and the baseline's launches that tell it."""
+        """Return the effect of different finals' prompts on a score, and the baseline's launches that show it."""
         base = [e for e in self.at(self.candidates.baseline) if e.measured]
         search, finals = ([e.score or 0.0 for e in base if e.apart is apart] for apart in (False, True))
         return (mean(finals) - mean(search), (len(finals), len(search))) if search and finals else (0.0, ())
 
     def fresh_roles(self, position: int) -> tuple[Role, ...]:
-        """Return the roles of the launches by which a configuration is judged."""
+        """Return the roles of the launches that decide about a configuration."""
         return self.spec.judged_by if self.canonical(position) == self.candidates.baseline else (Role.FINAL,)
 
     @property
     def running(self) -> list[int]:
-        """Return the candidates that run now, one for each launch."""
+        """Return the running candidates, one for each launch."""
         return [e.position for e in self.pending]
 
     @cached_property
     def done_with(self) -> frozenset[int]:
-        """Return the candidates with which the search is done, or that it may not launch."""
+        """Return the candidates that the search is finished with, or may not launch."""
         spent = {p for p in {*self.by_position, *self.canonical_of} if self.spent(p)}
         cheap = {one.position for one in self.ranked} | {e.position for e in self.screened if e.pending}
         return self.barred | spent | cheap
 
     @property
     def exhausted(self) -> bool:
-        """Tell whether the search is done with every candidate."""
+        """Return whether the search is finished with every candidate."""
         return len(self.done_with) == len(self.candidates)
 
     def scores(self, position: int, *roles: Role) -> list[float]:
@@ -320,12 +320,12 @@ class History:
         return [score for _, score in self.node_scores(position, *roles)]
 
     def node_scores(self, position: int, *roles: Role) -> list[NodeScore]:
-        """As `scores`, with the nodes."""
+        """Return the scores as `scores`, with the nodes."""
         entries = self.at(position)
         return [(e.node, e.score) for e in entries if e.score is not None and (not roles or e.role in roles)]
 
     def evidence(self, position: int, *roles: Role) -> list[Entry]:
-        """Return the measured launches of a candidate of these roles, else of any; not those of nodes that were off.
+        """Return the measured launches of a candidate of these roles, else of any; not those of off nodes.
 
         Those count where there are no others.
         """
@@ -334,20 +334,20 @@ class History:
         return self.on_normal_nodes(chosen) or chosen
 
     def on_normal_nodes(self, entries: Iterable[Entry]) -> list[Entry]:
-        """Return the launches on nodes that are like the others."""
+        """Return the launches on normal nodes."""
         return [e for e in entries if e.node not in self.off_nodes]
 
     def broke(self, position: int) -> bool:
         return any(e.broke for e in self.at(position))
 
     def crashed_once(self, position: int) -> bool:
-        """Tell whether all that is known of a candidate is one launch whose failure need not come again."""
+        """Return whether a candidate's only launch had a failure that may be chance."""
         entries = self.at(position)
         known = [e for e in entries if not e.says_nothing]
         return len(known) == 1 and known[0].may_pass and len(entries) <= MAX_UNINFORMATIVE
 
     def keeps_slos(self, position: int, *roles: Role) -> bool:
-        """Tell whether a candidate keeps every SLO in the mean over its launches (of these roles, where it has any).
+        """Return whether a candidate meets every SLO on average over its launches (of these roles, if it has any).
 
         Those on nodes that were off do not count where there are others.
         """
@@ -355,13 +355,13 @@ class History:
         return bool(chosen) and all(_mean_violation(chosen, str(slo)) <= 0 for slo in self.spec.slos)
 
     def feasible(self, position: int, *roles: Role) -> bool:
-        """Measured, never failed, fit to be recommended, and within every SLO."""
+        """Return whether it was measured, never failed, may be recommended, and is within every SLO."""
         unfit = any(e.unfit for e in self.at(position))
         return not self.broke(position) and not unfit and self.keeps_slos(position, *roles)
 
     @cached_property
     def told_given_up(self) -> Mapping[int, tuple[GivenUp, ...]]:
-        """Return what launched candidates give up where their servers hold other requests than was predicted."""
+        """Return the trade-offs of launched candidates whose servers hold other requests than predicted."""
         longest = {e.position: e.longest for e in self.entries if e.longest is not None}
         one, found = self.candidates, dict[int, tuple[GivenUp, ...]]()
         baseline = longest.pop(one.baseline, 0)
@@ -372,14 +372,14 @@ class History:
         return found
 
     def broken(self, position: int) -> frozenset[str]:
-        """Return the kinds of promises that a candidate breaks without being allowed to; none of the baseline's own."""
+        """Return the kinds of trade-offs of a candidate that are not allowed; none of the baseline's own."""
         if position == self.candidates.baseline:
             return frozenset()
         return frozenset(one.kind for one in self.given_up(position)) - frozenset(self.spec.allow)
 
     @cached_property
     def barred(self) -> frozenset[int]:
-        """Return the candidates that break a promise: they are neither searched nor recommended.
+        """Return the candidates with trade-offs that are not allowed: they are neither searched nor recommended.
 
         Where `NONE_KEEPS` candidates that keep every promise failed, and none ran, the others are searched too, but for
         promises that no workload can speak for (`UNASKED`).
@@ -394,12 +394,12 @@ class History:
         return frozenset(p for p in found if self.broken(p) & UNASKED)
 
     def given_up(self, position: int) -> tuple[GivenUp, ...]:
-        """Return what a candidate gives up for speed, as launched, else as predicted."""
+        """Return a candidate's trade-offs for speed, as launched, else as predicted."""
         return self.told_given_up.get(position, self.candidates.given_up.get(position, ()))
 
 
 def one_at_a_time(control: Sequence[Entry]) -> str:
-    """Say why launches may not run side by side; empty where they may, or where that is not decided.
+    """Explain why launches may not run side by side; empty if they may, or before the decision.
 
     Args:
         control: the baseline's first launches on every place.
@@ -412,7 +412,7 @@ def one_at_a_time(control: Sequence[Entry]) -> str:
         return "the baseline runs alone on its share of the GPUs and fails beside others: one at a time from here on"
     beside = [run.score for run in together if run.score is not None and _ran_beside(run, together)]
     if len(beside) < 2:
-        return "what launches side by side do to each other could not be measured: one at a time from here on"
+        return "the effect of launches side by side could not be measured: one at a time from here on"
     slower, error = before - mean(beside), LAUNCH_NOISE * math.sqrt(1 + 1 / len(beside))
     if slower <= LIMIT * error:
         return ""
@@ -420,7 +420,7 @@ def one_at_a_time(control: Sequence[Entry]) -> str:
 
 
 def _ran_beside(run: Entry, others: Iterable[Entry]) -> bool:
-    """Tell whether another one of these launches ran for most of a launch."""
+    """Return whether another one of these launches ran for most of a launch."""
     ends = run.began_s + run.seconds
     both_s = [min(ends, one.began_s + one.seconds) - max(run.began_s, one.began_s) for one in others if one is not run]
     return max(both_s, default=0.0) >= _BESIDE * run.seconds
@@ -429,7 +429,7 @@ def _ran_beside(run: Entry, others: Iterable[Entry]) -> bool:
 def _entry_of(
     spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Mapping[int, int], began_s: float = 0.0
 ) -> Entry:
-    """Return what a finished launch says; ``joined`` is position to that of its equivalent."""
+    """Return the information of a finished launch; ``joined`` is position to that of its equivalent."""
     trial, result = launch.trial, launch.result
     launch = objective.by_rank(launch)
     position = candidates.position(trial.configuration.fingerprint)
@@ -462,7 +462,7 @@ def _entry_of(
 
 
 def _without_crashes(entries: Sequence[Entry], baseline: int) -> list[Entry]:
-    """One crash of a configuration that ran in another launch says nothing, as servers crash by chance, too.
+    """Drop one crash of a configuration that ran in another launch, as servers also crash by chance.
 
     Nor do two of the baseline: without it there is nothing to compare with. What crashes more often is not what to
     recommend.
@@ -484,7 +484,7 @@ def _cause(failure: Failure) -> str:
 
 
 def _mean_violation(entries: Sequence[Entry], slo: str) -> float:
-    """Return by how much launches are beyond a limit in the mean; infinite where its metric is missing."""
+    """Return the mean excess of launches over a limit; infinite for a missing metric."""
     values = [e.violations[slo] for e in entries if e.violations and slo in e.violations]
     # An SLO whose metric is missing is not kept: nothing shows that it is.
     return sum(values) / len(values) if values else float("inf")

@@ -1,4 +1,4 @@
-"""Tell whether the nodes that run a study are alike, and compare launches on several of them.
+"""Test whether the nodes of a study are alike, and compare launches on several of them.
 
 The baseline is launched on each node. A node whose mean is far from the median of all is off by that much: the search
 takes the scores of its launches less this offset. Once a second launch there says the same, nothing more runs there.
@@ -24,17 +24,17 @@ NodeScore = tuple[str, float]
 """A launch's node and its score."""
 
 CLEAR = 4.0
-"""Standard errors by which a node's mean must miss the median to be off."""
+"""Standard errors between a node's mean and the median beyond which the node is off."""
 LEAST_LAUNCHES = 2
-"""Launches of the baseline before a node is said to be off: one may have failed to be typical."""
+"""Launches of the baseline before a node is reported as off: one may be untypical."""
 _MAD_TO_SD = 1.4826
 _LEAST_NODES_FOR_MAD = 3
-"""Of two nodes each is as far from the middle as the other."""
+"""Least nodes for a median deviation: two are equally far from the middle."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeOffset:
-    """By how much scores on a node differ from those on the others.
+    """Difference of a node's scores from the others'.
 
     Attributes:
         offset: score units, negative is slower; 0 within noise.
@@ -46,12 +46,12 @@ class NodeOffset:
 
     @property
     def off(self) -> bool:
-        """Tell whether the node is said to be slower or faster than the others."""
+        """Return whether the node is reported as slower or faster than the others."""
         return self.offset != 0 and self.launches >= LEAST_LAUNCHES
 
     @property
     def doubtful(self) -> bool:
-        """Tell whether another launch of the baseline there would settle it."""
+        """Return whether another launch of the baseline there would decide."""
         return self.offset != 0 and self.launches < LEAST_LAUNCHES
 
 
@@ -95,7 +95,7 @@ def contrast(mine: Sequence[NodeScore], theirs: Sequence[NodeScore]) -> tuple[fl
 
 
 def planned(mine: Sequence[str], theirs: Sequence[str], more: int, off: Collection[str] = ()) -> float:
-    """Return the information of `contrast` after so many more launches, in pairs on the nodes that have had fewest.
+    """Return the information of `contrast` after this number of further launches, in pairs on the least used nodes.
 
     Nothing more runs on nodes that are off, unless there are no others.
     """
@@ -109,7 +109,7 @@ def planned(mine: Sequence[str], theirs: Sequence[str], more: int, off: Collecti
 
 
 def additive_spread(launches: Sequence[tuple[Hashable, str, float]]) -> Spread:
-    """Return the spread of a launch, given as configuration, node and score, where the first two each add a part."""
+    """Return the spread of a launch (configuration, node, score), where the first two have additive effects."""
     if not launches:
         return Spread.of(0.0, 0)
     columns = [dict.fromkeys(row[k] for row in launches) for k in (0, 1)]

@@ -1,4 +1,4 @@
-"""Read from one launch the objective, the second goal and the SLOs.
+"""Read the objective, the second goal and the SLOs from one launch.
 
 The objective is a metric of one workload, or the weighted geometric mean of it over several: with values v and
 weights w its score is ``sum(w ln v) / sum(w)``. A gain in it is the weighted geometric mean of the gains, so that no
@@ -19,12 +19,12 @@ from autotune.trial import Launch, Metrics, Role, State
 
 
 def maximises(metric: str) -> bool:
-    """Tell whether more of a metric is better; raises `UnknownName` for a metric that does not exist."""
+    """Return whether more of a metric is better; raises `UnknownName` for a metric that does not exist."""
     return METRICS[check_metric(metric)].maximise
 
 
 def weights(spec: StudySpec) -> dict[str, float]:
-    """Workload to its share of the objective, in the study's order; the shares add up to 1."""
+    """Return workload to its share of the objective, in the study's order; the shares add up to 1."""
     given = {name: spec.weights[name] for name in spec.workloads if name in spec.weights} or {spec.workloads[0]: 1.0}
     largest = max(given.values())
     total = math.fsum(weight / largest for weight in given.values())
@@ -32,13 +32,13 @@ def weights(spec: StudySpec) -> dict[str, float]:
 
 
 def on_workloads(spec: StudySpec) -> str:
-    """Return the objective's workload, or its workloads with their weights as ``--weights`` takes them."""
+    """Return the objective's workload, or its workloads with their weights in the form of ``--weights``."""
     names = list(weights(spec))
     return names[0] if len(names) == 1 else ",".join(f"{name}={spec.weights[name]:g}" for name in names)
 
 
 def workloads_of(spec: StudySpec, role: Role) -> tuple[str, ...]:
-    """Return the workloads that a launch measures: in the search what decides, else all."""
+    """Return the workloads of a launch: in the search those of the decision, else all."""
     if role in (Role.BASELINE, Role.FINAL):
         return spec.workloads
     needed = {*weights(spec), *(spec.workloads[:1] if spec.slos or spec.pareto else ())}
@@ -46,7 +46,7 @@ def workloads_of(spec: StudySpec, role: Role) -> tuple[str, ...]:
 
 
 def value(launch: Launch, metric: str, workload: str) -> float | None:
-    """Return a metric of a finished launch; None where no whole load gave a finite number of at least 0."""
+    """Return a metric of a finished launch; None if no whole load gave a finite number of at least 0."""
     if launch.result.state is not State.COMPLETE:
         return None
     number = launch.result.metrics.get(workload, {}).get(metric)
@@ -56,13 +56,13 @@ def value(launch: Launch, metric: str, workload: str) -> float | None:
 
 
 def by_rank(launch: Launch) -> Launch:
-    """Return a launch with what it ranks by as its metrics: those of random weights, else its own."""
+    """Return a launch with the metrics for its rank: those with random weights, else its own."""
     result = launch.result
     return replace(launch, result=replace(result, metrics=result.ranking)) if result.ranking else launch
 
 
 def score(spec: StudySpec, launch: Launch, workload: str | None = None) -> float | None:
-    """Return the natural logarithm of the objective, turned so that more is better; None where there is none.
+    """Return the natural logarithm of the objective, with the sign that makes more better; None without one.
 
     Logarithms, because effects and noise are factors, and because a gain in percent is a difference of scores.
 
@@ -85,7 +85,7 @@ def score(spec: StudySpec, launch: Launch, workload: str | None = None) -> float
 
 
 def second_value(spec: StudySpec, launch: Launch) -> float | None:
-    """Return the second goal's metric; None where it was not measured.
+    """Return the second goal's metric; None if it was not measured.
 
     Over several loads it is that of the lightest load, where a user is served fastest: the other end of the front.
     """
@@ -97,7 +97,7 @@ def second_value(spec: StudySpec, launch: Launch) -> float | None:
 
 
 def curve(launch: Launch, workload: str) -> dict[int, Metrics]:
-    """Concurrency to the metrics that a whole load of a workload gave there."""
+    """Return concurrency to the metrics of a workload's whole load there."""
     if launch.result.state is not State.COMPLETE:
         return {}
     rows = launch.result.metrics.get(workload, {}).get(CURVE) or []
@@ -105,7 +105,7 @@ def curve(launch: Launch, workload: str) -> dict[int, Metrics]:
 
 
 def score_of(metric: str, number: float | None) -> float | None:
-    """Return the logarithm of a figure, turned so that more is better; None of what has none."""
+    """Return the logarithm of a figure, with the sign that makes more better; None without one."""
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 < number < math.inf:
         return None
     return math.log(number) if maximises(metric) else -math.log(number)
@@ -118,7 +118,7 @@ def value_of(metric: str, score_: float) -> float:
 
 
 def achieved(spec: StudySpec, launch: Launch) -> float | None:
-    """Return the objective's value in a launch; None where it has no score."""
+    """Return the objective's value in a launch; None without a score."""
     shares = weights(spec)
     if len(shares) > 1:
         mean = score(spec, launch)
@@ -128,7 +128,7 @@ def achieved(spec: StudySpec, launch: Launch) -> float | None:
 
 
 def best_so_far(spec: StudySpec, launches: Iterable[Launch]) -> list[tuple[int, float]]:
-    """Number of each launch with an objective within the limits, and the best configuration's mean after it.
+    """Return the number of each launch with an objective within the limits, and the best configuration's mean after it.
 
     The means are those of the verdict: fresh launches replace those of the search, which may have been lucky, and once
     a challenger has some, what was launched by the search alone is compared no more.
@@ -156,18 +156,18 @@ def best_so_far(spec: StudySpec, launches: Iterable[Launch]) -> list[tuple[int, 
 
 
 def violations(spec: StudySpec, launch: Launch) -> dict[str, float]:
-    """SLO to how far the launch was beyond its limit (<= 0 keeps it), for the SLOs that were measured."""
+    """Return SLO to the launch's excess over its limit (<= 0 meets it), for the measured SLOs."""
     measured = {slo: value(launch, slo.metric, spec.workloads[0]) for slo in spec.slos}
     return {str(slo): slo.violation(number) for slo, number in measured.items() if number is not None}
 
 
 def too_slow(spec: StudySpec, launch: Launch) -> bool:
-    """Tell whether a launch was measured and has no capacity: the lightest load breaks an SLO."""
+    """Return whether a launch was measured without a capacity: the lightest load violates an SLO."""
     measured = launch.result.state is State.COMPLETE and bool(spec.load_key)
     return measured and without_capacity(launch.result.metrics.get(spec.workloads[0], {}))
 
 
 def lightest_load(spec: StudySpec, launch: Launch) -> float | None:
-    """Return the lightest load of a load search; None where there was none."""
+    """Return the lightest load of a load search; None without one."""
     curve = launch.result.metrics.get(spec.workloads[0], {}).get(CURVE) if spec.load_key else None
     return float(curve[0][spec.load_key]) if curve else None

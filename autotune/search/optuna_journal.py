@@ -38,11 +38,11 @@ class _Backend(BaseJournalBackend):
     saved: bool = False
 
     def read_logs(self, log_number_from: int) -> Iterator[dict[str, Any]]:
-        """See Optuna."""
+        """Read logs as Optuna defines."""
         return map(json.loads, self.lines[log_number_from:])
 
     def append_logs(self, logs: list[dict[str, Any]]) -> None:
-        """See Optuna."""
+        """Append logs as Optuna defines."""
         lines = [json.dumps(log, separators=(",", ":")) for log in logs]
         self.lines += lines
         if self.saved:
@@ -50,13 +50,13 @@ class _Backend(BaseJournalBackend):
                 file.write("".join(f"{line}\n" for line in lines))
 
     def save(self) -> None:
-        """Write all lines in place of what is there."""
+        """Write all lines over the existing file."""
         write_atomically(self.path, "".join(f"{line}\n" for line in self.lines))
         self.saved = True
 
 
 def interrupted(path: Path, candidates: CandidateSet) -> dict[int, Step]:
-    """Read from an earlier journal what was begun and not finished, by number; what cannot be read is left out."""
+    """Read the unfinished trials of an earlier journal, by number; unreadable lines are skipped."""
     try:
         # What follows the last line break is a torn line.
         lines = path.read_text(encoding="utf-8").split("\n")[:-1] if path.exists() else []
@@ -77,7 +77,7 @@ def interrupted(path: Path, candidates: CandidateSet) -> dict[int, Step]:
 
 
 class Journal:
-    """An Optuna study that is asked and told, in a file from `save` on; `command_of` starts a candidate's server."""
+    """Optuna study driven by ask and tell, in a file from `save` on; `command_of` starts a candidate's server."""
 
     def __init__(
         self,
@@ -103,7 +103,7 @@ class Journal:
         self._begun: Counter[str] = Counter()
 
     def add(self, launch: Launch | None) -> None:
-        """Add the next trial as finished; None for a number that no launch has."""
+        """Add the next trial as finished; None for a number without a launch."""
         if launch is None:
             self._study.add_trial(create_trial(state=TrialState.FAIL))
             return
@@ -122,11 +122,11 @@ class Journal:
         self._study.add_trial(trial)
 
     def save(self) -> None:
-        """Write the trials in place of an earlier journal; from here on each change is written as it is made."""
+        """Write the trials over an earlier journal; later changes are written immediately."""
         self._backend.save()
 
     def ask(self, step: Step) -> Trial:
-        """Begin the trial of a step under the next number; from here on an interrupted one is launched again."""
+        """Start the trial of a step under the next number; an interrupted one is launched again."""
         params = self._encoding.params(step.position)
         # All its values are fixed: Optuna samples nothing.
         self._study.enqueue_trial(params)
@@ -150,7 +150,7 @@ class Journal:
         return trial
 
     def tell(self, launch: Launch) -> None:
-        """Tell the outcome of a trial."""
+        """Report the outcome of a trial."""
         trial = self._asked.pop(launch.trial.number)
         state, value, constraints, second = _outcome(self._spec, launch)
         for name, violation in constraints.items():

@@ -1,4 +1,4 @@
-"""Decide what to launch next: a pure function of what has been launched.
+"""Decide the next launch: a pure function of the launches.
 
 The order is baseline, a vendor's recipe, search, finals, then the winner without settings that are in doubt. Baseline
 and recipe alone have a fixed place. The search launches what the sampler expects most of, and the baseline now and then
@@ -38,17 +38,17 @@ from autotune.trial import Launch, Role
 LEAST_SEARCH = 8
 """Launches before the search may end early."""
 ALIKE = 5
-"""Failures of one cause, and nothing else, after which a study stops where no engine is left untried; twice as many
-where memory did not suffice, as many knobs decide about that."""
+"""Failures of one cause, and nothing else, after which a study stops if no engine is untried; twice as many for out
+of memory, which many knobs influence."""
 SURE = 0.9
-"""Odds of starting and keeping the limits of a command that never ran, for finals that cannot afford a failure."""
+"""Odds of starting and meeting the limits of a command that never ran, for finals that cannot afford a failure."""
 WITHOUT_BASELINE = 2
-"""Launches of a finalist whose baseline cannot run: that it runs again is all there is to show."""
+"""Launches of a finalist whose baseline cannot run: they only show that it runs again."""
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The next launch: why it is made, its candidate, and the node on which it must run; empty: on any."""
+    """The next launch: its role, its candidate, and the node on which it must run; empty: any."""
 
     role: Role
     position: int
@@ -57,7 +57,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Wait:
-    """Nothing can be decided until a running launch ends."""
+    """No decision until a running launch ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +72,22 @@ Decision = Step | Wait | Stop
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """Decides for a study that is replayed from a bundle: the launches that were made, in their order."""
+    """Plan of a study replayed from a bundle: its launches, in their order."""
 
     launches: Sequence[Launch]
 
     def next(self, history: History, nodes: Sequence[str] = ()) -> Decision:
-        """See `Plan`."""
+        """Return the next launch as `Plan`."""
         del nodes
         if len(history) >= len(self.launches):
-            return Wait() if history.pending else Stop(f"the {len(self.launches)} recorded launches are answered")
+            return Wait() if history.pending else Stop(f"the {len(self.launches)} recorded launches are replayed")
         trial = self.launches[len(history)].trial
         position = history.candidates.position(trial.configuration.fingerprint)
         return Step(trial.role, position, trial.node)
 
 
 class Plan:
-    """Decides for one study, over candidates with their priors; the sampler chooses those that are new."""
+    """Plan of one study, over candidates with their priors; the sampler chooses new ones."""
 
     def __init__(self, kernels: Kernels, sampler: CandidateSampler) -> None:
         self._kernels, self._sampler = kernels, sampler
@@ -101,7 +101,7 @@ class Plan:
         return decision
 
     def _decide(self, history: History, places: Sequence[str], budget: int, named: bool) -> Decision:
-        """Decide as `next`, but for the place of a launch that may run anywhere."""
+        """Decide as `next`, except the place of a launch that may run anywhere."""
         if len(history) >= budget:
             return Wait() if history.pending else Stop(self._ending(history))
         if named and not places:
@@ -124,7 +124,7 @@ class Plan:
         return step or self._after_search(history, budget, places)
 
     def _recipe(self, history: History, budget: int) -> Step | None:
-        """Return the vendors' recipe that is expected to be the fastest, where the search has room for one.
+        """Return the vendors' recipe expected to be the fastest, if the search has a launch for one.
 
         Of each engine the first that is not the baseline, as `--baseline recipe` takes the first.
         """
@@ -139,12 +139,12 @@ class Plan:
         return Step(Role.START, self._best(history, recipes))
 
     def _best(self, history: History, positions: Sequence[int]) -> int:
-        """Return the candidate of the highest posterior mean, the first one of equals."""
+        """Return the candidate of the highest posterior mean, the first of equals."""
         means = model_of(self._kernels, history.adjusted()).mean(np.array(positions, dtype=np.int64))
         return positions[int(means.argmax())]
 
     def _searched(self, history: History, contested: bool) -> Step | None:
-        """Choose what the sampler suggests; None where that is not worth a launch."""
+        """Return the sampler's suggestion; None if it is not worth a launch."""
         suggestion, candidates = self._sampler.suggest(history), history.candidates
         if suggestion is None or (contested and suggestion.little and len(history) >= LEAST_SEARCH):
             return None
@@ -154,7 +154,7 @@ class Plan:
         return Step(Role.SCREEN if history.screen.trusted and _may_screen(history, position) else role, position)
 
     def _screening(self, history: History) -> Step | None:
-        """Return a launch that random weights need beside them: of the control, or of the best with its own weights."""
+        """Return a launch that random weights need for comparison: the control, or the best with its own weights."""
         screen, candidates = history.screen, history.candidates
         cheap = {e.position: e for e in history.screened}
         # What fails without its weights may be to blame for that.
@@ -172,12 +172,12 @@ class Plan:
         return self._unweighed(history) if sum(e.number > last for e in history.screened) >= CHECK else None
 
     def _unweighed(self, history: History) -> Step | None:
-        """Return the best that ran with random weights alone, to be launched with its own; None where there is none."""
+        """Return the best candidate launched only with random weights, to launch with its own; None for none."""
         new = [one.position for one in history.ranked if not history.at(one.position)]
         return Step(Role.SEARCH, self._best(history, new)) if new else None
 
     def _after_search(self, history: History, budget: int, places: Sequence[str]) -> Decision:
-        """Return the first launch of the finals, once all of the search have ended; before it what only ranks best."""
+        """Return the first launch of the finals, after the search's launches; before it the best by rank only."""
         # The baseline's launches say nothing of which configuration is the finalist.
         waits_for = [e for e in history.pending if not (places and e.role in BASELINE_ROLES)]
         check = None if waits_for and not places else self._check_of_rank(history, budget)
@@ -186,7 +186,7 @@ class Plan:
         return check or self._finals(history, places)
 
     def _check_of_rank(self, history: History, budget: int) -> Step | None:
-        """Return what ranks above all that ran with its weights, to be launched so before the finals."""
+        """Return the candidate that ranks above all launched with weights, to launch with its own before the finals."""
         step = self._unweighed(history)
         if step is None or len(history) >= before_finals(budget, LEAST_FINALS):
             return None
@@ -212,7 +212,7 @@ class Plan:
         return self._after_win(history, left, places) or (Wait() if history.pending else Stop(self._ending(history)))
 
     def _finalist(self, history: History, searched: History) -> int | None:
-        """Return the best of the search, by launches before the finals alone; one that fell gives way to the next."""
+        """Return the best of the search, by launches before the finals; an eliminated one is replaced by the next."""
         scores = searched.adjusted()
         model = model_of(self._kernels, scores)
         leaders = sorted(leaders_of(model, scores), key=lambda p: finals.suspected(history, p))
@@ -226,7 +226,7 @@ class Plan:
         return None
 
     def _plain(self, scores: History, model: Posterior, leader: int, spare: bool) -> int:
-        """Return a leader's command without any coin toss; spare: the finals can afford that it does not start."""
+        """Return a leader's command without coin tosses; spare: the finals can afford a failed start."""
         least = LIKELY if spare else SURE
 
         def likely(position: int) -> bool:
@@ -236,14 +236,14 @@ class Plan:
         return simplify.plain(scores, model, leader, likely)
 
     def _open(self, history: History, finalist: int) -> bool:
-        """Tell whether the finals have not decided about a finalist."""
+        """Return whether the finals are undecided about a finalist."""
         base = history.candidates.baseline
         if not history.scores(base):
             return len(finals.finals_of(history, finalist)) < WITHOUT_BASELINE
         return not history.broke(base) and outcome(finals.looks(history.adjusted(), finalist))[0] is Outcome.OPEN
 
     def _after_win(self, history: History, left: int, places: Sequence[str]) -> Decision | None:
-        """Launch the winner without a setting in doubt, on the node that ran it most, where its gain is real."""
+        """Launch the winner without a doubtful setting, on the node that ran it most, if its gain is real."""
         scores = history.adjusted()
         judgement = judge(scores)
         winner = judgement.winner
@@ -259,7 +259,9 @@ class Plan:
     def _ending(self, history: History) -> str:
         searched = history.before_finals()
         tried = any(p != history.candidates.baseline for p in searched.by_position)
-        alone = "; no challenger of the baseline ran and kept the limits" if tried and not searched.challengers else ""
+        alone = (
+            "; no configuration other than the baseline met the limits" if tried and not searched.challengers else ""
+        )
         if len(history) >= history.spec.launches:
             return f"the budget of {history.spec.launches} launches is used{alone}"
         if len(history) >= capacity(history):
@@ -275,7 +277,7 @@ class Plan:
 
 
 def leaders_of(model: Posterior, history: History) -> list[int]:
-    """Return the challengers, the best first: by the model's mean, and by their own launches as far as these tell more.
+    """Return the challengers, the best first: by the model's mean, and by their own launches if these show more.
 
     The mean shrinks lucky launches. What the model takes for noise beyond the spread of a launch is an effect of the
     candidate's own.
@@ -295,7 +297,7 @@ def _may_screen(history: History, position: int) -> bool:
 
 
 def _cause_of_all(history: History) -> str | None:
-    """Return the one cause for which every launch failed, of every engine; None where there is hope."""
+    """Return the one cause of all failed launches, of every engine; None otherwise."""
     done = [e for e in history if not e.pending]
     items = history.candidates.items
     untried = {item.configuration.engine for item in items} - {items[e.position].configuration.engine for e in done}
@@ -308,7 +310,7 @@ def _cause_of_all(history: History) -> str | None:
 
 
 def _places(history: History, nodes: Sequence[str]) -> Sequence[str]:
-    """Return the nodes on which to launch: not those that are off, unless no other is left and nothing runs."""
+    """Return the nodes for launches: not those that are off, unless no other remains and nothing runs."""
     control = [e for e in history.of_role(Role.BASELINE) if e.position == history.candidates.baseline]
     nodes = _open_places(control, history.one_at_a_time, nodes)
     off, launches = history.off_nodes, history.spec.launches
@@ -319,7 +321,7 @@ def _places(history: History, nodes: Sequence[str]) -> Sequence[str]:
 
 
 def _open_places(control: Sequence[Entry], decided: str, places: Sequence[str]) -> Sequence[str]:
-    """Return those of an executor's free places on which to launch next, in the order of the control; none: wait.
+    """Return an executor's free places for the next launch, in the order of the control; none: wait.
 
     Args:
         decided: what `one_at_a_time` says.
@@ -335,7 +337,7 @@ def _open_places(control: Sequence[Entry], decided: str, places: Sequence[str]) 
 
 
 def _baseline(history: History, places: Sequence[str]) -> Step | None:
-    """Return the baseline where it is to be launched first: once on every node, and again where it crashed."""
+    """Return the baseline if it is due first: once on every node, and again after a crash."""
     base = history.candidates.baseline
     again = history.crashed_once(base)
     if not places:
@@ -348,14 +350,14 @@ def _baseline(history: History, places: Sequence[str]) -> Step | None:
 
 
 def _unmeasured_prediction(history: History) -> Step | None:
-    """Return the first command of predictions to be measured that was not launched yet."""
+    """Return the first command of a verification that was not launched yet."""
     untried = (p for p in range(len(history.candidates)) if history.spec.verifies and not history.at(p))
     position = next(untried, None)
     return None if position is None else Step(Role.SEARCH, position)
 
 
 def _meanwhile(history: History, places: Sequence[str]) -> Decision:
-    """Launch the baseline's half of a pair of the finals, on a node, while the last launches of the search run."""
+    """Launch the baseline's half of a pair of the finals, on a node, during the last launches of the search."""
     base = history.candidates.baseline
     node = finals.next_control_node(history, places) if history.challengers and history.feasible(base) else None
     return Wait() if node is None else Step(Role.CONTROL, base, node)

@@ -1,4 +1,4 @@
-"""Stop a study early whose limits no configuration can keep: SLOs, and the least share of good requests.
+"""Stop a study early if no configuration can meet its limits: SLOs, and the least share of good requests.
 
 The posterior of the violations alone does not decide: after seven launches it gave odds of 0.001 to limits that the
 fourteenth launch kept (``benchmarks/limits.py`` plays such studies). The physics prior decides: where it predicts the
@@ -17,15 +17,15 @@ from autotune.search.gp.kernels import Kernels
 from autotune.search.history import Entry, History
 
 OUT_OF_REACH = "the limits are out of reach: after the launches so far no configuration is expected to come near them"
-"""Why such a study ends."""
+"""Reason of the end of such a study."""
 LEAST = 5
 """Launches with figures, of two commands or more, before limits count as out of reach."""
 FAR, LEAST_PREDICTED = 1.5, 1.3
-"""How many times its limit the worst metric of the nearest launch is at least, and of every candidate as predicted."""
+"""Least ratio to its limit of the nearest launch's worst metric, and of every candidate's prediction."""
 
 
 def out_of_reach(kernels: Kernels, history: History) -> bool:
-    """Tell whether no launch came near the limits and no candidate is predicted to."""
+    """Return whether no launch came near the limits and no candidate is predicted to."""
     slos, told = history.spec.strict.slos, [e for e in history if e.violations]
     if kernels.beyond is None or len(told) < LEAST or len({e.position for e in told}) < 2:
         return False
@@ -42,13 +42,13 @@ def out_of_reach(kernels: Kernels, history: History) -> bool:
 
 
 def times(slo: Slo, value: float) -> float:
-    """Return metric / limit, or limit / metric for a lower limit: above 1 the limit is broken."""
+    """Return metric / limit, or limit / metric for a lower limit: above 1 the limit is violated."""
     above, below = (value, slo.limit) if slo.sense == "<=" else (slo.limit, value)
     return above / below if below > 0 else math.inf if above > 0 else 1.0
 
 
 def _beyond(slo: Slo, launch: Entry) -> float:
-    """Return the logarithm of `times`; minus infinity where the launch does not tell the metric."""
+    """Return the logarithm of `times`; minus infinity if the launch lacks the metric."""
     violation = (launch.violations or {}).get(str(slo))
     if violation is None:
         return -math.inf

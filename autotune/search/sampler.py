@@ -1,4 +1,4 @@
-"""`CandidateSampler`: suggests valid candidates alone, none twice, by our Gaussian process or by Optuna's samplers."""
+"""`CandidateSampler`: suggest valid candidates, none twice, by our Gaussian process or by Optuna's samplers."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _OPTUNA: Mapping[str, Callable[[int], BaseSampler]] = {
 
 
 class CandidateSampler:
-    """Suggests enumerated candidates: by our Gaussian process, or the ones nearest to what a sampler of Optuna's asks.
+    """Suggest enumerated candidates: by our Gaussian process, or the nearest ones to an Optuna sampler's choice.
 
     Args:
         kernels: the candidates, and the priors on them.
@@ -41,7 +41,7 @@ class CandidateSampler:
         self._kernels, self._name, self._seed = kernels, name, seed
 
     def suggest(self, history: History) -> Suggestion | None:
-        """Compute what is to be launched after a history, a function of it alone; None where nothing is left to try."""
+        """Return the next candidate after a history, a pure function of it; None if no candidate remains."""
         if history.exhausted:
             return None
         if self._name == "gp":
@@ -62,7 +62,7 @@ class CandidateSampler:
 def _trial(
     entry: Entry, slos: Sequence[str], params: Mapping[str, Scalar], space: Mapping[str, BaseDistribution]
 ) -> FrozenTrial:
-    """Tell a launch as Optuna's samplers learn most from it: one that failed to run is pruned, with a constraint."""
+    """Report a launch so that Optuna's samplers learn most: a failed start is pruned, with a constraint."""
     state, value, constraints = TrialState.FAIL, entry.score, dict[str, float]()
     if entry.pending:
         state = TrialState.RUNNING
@@ -77,7 +77,7 @@ def _trial(
 
 
 def check_installed(name: str) -> None:
-    """Raise `BadInput` where a sampler needs a package that is not there."""
+    """Raise `BadInput` if a sampler needs a missing package."""
     if name == "optuna-gp":
         try:
             import torch  # noqa: F401

@@ -1,4 +1,4 @@
-"""Screen candidates by launches with random weights: they start sooner, and rank only.
+"""Screen candidates by launches with random weights: they start sooner, and give only a rank.
 
 What such a launch measures is a score of its own. That less the score of the same candidate with its weights has a
 mean over all candidates, and a part for each engine and each layout; both are learned with the candidates' scores, as
@@ -26,20 +26,20 @@ from autotune.space.context import RANKS
 from autotune.trial import Configuration, Scalar
 
 CONTROLS = 2
-"""Candidates that are launched both ways before launches with random weights are trusted."""
+"""Candidates launched both ways before launches with random weights are trusted."""
 CHECK = 4
-"""Launches with random weights after which the best of them is launched with its own."""
+"""Launches with random weights after which the best of them is launched with real ones."""
 DOUBT = 0.01
-"""Odds of differences that vary so much, were random weights as alike as assumed, below which they do not rank."""
+"""Odds of the observed variation of differences, under the assumed similarity, below which ranks are not used."""
 WORTH = 0.85
-"""Share of the time of a launch with weights above which one with random weights is not worth its spread."""
+"""Share of the time of a launch with real weights above which random weights are not worth their spread."""
 _OVERALL, _EXPERTS, _ENGINE, _LAYOUT, _OWN = 0.3, 0.2, 0.05, 0.05, 0.01
 """Standard deviations of the difference: over all candidates; of experts that are spread over many GPUs, on which real
 tokens fall unevenly; and the parts of an engine, a layout and a candidate. They are choices."""
 
 
 class Made(Protocol):
-    """What is read of a launch, an `autotune.search.history.Entry`."""
+    """Fields of a launch that are read, an `autotune.search.history.Entry`."""
 
     @property
     def position(self) -> int: ...
@@ -51,7 +51,7 @@ class Made(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Screen:
-    """What the launches with random weights have shown so far.
+    """Results so far of the launches with random weights.
 
     Attributes:
         spread: standard deviation of what candidates launched both ways differ by; None of fewer than `CONTROLS`.
@@ -63,12 +63,12 @@ class Screen:
 
     @property
     def trusted(self) -> bool:
-        """Tell whether launches with random weights count for the search."""
+        """Return whether the search uses launches with random weights."""
         return not self.over and self.spread is not None
 
 
 def screen_of(configurations: Sequence[Configuration], entries: Sequence[Made], screened: Sequence[Made]) -> Screen:
-    """Judge the `screened` launches, with random weights, by those of the same candidates with their own."""
+    """Judge the `screened` launches, with random weights, by those of the same candidates with real ones."""
     full, cheap = _means(entries), _means(screened)
     both = [p for p in cheap if p in full]
     if not both:
@@ -76,7 +76,7 @@ def screen_of(configurations: Sequence[Configuration], entries: Sequence[Made], 
     took = [fmean(e.seconds for e in rows if e.position in both) for rows in (entries, screened)]
     if took[1] > WORTH * took[0]:
         times = f"{took[1]:.0f} s instead of {took[0]:.0f} s"
-        return Screen(over=f"a launch with random weights is hardly shorter ({times})")
+        return Screen(over=f"a launch with random weights is not much shorter ({times})")
     if len(both) < CONTROLS:
         return Screen()
     differences = np.array([cheap[p] - full[p] for p in both])
@@ -87,12 +87,12 @@ def screen_of(configurations: Sequence[Configuration], entries: Sequence[Made], 
     residuals = differences - inverse.sum(axis=0) @ differences / inverse.sum()
     spread = float(differences.std(ddof=1))
     if chdtrc(len(both) - 1, residuals @ inverse @ residuals) < DOUBT:
-        return Screen(spread, f"random weights rank badly: what they change varies by {100 * spread:.0f} %")
+        return Screen(spread, f"random weights rank badly: their effect varies by {100 * spread:.0f} %")
     return Screen(spread)
 
 
 class Ranked(NamedTuple):
-    """One launch with random weights that ran; its layout is as of `layout_of`."""
+    """One complete launch with random weights; its layout is from `layout_of`."""
 
     position: int
     score: float
@@ -100,7 +100,7 @@ class Ranked(NamedTuple):
 
 
 def shared(rows: Sequence[Ranked]) -> Floats:
-    """Return the covariance of what random weights add to scores, shape ``(rows, rows)``."""
+    """Return the covariance of the effect of random weights on scores, shape ``(rows, rows)``."""
 
     def alike(names: Sequence[object]) -> Floats:
         return np.array([[a == b for b in names] for a in names], dtype=np.float64)
@@ -112,7 +112,7 @@ def shared(rows: Sequence[Ranked]) -> Floats:
 
 
 def layout_of(configuration: Configuration) -> tuple[Scalar, ...]:
-    """Return the engine of a configuration and how it is spread over GPUs."""
+    """Return the engine of a configuration and its distribution over GPUs."""
     knobs = configuration.knobs
     return (configuration.engine, *(knobs.get(name) for name in (*RANKS, "expert_parallel")))
 

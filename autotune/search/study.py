@@ -1,4 +1,4 @@
-"""`Study`: ask what to launch next, launch it, tell how it went; two files in the study's folder.
+"""`Study`: ask for the next launch, launch it, tell the result; two files in the study's folder.
 
 What is done next depends on the finished launches and on those that are under way alone (`plan`), so a study that was
 killed makes the very same decisions as an undisturbed one.
@@ -41,7 +41,7 @@ _PHASES = {
 
 
 class Study:
-    """A study in a folder: a new one, or the one that is there, which goes on where it stopped.
+    """Study in a folder: a new one, or an existing one, which continues.
 
     Args:
         folder: of this study alone; made when it does not exist.
@@ -98,7 +98,7 @@ class Study:
         return sorted(rows, key=lambda launch: launch.trial.number)
 
     def ask(self, nodes: Sequence[str] = (), busy: Sequence[str] = ()) -> Trial | None:
-        """Decide about the next launch; None when the study has ended, or must wait for trials that were not told yet.
+        """Return the next launch; None if the study has ended, or must wait for running trials.
 
         Trials that were interrupted come first, under their numbers. One that was bound to a node waits for it there;
         where that is gone it may run on any, and counts for that one.
@@ -128,19 +128,19 @@ class Study:
         return trial
 
     def tell(self, launch: Launch) -> None:
-        """Keep a finished launch: it is on disk when this returns, in `results.jsonl` first.
+        """Store a finished launch: it is on disk on return, in `results.jsonl` first.
 
         Raises:
-            ValueError: its trial was not asked for, or was told already.
+            ValueError: its trial was not asked for, or was already recorded.
         """
         if launch.trial.number not in self._pending:
-            raise ValueError(f"trial {launch.trial.number} was not asked for, or was told already")
+            raise ValueError(f"trial {launch.trial.number} was not asked for, or was already recorded")
         self._results.append(launch)
         del self._pending[launch.trial.number]
         self._journal.tell(launch)
 
     def explanation(self, no_effect_of: KnownNoEffects) -> Explanation:
-        """Explain what each knob of the winner adds, and what had no effect.
+        """Explain the contribution of each knob of the winner, and the knobs without effect.
 
         Args:
             no_effect_of: what on a launch's command is known to have no effect without measuring it.
@@ -165,14 +165,14 @@ class Study:
 
     @property
     def off_nodes(self) -> Mapping[str, str]:
-        """Return the nodes that are slower or faster than the others beyond noise, with the reason to retire them."""
+        """Return the nodes slower or faster than the others beyond noise, with the reason to retire them."""
         history = self._history(self.launches)
         offsets = {node: percent(history.node_offsets[node].offset) for node in history.off_nodes}
         return {node: f"the baseline is {offset:+.0f} % off there, beyond noise" for node, offset in offsets.items()}
 
     @property
     def changes(self) -> Sequence[str]:
-        """What the launches have shown that changes how the others are made."""
+        """Return findings from launches that change how the others are made."""
         return self._history(self.launches, self._pending.values()).changes
 
     def close(self) -> None:
@@ -187,12 +187,12 @@ class Study:
             self._history(self._results.launches)
         except KeyError as error:
             raise BadInput(
-                f"a launch of this study has a configuration ({error.args[0]}) that is no candidate any more: the "
-                "search spaces, the replay file or autotune itself have changed; begin a new study"
+                f"a launch of this study has a configuration ({error.args[0]}) that is no longer a candidate: the "
+                "search spaces, the replay file or autotune itself have changed; start a new study"
             ) from None
 
     def _take_up(self, begun: dict[int, Step]) -> None:
-        """Write the journal anew from the rows; what was begun and never finished is begun again under its number.
+        """Write the journal again from the rows; unfinished trials are started again under their numbers.
 
         Where a lost journal leaves a number without either, it is decided again from the launches before it.
         """

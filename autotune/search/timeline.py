@@ -1,4 +1,4 @@
-"""Place launches on one clock, and add up the time that a study has used by it."""
+"""Place launches on one clock, and sum up the time that a study has used."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _VIRTUAL = (Evidence.SIMULATED, Evidence.REPLAYED)
 
 
 def start_times(launches: Iterable[Launch], several: bool = True) -> Mapping[int, float]:
-    """Start time of each launch by its number, seconds; since the epoch where real time passed.
+    """Return the start time of each launch by its number, seconds; since the epoch for real time.
 
     Where it did not, every launch begins, in the order of their numbers, as soon as those before it have begun and its
     GPUs are free. The same GPUs of a node run one after the other, also where a clock was set back; all else side by
@@ -35,7 +35,7 @@ def start_times(launches: Iterable[Launch], several: bool = True) -> Mapping[int
 
 
 def node_s(launches: Sequence[Launch]) -> float:
-    """Return the time in which at least one launch ran on a node, added up over the nodes."""
+    """Return the time in which at least one launch ran on a node, summed over the nodes."""
     # Where no trial was bound to a node, rows may still name one: a host's, which says nothing here.
     several = any(launch.trial.node for launch in launches)
     begins = start_times(launches, several)
@@ -47,7 +47,7 @@ def node_s(launches: Sequence[Launch]) -> float:
 
 
 def covered_s(intervals: Sequence[tuple[float, float]]) -> float:
-    """Return the total length of the union of intervals (begin, end); gaps do not count."""
+    """Return the total length of the union of intervals (start, end); gaps do not count."""
     total, reached = 0.0, float("-inf")
     for begin, end in sorted(intervals):
         total += max(0.0, end - max(begin, reached))

@@ -1,4 +1,4 @@
-"""The contract of a server: how it starts, and how it ends. It knows neither the search nor the load::
+"""The contract of a server: how it starts, and how it ends. Independent of search and load::
 
     with ProcessLauncher().launch(command, folder, card) as server:
         failure = server.wait_ready()
@@ -26,7 +26,7 @@ from autotune.trial import Failure, FailureKind
 
 @dataclass(frozen=True, slots=True)
 class StartupTimeouts:
-    """Time given to a start, in seconds. Progress counts, not age.
+    """Time limits of a start, in seconds. They count from the last progress.
 
     Attributes:
         total_s: from launch to the first generated token, whatever the log says. A first start may compile kernels
@@ -40,7 +40,7 @@ class StartupTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class ShutdownTimeouts:
-    """Time given to processes to end after SIGTERM, and after SIGKILL, which a GPU driver can hold back."""
+    """Time limits of processes after SIGTERM, and after SIGKILL, which a GPU driver can delay."""
 
     terminate_s: float = 20.0
     kill_s: float = 10.0
@@ -48,7 +48,7 @@ class ShutdownTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class StopReport:
-    """The steps that it took to end a server, and the proof that it is gone.
+    """Steps taken to end a server, and the proof that it is gone.
 
     Attributes:
         signals: those that were needed, in order; empty when the server had ended by itself.
@@ -62,7 +62,7 @@ class StopReport:
     port_free: bool = True
 
     def left_behind(self) -> str:
-        """Describe the processes that could not be ended, in a sentence; empty when there are none."""
+        """Describe the processes that could not be ended, in a sentence; empty for none."""
         if not self.survivors:
             return ""
         return (
@@ -71,7 +71,7 @@ class StopReport:
         )
 
     def failure(self) -> Failure | None:
-        """Return survivors or a taken port as an infrastructure failure; None when nothing is left."""
+        """Return survivors or a taken port as an infrastructure failure; None for neither."""
         if self.survivors:
             return Failure(FailureKind.INFRASTRUCTURE, self.left_behind())
         if not self.port_free:

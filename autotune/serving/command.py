@@ -1,4 +1,4 @@
-"""From the command that a person would type to the one that is launched: address, program, paths, secrets.
+"""Turn the command that a person would type into the launched one: address, program, paths, secrets.
 
 What is written down (the study's question, commands, rows) says where a secret comes from: ``${NAME}`` in a command
 stands for an environment variable, a file is named by its path. Values are read when a server is launched, and are
@@ -25,7 +25,7 @@ LOG_NAME = "server.log"
 
 
 def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) -> tuple[str, ...]:
-    """Add the arguments that launched servers need, and replace the address and what other ports are given.
+    """Add the arguments that launched servers need, and replace the address and other given ports.
 
     The address stands last, where it wins over an abbreviation of the same option (``--por 80``) in every engine's
     parser.
@@ -45,13 +45,13 @@ def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) ->
 
 
 def with_known_ports(card: EngineCard, flags: Collection[str]) -> EngineCard:
-    """Keep of a card's options for ports those that a version has."""
+    """Return the options of a card for ports that a version has."""
     known = {flag: distance for flag, distance in card.serving.port_flags.items() if flag in flags}
     return card.model_copy(update={"serving": card.serving.model_copy(update={"port_flags": known})})
 
 
 def find_program(name: str, environment: Mapping[str, str], title: str) -> str:
-    """Find the path of a program; raises `BadInput` when it is missing or cannot be executed."""
+    """Find the path of a program; raises `BadInput` if it is missing or not executable."""
     path = shutil.which(name, path=environment.get("PATH", os.defpath))
     if path is not None:
         return os.path.abspath(path)
@@ -86,11 +86,11 @@ def _absolute(word: str) -> str:
 
 
 def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
-    """Make a trial's folder with the command's files; returns its log. Raises `BadInput` when it cannot be written."""
+    """Make a trial's folder with the command's files; returns its log. Raises `BadInput` if it is not writable."""
     for name in files:
         path = PurePath(name)
         if path.is_absolute() or ".." in path.parts:
-            raise BadInput(f"the command's file {name!r} would lie outside the trial's folder; use a plain file name")
+            raise BadInput(f"the command's file {name!r} would be outside the trial's folder; use a plain file name")
     log = folder / LOG_NAME
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -102,8 +102,8 @@ def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
     except OSError as error:
         where = error.filename or folder
         raise BadInput(
-            f"the trial's folder {folder} cannot be written ({where}: {error.strerror}); choose another --home, "
-            "or make room there"
+            f"the trial's folder {folder} is not writable ({where}: {error.strerror}); choose another --home, "
+            "or free disk space there"
         ) from error
     return log
 
@@ -111,7 +111,7 @@ def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
 def cache_variables(
     caches: Mapping[str, str], engine: str, version: str, gpu: str, given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Make the folders that keep compiled kernels from one launch to the next; returns the variables that name them.
+    """Make the folders that cache compiled kernels between launches; returns the variables that name them.
 
     A first start compiles kernels for 10 to 20 minutes. Its results are good for the same engine, version and kind of
     GPU only, so each of these has folders of its own. What the command (`given`) or the user's environment sets is
@@ -126,8 +126,8 @@ def cache_variables(
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise BadInput(
-                f"the cache folder {folder} cannot be made ({error.strerror}); set XDG_CACHE_HOME to a folder that can "
-                f"be written, or {variable} to one of your own"
+                f"the cache folder {folder} cannot be created ({error.strerror}); set XDG_CACHE_HOME to a writable "
+                f"folder, or set {variable}"
             ) from error
         variables[variable] = str(folder)
     return variables
@@ -139,11 +139,11 @@ def _safe(name: str) -> str:
     return safe if safe.strip(".") else f"-{safe}"
 
 
-_INHERITED = 8  # An inherited variable with a secret's name may hold "none" or "EMPTY": only longer values are masked
+_INHERITED = 8  # Least length of a masked inherited value: a variable with a secret's name may hold "none" or "EMPTY"
 
 
 def read_secret(variable: str | None, file: str | None, option: str) -> str | None:
-    """Read a secret from a variable or a file that options beginning so name; None for neither. Raises `BadInput`."""
+    """Read a secret from the variable or file named by options of this prefix; None for neither. Raises `BadInput`."""
     if variable is not None:
         where, without = f"{option}-env {variable}", "this environment variable is not set"
         value = os.environ.get(variable, "").strip()
@@ -158,28 +158,28 @@ def read_secret(variable: str | None, file: str | None, option: str) -> str | No
     if not value:
         raise BadInput(f"{where}: {without}")
     if not (value.isascii() and value.isprintable()):
-        raise BadInput(f"{where}: holds characters that no HTTP header can carry; one line of ASCII is wanted")
+        raise BadInput(f"{where}: invalid characters for an HTTP header; use one line of ASCII")
     return value
 
 
 def secret_sources(
     on: str, key_variable: str | None, key_file: str | None, token_file: str | None, *, foreign: bool, launches: bool
 ) -> dict[str, Any]:
-    """Name the sources of a study's secrets for its spec, by absolute paths: it may be resumed from elsewhere.
+    """Name the sources of a study's secrets for its spec, by absolute paths, for a resume from another folder.
 
     Raises `BadInput` for a source that is not there, or that the study has no use for: a key is for a `foreign` server,
     a token for one that the study `launches`.
     """
     key_named = key_variable is not None or key_file is not None
     if key_variable is not None and key_file is not None:
-        raise BadInput("--api-key-env and --api-key-file exclude each other: a server takes one key")
+        raise BadInput("--api-key-env and --api-key-file are mutually exclusive: a server has one key")
     if key_named and not foreign:
         raise BadInput(
-            f"--api-key-env and --api-key-file are for --on external:URL, and this study runs on {on}; a server that "
+            f"--api-key-env and --api-key-file are for --on external:URL, but this study runs on {on}; a server that "
             "autotune launches takes its key from the command, e.g. --engine-arg vllm='--api-key ${NAME}'"
         )
     if token_file is not None and not launches:
-        raise BadInput(f"--hf-token-file is for servers that autotune launches, and this study runs on {on}")
+        raise BadInput(f"--hf-token-file is for servers that autotune launches, but this study runs on {on}")
     read_secret(key_variable, key_file, "--api-key")
     read_secret(None, token_file, "--hf-token")
     return {
@@ -194,20 +194,20 @@ def _absolute_file(path: str | None) -> str | None:
 
 
 def refuse_secrets(argv: Sequence[str], env: Mapping[str, str], option: str) -> None:
-    """Raise `BadInput` when a command line holds a secret's value: the study's files would hold it, too."""
+    """Raise `BadInput` for a command line with a secret's value, which the study's files would store."""
     named = [name for name, value in env.items() if redact.env({name: value})[name] != value]
     named += [option or "a word" for _, option in redact.hidden(argv) if option is not None]
     if not named:
         return
-    right = "leave it out and export it" if named[0] in env else f"write {named[0]} '${{NAME}}' and export NAME"
+    right = "remove it and export it" if named[0] in env else f"write {named[0]} '${{NAME}}' and export NAME"
     raise BadInput(
-        f"{option}: it holds a secret ({named[0]}), and what stands there is kept in the study's files; {right}: it is "
+        f"{option}: it holds a secret ({named[0]}) and is stored in the study's files; {right}: the secret is "
         "read from the environment when a server is launched"
     )
 
 
 def resolve_references(command: Command, environment: Mapping[str, str]) -> tuple[Command, set[str]]:
-    """Fill in the values of ``${NAME}`` in a command, also returned as secrets; raises `BadInput` for one not set."""
+    """Fill in the values of ``${NAME}`` in a command, also returned as secrets; raises `BadInput` for an unset one."""
     values = set[str]()
 
     def fill(word: str) -> str:
@@ -215,7 +215,7 @@ def resolve_references(command: Command, environment: Mapping[str, str]) -> tupl
         if name is None:
             return word
         if not environment.get(name):
-            raise BadInput(f"the command refers to ${{{name}}}, and this environment variable is not set")
+            raise BadInput(f"the command refers to ${{{name}}}, but this environment variable is not set")
         values.add(environment[name])
         return f"{prefix}{environment[name]}"
 
@@ -238,7 +238,7 @@ def masked(failure: Failure | None, secrets: Iterable[str]) -> Failure | None:
 
 
 def api_key_of(argv: Sequence[str], environment: Mapping[str, str], serving: Serving) -> str | None:
-    """Find the bearer token that a launched server wants of its clients; None when it wants none."""
+    """Return the bearer token that a launched server requires of its clients; None without one."""
     words = iter(argv)
     for word in words:
         option, equals, value = word.partition("=")

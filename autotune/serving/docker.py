@@ -1,4 +1,4 @@
-"""Servers in containers, by the docker command in the foreground.
+"""Servers in containers, started with the docker command in the foreground.
 
 ``docker run`` stands for its container: it prints what the engine prints, passes signals on, and ends with the engine's
 exit code. So it is watched like any other first process, and the watchdog ends what a kill of the docker command leaves
@@ -34,11 +34,11 @@ class ContainerServer(ProcessServer):
     """A server in a container of this machine's Docker."""
 
     _first_pid = 0
-    """Process id of the container's first process; 0 until the daemon has told it."""
+    """Process id of the container's first process; 0 until the daemon reports it."""
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the docker command, and of the container where this machine sees them."""
+        """Process ids of the docker command, and of the container if this machine sees them."""
         if self._report is None:
             self._pids = (*super().pids, *self._container_pids())
         return self._pids
@@ -52,7 +52,7 @@ class ContainerServer(ProcessServer):
         self._first_pid = self._first_pid or int(self._inspect("{{.State.Pid}}") or 0)
 
     def _inspect(self, form: str) -> str:
-        """Return the answer of ``docker inspect``; empty when there is none."""
+        """Return the answer of ``docker inspect``; empty for none."""
         request = self._request
         words = [request.docker, "inspect", "--type", "container", "--format", form, container_name(request.marker)]
         done = run_program(words, _INSPECT_S, request.env)
@@ -81,7 +81,7 @@ class ContainerServer(ProcessServer):
         if state.get("OOMKilled"):
             message = (
                 f"{self.title} ended because its container used up the machine's memory (OOMKilled, exit code "
-                f"{code}). Not the GPU's memory: keep less in main memory, or give the machine or Docker more."
+                f"{code}). This is not GPU memory: use less main memory, or give the machine or Docker more."
             )
             return Failure(FailureKind.OUT_OF_MEMORY, message)
         # The shell's way to say that a signal ended it.
@@ -99,7 +99,7 @@ class ContainerServer(ProcessServer):
 
 @dataclass(frozen=True, slots=True)
 class DockerLauncher(ProcessLauncher):
-    """Starts each server by ``docker run`` under a watchdog, on the host's network and a leased loopback port.
+    """Start each server by ``docker run`` under a watchdog, on the host's network and a leased loopback port.
 
     Commands carry their container (`docker_run.in_container`). `environment` goes in by name: it may hold secrets.
     """
@@ -109,14 +109,14 @@ class DockerLauncher(ProcessLauncher):
     def _command(
         self, command: Command, environment: Mapping[str, str], folder: Path, card: EngineCard
     ) -> tuple[list[str], list[str], Mapping[str, str]]:
-        """``docker run …`` with a name and a label, without ``--rm``: its end can be inspected afterwards."""
+        """Return ``docker run …`` with a name and a label, without ``--rm``: its end can be inspected afterwards."""
         models = Path(models_folder({**os.environ, **command.env}))
         try:
             models.mkdir(parents=True, exist_ok=True)  # Docker would make it as root.
         except OSError as error:
             raise BadInput(
-                f"the folder of the models {models} cannot be made ({error.strerror}); set HF_HOME to a folder that "
-                "can be written"
+                f"the folder of the models {models} cannot be created ({error.strerror}); set HF_HOME to a writable "
+                "folder"
             ) from error
         marker = environment[MARKER]
         words = [docker_program(), "run", "--name", container_name(marker), "--label", f"{LABEL}={marker}"]

@@ -1,4 +1,4 @@
-"""An engine's image, and its command in a container: the words ``docker run … IMAGE`` in front of it.
+"""An engine's image, and its command in a container: the words ``docker run … IMAGE`` before the command.
 
 They are what a person would type, and what rows, reports and ``serve.sh`` show. What only a launch needs (a name, a
 label, an address) is added by `autotune.serving.docker`.
@@ -36,16 +36,16 @@ from autotune.study.home import expanded
 from autotune.trial import Command, referenced
 
 DOCKER_RUN = ("docker", "run", "--rm")
-"""Beginning of every command in a container."""
+"""First words of every command in a container."""
 FILES_FOLDER = "/autotune"
-"""The container's folder of a command's own files; its working folder, where there are any."""
+"""The container's folder for a command's files; its working folder if there are any."""
 _ANSWER_S = 30.0
 _VERSION = re.compile(r"(?<![\w.])v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)(?![\d.])")
 _NAMED_VERSION = re.compile(r"(?:^|[_-])(?:vllm|sglang|sgl|trtllm)[_-]?v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)")
 
 
 class NetworkDevice(Entry):
-    """A device that commands talk through whose words match `when`, and the docker options that hand it over."""
+    """A device used by commands whose words match `when`, and the docker options that pass it."""
 
     when: str
     device: str
@@ -54,7 +54,7 @@ class NetworkDevice(Entry):
 
 
 class DockerCard(Entry):
-    """``autotune/serving/docker.yaml``.
+    """Schema of ``autotune/serving/docker.yaml``.
 
     Attributes:
         devices: by the hardware's vendor.
@@ -80,7 +80,7 @@ def docker_card() -> DockerCard:
 
 
 def image_of(card: EngineCard, hardware: HardwareCard, version: str) -> ContainerImage | None:
-    """Return the image that holds a version of an engine for this hardware; None where none is known."""
+    """Return the image with a version of an engine for this hardware; None if none is known."""
     return next((entry for entry in _fitting(card, hardware) if in_range(version, entry.versions)), None)
 
 
@@ -89,7 +89,7 @@ def _fitting(card: EngineCard, hardware: HardwareCard) -> list[ContainerImage]:
 
 
 def newest_image(card: EngineCard, hardware: HardwareCard) -> tuple[str, str] | None:
-    """Return the newest known version that has an image, and its image; None where there is none."""
+    """Return the newest known version with an image, and its image; None if there is none."""
     images = ((version, image_of(card, hardware, version)) for version in reversed(card.versions))
     return next(((version, one.image.replace("{version}", version)) for version, one in images if one), None)
 
@@ -124,7 +124,7 @@ def in_container(
 
 
 def own_entrypoint(card: EngineCard, hardware: HardwareCard, image: str) -> bool:
-    """Tell whether an image starts the engine by itself; one of the user's own is taken for like the first known."""
+    """Return whether an image starts the engine by itself; a user's own image is treated as the first known one."""
 
     def repository(name: str) -> str:
         head, slash, tail = name.partition("@")[0].rpartition("/")
@@ -136,12 +136,12 @@ def own_entrypoint(card: EngineCard, hardware: HardwareCard, image: str) -> bool
 
 
 def volume_name(image: str, hardware: str, folder: str) -> str:
-    """Name the volume of a cache folder: per image (engine and version) and GPU, as kernels are."""
+    """Name the volume of a cache folder: per image (engine and version) and GPU, as kernels depend on both."""
     return "autotune-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{image}-{hardware}{folder}".replace("/.", "-"))
 
 
 def models_folder(environment: Mapping[str, str]) -> str:
-    """Locate the Hugging Face cache as huggingface_hub does; raises `BadInput` for a user without a home."""
+    """Locate the Hugging Face cache as huggingface_hub does; raises `BadInput` for a user without a home folder."""
     if environment.get("HF_HOME"):
         return environment["HF_HOME"]
     cache = environment.get("XDG_CACHE_HOME") or expanded(environment.get("HOME", "~"), "HF_HOME") / ".cache"
@@ -149,7 +149,7 @@ def models_folder(environment: Mapping[str, str]) -> str:
 
 
 def mounted_paths(argv: Sequence[str]) -> list[str]:
-    """List the folders and files of this machine that a command's arguments name, each once, none inside another.
+    """List the folders and files of this machine in a command's arguments, each once, none inside another.
 
     Of a snapshot in the Hugging Face cache, the model's folder: the snapshot holds links into it.
     """
@@ -161,7 +161,7 @@ def mounted_paths(argv: Sequence[str]) -> list[str]:
 
 
 def docker_program() -> str:
-    """Locate the docker command; raises `BadInput` when there is none."""
+    """Locate the docker command; raises `BadInput` if there is none."""
     path = shutil.which("docker")
     if path is None:
         raise BadInput(
@@ -172,7 +172,7 @@ def docker_program() -> str:
 
 
 def server_version(program: str, environment: Mapping[str, str], limit_s: float) -> tuple[str, str]:
-    """Ask the Docker daemon for its version; returns it, or the reason why there is none."""
+    """Query the Docker daemon's version; returns it, or the reason why there is none."""
     done = run_program([program, "version", "--format", "{{.Server.Version}}"], limit_s, environment)
     version = done.stdout.strip()
     if done.returncode == 0 and version:
@@ -181,19 +181,19 @@ def server_version(program: str, environment: Mapping[str, str], limit_s: float)
 
 
 def check_docker() -> str:
-    """Ask the Docker daemon for its version; raises `BadInput`, with the way out, when it does not answer."""
+    """Query the Docker daemon's version; raises `BadInput`, with the remedy, if it does not answer."""
     version, reason = server_version(docker_program(), os.environ, _ANSWER_S)
     if version:
         return version
     if "permission denied" in reason.lower():
         right = "run as a user of the group docker (sudo usermod -aG docker NAME), or set DOCKER_HOST"
     else:
-        right = "start the daemon (sudo systemctl start docker), or set DOCKER_HOST to where it listens"
+        right = "start the daemon (sudo systemctl start docker), or set DOCKER_HOST to its address"
     raise BadInput(f"--on docker: Docker does not answer ({reason}); {right}")
 
 
 def fetch_images(images: Sequence[str], notify: Notify) -> None:
-    """Download the images that are not here yet; `notify` gets Docker's lines. Raises `BadInput`."""
+    """Download missing images; `notify` gets Docker's lines. Raises `BadInput`."""
     check_docker()
     for image in dict.fromkeys(images):
         if run_program([docker_program(), "image", "inspect", "--format", "{{.Id}}", image], _ANSWER_S).returncode == 0:
@@ -217,7 +217,7 @@ def fetch_images(images: Sequence[str], notify: Notify) -> None:
                 process.terminate()
                 raise
         if process.returncode != 0:
-            raise BadInput(f"image {image} cannot be pulled ({last}); name another one with --image ENGINE=IMAGE")
+            raise BadInput(f"image {image} cannot be pulled ({last}); choose another one with --image ENGINE=IMAGE")
 
 
 def version_in(image: str, distributions: Sequence[str]) -> str:
@@ -234,7 +234,7 @@ def version_in(image: str, distributions: Sequence[str]) -> str:
     if version is None:
         why, wanted = _last_line(done.stderr) or f"exit code {done.returncode}", " or ".join(distributions)
         raise BadInput(
-            f"--image {image}: its tag names no version, and it does not tell which {wanted} it holds ({why}); "
+            f"--image {image}: its tag names no version, and its {wanted} version is unknown ({why}); "
             "use a tag that names the version"
         )
     return version.partition("+")[0]
@@ -259,7 +259,7 @@ def asked_images(texts: Sequence[str], library: Library) -> dict[str, str]:
 def choose_images(
     asked: Mapping[str, str], cards: Iterable[EngineCard], hardware: HardwareCard, library: Library
 ) -> dict[str, tuple[str, str]]:
-    """Choose version and image by engine: as asked, else the newest known, if any; raises `BadInput` for no version."""
+    """Choose version and image by engine: as requested, else the newest known; raises `BadInput` for no version."""
     chosen: dict[str, tuple[str, str]] = {}
     for card in cards:
         if (image := asked.get(card.engine)) is not None:
@@ -270,7 +270,7 @@ def choose_images(
 
 
 def image_of_version(card: EngineCard, hardware: HardwareCard, version: str) -> str:
-    """Return the image of a version that was asked for; raises `BadInput` where none is known."""
+    """Return the image of a requested version; raises `BadInput` if none is known."""
     entry = image_of(card, hardware, version)
     if entry is None:
         raise BadInput(f"--engine {card.engine}=={version}: {no_image(card, hardware)}")
@@ -278,7 +278,7 @@ def image_of_version(card: EngineCard, hardware: HardwareCard, version: str) -> 
 
 
 def version_of(image: str, kind: Engine, hardware: HardwareCard) -> str:
-    """Find the version of the engine in an image; raises `BadInput` when the image names none."""
+    """Find the version of the engine in an image; raises `BadInput` if the image does not name it."""
     newest = newest_image(kind.card, hardware)
     if newest is not None and newest[1] == image:
         return newest[0]
@@ -286,7 +286,7 @@ def version_of(image: str, kind: Engine, hardware: HardwareCard) -> str:
 
 
 def no_image(card: EngineCard, hardware: HardwareCard) -> str:
-    """Explain why an engine without an image is left out."""
+    """Explain why an engine without an image is excluded."""
     return (
         f"no container image of {card.title} for {hardware.vendor} {hardware.generation} is known; name one with "
         f"--image {card.engine}=IMAGE"

@@ -1,4 +1,4 @@
-"""From a server's log to the reason why it failed.
+"""Find the cause of a server's failure in its log.
 
 The root cause is rarely the last line: engines end with "see root cause above" and the noise of their shutdown. So the
 first line that matches one of the engine's patterns (``failures:`` in its YAML) counts, else the first line that
@@ -25,12 +25,12 @@ from autotune.space.schema import EngineCard
 from autotune.space.serving import LogPattern, ProgressMark
 from autotune.trial import Failure, FailureKind, Phase
 
-_HEAD_TEXT_BYTES = 4 * 2**20  # Enough for what engines print before they are ready
+_HEAD_TEXT_BYTES = 4 * 2**20  # Bytes that hold everything engines print before they are ready
 _BLOCK_BYTES = 2**20
 _LINE_CHARACTERS = 4096
 _EXCERPT_CHARACTERS = 500
 _TRACEBACK_LINES = 1000
-"""So far behind the first telling line an engine may still name the cause: each worker prints a traceback."""
+"""Lines after the first decisive one in which an engine may name the cause: each worker prints a traceback."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _NAMED_GROUP = re.compile(r"\(\?P<\w+>")
@@ -42,7 +42,7 @@ _BELOW_ERROR = re.compile(
     r"(?:(?:WARNING|WARN|INFO|DEBUG)\b|(?:\[TRT-LLM\] *)?\[[WID]\])"
 )
 _QUOTED = re.compile(r"(?:^|\s)raise [A-Za-z_][\w.]*\(")
-"""A line of source that a traceback quotes: the exception's own line, further down, says more."""
+"""A source line quoted by a traceback: the exception's line below it is more specific."""
 _HARMLESS = re.compile(r"\b(?:WARNING|WARN|INFO|DEBUG)\b|\[[WID]\]")
 
 
@@ -66,7 +66,7 @@ def read_lines(path: Path, offset: int = 0) -> Iterator[str]:
 
 
 def read_head(path: Path, offset: int = 0) -> str:
-    """Read the beginning of a log from `offset` on, without colours, in whole lines; empty when it is gone."""
+    """Read the start of a log from `offset` on, without colours, in whole lines; empty if the log is missing."""
     try:
         with path.open("rb") as stream:
             stream.seek(offset)
@@ -87,7 +87,7 @@ def _split(blocks: Iterable[bytes]) -> Iterator[str]:
 
 
 class Progress:
-    """Counts the bytes of a server's log without the access log of our own requests.
+    """Count the bytes of a server's log without the access log of our requests.
 
     SGLang answers its health check before it is ready, and each health check is a line of its access log. Lines that
     hold one of the texts `ours`, e.g. ``/health``, are not counted.
@@ -121,7 +121,7 @@ class LogPatterns:
 
 
 def patterns_of(card: EngineCard) -> LogPatterns:
-    """Collect the messages of an engine's rules, its ``failures``, those of all engines, and its marks of progress."""
+    """Collect the messages of an engine's rules, its ``failures``, those of all engines, and its progress marks."""
     rules = [
         LogPattern(
             pattern=re.escape(rule.message),
@@ -136,7 +136,7 @@ def patterns_of(card: EngineCard) -> LogPatterns:
 
 
 def known_failure(log: Path, patterns: LogPatterns, offset: int = 0, served: bool = False) -> Failure | None:
-    """Find the failure that patterns match in a log from `offset` on; None when none does. `served`: under load."""
+    """Find the failure that patterns match in a log from `offset` on; None for no match. `served`: under load."""
     first = _first_match(read_lines(log, offset), patterns.failures)
     if first is None:
         return None
@@ -148,7 +148,7 @@ def known_failure(log: Path, patterns: LogPatterns, offset: int = 0, served: boo
 
 
 def failure_in(text: str, patterns: LogPatterns) -> Failure | None:
-    """Find the failure that an engine's patterns match in an excerpt of its log; None when none matches."""
+    """Find the failure that an engine's patterns match in an excerpt of its log; None for no match."""
     match = _first_match(text.splitlines(), patterns.failures)
     return None if match is None else _from_pattern(*match, match[0].phase)
 
@@ -159,8 +159,8 @@ def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Fail
     last_words = f"its log says: {line}" if line else "its log is empty"
     # SGLang kills its own processes after any exception: only a log without an error leaves the kernel to blame.
     out_of_memory = exit_code == -signal.SIGKILL and not _EXCEPTION.search(line) and not _ERROR.search(line)
-    hint = " (the kernel does that when the machine's memory is used up)" if out_of_memory else ""
-    how = f"with exit code {exit_code}" if exit_code else "by itself with exit code 0, though nobody had stopped it"
+    hint = " (the kernel does that if the machine runs out of memory)" if out_of_memory else ""
+    how = f"with exit code {exit_code}" if exit_code else "with exit code 0 although it was not stopped"
     if exit_code < 0:
         known = -exit_code in set(signal.Signals)
         how = f"by {signal.Signals(-exit_code).name if known else f'signal {-exit_code}'}"
@@ -169,19 +169,19 @@ def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Fail
 
 
 def log_problem(log: Path) -> str:
-    """Explain why a server cannot write its log, of which it may die without a word; empty when it can."""
+    """Explain why a server cannot write its log, of which it may die silently; empty if it can."""
     if not log.exists():
-        return f"the log {log} has been removed"
+        return f"the log {log} was deleted"
     try:
         with log.open("ab") as stream:
             stream.write(b"\n")
     except OSError as error:
-        return f"the log {log} cannot be written any more ({error.strerror}); make room there"
+        return f"the log {log} is no longer writable ({error.strerror}); free disk space there"
     return ""
 
 
 def last_line(log: Path, offset: int = 0) -> str:
-    """Return the last line that is not empty."""
+    """Return the last non-empty line."""
     last = ""
     for line in read_lines(log, offset):
         last = line or last
@@ -204,7 +204,7 @@ def _first_match(lines: Iterable[str], patterns: Sequence[LogPattern]) -> tuple[
 
 
 def _phase(lines: Iterator[str], telling: str, marks: Sequence[ProgressMark]) -> Phase | None:
-    """Return the phase of the last mark before a line, unless a mark soon behind the line names the cause."""
+    """Return the phase of the last mark before a line, unless a mark soon after the line names the cause."""
     phase = None
     for line in lines:
         if line == telling:

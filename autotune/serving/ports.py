@@ -1,4 +1,4 @@
-"""Ports that are leased: two tuners on one machine never get the same one.
+"""Leases of ports: two tuners on one machine never get the same one.
 
 A lease is a bound socket in Linux's abstract namespace, named after the port. Unlike a lock file it lives exactly
 where ports live (one namespace per network namespace: containers that share ``/tmp`` but no network do not disturb each
@@ -22,28 +22,28 @@ from autotune.errors import BadInput
 
 LOOPBACK = "127.0.0.1"
 RANGE = range(20000, 32000)
-"""Below Linux's ephemeral ports (from 32768), which outgoing connections take without asking."""
+"""Port range below Linux's ephemeral ports (from 32768), which outgoing connections use."""
 
 
 class NoFreePort(BadInput):
-    """Every port that may be leased is held by somebody."""
+    """Every leasable port is in use."""
 
 
 @dataclass(frozen=True, slots=True)
 class PortLease:
-    """A port, and others at fixed distances, that are ours until `close`."""
+    """A port, and others at fixed distances, held until `close`."""
 
     port: int
     locks: tuple[socket.socket, ...]
 
     def close(self) -> None:
-        """Give them back; may be called again."""
+        """Release them; may be called again."""
         for lock in self.locks:
             lock.close()
 
 
 def lease_port(ports: Iterable[int] | None = None, besides: Iterable[int] = ()) -> PortLease:
-    """Lease the first port that nobody holds, with others at distances besides; raises `NoFreePort` for none."""
+    """Lease the first free port, and others at fixed distances; raises `NoFreePort` for none."""
     distances = (0, *besides)
     if ports is None:
         # The system's randomness: tuners started together with one seed must not queue for the same ports.
@@ -61,7 +61,7 @@ def lease_port(ports: Iterable[int] | None = None, besides: Iterable[int] = ()) 
 
 
 def is_free(port: int) -> bool:
-    """Tell whether a server could listen on a loopback port now; lingering connections do not count."""
+    """Return whether a server could listen on a loopback port now; lingering connections do not count."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -75,7 +75,7 @@ def is_free(port: int) -> bool:
 
 
 def _locks(ports: Iterable[int]) -> tuple[socket.socket, ...] | None:
-    """Lock ports that are free; None, with none of them locked, where one is not."""
+    """Lock ports that are free; None, with none of them locked, if one is not."""
     with ExitStack() as held:
         locks = []
         for port in ports:
@@ -93,7 +93,7 @@ def _locks(ports: Iterable[int]) -> tuple[socket.socket, ...] | None:
 
 
 def foreign_listener(port: int, members: Callable[[], Iterable[int]]) -> bool:
-    """Tell whether a process other than these is seen to listen on a port of this machine.
+    """Return whether a process other than these visibly listens on a port of this machine.
 
     Several processes may listen on one port (``SO_REUSEPORT``, which vLLM sets), and the answers of a foreign one
     would be taken for the server's.

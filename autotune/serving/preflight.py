@@ -1,4 +1,4 @@
-"""Checks of the node before and after a launch: can it be measured on, and did the launch leave it as it was.
+"""Checks of the node before and after a launch: it can be measured, and the launch left nothing behind.
 
 What is wrong here says nothing about a configuration. Nothing is ever ended that the launch did not start.
 """
@@ -16,23 +16,23 @@ from autotune.serving.processes import read_process
 from autotune.trial import Failure, FailureKind
 
 VISIBLE = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
-"""The environment variables that choose among a machine's GPUs; the first that is set counts."""
+"""Environment variables that select a machine's GPUs; the first one that is set applies."""
 
 
 def visible(environment: Mapping[str, str] = os.environ) -> tuple[str, list[str]] | None:
-    """Return the variable that chooses among the GPUs, and the words in it; None where none is set."""
+    """Return the variable that selects the GPUs, and its words; None if none is set."""
     name = next((name for name in VISIBLE if environment.get(name)), None)
     return None if name is None else (name, [word.strip() for word in environment[name].split(",")])
 
 
 _RESETS = {"nvidia": "nvidia-smi --gpu-reset -i {index}", "amd": "rocm-smi --gpureset -d {index}"}
 IDLE_BYTES = 2 * 10**9
-"""In use at most on an idle GPU: a driver by itself holds some hundred MB, a server's smallest part several GB."""
+"""Most used bytes of an idle GPU: a driver holds some hundred MB, a server at least several GB."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """The state of this machine that launches need.
+    """State of this machine that launches need.
 
     Attributes:
         gpus: reads the GPUs as they are now.
@@ -53,40 +53,40 @@ class Node:
     power: Callable[[Sequence[Gpu]], Callable[[], float | None] | None] = power_of
 
     def unfit(self, study: Path) -> Failure | None:
-        """Check GPUs, limits and the disk of the study's folder; a failure where no server can be launched."""
+        """Check GPUs, limits and the disk of the study's folder; a failure if no server can be launched."""
         hard = open_file_limit()
         lasting = ""
         if not study.is_dir():
-            lasting = f"The folder {study} is gone, and with it what was measured."
+            lasting = f"The folder {study} and its measurements were deleted."
         elif hard is not None and hard < self.open_files:
             lasting = (
-                f"A server may open {hard} files here and needs {self.open_files}, one for each request at least; "
+                f"A server may open {hard} files here but needs {self.open_files}, at least one per request; "
                 f"raise the limit with `ulimit -Hn {self.open_files}`."
             )
         if lasting:
             return Failure(FailureKind.INFRASTRUCTURE, lasting, lasting=True)
         problems = [problem for gpu in self._used_gpus() if (problem := busy(gpu))]
         if (free := disk_free_bytes(study)) < self.disk_bytes:
-            needed = f"{_gb(self.disk_bytes)} are needed for a launch; make room there."
+            needed = f"{_gb(self.disk_bytes)} are needed for a launch; free disk space there."
             problems.insert(0, f"Only {_gb(free)} are free in {study}, {needed}")
         return Failure(FailureKind.INFRASTRUCTURE, " ".join(problems)) if problems else None
 
     def used(self) -> Mapping[int, int]:
-        """Memory in use in bytes by GPU index, where the driver tells it; the argument of `left_behind`."""
+        """Return used memory in bytes by GPU index, if the driver reports it; the argument of `left_behind`."""
         return {gpu.index: gpu.memory_used_bytes for gpu in self._used_gpus() if gpu.memory_total_bytes}
 
     def meter(self, count: int) -> Callable[[], float | None] | None:
-        """Return what reads the power of the first so many GPUs; None where it is not told, or not known of which."""
+        """Return a function that reads the power of the first GPUs of this number; None if unknown."""
         used = self._used_gpus()
         return self.power(used[:count]) if 0 < count <= len(used) <= self.count else None
 
     def left_behind(self, before: Mapping[int, int]) -> str:
-        """Describe what a launch left on the GPUs, once the driver had its time; empty when they are as before."""
+        """Describe the remains of a launch on the GPUs after the driver's release time; empty for none."""
         deadline = time.monotonic() + self.settle_s
         while (held := self._held(before)) and time.monotonic() < deadline:
             self.pause(min(1.0, self.settle_s))
         lost = sorted(set(before) - self.used().keys())
-        gone = [f"GPU {index} was there before the launch, and its driver does not show it any more." for index in lost]
+        gone = [f"GPU {index} was present before the launch, but its driver no longer reports it." for index in lost]
         left = [
             f"{_name(gpu)} still holds {_gb(gpu.memory_used_bytes)} ({_gb(before[gpu.index])} before) "
             f"{self.settle_s:g} s after the server has ended, {_holders(gpu)}. {_way_out(gpu)}"
@@ -109,7 +109,7 @@ class Node:
 
 
 def busy(gpu: Gpu) -> str:
-    """Say that a GPU is not idle, and who has it; empty where it is idle."""
+    """Report a busy GPU and its processes; empty if it is idle."""
     if not gpu.busy_pids and gpu.memory_used_bytes <= IDLE_BYTES:
         return ""
     used, total = _gb(gpu.memory_used_bytes), _gb(gpu.memory_total_bytes)
@@ -128,13 +128,13 @@ def _holders(gpu: Gpu) -> str:
     processes = [(pid, read_process(pid)) for pid in gpu.busy_pids]
     names = ", ".join(f"{pid} {process.name if process else ''}".rstrip() for pid, process in processes)
     if not names:
-        return "by no process that can be seen"
+        return "by no visible process"
     return f"by process {names}" if len(gpu.busy_pids) == 1 else f"by processes {names}"
 
 
 def _way_out(gpu: Gpu) -> str:
     if gpu.busy_pids:
-        return "End what runs there; autotune ends nothing that it did not start."
+        return "End these processes; autotune only ends processes that it started."
     reset = _RESETS.get(gpu.vendor, "").format(index=gpu.index)
     reset = f"reset it ({reset})" if reset else "reset it"
     return f"A process of a container may hold it, or the driver: {reset}, or restart the node."

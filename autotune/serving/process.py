@@ -41,12 +41,12 @@ from autotune.trial import Command, Failure, FailureKind
 
 _PORT_S = 2.0
 _START_S = 30.0
-_LONGEST_TMPDIR = 60  # A socket's path has 107 bytes; vLLM's has a folder, a slash and a UUID (36)
-_MARGIN_S = 5.0  # For the watchdog to answer, and to end once it is asked to
+_LONGEST_TMPDIR = 60  # Longest TMPDIR: a socket's path has 107 bytes; vLLM's has a folder, a slash and a UUID (36)
+_MARGIN_S = 5.0  # Seconds for the watchdog to answer, and to end on request
 
 
 class WatchdogClient:
-    """A running watchdog and the first process of what it was asked to start.
+    """A running watchdog and the first process that it started.
 
     Attributes:
         leader: the first process.
@@ -86,11 +86,11 @@ class WatchdogClient:
         if not self.leader:
             self._collect()
             if self._refusal:
-                raise BadInput(f"{request.argv[0]} cannot be started: {self._refusal}")
-            raise BadInput(f"the process that watches over the server did not start; {request.log} says why")
+                raise BadInput(f"{request.argv[0]} cannot start: {self._refusal}")
+            raise BadInput(f"the server's watchdog did not start; see {request.log}")
 
     def listen(self, seconds: float = 0.0) -> None:
-        """Read the watchdog's messages, waiting for one up to so many seconds."""
+        """Read the watchdog's messages, waiting for one up to this number of seconds."""
         assert self._helper.stdout is not None
         descriptor = self._helper.stdout.fileno()
         if self.lost or not select.select([descriptor], [], [], seconds)[0]:
@@ -107,7 +107,7 @@ class WatchdogClient:
                 self.ended = StopReport(ended["seconds"], tuple(ended["signals"]), tuple(ended["survivors"]))
 
     def stop(self, timeouts: ShutdownTimeouts) -> StopReport:
-        """Have the watchdog end everything; end what it left, or everything where it was killed or is too slow."""
+        """Terminate all processes through the watchdog, or directly if the watchdog died or is too slow."""
         # A container is ended after the command that runs it.
         kills = 2 if self._request.docker else 1
         deadline = time.monotonic() + timeouts.terminate_s + timeouts.kill_s * kills + _MARGIN_S
@@ -135,7 +135,7 @@ class WatchdogClient:
             self.lost = True
 
     def _collect(self) -> None:
-        """Let the watchdog go; its pipe's end makes it end whatever is left."""
+        """Release the watchdog; when its pipe closes, it ends all remaining processes."""
         for pipe in (self._helper.stdin, self._helper.stdout):
             if pipe is not None:
                 with contextlib.suppress(BrokenPipeError):
@@ -148,7 +148,7 @@ class WatchdogClient:
 
 
 class ProcessServer(Server):
-    """A server that runs as a process group of this machine, from its start on; it releases `lease` at its end."""
+    """A server that runs as a process group of this machine; it releases `lease` at its end."""
 
     log: Path
 
@@ -213,18 +213,16 @@ class ProcessServer(Server):
         if self._watchdog.exit_code is not None:
             return self._explain_exit(self._watchdog.exit_code)
         if self._watchdog.lost:
-            message = (
-                "Somebody ended the process that watches over the server, and the kernel ended the server with it."
-            )
+            message = "Another process killed the server's watchdog, and the kernel ended the server with it."
             return Failure(FailureKind.INFRASTRUCTURE, message)
         # A server that serves may go on without its log; one that starts can no more be understood.
         return None if self.served or self.log.exists() else self._failure_in_log()
 
     def _failure_in_log(self) -> Failure | None:
-        """Find the cause in the log, or what kept the server from writing one."""
+        """Find the cause in the log, or the reason why the server could not write it."""
         in_log = known_failure(self.log, patterns_of(self._card), self.log_offset, self.served)
         if in_log is None and (problem := log_problem(self.log)):
-            message = f"Nobody can tell what {self.title} did: {problem}."
+            message = f"The state of {self.title} is unknown: {problem}."
             return Failure(FailureKind.INFRASTRUCTURE, message)
         return in_log
 
@@ -238,7 +236,7 @@ class ProcessServer(Server):
         return Failure(FailureKind.PORT, message)
 
     def _timeout(self, message: str) -> Failure:
-        """Explain a start that hangs by its log, where the log knows the cause."""
+        """Explain a hanging start by its log, if the log has the cause."""
         in_log = self._failure_in_log()
         if in_log is not None:
             return replace(in_log, message=f"{in_log.message} ({message})")
@@ -249,7 +247,7 @@ class ProcessServer(Server):
 
 @dataclass(frozen=True, slots=True)
 class ProcessLauncher:
-    """Starts servers, each in its own process session, under a watchdog, on a leased loopback port."""
+    """Start servers, each in its own process session, under a watchdog, on a leased loopback port."""
 
     timeouts: ShutdownTimeouts = field(default_factory=ShutdownTimeouts)
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -305,7 +303,7 @@ class ProcessLauncher:
 
 
 def launch_replicas(launcher: ProcessLauncher, command: Command, folder: Path, card: EngineCard) -> Replicas:
-    """Start a command's servers, the further ones in ``server-1`` …; raises as `launch` does, with none left."""
+    """Start a command's servers, the further ones in ``server-1`` …; raises as `launch`, with all servers ended."""
     servers: list[Server] = []
     try:
         for number, own in enumerate(command.servers):
@@ -319,12 +317,12 @@ def launch_replicas(launcher: ProcessLauncher, command: Command, folder: Path, c
 
 
 def among_visible(own: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Name a server's GPUs, counted from 0, as the machine does where this process may see some of them only."""
+    """Return a server's GPUs, counted from 0, in the machine's numbers if this process sees only some of them."""
     chosen = visible(environment)
     if chosen is None or not own:
         return dict(own)
     (variable, seen), (numbers,) = chosen, own.values()
     places = [int(number) for number in numbers.split(",")]
     if max(places) >= len(seen):
-        raise BadInput(f"{variable}={environment[variable]} shows {len(seen)} GPUs, and GPU {max(places)} is needed")
+        raise BadInput(f"{variable}={environment[variable]} shows {len(seen)} GPUs, but GPU {max(places)} is needed")
     return {variable: ",".join(seen[place] for place in places)}

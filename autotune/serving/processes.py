@@ -1,4 +1,4 @@
-"""The processes and the container of one launch: finding them all, and ending them. Linux, standard library only.
+"""Processes and container of one launch: find them all, and end them. Linux, standard library only.
 
 A process belongs to a launch by any of three signs, each of which another program can lose but not all three:
 
@@ -31,7 +31,7 @@ LABEL = "autotune.serving"
 DOCKER_FAILED = 125
 """Exit code of ``docker run`` when Docker itself failed."""
 _DOCKER_POLL_S = 0.1
-_SETTLE_S = 0.3  # The daemon may still be at work on a request whose client has just been killed
+_SETTLE_S = 0.3  # Seconds in which the daemon may still process a request of a killed client
 
 _PROC = Path("/proc")
 _POLL_S = 0.05
@@ -64,7 +64,7 @@ class Process:
 
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """The signs by which a process belongs to one launch.
+    """Signs of a process that belongs to one launch.
 
     Attributes:
         marker: the value of `MARKER`.
@@ -78,7 +78,7 @@ class Membership:
     ancestor: int = 0
 
     def alive(self) -> list[Process]:
-        """List the members that live, without the watchdog and the caller."""
+        """List the living members, without the watchdog and the caller."""
         table = process_table()
         members = (
             {pid for pid in table if self.leader in (table[pid].session, table[pid].group)} if self.leader else set()
@@ -96,7 +96,7 @@ def process_table() -> dict[int, Process]:
 
 
 def read_process(pid: int) -> Process | None:
-    """Read one process; None when it is gone. The name stands in parentheses and may hold any character."""
+    """Read one process; None if it is gone. The name is in parentheses and may hold any character."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -108,7 +108,7 @@ def read_process(pid: int) -> Process | None:
 
 
 def is_marked(pid: int, marker: str) -> bool:
-    """Tell whether a process was started with this marker; False for other users', which cannot be read."""
+    """Return whether a process was started with this marker; False for other users', which are not readable."""
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -134,7 +134,7 @@ def descendants(table: dict[int, Process], roots: Collection[int]) -> set[int]:
 def end(
     alive: Callable[[], list[Process]], terminate_s: float, kill_s: float, pause: Callable[[float], object] = time.sleep
 ) -> StopReport:
-    """Send each living member SIGTERM, wait, then SIGKILL; `pause` is True when there is no time left for grace."""
+    """Send each living member SIGTERM, wait, then SIGKILL; `pause` returns True if there is no time for grace."""
     began = time.monotonic()
     signals: list[str] = []
     left = alive()
@@ -160,7 +160,7 @@ def end(
 def remove_container(
     docker: str, marker: str, environment: Mapping[str, str], exit_code: int | None, limit_s: float
 ) -> tuple[str, ...]:
-    """End and remove the containers of a launch, in `limit_s` seconds; returns those that are left.
+    """End and remove the containers of a launch, in `limit_s` seconds; returns the remaining ones.
 
     The environment says where the daemon is. `exit_code` is that of the launch's docker command, None where that had to
     be ended. A Docker that does not answer is one entry.

@@ -1,4 +1,4 @@
-"""A server, and waiting for it by its progress: health check, served model, one generated token.
+"""A server and its start, observed by progress: health check, served model, one generated token.
 
 Beside it `Replicas`, several servers that share a load, and `ExternalServer`, which somebody else runs: it is asked,
 loaded, and left alone.
@@ -25,12 +25,12 @@ from autotune.serving import StartupTimeouts, StopReport
 from autotune.serving.command import masked
 from autotune.trial import Failure, FailureKind
 
-_POLL_S = (0.05, 0.5)  # First and longest pause between two looks; it grows, as most starts take minutes
+_POLL_S = (0.05, 0.5)  # First and longest pause between two polls; it grows because most starts take minutes
 _ANSWER_S = 5.0
 _EXTERNAL_ANSWER_S = 10.0
-_MOST_BROKEN = 10  # So many answers in a row with a server error are no start any more
+_MOST_BROKEN = 10  # Consecutive answers with a server error after which a start has failed
 PATHS = ("/v1/models", "/v1/completions")
-"""Paths that are asked for besides the health check."""
+"""Requested paths in addition to the health check."""
 _LATER = (httpx.codes.REQUEST_TIMEOUT, httpx.codes.TOO_EARLY, httpx.codes.TOO_MANY_REQUESTS)
 
 
@@ -66,11 +66,11 @@ class Server(ABC):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the server; after its end those seen last. Empty for a server that somebody else runs."""
+        """Process ids of the server; after its end the last known ones. Empty for an external server."""
         return ()
 
     def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts()) -> Failure | None:  # noqa: B008
-        """Wait until the server answers its health check and has generated a token; None when it has."""
+        """Wait until the server answers its health check and has generated a token; None on success."""
         return wait_all([self], timeouts)
 
     def client(self) -> httpx.Client:
@@ -107,7 +107,7 @@ class Server(ABC):
         self.stop()
 
     def ended(self) -> Failure | None:
-        """Explain why it has ended; None while it lives, as far as that can be seen."""
+        """Explain why it has ended; None while it lives, if that is visible."""
         return None
 
     def progress(self) -> int:
@@ -115,18 +115,18 @@ class Server(ABC):
         return 0
 
     def pause(self, seconds: float) -> None:
-        """Wait up to so many seconds, or until something happened to it."""
+        """Wait up to this number of seconds, or until an event of the server."""
         time.sleep(seconds)
 
     def _port_conflict(self) -> Failure | None:
-        """Explain what is wrong with whoever answers on its port; None when it is the server itself."""
+        """Explain another process's answer on its port; None if it is the server itself."""
         return None
 
     def _timeout(self, message: str) -> Failure:
         return Failure(FailureKind.TIMEOUT, message)
 
     def _generate(self, client: httpx.Client, left_s: float) -> Failure | None:
-        """Ask for one token, with which it serves; a failure when it refuses and that will not change."""
+        """Request one token, which proves that it serves; a failure for a permanent refusal."""
         try:
             model = self.model or (served_models(client.get(PATHS[0], timeout=min(_ANSWER_S, left_s))) or [""])[0]
             if not model:
@@ -150,14 +150,14 @@ class Server(ABC):
 
 
 class Clock:
-    """Tells when a start has taken too long, or has made no progress for too long."""
+    """Time limits of a start: in total, and without progress."""
 
     def __init__(self, timeouts: StartupTimeouts, progress: int) -> None:
         self._timeouts, self._seen = timeouts, progress
         self._began = self._last_progress = time.monotonic()
 
     def problem(self, progress: int) -> str:
-        """Describe what took too long, behind the server's title; empty when nothing did."""
+        """Describe the exceeded time limit, after the server's title; empty for none."""
         now = time.monotonic()
         if progress != self._seen:
             self._seen, self._last_progress = progress, now
@@ -168,7 +168,7 @@ class Clock:
         return ""
 
     def left_s(self) -> float:
-        """Return how long an answer may take, at least a moment."""
+        """Return the time limit of an answer, at least a moment."""
         total, silence = self._began + self._timeouts.total_s, self._last_progress + self._timeouts.silence_s
         return max(0.1, min(total, silence) - time.monotonic())
 
@@ -193,7 +193,7 @@ def wait_all(servers: Sequence[Server], timeouts: StartupTimeouts) -> Failure | 
 
 
 class Replicas(Server):
-    """Several servers of one launch: ready when all are, over when one dies, and stopped together.
+    """Several servers of one launch: ready when all are, ended when one dies, and stopped together.
 
     To whoever loads them they are one server with several addresses, which `url` lists. What an engine says of itself
     is asked of the first one, whose folder and log are the launch's.
@@ -216,7 +216,7 @@ class Replicas(Server):
         return failure
 
     def failure(self, within_s: float = 0.0) -> Failure | None:
-        """Explain why the first server that died did."""
+        """Explain why the first dead server died."""
         deadline = time.monotonic() + within_s
         while True:
             for number, server in enumerate(self._servers):
@@ -227,7 +227,7 @@ class Replicas(Server):
             time.sleep(_POLL_S[0])
 
     def stop(self) -> StopReport:
-        """End all at the same time; nothing is left when nothing is left of any."""
+        """Stop all at the same time; the report covers all of them."""
         with ThreadPoolExecutor(len(self._servers)) as pool:
             reports = list(pool.map(lambda server: server.stop(), self._servers))
         return StopReport(
@@ -239,7 +239,7 @@ class Replicas(Server):
 
 
 def connect(url: str, model: str, api_key: str | None = None) -> ExternalServer:
-    """Check that a server answers at a URL as the user gave it and serves the model; raises `BadInput` where not."""
+    """Check that a server answers at the user's URL and serves the model; raises `BadInput` if not."""
     target = Target.parse(url, api_key)
     with ServerClient(target, _EXTERNAL_ANSWER_S) as client:
         server = ExternalServer(target, client.model(model, listed=True))
@@ -248,7 +248,7 @@ def connect(url: str, model: str, api_key: str | None = None) -> ExternalServer:
 
 
 class ExternalServer(Server):
-    """A server of which only the URL and the engine's name in its model list are known. `stop` leaves it running."""
+    """A server known by its URL and the engine's name in its model list. `stop` leaves it running."""
 
     owner: str = ""
     # A gateway may have no health check, but it has served its models a moment ago.
@@ -259,16 +259,16 @@ class ExternalServer(Server):
         self.secrets = frozenset() if target.api_key is None else frozenset({target.api_key})
 
     def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts(120.0, 120.0)) -> Failure | None:  # noqa: B008
-        """Wait as `Server` does; no log shows progress, so the shorter timeout counts."""
+        """Wait as `Server` does; without a log the shorter timeout applies."""
         return super().wait_ready(StartupTimeouts(min(timeouts.total_s, timeouts.silence_s), math.inf))
 
     def failure(self, within_s: float = 0.0) -> Failure | None:
-        """Send one request; a failure when it is not answered."""
+        """Send one request; a failure if it is not answered."""
         try:
             with self.client() as client:
                 client.get(PATHS[0], timeout=max(_EXTERNAL_ANSWER_S, within_s))
         except httpx.TransportError as error:
-            message = f"{self.url} does not answer any more ({error or type(error).__name__})."
+            message = f"{self.url} no longer answers ({error or type(error).__name__})."
             return Failure(FailureKind.INFRASTRUCTURE, message)
         return None
 

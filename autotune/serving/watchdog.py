@@ -1,4 +1,4 @@
-"""The helper process that starts a server and ends it when the tuner asks or dies.
+"""Helper process that starts a server and ends it when the tuner asks or dies.
 
 ``python -m autotune.serving.watchdog``, started by `process.WatchdogClient`.
 
@@ -49,23 +49,23 @@ from autotune.serving.processes import Membership, end, process_table, remove_co
 
 SHARED_MEMORY = "/dev/shm/"
 _TICK_S = 0.5
-_LONGEST_LOOK_S = 60.0  # Looks at the server's shared memory are ever further apart: engines make theirs as they start
-_ORPHAN_GRACE_S = 1.5  # A server without a tuner gets less time: nobody waits for its last requests
+_LONGEST_LOOK_S = 60.0  # Longest pause between looks at the server's shared memory: engines create theirs as they start
+_ORPHAN_GRACE_S = 1.5  # Seconds for a server without a tuner: shorter, as its last requests are not needed
 _KILL_S = 10.0
 _MASK_BLOCK_BYTES = 2**20
 _OPEN_FILES = 65535
-"""As many as vLLM and SGLang raise their own limit to (set_ulimit); some programs slow down with a billion."""
-_SHORTEST_SECRET = 4  # Shorter values are left: they are found everywhere
+"""Limit of open files: as vLLM and SGLang raise it (set_ulimit); some programs slow down with a billion."""
+_SHORTEST_SECRET = 4  # Least length of a masked secret: shorter values occur everywhere
 END_BYTES = 32 * 2**20
-"""Bytes kept of each end of a log: a failed start is explained at its beginning, a crash under load at its end."""
-_LINE_BYTES = 2**16  # Length in bytes up to which a line is kept whole where the log is cut; a longer one is cut within
+"""Bytes stored of each end of a log: the start explains a failed start, the end a crash under load."""
+_LINE_BYTES = 2**16  # Bytes up to which a line stays whole at the cut of a log; a longer one is cut
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _LIBC = ctypes.CDLL(None)
 _LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
 def shared_memory_of(pids: Iterable[int]) -> set[str]:
-    """List the files in ``/dev/shm`` that processes have mapped or open (proc(5)); of others' processes none."""
+    """List the files in ``/dev/shm`` that processes have mapped or open (proc(5)); none of other users' processes."""
     paths: set[str] = set()
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -79,7 +79,7 @@ def shared_memory_of(pids: Iterable[int]) -> set[str]:
 
 
 def remove_shared_memory(paths: Collection[str]) -> None:
-    """Remove files in ``/dev/shm`` that no process uses any more; those that other users may use are left."""
+    """Remove unused files in ``/dev/shm``; files that other users may use remain."""
     if not paths:
         return
     used = shared_memory_of(int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
@@ -118,7 +118,7 @@ class Request:
 
 
 class Watchdog:
-    """Watches over one server, from its start to the proof of its end."""
+    """Watch one server, from its start to the proof of its end."""
 
     def __init__(self, request: Request, received: bytes = b"") -> None:
         self._request = request
@@ -136,7 +136,7 @@ class Watchdog:
         self._leader = 0
 
     def run(self) -> None:
-        """Start the server, watch, end it, and tell the tuner."""
+        """Start the server, watch it, end it, and report to the tuner."""
         if os.getppid() != self._request.tuner:
             return
         try:
@@ -179,7 +179,7 @@ class Watchdog:
         return replace(report, survivors=(*report.survivors, *left))
 
     def _look(self) -> None:
-        """Note the shared memory that the server has: once it is dead, nobody can tell whose it was."""
+        """Record the server's shared memory: after its death the owner is unknown."""
         last_s, pause_s = self._look_s
         if time.monotonic() - last_s >= pause_s:
             members = Membership(self._request.marker, self._leader, os.getpid())
@@ -187,7 +187,7 @@ class Watchdog:
             self._look_s = (time.monotonic(), min(2 * pause_s, _LONGEST_LOOK_S))
 
     def _pause(self, seconds: float) -> bool:
-        """Wait; True once the tuner has died while its server was being stopped."""
+        """Wait; returns True if the tuner died while its server was being stopped."""
         deadline = time.monotonic() + seconds
         while not self._abandoned and (left_s := deadline - time.monotonic()) > 0:
             self._wait(left_s)
@@ -217,7 +217,7 @@ class Watchdog:
         free_middle(Path(self._request.log), self._request.log_offset)
 
     def _notice_exit(self) -> None:
-        """Tell once how the first process ended, without collecting it: its number must not become another's."""
+        """Report once how the first process ended, without reaping it: its number must not be reused."""
         if self._exit_code is not None:
             return
         status = os.waitid(os.P_PID, self._leader, os.WEXITED | os.WNOHANG | os.WNOWAIT)
@@ -264,13 +264,13 @@ def _start(request: Request) -> int:
 
 
 def finish_log(path: Path, secrets: Iterable[str], offset: int = 0) -> None:
-    """Cut a log that nobody writes any more where it is too long, and mask the secrets in it from `offset` on."""
+    """Cut a log that is no longer written if it is too long, and mask the secrets in it from `offset` on."""
     cut_middle(path, offset)
     mask_file(path, secrets, offset)
 
 
 def mask_file(path: Path, secrets: Iterable[str], offset: int = 0) -> None:
-    """Overwrite each secret in a file from `offset` on in place, byte for byte; a file that is gone is left."""
+    """Overwrite each secret in a file from `offset` on in place, byte for byte; ignores a missing file."""
     values = sorted({secret.encode() for secret in secrets if len(secret) >= _SHORTEST_SECRET}, key=len, reverse=True)
     if not values:
         return
@@ -291,7 +291,7 @@ def mask_file(path: Path, secrets: Iterable[str], offset: int = 0) -> None:
 
 
 def free_middle(path: Path, offset: int = 0, end_bytes: int = END_BYTES) -> None:
-    """Give the disk back the middle of a log that a server writes; it reads as zeros from then on.
+    """Free the disk space of the middle of a log that a server writes; it then reads as zeros.
 
     The first `offset` bytes, which the log held before this launch, are left.
     """
@@ -302,7 +302,7 @@ def free_middle(path: Path, offset: int = 0, end_bytes: int = END_BYTES) -> None
 
 
 def cut_middle(path: Path, offset: int = 0, end_bytes: int = END_BYTES) -> None:
-    """Put one line in the place of a log's middle, once nobody writes it any more."""
+    """Replace a log's middle by one line after its last write."""
     with contextlib.suppress(OSError), path.open("r+b") as file:
         cut = _cut(file, offset, end_bytes)
         if cut is not None:
@@ -313,7 +313,7 @@ def cut_middle(path: Path, offset: int = 0, end_bytes: int = END_BYTES) -> None:
 
 
 def read_ends(path: Path, end_bytes: int) -> bytes:
-    """Read a log with one line in the place of its middle; raises ``OSError``."""
+    """Read a log with one line in place of its middle; raises ``OSError``."""
     with path.open("rb") as file:
         cut = _cut(file, 0, end_bytes)
         file.seek(0)
@@ -321,7 +321,7 @@ def read_ends(path: Path, end_bytes: int) -> bytes:
 
 
 def _cut(file: BinaryIO, offset: int, end_bytes: int) -> tuple[int, bytes] | None:
-    """Return where the middle begins, and a line about it with the end behind; None for a short log.
+    """Return where the middle begins, and a line about it with the end after it; None for a short log.
 
     The cut is between lines: a secret that is known by half could not be masked.
     """
@@ -336,7 +336,7 @@ def _cut(file: BinaryIO, offset: int, end_bytes: int) -> tuple[int, bytes] | Non
     tail = file.read(end_bytes)
     first = tail[:near].find(b"\n") + 1 or near
     left_out = resume + first - begin
-    line = f"[autotune: {left_out:,} bytes are left out here, between the first and the last {end_bytes:,}]\n"
+    line = f"[autotune: {left_out:,} bytes omitted between the first and the last {end_bytes:,}]\n"
     return begin, line.encode() + tail[first:]
 
 
@@ -346,7 +346,7 @@ def _tell(**message: object) -> None:
 
 
 def main() -> None:
-    """Read one `Request` and see it through."""
+    """Read one `Request` and execute it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     received = b""

@@ -1,4 +1,4 @@
-"""Find what a model's weights lack on this machine, by the files of the command's folder or of the Hub's cache.
+"""Find the missing weight files of a model on this machine, in the command's folder or the Hub's cache.
 
 Only what is certain counts as missing: a server would download it while its readiness is waited for, or not start.
 """
@@ -23,7 +23,7 @@ from autotune.trial import Command
 MODEL_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _SUFFIXES = (".safetensors", ".bin", ".pt", ".pth", ".gguf", ".engine")
 _SHARD = re.compile(r"(.+-)(\d+)(-of-)(\d+)(\.\w+)")
-_POINTER_BYTES = 200  # A file that git left in place of a large one is smaller, and no weights are
+_POINTER_BYTES = 200  # Largest size of a git pointer file, which is no weights
 
 
 def missing_for(command: Command, kind: Engine, version: str, spec: StudySpec, *, contained: bool) -> str:
@@ -63,14 +63,14 @@ def _lacking(folders: list[Path], place: Path, model_id: str, options: list[str]
     if not lacking:
         return ""
     gb = spec.model.weights_gb * len(lacking) / count
-    some = f"{len(lacking)} of {count} files are missing ({lacking[0]} …)" if lacking[0] else "none of them are there"
+    some = f"{len(lacking)} of {count} files are missing ({lacking[0]} …)" if lacking[0] else "none of them exist"
     what = f"the weights of {model_id or spec.model.id} are not complete in {place}: {some}, about {gb:,.1f} GB"
     fetch = shlex.join([_downloader(spec), "download", model_id, *options])
     return f"{what}; fetch them there first:\n{fetch}" if model_id else f"{what}; put them there"
 
 
 def missing_shards(folder: Path) -> tuple[list[str], int]:
-    """List the weight files that a model's folder lacks, and count all; of several formats, the most complete one's.
+    """List the missing weight files of a model's folder, and count all; of several formats, the most complete one.
 
     Known by its indices, else by the files' numbers (``…-00001-of-00163…``); without any file, one without a name.
     """
@@ -85,7 +85,7 @@ def missing_shards(folder: Path) -> tuple[list[str], int]:
 
 
 def _series(name: str) -> set[str]:
-    """Name all shards that belong with one; a file without a number is alone."""
+    """Return all shards of a file's series; a file without a number is alone."""
     shard = _SHARD.fullmatch(name)
     if shard is None:
         return {name}
@@ -94,7 +94,7 @@ def _series(name: str) -> set[str]:
 
 
 def _downloader(spec: StudySpec) -> str:
-    """Name the Hub's command on the PATH, else beside an engine; ``hf``, or its name before 0.34."""
+    """Return the Hub's command on the PATH, else next to an engine; ``hf``, or its name before 0.34."""
     beside = [os.path.dirname(one.program[0]) for one in spec.installed.values() if os.path.isabs(one.program[0])]
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *beside])
     name = next((name for name in ("hf", "huggingface-cli") if shutil.which(name, path=path)), "hf")
@@ -102,13 +102,13 @@ def _downloader(spec: StudySpec) -> str:
 
 
 def hub_folder(environment: Mapping[str, str]) -> Path:
-    """Locate the models of huggingface_hub; raises `BadInput` for a user without a home."""
+    """Locate the models of huggingface_hub; raises `BadInput` for a user without a home folder."""
     named = environment.get("HF_HUB_CACHE") or environment.get("HUGGINGFACE_HUB_CACHE")
     return Path(named or Path(models_folder(environment), "hub")).expanduser()
 
 
 def snapshots(hub: Path, model_id: str, revision: str = "main") -> list[Path]:
-    """List the folders that may be a model's revision: its commit's, or all where ``main`` has no known commit."""
+    """List the folders that may be a model's revision: its commit's, or all if ``main`` has no known commit."""
     folder, commit = hub / f"models--{model_id.replace('/', '--')}", "*" if revision == "main" else revision
     with suppress(OSError):
         commit = (folder / "refs" / revision).read_text(encoding="utf-8").strip()

@@ -1,4 +1,4 @@
-"""The figures of a decoder that its arithmetic needs, `Architecture`, and the weights that one GPU holds and reads.
+"""Figures of a decoder for its arithmetic, `Architecture`, and the weights that one GPU holds and reads.
 
 Counts follow from ``config.json`` (DeepSeek-V3 technical report, arXiv:2412.19437, section 2.1 and table of
 hyper-parameters; sparse attention and its indexer: DeepSeek-V3.2 report). Norms, biases and routers, under 0.5 % of any
@@ -27,11 +27,11 @@ class Indexer(Entry):
 
 
 MatrixType = Literal["bf16", "fp8", "fp4"]
-"""Types that matrix kernels multiply in; their peaks stand in the hardware's card."""
+"""Types of matrix multiplication; their peaks are in the hardware's card."""
 
 
 class Architecture(Entry):
-    """The figures of a decoder's ``config.json`` that its arithmetic needs; sizes in elements."""
+    """Figures of a decoder's ``config.json`` for its arithmetic; sizes in elements."""
 
     layers: int = Field(gt=0)
     hidden_size: int = Field(gt=0)
@@ -89,11 +89,11 @@ class Architecture(Entry):
 
     @property
     def attended_limit(self) -> int:
-        """Return the tokens that an attention layer looks at where they are not all; 0 = every layer sees all."""
+        """Return the tokens visible to an attention layer if limited; 0 = every layer sees all."""
         return self.indexer.top_k if self.indexer else self.sliding_window
 
     def multiplied_in(self, weight_bytes: float) -> MatrixType:
-        """Return the type in which matrices of so many bytes per weight are multiplied."""
+        """Return the type in which matrices of this number of bytes per weight are multiplied."""
         if weight_bytes >= 2.0:
             return "bf16"
         kind = self.matrices_in or ("fp8" if weight_bytes <= 1.0 else "bf16")
@@ -105,7 +105,7 @@ BF16 = 2.0
 
 @dataclass(frozen=True, slots=True)
 class LayerWeights:
-    """Weights (elements) of one layer's parts, the mean where layers differ.
+    """Weights (elements) of one layer's parts, the mean over different layers.
 
     Attributes:
         attention_sharded: cut by heads over the tensor-parallel ranks.
@@ -164,13 +164,13 @@ def expert_layers(a: Architecture) -> int:
 
 
 def indexer_layers(a: Architecture) -> int:
-    """Count the layers with an indexer of their own; the others take over the choice of the one before."""
+    """Count the layers with their own indexer; the others reuse the previous layer's choice."""
     return 0 if a.indexer is None else a.layers if a.indexer.layers is None else a.indexer.layers
 
 
 @dataclass(frozen=True, slots=True)
 class Matrices:
-    """Weights of one precision: how many, and bytes of each."""
+    """Weights of one precision: their number, and bytes of each."""
 
     elements: float
     weight_bytes: float
@@ -181,7 +181,7 @@ class Matrices:
 
 
 def rank_layers(a: Architecture, tensor_parallel: int) -> tuple[Matrices, Matrices]:
-    """Return a rank's attention and feed-forward parts of all layers, routed experts left out."""
+    """Return a rank's attention and feed-forward parts of all layers, without routed experts."""
     w = layer_weights(a)
     attention = _attention(a, w, tensor_parallel)
     feed_forward = (w.dense * (a.layers - expert_layers(a)) + w.shared * expert_layers(a)) / tensor_parallel
@@ -198,7 +198,7 @@ def _attention(a: Architecture, w: LayerWeights, tensor_parallel: int) -> float:
 
 
 def vocabulary_elements(a: Architecture) -> int:
-    """Count the elements of the embedding and, where it is another matrix, the output head."""
+    """Count the elements of the embedding and, if it is separate, the output head."""
     return (1 if a.tied_embeddings else 2) * a.vocab_size * a.hidden_size
 
 
@@ -209,7 +209,7 @@ def total_parameters(a: Architecture) -> float:
 
 
 def active_parameters(a: Architecture) -> float:
-    """Count the parameters that one token is multiplied by: its experts and the output head, not the embedding."""
+    """Count the parameters that multiply one token: its experts and the output head, not the embedding."""
     experts = a.experts_per_token * layer_weights(a).expert * expert_layers(a)
     return sum(part.elements for part in rank_layers(a, 1)) + experts + a.vocab_size * a.hidden_size
 

@@ -1,4 +1,4 @@
-"""Cards of a model and of a node, as the YAML files have them: `ModelCard` and `HardwareCard`.
+"""Cards of a model and of a node, in the form of the YAML files: `ModelCard` and `HardwareCard`.
 
 Expressions in the engines' files see them as ``model`` and ``hardware``.
 """
@@ -17,13 +17,13 @@ _FIGURES = frozenset(Architecture.model_fields)
 
 
 class EngineExtras(Entry):
-    """Additions that one engine needs, or serves better with, for this model: parsers, templates, tokenizer modes."""
+    """Additions that one engine needs or prefers for this model: parsers, templates, tokenizer modes."""
 
     always: list[Addition] = []
 
 
 class Acceptance(Entry):
-    """Share of drafted tokens that a model keeps on text; the default is for models of which none is published."""
+    """Acceptance rate of drafted tokens on text; the default is for models without a published rate."""
 
     rates: list[Annotated[float, Field(gt=0, le=1)]] = Field(
         default=[round(0.8 * 0.9**position, 3) for position in range(8)],
@@ -33,7 +33,7 @@ class Acceptance(Entry):
     source: str = "assumed: no figure of this model is published; of others 0.79 to 0.93 of the first tokens are kept"
 
     def length(self, drafted: int, share: float = 1.0) -> float:
-        """Return the tokens that a sequence gains per step, 1 + a + a * b …; `share` is a factor on each rate."""
+        """Return the gain in tokens per sequence and step, 1 + a + a * b …; `share` is a factor on each rate."""
         length = kept = 1.0
         for position in range(drafted):
             kept *= self.rates[min(position, len(self.rates) - 1)] * share
@@ -42,7 +42,7 @@ class Acceptance(Entry):
 
 
 class ModelCard(Entry):
-    """``search_spaces/models/<name>.yaml``."""
+    """Content of ``search_spaces/models/<name>.yaml``."""
 
     id: str = Field(description="the Hugging Face id")
     aliases: list[str] = []
@@ -55,7 +55,7 @@ class ModelCard(Entry):
 
     @property
     def keeps_long_drafts(self) -> bool:
-        """True if a fifth of the fifth drafted tokens is kept: then five may pay."""
+        """Return whether a fifth of the fifth drafted tokens is accepted: then five may pay off."""
         return self.acceptance.length(5) - self.acceptance.length(4) >= 0.2
 
     @property
@@ -68,7 +68,7 @@ class ModelCard(Entry):
 
     @property
     def fp8_weights(self) -> bool:
-        """True if the checkpoint's large matrices are multiplied in fp8."""
+        """Return whether the checkpoint's large matrices are multiplied in fp8."""
         return self.architecture.multiplied_in(self.architecture.weight_bytes) == "fp8"
 
     @property
@@ -79,12 +79,12 @@ class ModelCard(Entry):
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Return a figure of the architecture, as the engines' expressions name it (``model.experts``)."""
+            """Return a figure of the architecture by its name in the engines' expressions (``model.experts``)."""
             return getattr(self.architecture, name) if name in _FIGURES else super().__getattr__(name)
 
 
 class HardwareCard(Entry):
-    """``search_spaces/hardware/<name>.yaml``: one node. Rates are peaks of one GPU."""
+    """Content of ``search_spaces/hardware/<name>.yaml``: one node. Rates are peaks of one GPU."""
 
     name: str
     aliases: list[str] = []
@@ -117,12 +117,12 @@ class HardwareCard(Entry):
         return self
 
     def reached_flops(self, kind: MatrixType) -> float:
-        """Return the FLOP/s of one GPU that large matrix products in a type reach."""
+        """Return the FLOP/s of one GPU in large matrix products of a type."""
         given = self.achieved_flops
         native = kind == "bf16" or self.tflops(kind) > self.bf16_tflops
         share = given.get(kind if native else "bf16", given["bf16"]) if isinstance(given, dict) else given
         return self.tflops(kind) * 1e12 * share
 
     def tflops(self, kind: MatrixType) -> float:
-        """Return the dense peak of one GPU for matrices that are multiplied in a type."""
+        """Return the dense peak of one GPU for matrices of a type."""
         return {"bf16": self.bf16_tflops, "fp8": self.fp8_tflops, "fp4": self.fp4_tflops or self.bf16_tflops}[kind]

@@ -1,4 +1,4 @@
-"""The context of an evaluation (model, node, version, load), a knob's default and values there, what an engine runs.
+"""Context of an evaluation (model, node, version, load), a knob's default and values in it, effective configurations.
 
 The *effective* configuration makes equivalents one candidate: a knob without effect under the others (`Knob.active`)
 has its default, what the engine sets by itself (`Effect`) is set, and every default is spelled out.
@@ -18,15 +18,15 @@ from autotune.space.schema import Case, Effect, EngineCard, Knob, Rule, Values
 from autotune.trial import Configuration, Failure, Scalar
 
 RANKS = ("replicas", "tensor_parallel", "data_parallel", "pipeline_parallel")
-"""The knobs whose product is the GPUs of a configuration."""
+"""Knobs whose product is the number of GPUs of a configuration."""
 _OF_THE_LOAD = ("longest_request", "concurrency", "tokens_in_flight", "shares_prefixes")
 DEVICES = {"nvidia": "CUDA_VISIBLE_DEVICES", "amd": "HIP_VISIBLE_DEVICES"}
-"""Vendor to the environment variable that chooses among a machine's GPUs."""
+"""Vendor to the environment variable that selects a machine's GPUs."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The fixed names of the engines' expressions.
+    """Fixed names of the engines' expressions.
 
     Attributes:
         gpus: GPUs that the study uses, at most the node's.
@@ -49,21 +49,21 @@ class Context:
     shares_prefixes: bool = False
 
     def scope(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the names that an expression sees: the knobs and ``model, hardware, gpus, workload``."""
+        """Return the names visible to an expression: the knobs and ``model, hardware, gpus, workload``."""
         load = {name: getattr(self, name) for name in _OF_THE_LOAD}
         fixed = {"model": self.model, "hardware": self.hardware, "gpus": self.gpus}
         return {**knobs, **fixed, "workload": Namespace(load)}
 
 
 def default_of(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
-    """Return the knob's default; of several cases the first that holds. None when no case holds."""
+    """Return the knob's default: the first case that holds, or None."""
     if not isinstance(knob.default, list):
         return knob.default
     return next((fill_value(case.value, scope) for case in knob.default if _holds(case, scope, version)), None)
 
 
 def search_values(knob: Knob, scope: Mapping[str, Any], version: str) -> tuple[Scalar, ...]:
-    """List the values to try; of several cases the first that holds, the default alone when none does."""
+    """List the values to try: those of the first case that holds, or the default."""
     plain: list[Scalar] = []
     for entry in knob.search if knob.exists_in(version) else ():
         if not isinstance(entry, Values):
@@ -88,12 +88,12 @@ def _sizes(knobs: Mapping[str, Any]) -> list[int]:
 
 
 def replicas_of(knobs: Mapping[str, Any]) -> int:
-    """Count the servers of a configuration: one of an engine that has no such knob."""
+    """Count the servers of a configuration: one for an engine without such a knob."""
     return int(knobs.get("replicas") or 1)
 
 
 def servers_of(knobs: Mapping[str, Any], vendor: str) -> tuple[dict[str, str], ...]:
-    """Return the settings of each server of a configuration: the GPUs that are its own; empty of a single server."""
+    """Return the settings of each server of a configuration, its own GPUs; empty for a single server."""
     count = replicas_of(knobs)
     each, variable = math.prod(_sizes(knobs)) // count, DEVICES.get(vendor)
     ranges = [range(i * each, (i + 1) * each) for i in range(count)] if count > 1 else []
@@ -101,7 +101,7 @@ def servers_of(knobs: Mapping[str, Any], vendor: str) -> tuple[dict[str, str], .
 
 
 class Normaliser:
-    """Effects and rules of one engine version in one context, picked out once for many configurations.
+    """Effects and rules of one engine version in one context, selected once for many configurations.
 
     `scope` arguments are mutable mappings from `Context.scope`: the knobs with the fixed names beside them.
     """
@@ -116,7 +116,7 @@ class Normaliser:
         self._rounds = len(self.effects) + len(self.conditional) + 1
 
     def apply(self, scope: dict[str, Any]) -> list[Effect]:
-        """Make a scope's knobs effective, in place; returns the effects that changed something."""
+        """Make a scope's knobs effective, in place; returns the effects that changed a knob."""
         applied: dict[str, Effect] = {}
         # An effect may deactivate another knob and the other way round: repeat until nothing changes.
         for _ in range(self._rounds):
@@ -143,19 +143,19 @@ class Normaliser:
 
 
 def normalised(card: EngineCard, configuration: Configuration, context: Context) -> tuple[Configuration, list[Effect]]:
-    """Normalise a configuration to what the engine runs; also returns the effects that changed something."""
+    """Normalise a configuration to the effective one; also returns the effects that changed a knob."""
     scope = context.scope(configuration.knobs)
     effects = Normaliser(card, context).apply(scope)
     return Configuration(configuration.engine, {name: scope[name] for name in configuration.knobs}), effects
 
 
 def effective(card: EngineCard, configuration: Configuration, context: Context) -> Configuration:
-    """Return a configuration as the engine runs it; idempotent."""
+    """Return the effective configuration; idempotent."""
     return normalised(card, configuration, context)[0]
 
 
 def unsuited(card: EngineCard, context: Context) -> str | None:
-    """Say why an engine cannot run this model on this hardware, whatever its options; None when it can."""
+    """Explain why an engine cannot run this model on this hardware with any options; None if it can."""
     scope = context.scope({})
     return next((need.reason for need in card.requires if not evaluate(need.expect, scope)), None)
 
@@ -166,5 +166,5 @@ def broken_rules(card: EngineCard, configuration: Configuration, context: Contex
 
 
 def as_failure(rule: Rule) -> Failure:
-    """Turn a broken rule into the failure that a launch would end in."""
+    """Turn a violated rule into the failure of its launch."""
     return Failure(rule.kind, f"{rule.reason} (rule {rule.name}; {rule.source})", rule.message)

@@ -1,4 +1,4 @@
-"""The base of the schemas: entries that refuse unknown keys, versions and version ranges; the parser of YAML."""
+"""Base of the schemas: entries that refuse unknown keys, versions and version ranges; the YAML parser."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _BLOCKS = re.compile(rf"^(?:[ \t?:-][ \t?:-]){{{_DEEPEST}}}", re.MULTILINE)
 
 
 def spaces_root() -> Path:
-    """Return the packaged ``search_spaces`` folder: inside an installed wheel, beside the package in a checkout."""
+    """Return the packaged ``search_spaces`` folder: in an installed wheel, or next to the package in a checkout."""
     package = Path(__file__).resolve().parent.parent
     inside, beside = package / "search_spaces", package.parent / "search_spaces"
     return inside if inside.is_dir() else beside
@@ -70,7 +70,7 @@ VersionRange = Annotated[str, AfterValidator(_check_versions)]
 
 @lru_cache(maxsize=4096)
 def in_range(version: str, versions: str) -> bool:
-    """Return whether a version lies in a range, so that every version is in just one of ``<B`` and ``>=B``.
+    """Return whether a version is in a range; each version is in exactly one of ``<B`` and ``>=B``.
 
     A release candidate or development build counts as the release that it leads to; only a bound that is one itself
     (``>=1.2.0rc3``) tells them apart.

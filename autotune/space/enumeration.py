@@ -1,4 +1,4 @@
-"""Enumerates the valid, effective configurations of an engine, the candidates of a study."""
+"""Enumerate the valid, effective configurations of an engine, the candidates of a study."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Item = TypeVar("Item")
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One effective configuration that may be tried."""
+    """One effective configuration of the search space."""
 
     configuration: Configuration
     engine_version: str
@@ -66,11 +66,11 @@ class CandidateSet:
         return fingerprint in self._positions
 
     def position(self, fingerprint: str) -> int:
-        """Return the index of a configuration; raises ``KeyError`` when it is none of the candidates."""
+        """Return the index of a configuration; raises ``KeyError`` if it is not a candidate."""
         return self._positions[fingerprint]
 
     def giving_up(self, allowed: frozenset[str]) -> list[int]:
-        """Return the positions of candidates that give up a kind outside ``allowed``; cached for all suggestions."""
+        """Return the positions of candidates with a trade-off outside ``allowed``; cached for all suggestions."""
         if allowed not in self._giving_up:
             rows = self.given_up.items()
             self._giving_up[allowed] = [i for i, given in rows if any(one.kind not in allowed for one in given)]
@@ -96,14 +96,14 @@ class Enumeration:
 
 
 def enumerate_engine(card: EngineCard, context: Context, pins: Mapping[str, Scalar] | None = None) -> Enumeration:
-    """Walk the product of the knobs' values depth first, cutting a branch as soon as a rule forbids it."""
+    """Walk the product of the knobs' values depth first; a rule that forbids a branch cuts it."""
     walk = _Walk(card, context, pins or {})
     walk.descend(0, settled=True)
     return walk.result
 
 
 def why_empty(card: EngineCard, space: Enumeration, pins: Mapping[str, Scalar]) -> str:
-    """End a sentence on an empty space: the rule that removed the last combinations, with the pins it is about."""
+    """Complete a sentence on an empty space: the rule that removed the last combinations, with its pins."""
     last = max(space.last, key=lambda name: space.last[name], default=None)
     if last is None:
         return ": a knob has no value here"
@@ -137,14 +137,14 @@ class _Walk:
         )
 
     def _at_last(self, items: Iterable[tuple[Item, Collection[str]]]) -> list[list[Item]]:
-        """List per position the items of whose knobs the last one is set there."""
+        """List per position the items whose last knob is set there."""
         found: list[list[Item]] = [[] for _ in self.order]
         for item, used in items:
             found[max((i for i, name in enumerate(self.order) if name in used), default=0)].append(item)
         return found
 
     def _fixed_values(self, name: str) -> tuple[Scalar, ...] | None:
-        """Return a knob's values where they depend on the context alone; None when they depend on other knobs."""
+        """Return a knob's values if they depend only on the context; None if they depend on other knobs."""
         if name in self.pins:
             return (self.pins[name],)
         knob = self.card.knobs[name]
@@ -157,7 +157,7 @@ class _Walk:
         return search_values(knob, self.context.scope({}), self.context.version)
 
     def descend(self, position: int, settled: bool) -> None:
-        """Go through the values of the knobs from a position on; ``settled``: the engine changes none of those set."""
+        """Walk the values of the knobs from a position on; ``settled``: the engine changes none of the set ones."""
         if position == len(self.order):
             self._leaf(settled)
             return
@@ -179,7 +179,7 @@ class _Walk:
         del scope[name]
 
     def _settles(self, position: int) -> bool:
-        """Return whether the engine changes nothing, by all that can be said since a knob is set."""
+        """Return whether the engine certainly changes nothing after a knob is set."""
         scope, version = self.scope, self.context.version
         # The same object: a value that is equal and of another type is another one to an engine.
         return all(

@@ -37,7 +37,7 @@ _LONGEST, _MOST_BITS = 100_000, 4096
 
 
 class Unbounded(BadInput, ValueError):
-    """An expression makes more than a knob's value can be."""
+    """Error: an expression's result is larger than a knob's value can be."""
 
 
 def _add(one: Any, other: Any) -> Any:
@@ -68,7 +68,7 @@ _GLOBALS = {"__builtins__": {}, **_FUNCTIONS, "+": _add, "*": _multiply, "%": _r
 
 
 class _Bound(ast.NodeTransformer):
-    """Replaces the operators that can make something large by functions."""
+    """Replace the operators with potentially large results by functions."""
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.expr:
         self.generic_visit(node)
@@ -79,7 +79,7 @@ class _Bound(ast.NodeTransformer):
 
 
 class Namespace:
-    """Attribute access over a mapping; a name that is not there is ``None``, also when nested."""
+    """Attribute access over a mapping; a missing name is ``None``, also when nested."""
 
     def __init__(self, values: Mapping[str, Any]) -> None:
         self._values = values
@@ -125,7 +125,7 @@ def _compiled(text: str) -> tuple[CodeType, frozenset[str]]:
     }
     for node in ast.walk(tree):
         if isinstance(node, ast.List | ast.Tuple) and id(node) not in members:
-            raise ValueError(f"a list stands only behind `in` in an expression: {text!r}")
+            raise ValueError(f"a list is only allowed after `in` in an expression: {text!r}")
         if not isinstance(node, _NODES):
             raise ValueError(f"{type(node).__name__} is not allowed in an expression: {text!r}")
         if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
@@ -140,7 +140,7 @@ def _compiled(text: str) -> tuple[CodeType, frozenset[str]]:
 
 
 def check(text: str) -> str:
-    """Return the expression; raise ``ValueError`` when it is not one."""
+    """Return the expression; raises ``ValueError`` for an invalid one."""
     _compiled(text)
     return text
 
@@ -158,7 +158,7 @@ def evaluate(text: str, scope: Mapping[str, Any]) -> Any:
 
 
 def check_template(text: str) -> str:
-    """Return a template, text with ``{expression}`` holes; raise ``ValueError`` when a hole is not an expression."""
+    """Return a template, text with ``{expression}`` holes; raises ``ValueError`` for an invalid hole."""
     for hole in _HOLE.findall(text):
         check(hole)
     return text
@@ -184,7 +184,7 @@ def fill(template: str, scope: Mapping[str, Any]) -> str:
 
 
 def fill_value(template: Any, scope: Mapping[str, Any]) -> Any:
-    """Fill in a template as `fill` does, but one that is a single hole keeps its value's type."""
+    """Fill in a template as `fill` does; a single hole keeps its value's type."""
     if not isinstance(template, str):
         return template
     whole = _HOLE.fullmatch(template)

@@ -1,4 +1,4 @@
-"""A `ModelCard` from a Hugging Face ``config.json``.
+"""Build a `ModelCard` from a Hugging Face ``config.json``.
 
 What the keys mean is what the model's class in ``transformers`` makes of them; what is described here is a decoder with
 full, sliding-window, latent, DeepSeek's sparse or Gated DeltaNet's linear attention, dense or with experts. Everything
@@ -33,19 +33,19 @@ _DENSE = ("mlp.gate_proj", "feed_forward.gate_proj")
 _IGNORE = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "exclude")
 _PLAIN_16, _PLAIN_32 = 2.0, 4.0
 _NESTED = ("text_config", "llm_config", "language_config")
-"""Keys under which a model that also sees or hears keeps the figures of its decoder."""
+"""Keys of the decoder's figures in a multimodal model."""
 
 
 @dataclass(frozen=True, slots=True)
 class ConfigJson:
-    """The keys of a decoder's configuration; a nested one's stand before the outer ones."""
+    """Keys of a decoder's configuration; nested ones take precedence."""
 
     path: Path
     keys: Mapping[str, Any]
 
     @classmethod
     def read(cls, path: Path) -> ConfigJson:
-        """Read a file; where it is silent, the defaults of its ``model_type`` count."""
+        """Read a file; missing keys have the defaults of its ``model_type``."""
         keys = read_json(path)
         for nested in _NESTED:
             if isinstance(keys.get(nested), Mapping):
@@ -83,7 +83,7 @@ class ConfigJson:
             )
 
     def per_layer(self, key: str, layers: int) -> list[Any] | None:
-        """Return a list with one entry per layer, without draft layers' entries; None when there is no list."""
+        """Return a list with one entry per layer, without draft layers' entries; None without a list."""
         value = self.keys.get(key)
         if not isinstance(value, list) or not value:
             return None
@@ -93,7 +93,7 @@ class ConfigJson:
 
 
 class _Format(Entry):
-    """The storage of quantised weights, and the type in which they are multiplied."""
+    """Storage of quantised weights, and the type of their multiplication."""
 
     bits: int
     group: int = 1
@@ -103,7 +103,7 @@ class _Format(Entry):
 
 
 class ConfigFacts(Entry):
-    """``search_spaces/config_json.yaml``: what a model's class adds to its ``config.json``."""
+    """Content of ``search_spaces/config_json.yaml``: additions of a model's class to its ``config.json``."""
 
     defaults: dict[str, dict[str, Any]]
     sliding_in_all_layers: list[str]
@@ -131,7 +131,7 @@ def read_json(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Scheme:
-    """The storage and the multiplication of the modules that a pattern names."""
+    """Storage and multiplication of the modules of a pattern."""
 
     weight_bytes: float
     matrices_in: MatrixType
@@ -146,7 +146,7 @@ class _Checkpoint:
     plain_bytes: float
 
     def scheme(self, layer: int, names: Iterable[str]) -> Scheme | None:
-        """Find the scheme of a module, which may have one of several names; None: it is not quantised."""
+        """Find the scheme of a module with one or more names; None: it is not quantised."""
         full = [f"{prefix}{layer}.{name}" for name in names for prefix in _PREFIXES]
         if self.ignored is not None and any(self.ignored.match(name) for name in full):
             return None
@@ -238,7 +238,7 @@ def _named(config: ConfigJson, method: str, q: Mapping[str, Any]) -> Scheme:
     block, known = _block(config, q.get("weight_block_size")), _facts().formats
     if method not in known:
         config.refuse(
-            f"quantization_config: {method!r} is not known (known: {', '.join(known)}, awq, gptq, auto-round, "
+            f"quantization_config: {method!r} is unknown (known: {', '.join(known)}, awq, gptq, auto-round, "
             "bitsandbytes, compressed-tensors). Describe the model by its weight_bytes in a YAML file (docs/models.md)"
         )
     form = known[method]
@@ -247,7 +247,7 @@ def _named(config: ConfigJson, method: str, q: Mapping[str, Any]) -> Scheme:
 
 
 def _block(config: ConfigJson, shape: Any) -> int:
-    """Return the rows of weights that share a scale; 0 where they all do."""
+    """Return the rows of weights that share a scale; 0 if all do."""
     rows = shape[0] if isinstance(shape, list) and shape else 0
     if not isinstance(rows, int):
         config.refuse(f"quantization_config: weight_block_size is {shape!r}; whole numbers are needed")
@@ -259,7 +259,7 @@ def _bytes(bits: float, group: int, scale_bits: float) -> float:
 
 
 def _group(config: ConfigJson, group: Mapping[str, Any]) -> Scheme:
-    """Read one of the ``config_groups`` of compressed-tensors."""
+    """Parse one of the ``config_groups`` of compressed-tensors."""
     weights, targets = group.get("weights") or {}, group.get("targets") or ["Linear"]
     bits, size = weights.get("num_bits"), weights.get("group_size")
     if not isinstance(bits, int):
@@ -275,7 +275,7 @@ def _group(config: ConfigJson, group: Mapping[str, Any]) -> Scheme:
 
 
 def _modelopt(config: ConfigJson, q: Mapping[str, Any]) -> list[Scheme]:
-    """Read one algorithm for all, or (``MIXED_PRECISION``) one per module."""
+    """Parse one algorithm for all, or (``MIXED_PRECISION``) one per module."""
     algorithm, layers = str(q.get("quant_algo")), q.get("quantized_layers")
     if algorithm != "MIXED_PRECISION" or not isinstance(layers, Mapping):
         return [_named(config, f"modelopt {algorithm}", q)]
@@ -301,7 +301,7 @@ def _pattern(config: ConfigJson, names: Sequence[str]) -> re.Pattern[str] | None
 
 
 def model_from_file(path: Path) -> ModelCard:
-    """Describe a model by its ``config.json``; raises `MalformedFile` where figures lack or it is not simulated."""
+    """Describe a model by its ``config.json``; raises `MalformedFile` for missing figures or an unsupported model."""
     config = ConfigJson.read(path)
     _refuse_others(config)
     config.required(*_REQUIRED)
@@ -331,9 +331,7 @@ def _refuse_others(config: ConfigJson) -> None:
         config.refuse(f"attn_type_list: linear attention in some layers (MiniMax-01) {_MEASURE}")
     classes = config.get("architectures")
     if isinstance(classes, list) and classes and not any("CausalLM" in str(c) or "Condit" in str(c) for c in classes):
-        config.refuse(
-            f"architectures: {', '.join(map(str, classes))}, which does not write text token by token, {_MEASURE}"
-        )
+        config.refuse(f"architectures: {', '.join(map(str, classes))}, not an autoregressive text model, {_MEASURE}")
 
 
 def _architecture(config: ConfigJson) -> Architecture:
@@ -428,7 +426,7 @@ def _with_experts(config: ConfigJson, layers: int) -> list[bool]:
 
 
 def _sliding(config: ConfigJson, layers: int) -> dict[str, int]:
-    """Count the layers that attend to a window only, with its tokens; a chunk of Llama 4 counts as a window."""
+    """Count the layers with windowed attention, with the window's tokens; a chunk of Llama 4 counts as a window."""
     if config.get("use_sliding_window") is False:
         return {}
     chunked = config.get("no_rope_layers") is not None or config.get("model_type") == "llama4_text"
@@ -472,7 +470,7 @@ def _linear(config: ConfigJson, layers: int) -> dict[str, Any]:
 
 
 def _context_limit(config: ConfigJson) -> int:
-    """Return the positions, stretched by YaRN where the file says so (as the engines derive it)."""
+    """Return the positions, stretched by YaRN if the file defines it (as the engines derive it)."""
     limit = config.number("max_position_embeddings")
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
     if not isinstance(scaling, dict) or "yarn" not in (scaling.get("rope_type"), scaling.get("type")):

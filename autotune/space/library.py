@@ -1,4 +1,4 @@
-"""Finds and reads the documents of ``search_spaces/``; every error names file and line."""
+"""Find and read the documents of ``search_spaces/``; every error names file and line."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _Location = tuple[str | int, ...]
 def check(
     path: Path | None, engines: Sequence[str] = (), schemas: Mapping[str, type[BaseModel]] | None = None
 ) -> list[Path]:
-    """Check one file, a folder laid out like ``search_spaces``, or the packaged ones and the installed engines'.
+    """Check one file, a folder with the layout of ``search_spaces``, or the packaged ones and the installed engines'.
 
     `schemas` are of kinds that are defined above this package. Returns the files; raises `MalformedFile` at the first
     that is not valid.
@@ -42,7 +42,7 @@ def check(
         raise BadInput(f"{root}: no such file or folder")
     files = [root] if root.is_file() else sorted(file for kind in KINDS for _, file in documents(root, kind))
     if not files:
-        raise BadInput(f"{root}: none of the folders {', '.join(KINDS)} with *.yaml files is in it, no */engine.yaml")
+        raise BadInput(f"{root}: no folder {', '.join(KINDS)} with *.yaml files and no */engine.yaml in it")
     files += () if path else engine_cards()
     if engines:
         library = Library()
@@ -63,8 +63,8 @@ def check(
 
 
 def _check_cases(path: Path, card: EngineCard) -> None:
-    """Raise `MalformedFile` for a default or a search value that depends on a knob behind it."""
-    right = "a case may name the knobs that stand before it"
+    """Raise `MalformedFile` for a default or a search value that depends on a later knob."""
+    right = "a case may only name earlier knobs"
     before = _FIXED_NAMES
     for name, knob in card.knobs.items():
         for key, entries in (("default", knob.default), ("search", knob.search)):
@@ -78,7 +78,7 @@ def _check_cases(path: Path, card: EngineCard) -> None:
 
 
 def _check_engine(path: Path, card: EngineCard) -> None:
-    """Raise `MalformedFile` for a name that an engine card's expressions cannot know."""
+    """Raise `MalformedFile` for an unknown name in an engine card's expressions."""
     _check_cases(path, card)
     known = _FIXED_NAMES | set(card.knobs)
     right = "known: the knobs and model, hardware, gpus, workload"
@@ -111,16 +111,16 @@ def _parts(document: Any, location: _Location = ()) -> Iterator[tuple[_Location,
 Document = TypeVar("Document", bound=BaseModel)
 
 LOCAL = "local"
-"""The hardware's name that stands for the machine itself; `autotune.machine` makes a card of it."""
+"""Hardware name of the machine itself; `autotune.machine` makes a card of it."""
 
 
 def canonical(engine: str) -> str:
-    """Return an engine's name as its card has it, of a name or an alias in any case."""
+    """Return an engine's name in its card, for a name or an alias in any case."""
     return {"trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm"}.get(engine.lower(), engine.lower())
 
 
 def documents(root: Path, kind: str) -> list[tuple[str, Path]]:
-    """List the files of a kind in a folder laid out like ``search_spaces``, each with its name.
+    """List the files of a kind in a folder with the layout of ``search_spaces``, each with its name.
 
     An engine's lie in a folder of its own (``vllm/engine.yaml``) or, as a user may have them, beside other engines'
     (``engines/vllm.yaml``).
@@ -131,7 +131,7 @@ def documents(root: Path, kind: str) -> list[tuple[str, Path]]:
 
 
 def packaged(kind: str, name: str) -> Path:
-    """Return the path of a packaged document; beside the card of an engine from another package.
+    """Return the path of a packaged document; next to the card of an engine from another package.
 
     There it is called, e.g., ``llama_server.simulator.yaml``. No file need be there.
     """
@@ -183,7 +183,7 @@ def load(path: Path, schema: type[Document]) -> Document:
 
 
 def line_of(path: Path, location: Sequence[str | int]) -> int | None:
-    """Return the 1-based line at which a value of a YAML file stands, or the nearest parent's."""
+    """Return the 1-based line of a value in a YAML file, or of its nearest parent."""
     node = yaml.compose(path.read_text(encoding="utf-8"), Loader=LOADER)
     if node is None:
         return None
@@ -201,13 +201,13 @@ def line_of(path: Path, location: Sequence[str | int]) -> int | None:
 
 
 def kind_of(path: Path) -> str:
-    """Tell the kind of a document, one of `KINDS`, by its keys; raises `MalformedFile` otherwise."""
+    """Return the kind of a document, one of `KINDS`, by its keys; raises `MalformedFile` otherwise."""
     document = read_document(path)
     for key, kind in _KIND_BY_KEY.items():
         if key in document:
             return kind
     keys = ", ".join(f"{key!r} ({kind})" for key, kind in _KIND_BY_KEY.items())
-    raise MalformedFile(path, f"no document that is known: none of the keys {keys} is there", 1)
+    raise MalformedFile(path, f"unknown document: it has none of the keys {keys}", 1)
 
 
 SCHEMAS: dict[str, type[BaseModel]] = {
@@ -230,9 +230,9 @@ _KIND_BY_KEY = {
 KINDS = tuple(_KIND_BY_KEY.values())
 """Kinds of documents. A kind is also the name of the folder that may hold its files."""
 _ENGINE_FILES = {"engines": "engine.yaml", "simulation": "simulator.yaml", "emulation": "emulator.yaml"}
-"""File in the engine's folder of a kind that is written once per engine."""
+"""File in the engine's folder for a kind with one file per engine."""
 _COUNTED = re.compile(r"(?P<gpus>[1-9]|1[0-6])\s*x\s*(?P<name>.+)", re.IGNORECASE)
-"""A node by its GPUs, e.g. ``4xl40s``; no node has more than 16."""
+"""A node by its number of GPUs, e.g. ``4xl40s``; no node has more than 16."""
 _MAKERS = re.compile(r"nvidia|geforce|amd|instinct|[\s_-]+")
 
 
@@ -255,7 +255,7 @@ class Library:
         self._files = {path: kind_of(path) for path in files}
 
     def paths(self, kind: str) -> Iterator[Path]:
-        """Yield the files of a kind: an overlay's hide packaged ones of the name, the user's single files come last."""
+        """Yield the files of a kind: an overlay's hide packaged ones of that name; single files come last."""
         seen: set[str] = set()
         found = [document for root in self.roots for document in documents(root, kind)]
         installed = engine_cards() if kind == "engines" else ()
@@ -282,7 +282,7 @@ class Library:
 
     @cached_property
     def monotone_memory(self) -> frozenset[str]:
-        """Return the knobs, of any engine, of which a larger value never needs less GPU memory."""
+        """Return the knobs, of any engine, whose larger values never need less GPU memory."""
         cards = self.engines.values()
         return frozenset(name for card in cards for name, knob in card.knobs.items() if knob.monotone_memory)
 
@@ -319,7 +319,7 @@ class Library:
             model_id or name,
             self.models,
             "Describe another one in search_spaces/models/<name>.yaml (or a --space folder's models/), "
-            "pass such a file as the model, or give the folder that holds its config.json.",
+            "pass such a file as the model, or give the folder of its config.json.",
         )
 
     def _model_by_name(self, name: str) -> ModelCard | None:
@@ -338,7 +338,7 @@ class Library:
         # A GPU of nearly the same name is another product: a V100 is no H100. But its card is the one to begin with.
         near = difflib.get_close_matches(name.lower(), self.hardware, n=1, cutoff=0)[0]
         hint = (
-            f"{LOCAL!r} is whatever this machine has. Another node is a file of 12 lines: copy the nearest, "
+            f"{LOCAL!r} is this machine. Another node is a file of 12 lines: copy the nearest, "
             f"{packaged('hardware', near)}, change its figures, and pass it: --hw ./my-node.yaml"
         )
         raise UnknownName("hardware", name, [*self.hardware, LOCAL], hint, meant=None)
@@ -352,7 +352,7 @@ class Library:
 
 
 def shared_failures() -> list[LogPattern]:
-    """Return the log patterns that every engine shares; an engine's own stand before them."""
+    """Return the log patterns of all engines; an engine's own take precedence."""
     shared: SharedFailures = _cached(spaces_root() / "failures.yaml", SharedFailures)
     return shared.failures
 
@@ -364,13 +364,13 @@ def _cached(path: Path, schema: type[Document]) -> Document:
 
 @lru_cache(maxsize=1)
 def engine_points() -> dict[str, EntryPoint]:
-    """Return the registered engines by name, in lower case as engines are asked for, without importing them."""
+    """Return the registered engines by name, in lower case, without importing them."""
     return {point.name.lower(): point for point in entry_points(group="autotune.engines")}
 
 
 @lru_cache(maxsize=1)
 def engine_cards() -> tuple[Path, ...]:
-    """Find the cards beside registered modules, named as the entry point; our own are in ``search_spaces``."""
+    """Find the cards next to registered modules, named as the entry point; ours are in ``search_spaces``."""
     found: list[Path] = []
     for _, point in sorted(engine_points().items()):
         folder = _folder(point.module)
@@ -380,7 +380,7 @@ def engine_cards() -> tuple[Path, ...]:
 
 
 def _folder(module: str) -> Path | None:
-    """Find the folder of a module; None when it cannot be found.
+    """Find the folder of a module; None if it cannot be found.
 
     Only its outermost package is asked for, as the import system imports the parents of any other.
     """

@@ -1,4 +1,4 @@
-"""Promises that a configuration breaks for speed: marked values of its knobs (`Knob.gives_up`), shorter requests."""
+"""Trade-offs of a configuration for speed: marked values of its knobs (`Knob.gives_up`), shorter requests."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from autotune.space.schema import EngineCard, GiveUpKind, Knob
 from autotune.trial import Configuration, Scalar
 
 UNASKED = frozenset({"no-prefix-caching"})
-"""Never broken unless allowed or pinned, also where nothing else runs: no workload can speak for other traffic."""
+"""Trade-offs that must be allowed or pinned, even if nothing else runs: no workload represents other traffic."""
 
 
 LONGEST = "longest_request_tokens"
@@ -22,7 +22,7 @@ BY_LENGTH = ("context_length", LONGEST)
 
 
 class GivenUp(Entry):
-    """A promise that a knob's value breaks (or `LONGEST`, where no single knob decides), with the value that keeps it.
+    """Trade-off of a knob's value (or `LONGEST`, if no single knob decides), with the value that avoids it.
 
     `what` is a sentence for the people who use the server, `kind` as ``--allow`` takes it.
     """
@@ -43,7 +43,7 @@ def promises_of(
     pinned: Collection[str] = (),
     kinds: Collection[str] | None = None,
 ) -> Callable[[Configuration], tuple[GivenUp, ...]]:
-    """Make the function that lists the promises which a configuration of an engine breaks.
+    """Make the function that lists the trade-offs of a configuration of an engine.
 
     Args:
         baseline: its knobs.
@@ -83,7 +83,7 @@ def promises_of(
 
 
 def admitted(configuration: Configuration, context: Context) -> int:
-    """Return the tokens of the longest request that a configuration's options admit, whatever its memory holds."""
+    """Return the tokens of the longest request that a configuration's options admit, independent of its memory."""
     given = configuration.knobs.get("context_length")
     return given if isinstance(given, int) else context.model.architecture.context_limit
 
@@ -101,7 +101,7 @@ class Promised:
     most: int = 0
 
     def broken_by(self, configuration: Configuration, longest: int, baseline: int = 0) -> tuple[GivenUp, ...]:
-        """Return the promise, one of `BY_LENGTH`, that such a longest request breaks beside the baseline's own."""
+        """Return the trade-off, one of `BY_LENGTH`, of such a longest request against the baseline's."""
         promised = min(baseline or self.tokens, self.most or baseline or self.tokens)
         if longest >= promised:
             return ()
@@ -117,7 +117,7 @@ def given_up_by(
     longest_of: Callable[[Configuration], int],
     promised: Promised,
 ) -> dict[int, tuple[GivenUp, ...]]:
-    """Return the promises (`marks`, by engine) that configurations break, by position; the baseline breaks none."""
+    """Return the trade-offs (`marks`, by engine) of configurations, by position; the baseline has none."""
     found = dict[int, tuple[GivenUp, ...]]()
     for position, one in enumerate(configurations):
         if one is not baseline and one.engine in marks:

@@ -1,4 +1,4 @@
-"""The schema of ``search_spaces/<engine>/engine.yaml``: everything that is known of an engine, as data.
+"""Schema of ``search_spaces/<engine>/engine.yaml``: all knowledge of an engine, as data.
 
 A *knob* has a name of the shared vocabulary (or, where only one engine has it, the engine's own
 flag name with underscores), the values that may be tried, its default, how it is written into a
@@ -33,14 +33,14 @@ class Addition(Entry):
 
 
 class ForcedAcceptance(Addition):
-    """Switch by which an engine accepts so many drafted tokens, whatever they are; its templates see it as `forced`."""
+    """Switch that forces an engine's number of accepted drafted tokens; its templates see it as `forced`."""
 
     counts_drafts: bool = Field(default=False, description="without the token that comes without drafting")
     whole: bool = Field(default=False, description="takes whole numbers only")
     read: Expression = Field(description="the number in a command line, of ``args`` and ``env``; None = not forced")
 
     def counted(self, length: float) -> float:
-        """Return tokens per step as the engine counts them; the nearest number that it takes and that is not 0."""
+        """Return tokens per step as the engine counts them; the nearest valid number other than 0."""
         number = round(length - self.counts_drafts, 2)
         return max(1, int(number + 0.5)) if self.whole else number
 
@@ -52,7 +52,7 @@ class RandomWeights(Addition):
 
 
 class Case(Entry):
-    """A value, or a template of one, that holds under a condition; of a list of cases the first that holds counts."""
+    """A value, or a template of one, under a condition; in a list of cases the first that holds applies."""
 
     value: bool | int | float | Template | None = None
     when: Expression = "True"
@@ -60,7 +60,7 @@ class Case(Entry):
 
 
 class Values(Entry):
-    """Values to search that hold under a condition; of a list the first that holds counts."""
+    """Values to search under a condition; in a list the first that holds applies."""
 
     values: list[Scalar]
     when: Expression = "True"
@@ -79,7 +79,7 @@ Readings = Annotated[list[Reading], BeforeValidator(lambda r: [{"value": r}] if 
 
 
 GiveUpKind = Literal["shorter-context", "no-prefix-caching", "lossy", "no-memory-reserve"]
-"""Kinds of promises that can be given up for speed."""
+"""Kinds of trade-offs for speed."""
 
 
 class GiveUp(Entry):
@@ -130,15 +130,15 @@ class Knob(Entry):
 
     @property
     def cases(self) -> list[Case]:
-        """Return the cases of a default that depends on other names; none of one value."""
+        """Return the cases of a default that depends on other names; none for one value."""
         return self.default if isinstance(self.default, list) else []
 
     def exists_in(self, version: str) -> bool:
-        """Return whether a version has the knob; where it has not, the knob keeps its default."""
+        """Return whether a version has the knob; without it, the knob has its default."""
         return self.since is None or in_range(version, f">={self.since}")
 
     def refuses(self, value: Scalar) -> str | None:
-        """Say why a value is refused; None when it is allowed. A knob with bounds takes numbers, or None."""
+        """Explain why a value is refused; None if it is allowed. A knob with bounds takes numbers, or None."""
         if self.choices is not None and value not in self.choices:
             return f"known values: {', '.join('null' if v is None else str(v) for v in self.choices)}"
         if self.minimum is None and self.maximum is None:
@@ -161,7 +161,7 @@ class Knob(Entry):
 
 
 class Option(Entry):
-    """One option of the engine's command line, as its own parser declares it."""
+    """Option of the engine's command line, as declared by its own parser."""
 
     flags: list[str] = Field(min_length=1, description="every spelling, as they stand on a command line")
     dest: str = Field(
@@ -191,7 +191,7 @@ def name_of(flag: str) -> str:
 
 
 class Rule(Entry):
-    """A combination that fails, or that is pointless (kind ``rule``: it would run, but is never worth a launch)."""
+    """A combination that fails, or that is useless (kind ``rule``: it would run, but is never worth a launch)."""
 
     name: str
     forbid: Expression = Field(description="true = the combination is forbidden")
@@ -206,7 +206,7 @@ class Rule(Entry):
 
 
 class Effect(Entry):
-    """A setting that the engine changes by itself: where ``when`` holds, the knobs in ``set`` have these values."""
+    """A setting that the engine changes by itself: if ``when`` holds, the knobs in ``set`` have these values."""
 
     name: str
     when: Expression
@@ -217,7 +217,7 @@ class Effect(Entry):
 
 
 class NoEffectOption(Entry):
-    """Options that cannot change how fast the engine is: they serve another purpose, or nothing at all."""
+    """Options without an effect on the engine's speed: they have another purpose, or none."""
 
     flags: list[str] = Field(min_length=1, description="long spellings; those of a table in options/")
     when: Expression = Field(default="True", description="of the configuration; elsewhere they count")
@@ -227,7 +227,7 @@ class NoEffectOption(Entry):
 
 
 class Start(Entry):
-    """A configuration that somebody found good: a head start for the search."""
+    """A configuration known to be good: a head start for the search."""
 
     name: str
     when: Expression = "True"
@@ -236,7 +236,7 @@ class Start(Entry):
 
 
 class Recipe(Entry):
-    """A command that the engine's or the GPU's vendor published for a model on a node."""
+    """Command published by the engine's or the GPU's vendor for a model on a node."""
 
     name: str
     when: Expression = Field(description="of model, hardware and gpus alone: the knobs are in the command")
@@ -247,7 +247,7 @@ class Recipe(Entry):
 
 
 class Requirement(Entry):
-    """Need of the engine in model and hardware; where it does not hold the engine is excluded with the reason."""
+    """Requirement of the engine on model and hardware; if it does not hold, the engine is excluded with the reason."""
 
     expect: Expression
     reason: str
@@ -255,7 +255,7 @@ class Requirement(Entry):
 
 
 class InstallationFacts(Entry):
-    """Signs of an installation of the engine, and the way to ask for its options."""
+    """Signs of an installation of the engine, and the way to query its options."""
 
     distributions: list[str] = Field(
         default=[], description="Python distributions that are the engine; the first that is there tells the version"
@@ -266,7 +266,7 @@ class InstallationFacts(Entry):
 
 
 class Renamed(Entry):
-    """An option, or an environment variable that became an option, with the versions in which each name works."""
+    """An option, or an environment variable that became an option, with the versions of each name."""
 
     kind: Literal["flag", "environment"] = Field(description="what the old name is; the new one is a flag")
     old: str
@@ -278,7 +278,7 @@ class Renamed(Entry):
 
 
 class Word(Entry):
-    """A value that tables have in a column, and what the card calls it."""
+    """A value in a column of tables, and its name in the card."""
 
     column: str
     word: Scalar
@@ -287,7 +287,7 @@ class Word(Entry):
 
 
 class EngineCard(Entry):
-    """``search_spaces/<engine>/engine.yaml``."""
+    """Content of ``search_spaces/<engine>/engine.yaml``."""
 
     engine: Annotated[str, AfterValidator(str.lower)]
     title: str
@@ -336,7 +336,7 @@ class EngineCard(Entry):
 
     @property
     def forms(self) -> list[tuple[str, ...]]:
-        """Return the words that its command line may begin with, the usual ones first."""
+        """Return the words that its command line may start with, the usual ones first."""
         return [tuple(self.program), *map(tuple, self.programs)]
 
     @property
@@ -344,7 +344,7 @@ class EngineCard(Entry):
         return self.versions[-1]
 
     def in_own_words(self, row: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return a table's values as the card calls them, without what leaves the choice to the engine.
+        """Return a table's values in the card's names, without those that leave the choice to the engine.
 
         ``auto`` does so where it is no value of the knob's own. What the card has no word for stays as it is.
         """
@@ -361,13 +361,13 @@ class EngineCard(Entry):
 
 
 class NarrowedEngine(Entry):
-    """The part of one engine's space to try: the named knobs with these values; the rest keeps its default."""
+    """Part of one engine's space to try: the named knobs with these values; others have their default."""
 
     search: dict[str, list[Scalar]]
     starts: list[Start] = []
 
 
 class Narrowing(Entry):
-    """A space file that narrows the packaged spaces; engines that it does not name are not searched."""
+    """A space file that narrows the packaged spaces; other engines are not searched."""
 
     narrow: dict[str, NarrowedEngine]

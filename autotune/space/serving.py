@@ -1,4 +1,4 @@
-"""The schema of an engine's ``serving`` and ``failures`` sections: how a running server is talked to and understood."""
+"""Schema of an engine's ``serving`` and ``failures`` sections: access to a running server and its log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from autotune.trial import FailureKind, Phase
 
 
 class CacheMetrics(Entry):
-    """Prometheus counters of the prompt tokens that were looked up in the prefix cache, and of those found there.
+    """Prometheus counters of the prompt tokens looked up in the prefix cache, and of those found.
 
     A gauge of the hit rate will not do: it says nothing of the time between two readings.
     """
@@ -38,7 +38,7 @@ class DraftCounters(Entry):
 
 
 class DraftsOfRequests(Entry):
-    """Prometheus counters that grow when a request ends; accepted = generated - requests - drafts.
+    """Prometheus counters that grow at a request's end; accepted = generated - requests - drafts.
 
     Prefill generates the first token of a request, every verified draft one token beside those that it accepts.
     """
@@ -60,7 +60,7 @@ class DraftGauges(Entry):
 
 
 class DraftMetrics(Entry):
-    """Metrics that tell how many drafted tokens an engine accepts."""
+    """Metrics of the number of accepted drafted tokens."""
 
     counters: DraftCounters | None = None
     requests: DraftsOfRequests | None = None
@@ -76,7 +76,7 @@ class DraftMetrics(Entry):
 
 
 class ResolvedSource(Entry):
-    """Place where a running engine tells what it made of its arguments: a path of its server, or a line of its log.
+    """Source of a running engine's resolved arguments: a path of its server, or a line of its log.
 
     What is found stands under `name` in the knobs' `resolved` readings; of entries with one name the first that
     gives something counts. A pattern is searched in the log up to readiness. Its group ``settings`` is read as printed
@@ -131,7 +131,7 @@ class Serving(Entry):
 
 
 class LogPattern(Entry):
-    """A line of the engine's log that tells why it failed; the first line that matches any pattern counts."""
+    """A line of the engine's log that gives the cause of a failure; the first matching line applies."""
 
     pattern: str = Field(description="regular expression, searched in one line")
     kind: FailureKind
@@ -149,7 +149,7 @@ class SharedFailures(Entry):
 
 
 class ProgressMark(Entry):
-    """A line by which a starting server tells how far it is: what fails after it fails in that phase."""
+    """A line that marks a starting server's progress: a later failure belongs to that phase."""
 
     pattern: str = Field(description="regular expression, searched in one line")
     phase: Phase
@@ -158,7 +158,7 @@ class ProgressMark(Entry):
 
 
 class ContainerImage(Entry):
-    """A container image that holds the engine, for some versions on one vendor's hardware."""
+    """A container image with the engine, for some versions on one vendor's hardware."""
 
     image: str = Field(description="name and tag; {version} stands for the engine's version")
     vendor: Literal["nvidia", "amd", "cpu"]

@@ -1,4 +1,4 @@
-"""A study and what it keeps: its specification, its folder, its rows and its recommendation, as values.
+"""A study: its specification, its folder, its rows and its recommendation, as values.
 
 options         the options of a command line as they were typed
 spec            `StudySpec`: everything that is asked, frozen

@@ -23,7 +23,7 @@ _FORM = "write workload=weight,… with numbers above 0, e.g. sharegpt=2,long=1"
 
 
 def with_goals(spec: StudySpec, options: RunOptions) -> StudySpec:
-    """Return a study with the goals that were typed; where none was, it keeps its own, checked like typed ones.
+    """Return a study with the typed goals; otherwise with its own goals, checked in the same way.
 
     Raises `BadInput` for unknown metrics and for options that contradict each other.
     """
@@ -46,29 +46,29 @@ def with_goals(spec: StudySpec, options: RunOptions) -> StudySpec:
             "e.g. --pareto p99_ttft_ms"
         )
     if asked.pareto is not None and options.sampler != "gp":
-        alone = f"--sampler {options.sampler} looks for the objective alone"
-        notes.append(f"{alone}: the front against {asked.pareto} is that of what it came upon; gp looks for the front")
+        alone = f"--sampler {options.sampler} optimises only the objective"
+        notes.append(f"{alone}: the front against {asked.pareto} is that of its launches; gp searches for the front")
     _check_needs(asked)
     if asked.objective == GOODPUT and not asked.goodput and not any(slo.metric.endswith("_ms") for slo in asked.slos):
-        notes.append(f"without --goodput every request counts in {GOODPUT}; e.g. --goodput 'ttft:2000 tpot:50'")
+        notes.append(f"{GOODPUT} counts every request without --goodput; e.g. --goodput 'ttft:2000 tpot:50'")
     return asked.model_copy(update={"notes": (*notes, *spec.notes)})
 
 
 def _check_needs(spec: StudySpec) -> None:
-    """Raise `BadInput` for a cost without a price, or a capacity that no load search finds."""
+    """Raise `BadInput` for a cost without a price, or a capacity without a load search."""
     Rent.of(spec, spec.gpus)
     for option, metric in spec.asked.items():
         needs = METRICS[metric].needs
         if spec.lacks(needs) and metric in COSTS:
             typed = f"{option.partition(' ')[0]} {metric}"
-            raise BadInput(f"{typed}: no cost can be told without a price; add --gpu-hour-price, e.g. 3.20")
+            raise BadInput(f"{typed}: a cost needs a price; add --gpu-hour-price, e.g. 3.20")
         if spec.lacks(needs):
             by = "" if " " in needs else " concurrency or rate"
-            raise BadInput(f"{metric} is measured with {needs}{by}: ask for that too")
+            raise BadInput(f"{metric} needs {needs}{by}: add that option")
 
 
 def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:
-    """Parse the SLOs, each once; raises `BadInput` for one that nothing can keep, or that asks for worse."""
+    """Parse the SLOs, each once; raises `BadInput` for an impossible limit or one in the wrong direction."""
     slos = tuple(dict.fromkeys(Slo.parse(text) for text in texts))
     for slo in slos:
         check_metric(slo.metric, "SLO metric")
@@ -103,7 +103,7 @@ def _weights(text: str | None, workloads: Sequence[str]) -> dict[str, float]:
         if name in weights:
             raise BadInput(f"--weights {text!r}: {name!r} has two weights; give it one")
         if not (weight > 0 and math.isfinite(weight)):
-            raise BadInput(f"--weights {text!r}: {match['weight'].strip()!r} is no weight for {name!r}; {_FORM}")
+            raise BadInput(f"--weights {text!r}: {match['weight'].strip()!r} is not a weight for {name!r}; {_FORM}")
         weights[name] = weight
         rest = rest[match.end() :]
     if text is not None and not weights:

@@ -1,4 +1,4 @@
-"""The home folder: ``<home>/studies/<study>/``, a folder per study; the user's own spaces; where MLflow runs go.
+"""The home folder: ``<home>/studies/<study>/``, a folder per study; the user's spaces; the address of MLflow.
 
 Runs go to the home folder's database, or to what ``MLFLOW_TRACKING_URI`` names; a report can say it without MLflow.
 """
@@ -30,7 +30,7 @@ from autotune.trial import Launch
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> None:
-    """Write a file so that a reader sees the old content or the new one, never a part; it is on disk after that.
+    """Write a file so that a reader sees the old or the new content, never a part; it is on disk on return.
 
     A draft that cannot be finished is removed, and so is what a killed process left of an earlier one.
     """
@@ -55,7 +55,7 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> Non
 
 
 def expanded(path: str, variable: str) -> Path:
-    """Expand ``~`` in a path; raises `BadInput` for a user without a home, naming the variable to set."""
+    """Expand ``~`` in a path; raises `BadInput` for a user without a home folder, naming the variable to set."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
@@ -63,7 +63,7 @@ def expanded(path: str, variable: str) -> Path:
 
 
 def make_trial_folder(folder: Path) -> None:
-    """Make a study's ``trials/<number>``; raises ``OSError`` also when the study's own folder is gone."""
+    """Make a study's ``trials/<number>``; raises ``OSError`` also if the study's folder is missing."""
     folder.parent.mkdir(exist_ok=True)
     folder.mkdir(exist_ok=True)
 
@@ -76,7 +76,7 @@ class Home:
 
     @property
     def calibration(self) -> Path:
-        """The file to which `autotune calibrate` writes the simulator's coefficients."""
+        """File to which `autotune calibrate` writes the simulator's coefficients."""
         return self.path / "coefficients.yaml"
 
     @property
@@ -84,15 +84,15 @@ class Home:
         return self.path / "studies"
 
     def study_folder(self, study: str) -> Path:
-        """A study's folder; the name cannot leave `studies`."""
+        """Return a study's folder; the name cannot leave `studies`."""
         return self.studies / check_study_name(study)
 
     def resume_command(self, study: str) -> str:
-        """Write the command that goes on with a study, in any folder and shell; messages give it a line of its own."""
+        """Return the command that continues a study, in any folder and shell; messages print it on its own line."""
         return shlex.join(["autotune", "resume", study, "--home", os.path.abspath(self.path)])
 
     def names(self) -> list[str]:
-        """The studies that exist, oldest first; also one whose specification is gone, where its launches are left."""
+        """Return the existing studies, oldest first; also one without a specification if its launches exist."""
         begun: dict[str, float] = {}
         for name in (RESULTS, "study.yaml"):
             for path in self.studies.glob(f"*/{name}"):
@@ -101,7 +101,7 @@ class Home:
         return sorted(begun, key=begun.__getitem__)
 
     def source(self, text: str) -> Path:
-        """The absolute path of what ``--from`` names: a study of this home, a study's folder, or a file.
+        """Return the absolute path for ``--from``: a study of this home, a study's folder, or a file.
 
         Raises `UnknownName` with the studies that there are, `BadInput` for a folder that is no study's.
         """
@@ -109,22 +109,22 @@ class Home:
             return self.study_folder(text).absolute()
         path = expanded(text, "HOME").absolute()
         if path.is_dir() and not (path / RESULTS).is_file():
-            raise BadInput(f"--from {text}: that folder is no study's with launches: there is no {RESULTS} in it")
+            raise BadInput(f"--from {text}: this folder has no {RESULTS}, so it is not a study with launches")
         if not path.exists():
-            hint = f"Looked in {self.studies}. Or give a study's folder, or a file: FILE.csv or {RESULTS}."
+            hint = f"Searched in {self.studies}. A study's folder, FILE.csv or {RESULTS} is also possible."
             raise UnknownName("study", text, self.names(), hint)
         return path
 
     def check_free(self, study: str) -> None:
-        """Raise `BadInput` when a study of this name exists."""
+        """Raise `BadInput` if a study of this name exists."""
         folder = self.study_folder(study)
         if (folder / "study.yaml").exists() or (folder / RESULTS).exists():
             raise BadInput(
-                f"study {study!r} exists; choose another --study name, or go on with:\n{self.resume_command(study)}"
+                f"study {study!r} exists; choose another --study name, or continue with:\n{self.resume_command(study)}"
             )
 
     def open(self, spec: StudySpec) -> Path:
-        """A study's folder, made with its ``study.yaml`` when it is new.
+        """Return a study's folder, created with its ``study.yaml`` if it is new.
 
         Raises `BadInput` when that fails, or when the name has another study, which may have begun a moment ago;
         `StudyLocked` while it begins.
@@ -142,15 +142,15 @@ class Home:
             sync_folder(self.studies)
         except OSError as error:
             raise BadInput(
-                f"home folder {self.path} cannot be written ({error.strerror}); choose another one with --home DIR"
+                f"home folder {self.path} is not writable ({error.strerror}); choose another one with --home DIR"
             ) from error
         return folder
 
     def spec(self, study: str) -> StudySpec:
-        """The spec of a study that exists, under its folder's name; raises `BadInput` otherwise."""
+        """Return the spec of an existing study, under its folder's name; raises `BadInput` otherwise."""
         path = self.study_folder(study) / "study.yaml"
         if not path.exists() and study not in self.names():
-            raise UnknownName("study", study, self.names(), f"Looked in {self.studies}.")
+            raise UnknownName("study", study, self.names(), f"Searched in {self.studies}.")
         try:
             # A folder that was copied or renamed is a study of its own: it must not lead to the first one's folder.
             return StudySpec.from_yaml(path.read_text(encoding="utf-8")).model_copy(update={"study": study})
@@ -159,7 +159,7 @@ class Home:
             raise MalformedFile(path, f"not a study's specification ({what})") from error
 
     def launches(self, study: str) -> list[Launch]:
-        """A study's finished launches, in the order in which they ended; none where none has.
+        """Return a study's finished launches, in the order in which they ended.
 
         A last line that is torn is a launch that a crash cut off, and none. Raises `MalformedFile` for another one.
         """
@@ -167,7 +167,7 @@ class Home:
         return counted(rows, self.spec(study).finals_from) if rows else rows
 
     def extend(self, spec: StudySpec, launches: int, least: int) -> StudySpec:
-        """Raise a study's budget, so that it goes on; one that has ended searches again and ends with new finals.
+        """Raise a study's budget, so that it continues; a finished study searches again and ends with new finals.
 
         Raises `BadInput` for fewer than `least` more launches, `StudyLocked` while a tuner works on it.
         """
@@ -175,7 +175,7 @@ class Home:
         made, folder = max(numbers, default=-1) + 1, self.study_folder(spec.study)
         if launches < made + least:
             raise BadInput(
-                f"--launches {launches}: study {spec.study!r} has made {made} launches, and new finals take {least}; "
+                f"--launches {launches}: study {spec.study!r} has {made} launches, and new finals take {least}; "
                 f"give at least {made + least}"
             )
         lock, ended = Lock(folder), folder / "recommendation.json"
@@ -189,14 +189,14 @@ class Home:
         return spec
 
     def recommendation(self, study: str) -> Recommendation | None:
-        """A finished study's recommendation, None before its end; raises `MalformedFile` for a file that is none."""
+        """Return a finished study's recommendation, None before its end; raises `MalformedFile` for an invalid file."""
         path = self.study_folder(study) / "recommendation.json"
         if not path.is_file():
             return None
         try:
             content = Recommendation.from_json(json.loads(path.read_text(encoding="utf-8")))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            problem = "not a recommendation; remove it, and `autotune resume` writes it again from the launches"
+            problem = "not a recommendation; remove it, then `autotune resume` writes it again from the launches"
             raise MalformedFile(path, problem) from error
         return content.model_copy(update={"study": study})
 
@@ -206,13 +206,13 @@ def library_of(spec: StudySpec) -> Library:
 
 
 def calibration_of_home(given: Path | None, home: Path) -> Path | None:
-    """Find the coefficients: the file that was given, else what `autotune calibrate` left in the home folder."""
+    """Find the coefficients: the given file, else the file of `autotune calibrate` in the home folder."""
     left = Home(home).calibration
     return given or (left if left.is_file() else None)
 
 
 def library_for(space: Path | None, calibration: Mapping[str, Any] | None = None) -> Library:
-    """The packaged spaces, under a folder or an engine's file of the user's own, with other coefficients if given."""
+    """Return the packaged spaces, overlaid by the user's folder or engine file, with other coefficients if given."""
     if space is None:
         return Library(calibration=calibration)
     if not space.exists():
@@ -234,22 +234,22 @@ _CREDENTIALS = re.compile(r"([\w+.-]*://)([^/?#@]*:.*|[^/?#]*)@", re.DOTALL)
 
 
 def database_uri(home: Path) -> str:
-    """The address of a home's own MLflow database."""
+    """Return the address of a home's own MLflow database."""
     return f"{_SQLITE}{home.resolve() / DATABASE}"
 
 
 def tracking_uri(home: Path) -> str:
-    """Return the address to which the runs of this home's studies go now; it may hold a password."""
+    """Return the current MLflow address of this home's studies; it may hold a password."""
     return os.environ.get("MLFLOW_TRACKING_URI", "").strip() or database_uri(home)
 
 
 def is_server(uri: str) -> bool:
-    """True if a server stands between us and the database; it has a place of its own for files."""
+    """Return whether a server is in front of the database; it has its own storage for files."""
     return _SERVER.match(uri) is not None
 
 
 def database_file(uri: str) -> Path | None:
-    """The file of an SQLite database; None for anything else."""
+    """Return the file of an SQLite database; None for any other address."""
     if not uri.startswith(_SQLITE):
         return None
     path = unquote(uri.removeprefix(_SQLITE).partition("?")[0])
@@ -257,13 +257,13 @@ def database_file(uri: str) -> Path | None:
 
 
 def credentials(uri: str) -> str:
-    """Return the part before the ``@`` of an address; empty where there is none."""
+    """Return the part before the ``@`` of an address; empty without one."""
     found = _CREDENTIALS.match(uri)
     return found[2] if found else ""
 
 
 def shown(uri: str) -> str:
-    """An address as people may see it: without user, password and query, also where it is malformed."""
+    """Return an address without user, password and query, for people; also if it is malformed."""
     path = database_file(uri)
     if path is not None:
         return str(path)
@@ -271,13 +271,13 @@ def shown(uri: str) -> str:
 
 
 def place(home: Path) -> str:
-    """Name the place of the runs as people may see it; a path of a relative home folder is relative."""
+    """Return the address of the runs for people; the path of a relative home folder is relative."""
     uri = tracking_uri(home)
     return str(home / DATABASE) if uri == database_uri(home) else shown(uri)
 
 
 def ui_command(home: Path) -> str:
-    """Write the command that shows the runs, on loopback; of a server, the address to open."""
+    """Return the command that shows the runs, on loopback; for a server, the address to open."""
     uri = tracking_uri(home)
     if is_server(uri):
         return shown(uri)

@@ -1,4 +1,4 @@
-"""The options of ``autotune run``, ``verify``, ``simulate``, ``bench`` and ``calibrate`` as they were typed.
+"""The typed options of ``autotune run``, ``verify``, ``simulate``, ``bench`` and ``calibrate``.
 
 A field is an option of the command line: name, type and default are the field's, flag, help and group stand in
 `option`. `autotune.cli.shared.options_of` makes click's options of them, and `command_line` asks a study's question again
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 if TYPE_CHECKING:
     from autotune.study.spec import StudySpec
 
-FIRST, GOAL, SPACE = "What most runs need", "What to optimize and measure", "What may be tried"
+FIRST, GOAL, SPACE = "Common options", "Goals and measurement", "Search space"
 PLACE, STUDY = "Where launches run", "The study"
 GROUPS = (FIRST, GOAL, SPACE, PLACE, STUDY)
 """Headings of ``autotune run --help``, in their order."""
@@ -26,7 +26,7 @@ GROUPS = (FIRST, GOAL, SPACE, PLACE, STUDY)
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """An option of the command line, of which a field is made.
+    """A command-line option declared by a field.
 
     Attributes:
         least, most: bounds of a whole number.
@@ -48,7 +48,7 @@ class Option:
 
 
 def _nothing(spec: StudySpec) -> None:
-    """Leave an option out where a study is asked again: others say it."""
+    """Omit an option when a study is asked again: other options imply it."""
 
 
 def option(flag: str, help: str, group: str = "", *, default: Any = None, **more: Any) -> Any:
@@ -57,7 +57,7 @@ def option(flag: str, help: str, group: str = "", *, default: Any = None, **more
 
 @dataclass(frozen=True, slots=True)
 class RunOptions:
-    """Options of ``autotune run``; `given` names those that were typed, default values included."""
+    """Options of ``autotune run``; `given` names the typed ones, default values included."""
 
     # fmt: off
     model: str = option("--model", "Hugging Face id, a folder with config.json, or a YAML file.", FIRST, default="", again=lambda spec: spec.model.id)
@@ -72,7 +72,7 @@ class RunOptions:
     weights: str | None = option("--weights", "Objective over several workloads, e.g. sharegpt=2,long=1: weighted geometric mean.", GOAL)
     pareto: str | None = option("--pareto", "Second metric, for a Pareto front, e.g. p99_ttft_ms.", GOAL)
     slos: Sequence[str] = option("--slo", "Limit that the command must meet, e.g. 'p99_ttft_ms<=2000'; repeatable.", FIRST, default=())
-    find_load: Literal["concurrency", "rate"] | None = option("--find-load", "With --slo: find the highest load that meets every limit, to within 10 %.", FIRST, needs="search", row=("Load", "raised as far as the limits are kept, by {}"))
+    find_load: Literal["concurrency", "rate"] | None = option("--find-load", "With --slo: find the highest load that meets every limit, to within 10 %.", FIRST, needs="search", row=("Load", "raised as far as the limits are met, by {}"))
     goodput: Sequence[str] = option("--goodput", "Limits of a good request, in ms, e.g. 'ttft:2000 tpot:50'.", GOAL, default=(), needs="launch", again=lambda spec: [f"{name}:{_word(limit)}" for name, limit in spec.goodput.items()])
     baseline: str | None = option(
         "--baseline",
@@ -89,14 +89,14 @@ class RunOptions:
     min_context: int | None = option("--min-context", "Longest request, in tokens, that must be served.", SPACE, least=1, needs="launch")
     allow: Sequence[Literal["shorter-context", "no-prefix-caching", "lossy"]] = option(
         "--allow",
-        "What may be traded for speed. Default: nothing; repeatable.",
+        "Allowed trade-off for speed. Default: none; repeatable.",
         SPACE,
         default=(),
     )
-    space: Path | None = option("--space", "Space file or folder of your own.", SPACE)
-    sampler: str = option("--sampler", "gp is our own; Optuna's: tpe, random, nsgaii, optuna-gp.", SPACE, default="gp", needs="search")
+    space: Path | None = option("--space", "Your space file or folder.", SPACE)
+    sampler: str = option("--sampler", "gp is autotune's; Optuna's: tpe, random, nsgaii, optuna-gp.", SPACE, default="gp", needs="search")
     sources: Sequence[str] = option("--from", "Earlier study, or replay file, to learn from; repeatable.", SPACE, default=(), needs="search")
-    screen: Literal["auto", "off"] = option("--screen", "auto: rank candidates by launches with random weights, where they save hours.", STUDY, default="off", needs="launch", again=lambda spec: "auto" if spec.screened else None)
+    screen: Literal["auto", "off"] = option("--screen", "auto: rank candidates by launches with random weights, if that saves hours.", STUDY, default="off", needs="launch", again=lambda spec: "auto" if spec.screened else None)
     launches: int = option("--launches", "Most server launches, finals included.", FIRST, default=30)
     hours: float | None = option("--hours", "Most hours of the study; virtual hours when simulated.", STUDY)
     seed: int = option("--seed", "Seed of the search, the prompts and simulated noise.", STUDY, default=0, least=0, most=2**32 - 1)
@@ -133,17 +133,17 @@ class RunOptions:
     given: frozenset[str] = frozenset()
 
     def needing(self, *needs: str) -> list[str]:
-        """List the flags of options that were typed and need a launch, or a search."""
+        """List the flags of typed options that need a launch, or a search."""
         return [typed.flag for one, typed in _declared(RunOptions) if typed.needs in needs and self.says(one.name)]
 
     def says(self, name: str) -> bool:
-        """Return whether an option was typed, or has another value than its default."""
+        """Return whether an option was typed, or differs from its default."""
         own = next(one for one in fields(self) if one.name == name)
         return name in self.given or getattr(self, name) not in (own.default, ())
 
 
 def command_line(spec: StudySpec) -> str:
-    """Return the ``autotune run`` or ``autotune verify`` that asks a study's question, secrets and all."""
+    """Return the ``autotune run`` or ``autotune verify`` command of a study, secrets included."""
     lines = ["autotune run" if spec.verifies is None else f"autotune verify {spec.verifies.study}"]
     for one, declared in _declared(RunOptions if spec.verifies is None else VerifyOptions):
         for value in _typed(one, declared, spec):
@@ -152,7 +152,7 @@ def command_line(spec: StudySpec) -> str:
 
 
 def rows_of(spec: StudySpec) -> dict[str, str]:
-    """Return the rows of a report's table that options have of their own, by heading; none where nothing was asked."""
+    """Return the report rows of set options, by heading."""
     asked = ((declared.row, _typed(one, declared, spec)) for one, declared in _declared(RunOptions))
     return {row[0]: row[1].format(*values) for row, values in asked if row and values}
 
@@ -162,7 +162,7 @@ def _declared(kind: type) -> list[tuple[Field[Any], Option]]:
 
 
 def _typed(one: Field[Any], declared: Option, spec: StudySpec) -> list[str]:
-    """Return the values with which an option asks for a study's again, one for each time that it is typed."""
+    """Return the values of an option in a repeated study, one for each time it is typed."""
     value = declared.again(spec) if declared.again is not None else getattr(spec, one.name)
     if value is None or value is False:
         return []
@@ -175,54 +175,54 @@ def _typed(one: Field[Any], declared: Option, spec: StudySpec) -> list[str]:
 
 
 def _word(value: object) -> str:
-    """Write a value as it is typed: a number as short as it can be."""
+    """Format a value as typed: a number in its shortest form."""
     if isinstance(value, float):
         return f"{value:g}" if float(f"{value:g}") == value else repr(value)
     return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def same(name: str) -> Any:
-    """Declare a field that is an option of ``autotune run``, too."""
+    """Declare a field that is also an option of ``autotune run``."""
     one = next(one for one in fields(RunOptions) if one.name == name)
     return field(default=one.default, metadata=one.metadata)
 
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """The options of ``autotune verify`` as they were typed, beside those of ``run``."""
+    """The typed options of ``autotune verify`` in addition to those of ``run``."""
 
     study: str
     on: str | None = option(
-        "--on", "process, docker, emulator or external:URL. Default: process, where the hardware is here."
+        "--on", "process, docker, emulator or external:URL. Default: process, if this machine has the hardware."
     )
-    top: int = option("--top", "Commands beside the baseline.", default=3, least=1, again=_nothing)
-    launches: int | None = option("--launches", "Ceiling for launches; default: each command once, and 12.", least=1)
+    top: int = option("--top", "Commands in addition to the baseline.", default=3, least=1, again=_nothing)
+    launches: int | None = option("--launches", "Most launches; default: each command once, and 12.", least=1)
     engine_bins: Sequence[str] = same("engine_bins")
     images: Sequence[str] = same("images")
 
 
 @dataclass(frozen=True, slots=True)
 class RegressOptions:
-    """The options of ``autotune regress`` as they were typed, beside those of ``run``."""
+    """The typed options of ``autotune regress`` in addition to those of ``run``."""
 
     # fmt: off
     study: str
     engines: Sequence[str] = option("--engine", "The new version, simulated or emulated, or of an image: vllm==0.33.0.", default=())
     engine_bins: Sequence[str] = option("--engine-bin", "The new version, installed: vllm=/opt/vllm-new.", default=())
     images: Sequence[str] = option("--image", "The new version, for docker: ENGINE=IMAGE.", default=())
-    old_engine_bins: Sequence[str] = option("--old-engine-bin", "The old version. Default: the study's, where it is still there.", default=())
+    old_engine_bins: Sequence[str] = option("--old-engine-bin", "The old version. Default: the study's, if it is still installed.", default=())
     old_images: Sequence[str] = option("--old-image", "The old version, for docker. Default: the study's.", default=())
-    with_baseline: bool = option("--with-baseline", "Also the baseline: is the recommended command still ahead of it?", default=False)
-    margin: float = option("--margin", "Percent that the new version may be slower.", default=5.0)
-    launches: int | None = option("--launches", "Ceiling for launches; default: 16 for each command.", least=1)
-    on: str | None = option("--on", "process, docker, emulator or simulator. Default: where the study ran.")
+    with_baseline: bool = option("--with-baseline", "Compare the baseline, too: is the recommended command still ahead of it?", default=False)
+    margin: float = option("--margin", "Percent by which the new version may be slower.", default=5.0)
+    launches: int | None = option("--launches", "Most launches; default: 16 for each command.", least=1)
+    on: str | None = option("--on", "process, docker, emulator or simulator. Default: as in the study.")
     calibration: Path | None = option("--calibration", "Coefficients of the new version's simulated node.", existing=True)
     # fmt: on
 
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """The options of ``autotune simulate`` as they were typed, beside those of ``run``."""
+    """The typed options of ``autotune simulate`` in addition to those of ``run``."""
 
     hardware: str
     engine_command: Sequence[str]
@@ -230,48 +230,48 @@ class SimulateOptions:
     engine_version: str | None = None
     model_id: str | None = None
     workload: str = option("--workload", "", default="sharegpt")
-    concurrency: int | None = option("--concurrency", "Offer the workload's prompts in a closed loop of this many.")
+    concurrency: int | None = option("--concurrency", "Send the workload's prompts in a closed loop of this many.")
     replicas: int = option("--replicas", "Servers that share the load.", default=1, least=1)
     gpu_hour_price: float | None = same("gpu_hour_price")
     seed: int = same("seed")
     calibration: Path | None = same("calibration")
     versus: str | None = option(
         "--versus",
-        "Another version of the engine, with which defaults differ, or another command line in quotes: the gain over it.",
+        "Compare with another version of the engine, or with another command line in quotes.",
     )
 
 
 @dataclass(frozen=True, slots=True)
 class BenchOptions:
-    """The options of ``autotune bench`` as they were typed; a seed of the prompts is drawn where none was."""
+    """The typed options of ``autotune bench``; without a seed, the prompts' seed is random."""
 
     # fmt: off
     url: str
     seed: int
-    model: str = option("--model", "The name under which the server serves it. Default: the one it serves.", default="")
+    model: str = option("--model", "The model's name on the server. Default: the one it serves.", default="")
     workload: str = option("--workload", "A name, random:IN:OUT[:N], sharegpt:FILE[:N] …", default="sharegpt")
     speedup: float | None = same("speedup")
     concurrency: Sequence[int] = option("--concurrency", "Closed loop with this many requests in flight; repeated: a sweep.", default=())
     request_rate: float | None = option("--request-rate", "Open loop: requests per second, Poisson arrivals.")
-    burstiness: float = option("--burstiness", "Of a request rate: 1 is Poisson, inf evenly spaced.", default=1.0)
+    burstiness: float = option("--burstiness", "Burstiness of a request rate: 1 is Poisson, inf evenly spaced.", default=1.0)
     prompts: Literal["ids", "text"] | None = option("--prompts", "Random prompts as token ids or as text.")
     repeats: int = option("--repeats", "Number of measurements, each with the next seed.", default=1, least=1)
-    workers: int | None = option("--workers", "Processes that send the load; default: as many as it needs.", least=1)
+    workers: int | None = option("--workers", "Processes that send the load; default: as many as needed.", least=1)
     slo: Sequence[str] = option("--slo", "Limit for goodput, e.g. 'p99_ttft_ms<=2000'; repeat for several.", default=())
     goodput: Sequence[str] = same("goodput")
     gpu_hour_price: float | None = same("gpu_hour_price")
     find_load: Literal["concurrency", "rate"] | None = same("find_load")
     accuracy: str | None = same("accuracy")
-    gpus: int | None = option("--gpus", "GPUs of the server: adds figures per GPU, and in money with a price.", least=1)
+    gpus: int | None = option("--gpus", "GPUs of the server: adds figures per GPU, and costs with a price.", least=1)
     keep_cache: bool = option("--keep-cache", "Do not empty the server's prefix cache before each load.", default=False)
     same_prompts: bool = option("--same-prompts", "Every repeat sends the same prompts.", default=False)
     endpoint: Literal["/v1/completions", "/v1/chat/completions"] = option("--endpoint", "", default="/v1/completions")
     tokenizer: Path | None = option("--tokenizer", "tokenizer.json, or its folder, for text.")
     api_key_env: str | None = option("--api-key-env", "Environment variable that holds the API key.")
-    save_result: Path | None = option("--save-result", "Write JSON, and a row per request beside it.")
+    save_result: Path | None = option("--save-result", "Write JSON, and next to it a row per request.")
     reference: Sequence[Path] = option(
         "--reference",
-        "With --accuracy: earlier answers (its --save-result) to compare with; repeated, more of the same server's.",
+        "With --accuracy: earlier answers (from --save-result) to compare with; repeat for several of one server.",
         default=(),
     )
     # fmt: on
@@ -279,18 +279,18 @@ class BenchOptions:
 
 @dataclass(frozen=True, slots=True)
 class CalibrateOptions:
-    """The options of ``autotune calibrate`` as they were typed."""
+    """The typed options of ``autotune calibrate``."""
 
     files: Sequence[Path] = option("--data", "Measurements; repeatable.", default=())
-    studies: Sequence[str] = option("--study", "A study of yours that measured; repeatable.", default=())
+    studies: Sequence[str] = option("--study", "One of your measured studies; repeatable.", default=())
     start: Literal["shipped", "physics"] = option("--from", "Start.", default="shipped")
     output: Path | None = option("-o --output", "Default: coefficients.yaml in --home.")
     cross_validate: bool = option(
-        "--cross-validate", "Also fit with whole engines, GPUs, workloads … left out.", default=False
+        "--cross-validate", "Also fit without whole engines, GPUs, workloads …", default=False
     )
     allow_unmeasured: bool = option(
-        "--allow-unmeasured", "Take studies that were simulated, emulated or replayed.", default=False
+        "--allow-unmeasured", "Accept simulated, emulated or replayed studies.", default=False
     )
     compare: bool = option(
-        "--compare", "Fit and write nothing: how far off are the figures as they are?", default=False
+        "--compare", "Neither fit nor write: show the errors of the current coefficients.", default=False
     )

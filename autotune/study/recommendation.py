@@ -1,4 +1,4 @@
-"""Values that a study ends with: the content of ``recommendation.json`` as values.
+"""Results of a study: the content of ``recommendation.json`` as values.
 
 `autotune.recommend` computes it; report, export and tracking read it.
 """
@@ -17,11 +17,11 @@ from autotune.trial import Evidence, Evidenced, Launch, Metrics, Scalar, Specula
 SCHEMA = 1
 
 STAND_IN = "replayed:"
-"""Beginning of `Choice.argv` where a table of recorded launches does not tell a command; the engine's name follows."""
+"""Start of `Choice.argv` if a table of recorded launches has no command; the engine's name follows."""
 
 
 SERVED = ("kv_cache_tokens", "longest_request_tokens", "odds_of_starting")
-"""Figures by launches of the requests that a server takes."""
+"""Figures of launches about the longest request."""
 _PREDICTED = {Evidence.SIMULATED: "in the simulation", Evidence.EMULATED: "on the emulated node"}
 
 Side = Literal["baseline", "recommended"]
@@ -35,9 +35,9 @@ class Verdict(StrEnum):
     UNOPPOSED = "unopposed"
     """The baseline could not run."""
     INFEASIBLE = "infeasible"
-    """Nothing ran, or nothing kept the SLOs."""
+    """No launch ran, or none met the SLOs."""
     UNFINISHED = "unfinished"
-    """The study has not ended: of a report until then, never in ``recommendation.json``."""
+    """The study is unfinished: only in a report, never in ``recommendation.json``."""
 
 
 class _Value(BaseModel):
@@ -46,7 +46,7 @@ class _Value(BaseModel):
 
 
 class AccuracyComparison(_Value):
-    """Outcome of the check of answers, in the terms of `autotune.trial.Accuracy`.
+    """Result of the check of answers, in the terms of `autotune.trial.Accuracy`.
 
     A score is None where that one was not checked, `passed` where the two were not compared, for want of launches. Of
     ``builtin`` the scores are shares of tokens that are not wrong beside the baseline's first launch.
@@ -108,7 +108,7 @@ class NodeShare(_Value):
 
 
 class CurvePoint(_Value):
-    """Baseline and recommended configuration with so many requests in flight.
+    """Baseline and recommended configuration at a number of requests in flight.
 
     Attributes:
         baseline, recommended: geometric means over the launches; None where it was not measured.
@@ -139,7 +139,7 @@ class Crossing(_Value):
 
 
 class Curves(_Value):
-    """The curves of baseline and recommended configuration over numbers of requests in flight, with their launches.
+    """Curves of baseline and recommended configuration over requests in flight, with their launches.
 
     `noise_percent` is the standard deviation from launch to launch that decides which one is faster.
     """
@@ -153,7 +153,7 @@ class Curves(_Value):
 
 
 class StudyCost(_Value):
-    """The cost of the study itself, with money where there is a price.
+    """The cost of the study itself, with money if there is a price.
 
     Attributes:
         node_hours: hours in which a launch ran on a node, over all nodes; side by side on one node they count once.
@@ -169,14 +169,14 @@ class StudyCost(_Value):
 
     @property
     def in_money(self) -> str:
-        """The bill in a sentence; empty where no price was named."""
+        """Return the bill in a sentence; empty without a price."""
         if self.cost is None or self.gpu_hour_price is None:
             return ""
         return f"At {self.gpu_hour_price:.2f} per GPU-hour that is {self.cost:,.2f}."
 
 
 class Objective(_Value):
-    """A goal's metric on one workload. ``ci95`` is for the mean of the repeats (fresh launches), None below two.
+    """A goal's metric on one workload. ``ci95`` is for the mean of the repeats (new launches), None below two.
 
     ``workload`` of a weighted geometric mean over several names them with their weights: ``sharegpt=2,long=1``.
     """
@@ -189,7 +189,7 @@ class Objective(_Value):
 
 
 class Choice(_Value):
-    """A configuration that was measured, with its command; ``argv`` begins with the ``container``'s words.
+    """A measured configuration with its command; ``argv`` starts with the ``container``'s words.
 
     Attributes:
         kv_cache_tokens, longest_request_tokens, odds_of_starting: as of `autotune.trial.TrialResult`, the least of its
@@ -214,22 +214,22 @@ class Choice(_Value):
 
     @property
     def engine_argv(self) -> list[str]:
-        """The engine's own command line, without the container around it."""
+        """Return the engine's command line, without the container around it."""
         return self.argv[len(self.container) :]
 
     @property
     def external(self) -> bool:
-        """True if somebody else runs the server, so that its command line is not known."""
+        """True if autotune did not start the server, so that its command line is unknown."""
         return self.argv[0].startswith("external:")
 
     @property
     def stand_in(self) -> bool:
-        """True if the command is none, but says in its form what a replayed row says."""
+        """True if the command is a placeholder that describes a replayed row."""
         return self.argv[0].startswith(STAND_IN)
 
 
 class Alternative(Choice):
-    """Another command that was measured, why somebody may prefer it, and the recommended command's gain over it."""
+    """Another measured command, its advantage, and the recommended command's gain over it."""
 
     label: str
     gives_up: list[GivenUp]
@@ -238,7 +238,7 @@ class Alternative(Choice):
 
 
 class RecipeGain(_Value):
-    """The recommended command's gain over a recipe of the engine's card; without an interval where it is the recipe."""
+    """The recommended command's gain over a recipe of the engine's card; no interval if it is the recipe."""
 
     engine: str
     recipe: str
@@ -247,7 +247,7 @@ class RecipeGain(_Value):
 
 
 class WorkloadComparison(_Value):
-    """One workload, before and after; None where it was not measured.
+    """One workload: baseline and recommendation; None if not measured.
 
     Attributes:
         prompts: whether the search had seen what the finals sent; None where the launches do not tell.
@@ -262,7 +262,7 @@ class WorkloadComparison(_Value):
 
 
 class MatrixCell(_Value):
-    """A configuration's objective on one workload, its gain over the baseline, and whether no mean is better."""
+    """A configuration's objective on one workload, its gain over the baseline, and whether its mean is the best."""
 
     value: float
     gain_percent: float | None
@@ -272,14 +272,14 @@ class MatrixCell(_Value):
 
 
 class MatrixRow(Choice):
-    """The baseline, or a finalist that keeps the SLOs, on every workload that it was measured on."""
+    """The baseline, or a finalist that meets the SLOs, on every workload with its measurements."""
 
     role: Literal["baseline", "recommended", "finalist"]
     workloads: dict[str, MatrixCell]
 
 
 class FrontPoint(Choice, Evidenced):
-    """A measured configuration that no other one beats in one goal without losing in the other.
+    """A measured, non-dominated configuration of two goals.
 
     Attributes:
         second: the second goal.
@@ -294,11 +294,11 @@ class FrontPoint(Choice, Evidenced):
 
 
 COIN_TOSS = 0.6
-"""Odds of adding something below which a setting should be in no command: nobody installs a library for a coin toss."""
+"""Odds of a gain below which a command should omit a setting: nobody installs a library for a coin toss."""
 
 
 class Contribution(_Value):
-    """The gain of one setting (or the smallest group that can go, joined by ``+``) of the recommended command.
+    """Gain of one setting of the recommended command (or the smallest removable group, joined by ``+``).
 
     That command against the same one with the setting put back to what the engine does by itself.
 
@@ -320,14 +320,14 @@ class Contribution(_Value):
 
     @property
     def coin_toss(self) -> bool:
-        """True if the command might as well do without it, but for want of launches; not asked of an engine."""
+        """True if the setting probably has no gain but was launched too rarely to drop it; never for an engine."""
         return (
             self.knob != "engine" and self.needed_to is None and (1.0 if self.odds is None else self.odds) < COIN_TOSS
         )
 
 
 class NoEffect(_Value):
-    """A knob, or a flag as it stands on the command line, that did nothing for the objective.
+    """A knob, or a flag as on the command line, without effect on the objective.
 
     The reason, one sentence in Markdown, says whose word that is; so many launches tell it, 0 where none was needed.
     """
@@ -339,14 +339,14 @@ class NoEffect(_Value):
 
 
 class Regret(_Value):
-    """The odds that nothing in the space, tried or untried, is better by more than so many percent."""
+    """Odds that no configuration in the space, launched or not, is better by more than a number of percent."""
 
     percent: float
     odds: float
 
 
 class LearnedFigure(_Value):
-    """A figure of the node's physics that the launches taught; None as engine: of all engines alike."""
+    """A coefficient of the node's model learned from the launches; `engine=None` means all engines."""
 
     figure: str
     engine: str | None
@@ -356,7 +356,7 @@ class LearnedFigure(_Value):
 
 
 class Explanation(_Value):
-    """Reasons for the speed of the recommended configuration, and what else may be said of the candidates."""
+    """Reasons for the speed of the recommended configuration, and other findings about the candidates."""
 
     contributions: list[Contribution] = []
     inert: list[NoEffect] = []
@@ -367,7 +367,7 @@ class Explanation(_Value):
 
 
 class Resolution(_Value):
-    """A knob that an engine set otherwise than it was asked for, in launches of these numbers; the note is Markdown.
+    """A knob that an engine set to another value than requested, in launches of these numbers; the note is Markdown.
 
     They are repeats of another launch where the engine runs one and the same.
     """
@@ -382,7 +382,7 @@ class Resolution(_Value):
 
 
 class BrokenLimit(_Value):
-    """A limit that was broken; the value is the mean over launches."""
+    """A violated limit; the value is the mean over launches."""
 
     slo: str
     metric: str
@@ -391,7 +391,7 @@ class BrokenLimit(_Value):
 
 
 class NearestMiss(BrokenLimit):
-    """The configuration that came nearest where nothing kept every SLO; the first of the limits is broken most."""
+    """The configuration closest to all SLOs if none meets them; the first limit is violated most."""
 
     command: str
     argv: list[str]
@@ -402,7 +402,7 @@ class NearestMiss(BrokenLimit):
 
 
 class PredictedValue(_Value):
-    """A predicted objective, its interval on a real node, and the prediction's error over what was measured."""
+    """A predicted objective, its interval on a real node, and the error of the prediction over the measurement."""
 
     value: float
     interval90: tuple[float, float] | None
@@ -410,7 +410,7 @@ class PredictedValue(_Value):
 
 
 class Verification(_Value):
-    """A command of another study, its role there, what was predicted, what was measured, and its latest failure."""
+    """A command of another study: its role there, its prediction, its measurement, and its latest failure."""
 
     role: Literal["baseline", "recommended", "next best"]
     engine: str
@@ -422,7 +422,7 @@ class Verification(_Value):
 
 
 class ComparedCommand(_Value):
-    """A command of a study on two versions of its engine, as the new one takes it.
+    """A command of a study on two versions of its engine, as the new version takes it.
 
     A change is below 0 where the new version is worse. `failure` says why the command does not run there.
     """
@@ -436,7 +436,7 @@ class ComparedCommand(_Value):
 
 
 class Regression(_Value):
-    """The comparison of two versions of an engine by a study's commands: the content of ``regress.json``.
+    """Comparison of two versions of an engine by a study's commands: the content of ``regress.json``.
 
     Attributes:
         old: ``rows``: the study's own launches stand for the old version, and the comparison is one across days.
@@ -461,14 +461,14 @@ class Regression(_Value):
 
 
 class Exclusion(_Value):
-    """An engine that was not searched."""
+    """An engine that was not searched, and the reason."""
 
     engine: str
     reason: str
 
 
 class Recommendation(_Value, Evidenced):
-    """The outcome of a study. ``recommended`` is None when nothing is feasible.
+    """The result of a study. ``recommended`` is None if no configuration is feasible.
 
     Attributes:
         gain_ci95: from launch to launch.
@@ -525,20 +525,20 @@ class Recommendation(_Value, Evidenced):
 
     @property
     def holds_on_a_node(self) -> bool | None:
-        """True if the interval on a real node keeps the verdict's sign; None where no gain was predicted."""
+        """True if the interval on a real node has the verdict's sign; None without a predicted gain."""
         ends = self.gain_interval90_on_a_node
         return ends[0] > 0 if ends and self.verdict is Verdict.BETTER else None
 
     @property
     def qualified_verdict(self) -> str:
-        """The verdict; where a prediction is better, also whether it is so on a real node."""
+        """Return the verdict; for a better prediction, also whether it is better on a real node."""
         where = _PREDICTED.get(self.origin)
         if self.verdict is not Verdict.BETTER or where is None:
             return self.verdict.value
         return f"better {where}, {'expected' if self.holds_on_a_node else 'open'} on a real node"
 
     def to_json(self) -> dict[str, Any]:
-        """The object of ``recommendation.json``: the recommended choice's keys stand at the top level."""
+        """Return the object of ``recommendation.json``, with the recommended choice's keys at the top level."""
         rows = self.model_dump(mode="json", by_alias=True)
         hardware = {"name": rows.pop("hardware"), "gpus": rows.pop("gpus")}
         chosen = rows.pop("recommended") or dict.fromkeys(Choice.model_fields)
@@ -548,7 +548,7 @@ class Recommendation(_Value, Evidenced):
 
     @classmethod
     def from_json(cls, row: dict[str, Any]) -> Recommendation:
-        """The inverse of `to_json`."""
+        """Parse the result of `to_json`."""
         derived = {"schema", "holds_on_a_node", *Choice.model_fields}
         rest = {key: value for key, value in row.items() if key not in derived}
         chosen = {key: row[key] for key in Choice.model_fields if key in row} if row.get("engine") else None

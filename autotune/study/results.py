@@ -1,4 +1,4 @@
-"""`results.jsonl`, the truth of a study: one finished launch per line, on disk before anything else knows of it."""
+"""`results.jsonl`, the record of a study: one finished launch per line, on disk before any other use of it."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ RESULTS = "results.jsonl"
 
 _TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
 _HELD = (BlockingIOError, PermissionError)
-"""Errors of a file lock that another process holds (flock(2); fcntl(2) on network file systems)."""
+"""Errors of a file lock held by another process (flock(2); fcntl(2) on network file systems)."""
 _RANDOM = "random_weights"
-_OPTIONAL = ("servers", "bound_node", "ladder")  # Keys of a trial that stand in its row only where they say something
+_OPTIONAL = ("servers", "bound_node", "ladder")  # Keys of a trial that its row omits if they are empty
 
 
 def row_of(launch: Launch) -> dict[str, Any]:
-    """The row of a launch, with the keys that `docs/files.md` promises."""
+    """Return the row of a launch, with the keys promised in `docs/files.md`."""
     trial = launch.trial
     row = {
         "number": trial.number,
@@ -51,7 +51,7 @@ def row_of(launch: Launch) -> dict[str, Any]:
 
 
 def launch_of(row: Mapping[str, Any]) -> Launch:
-    """The inverse of `row_of`; raises ``KeyError``, ``TypeError`` or ``ValueError`` on a row of another shape."""
+    """Parse the result of `row_of`; raises ``KeyError``, ``TypeError`` or ``ValueError`` on another shape."""
     trial = {
         **row,
         "role": Role.SCREEN if row.get("fidelity") == _RANDOM else row["role"],
@@ -65,7 +65,7 @@ def launch_of(row: Mapping[str, Any]) -> Launch:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The launches of a `results.jsonl`, the bytes of their lines, and why what follows is none (it is cut off)."""
+    """The launches of a `results.jsonl`, the bytes of their lines, and why the rest is invalid (it is cut off)."""
 
     launches: list[Launch]
     torn: MalformedFile | None
@@ -80,7 +80,7 @@ def parse_rows(path: Path, content: bytes) -> Rows:
         try:
             launches.append(launch_of(json.loads(line, parse_int=_whole)))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-            problem = f"not a launch of a study ({_reason(error)}); remove the line to go on without it"
+            problem = f"not a launch of a study ({_reason(error)}); remove the line to continue without it"
             torn = MalformedFile(path, problem, number)
             # What a crash leaves of one row may hold line breaks; no other row can stand behind it.
             if any(map(_is_object, lines[number:])):
@@ -111,7 +111,7 @@ def _reason(error: Exception) -> str:
 
 
 def counted(launches: Iterable[Launch], finals_from: int) -> list[Launch]:
-    """Take the finals before a number for launches of the search, and for controls where they are of the baseline."""
+    """Count finals before a number as launches of the search, and as controls if they are of the baseline."""
     rows = list(launches)
     base = {row.trial.configuration.fingerprint for row in rows if row.trial.role is Role.BASELINE}
     for place, row in enumerate(rows):
@@ -122,12 +122,12 @@ def counted(launches: Iterable[Launch], finals_from: int) -> list[Launch]:
 
 
 def read_launches(path: Path) -> list[Launch]:
-    """Read the launches of a `results.jsonl` as `parse_rows` does; none where there is no file."""
+    """Read the launches of a `results.jsonl` with `parse_rows`; none without a file."""
     return parse_rows(path, path.read_bytes()).launches if path.is_file() else []
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in a folder on disk, where its file system can do that: a file's own `fsync` does not."""
+    """Flush a folder's names to disk, if its file system supports that: a file's own `fsync` does not."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -166,7 +166,7 @@ class Results:
             self._size = rows.size
 
     def append(self, launch: Launch) -> None:
-        """Add a launch; it is on disk when this returns.
+        """Append a launch; it is on disk on return.
 
         Raises `CannotGoOn` where somebody else has added to the file: a tuner on another machine, where a network file
         system keeps locks within each machine, or shows files late.
@@ -174,8 +174,8 @@ class Results:
         with self._path.open("ab") as file:
             if file.tell() > self._size:
                 raise CannotGoOn(
-                    f"somebody else has added to {self._path}, and launch {launch.trial.number} is left out: look for "
-                    "a second tuner of this study on other machines that share the folder."
+                    f"another process has written to {self._path}; launch {launch.trial.number} is not stored: look "
+                    "for a second tuner of this study on other machines that share the folder."
                 )
             row = json.dumps(row_of(launch), separators=(",", ":"), allow_nan=False)
             file.write(row.encode() + b"\n")
@@ -188,7 +188,7 @@ class Results:
 
 
 class Lock:
-    """Held while a tuner works on a study (else `StudyLocked`); the kernel releases it when the process dies."""
+    """Lock of a study for its tuner (else `StudyLocked`); the kernel releases it when the process dies."""
 
     def __init__(self, folder: Path) -> None:
         self._file = (folder / "lock").open("a+")
@@ -207,8 +207,8 @@ class Lock:
         except OSError as error:
             self._file.close()
             raise BadInput(
-                f"the file system of {folder} has no locks ({error.strerror}), so a second tuner of the study could "
-                "not be kept out; choose a --home on a disk of this machine, or have the file system mounted with locks"
+                f"the file system of {folder} has no locks ({error.strerror}), so a second tuner of the study "
+                "cannot be excluded; choose a --home on a local disk, or mount the file system with locks"
             ) from None
         try:
             # Not through a buffer, which would be written again when it is closed.
@@ -219,12 +219,12 @@ class Lock:
             raise
 
     def release(self) -> None:
-        """Let others have the study."""
+        """Release the study."""
         self._file.close()
 
 
 def is_held(folder: Path) -> bool:
-    """True if a tuner works on a study now, on this machine or another that shares its folder."""
+    """Return whether a tuner works on a study now, on this machine or another with the same folder."""
     try:
         file = (folder / "lock").open()
     except OSError:

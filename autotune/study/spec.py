@@ -1,4 +1,4 @@
-"""`StudySpec`: everything that was asked of a study, frozen; the content of ``study.yaml``.
+"""`StudySpec`: the immutable settings of a study; the content of ``study.yaml``.
 
 Places are shares of a node's GPUs, and the first share while the others idle. Their names stand in the column ``node``
 of a study whose launches run side by side on one machine.
@@ -24,9 +24,9 @@ from autotune.trial import Configuration, Metrics, Role, Scalar
 _STUDY_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 BUILTIN = "builtin"
-"""The check of answers by our own texts."""
+"""The check of answers with autotune's own texts."""
 AUTO = "auto"
-"""As a pinned value: what the engine does by itself."""
+"""Pinned value that stands for the engine's default."""
 
 
 class _Value(BaseModel):
@@ -34,14 +34,14 @@ class _Value(BaseModel):
 
 
 class EngineChoice(_Value):
-    """An engine to search, with the version whose parser and defaults hold."""
+    """An engine to search, with the version whose parser and defaults apply."""
 
     name: str
     version: str
 
 
 class InstalledEngine(_Value):
-    """An engine as it was found on this machine: how its command line begins, its version with the local part.
+    """An engine found on this machine: the start of its command line, its version with the local part.
 
     Attributes:
         asked: whether its own help tells its options; else a shipped table stands in.
@@ -55,7 +55,7 @@ class InstalledEngine(_Value):
 
 
 class PredictedCommand(_Value):
-    """A command that a study measures as it is: its role in another study, and the objective predicted there.
+    """A command that a study measures unchanged: its role in another study, and the objective predicted there.
 
     The fingerprint is that of its configuration under the engine's version here, the interval that of a real node.
     """
@@ -70,7 +70,7 @@ class PredictedCommand(_Value):
 
 
 class Verified(_Value):
-    """The study whose predictions are measured, with its evidence, and the commands, the baseline's first."""
+    """The study whose predictions are measured, with its evidence, and its commands, the baseline's first."""
 
     study: str
     label: str
@@ -78,7 +78,7 @@ class Verified(_Value):
 
 
 class StudySpec(_Value):
-    """A study's question, enough to ask it again; what is an option means what `study.options.RunOptions` says of it.
+    """All settings of a study, enough to repeat it; fields that are options mean the same as in `RunOptions`.
 
     Attributes:
         divided: of files' requests the search sends the first half, and the finals the second.
@@ -149,21 +149,21 @@ class StudySpec(_Value):
 
     @property
     def goals(self) -> tuple[str, ...]:
-        """The metrics to improve: the objective, and the second one where a front is asked for."""
+        """The metrics to optimise: the objective, and the second metric of a front."""
         return (self.objective,) if self.pareto is None else (self.objective, self.pareto)
 
     @property
     def asked(self) -> dict[str, str]:
-        """Metrics of the goals and of the limits, by the option that names each."""
+        """Metrics of goals and limits, by the option that names each."""
         limits = {f"--slo {slo}": slo.metric for slo in self.slos}
         return {**dict(zip(("--objective", "--pareto"), self.goals, strict=False)), **limits}
 
     def derived(self, metrics: Mapping[str, Any], configuration: Configuration) -> Metrics:
-        """Add what follows from the metrics of one load of a configuration's servers, costs among them."""
+        """Add the metrics derived from one load of a configuration's servers, costs included."""
         return Rent.of(self, gpus_of(configuration, self.gpus)).derived(metrics)
 
     def bill(self, gpu_hours: float) -> dict[str, float | None]:
-        """Return GPU-hours, none of a machine without a GPU, the price of one and their cost, for a `StudyCost`."""
+        """Return GPU-hours (none without a GPU), the price of one and their cost, for a `StudyCost`."""
         price = self.gpu_hour_price
         cost = None if price is None else gpu_hours * price
         return {
@@ -173,68 +173,68 @@ class StudySpec(_Value):
         }
 
     def lacks(self, needs: str) -> bool:
-        """True if the option that a metric needs (`Metric.needs`) was not given, or with another value."""
+        """Return whether the option that a metric needs (`Metric.needs`) is missing, or has another value."""
         option, _, value = needs.partition(" ")
         given = {"": "", "--gpu-hour-price": self.gpu_hour_price, "--find-load": self.find_load}[option]
         return given is None or value not in ("", given)
 
     @property
     def reference_checks(self) -> int:
-        """Launches of the baseline whose answers are wanted: agreement takes two, a score one."""
+        """Number of baseline launches with checked answers: agreement needs two, a score one."""
         return 0 if self.accuracy is None else 2 if self.accuracy == BUILTIN else 1
 
     @property
     def request_limits(self) -> tuple[Slo, ...]:
-        """The limits that a request keeps to count in ``request_goodput``."""
+        """The limits of a good request in ``request_goodput``."""
         return goodput_limits(self.goodput) or self.slos
 
     @property
     def strict(self) -> StudySpec:
-        """With all limits that may be out of reach: the SLOs, and of a goodput `MOST_VIOLATIONS`."""
+        """Return the limits that may be infeasible: the SLOs, and for a goodput `MOST_VIOLATIONS`."""
         return self.model_copy(update={"slos": (*self.slos, MOST_VIOLATIONS)}) if self.objective == GOODPUT else self
 
     @property
     def sent(self) -> tuple[str, ...]:
-        """The workloads of all launches, the finals' own among them."""
+        """The workloads of all launches, including the finals'."""
         return (*self.workloads, *([self.final_workload] if self.final_workload else []))
 
     @property
     def finals_apart(self) -> bool:
-        """True if finals send other requests than the search: their launches are no repeats of each other."""
+        """True if finals send other requests than the search: their launches are not repeats of each other."""
         return self.divided or self.final_workload is not None
 
     @property
     def judged_by(self) -> tuple[Role, ...]:
-        """The roles of launches that are evidence: the finals', and the baseline's where it sent no other requests."""
+        """Roles of launches that are evidence: the finals, and the baseline if its requests are the same."""
         return (Role.FINAL,) if self.finals_apart else (Role.FINAL, Role.BASELINE, Role.CONTROL)
 
     @property
     def load_key(self) -> str:
-        """The key of a load in a row of the curve, where the load is searched for; else empty."""
+        """Key of a load in a row of the curve for a load search; else empty."""
         return {"concurrency": "concurrency", "rate": "request_rate", None: ""}[self.find_load]
 
     @property
     def front_over_rungs(self) -> bool:
-        """True if the front is over the loads of the ladder, so that every launch measures them."""
+        """True if the front is over the ladder's loads, so that every launch measures them."""
         return self.pareto == PER_USER and bool(self.ladder)
 
     @property
     def varies_load(self) -> bool:
-        """True if launches are compared under other loads than the workloads' own."""
+        """True if launches are compared at other loads than the workloads' own."""
         return self.find_load is not None or self.front_over_rungs
 
     def rungs_of(self, role: Role) -> tuple[int, ...]:
-        """Return the requests in flight with which a launch measures the first workload besides."""
+        """Return the additional concurrencies at which a launch measures the first workload."""
         return self.ladder if self.front_over_rungs or role in (Role.BASELINE, Role.FINAL) else ()
 
     def to_yaml(self) -> str:
-        """The text of ``study.yaml``, with YAML's marks of a document's start and end: so one that was cut is seen."""
+        """Return the text of ``study.yaml``, with YAML's marks of start and end, which reveal a truncated file."""
         document = self.model_dump(mode="json")
         return yaml.safe_dump(document, sort_keys=False, width=120, explicit_start=True, explicit_end=True)
 
     @classmethod
     def from_yaml(cls, text: str) -> StudySpec:
-        """The inverse of `to_yaml`; raises ``pydantic.ValidationError`` or ``yaml.YAMLError``."""
+        """Parse the result of `to_yaml`; raises ``pydantic.ValidationError`` or ``yaml.YAMLError``."""
         # Without its last lines it would be another question: what is not there has a default.
         if text.startswith("---") and text.rstrip().rpartition("\n")[2] != "...":
             raise yaml.YAMLError("its end is missing")
@@ -245,7 +245,7 @@ class StudySpec(_Value):
 
 
 def check_study_name(name: str) -> str:
-    """Return a name that is one folder below the studies' folder; raise `BadInput` otherwise."""
+    """Return a name that is one folder below the studies' folder; raises `BadInput` otherwise."""
     if not _STUDY_NAME.fullmatch(name) or ".." in name:
         raise BadInput(
             f"study name {name!r} is not usable as a folder name: use letters, digits, '.', '_' and '-', "
@@ -255,12 +255,12 @@ def check_study_name(name: str) -> str:
 
 
 def verified_name(study: str) -> str:
-    """The name of the study that verifies another one's predictions; raises `BadInput` where that is too long."""
+    """Return the name of the study that verifies another study's predictions; raises `BadInput` if it is too long."""
     return check_study_name(f"{study}-verified")
 
 
 def check_executor(name: str) -> str:
-    """Return ``local``, ``local:N``, ``ray`` or ``ray:HOST:PORT``; raise `UnknownName` or `BadInput` otherwise."""
+    """Return ``local``, ``local:N``, ``ray`` or ``ray:HOST:PORT``; raises `UnknownName` or `BadInput` otherwise."""
     kind, colon, address = name.partition(":")
     if kind not in ("local", "ray"):
         raise UnknownName("executor", name, ["local", "local:N", "ray", "ray:ADDRESS"])
@@ -278,12 +278,12 @@ def check_executor(name: str) -> str:
 
 
 def is_local(executor: str) -> bool:
-    """True if launches are made by this machine alone."""
+    """Return whether only this machine launches."""
     return executor.partition(":")[0] == "local"
 
 
 def most_at_once(executor: str) -> int | None:
-    """The most launches at a time that a local executor's name allows; None: as many as fit."""
+    """Return the most concurrent launches of a local executor's name; None: as many as fit."""
     _, colon, count = executor.partition(":")
     return int(count) if colon else None
 
@@ -292,7 +292,7 @@ _SHARE, _ALONE = "gpus ", " alone"
 
 
 def share_name(gpus: Sequence[int]) -> str:
-    """The place of a share of the GPUs, e.g. ``gpus 0-3``."""
+    """Return the place of a share of the GPUs, e.g. ``gpus 0-3``."""
     first, last = gpus[0], gpus[-1]
     whole = list(gpus) == list(range(first, last + 1))
     numbers = f"{first}-{last}" if whole and first != last else ",".join(map(str, gpus))
@@ -300,25 +300,25 @@ def share_name(gpus: Sequence[int]) -> str:
 
 
 def alone(share: str) -> str:
-    """The place where a launch has a share, and the other shares idle."""
+    """Return the place of a launch on a share while the other shares are idle."""
     return share + _ALONE
 
 
 def is_alone(place: str) -> bool:
-    """True if launches of a place have the node to themselves although they use a share of it."""
+    """Return whether launches of a place have the node to themselves although they use a share of it."""
     return place.startswith(_SHARE) and place.endswith(_ALONE)
 
 
 def is_beside(place: str) -> bool:
-    """True if launches of a place may share the node with others."""
+    """Return whether launches of a place may share the node with others."""
     return place.startswith(_SHARE) and not is_alone(place)
 
 
 def node_of_place(place: str) -> str:
-    """Name the node of a place: empty for this machine, which shares are on; else the place is a node."""
+    """Return the node of a place: empty for this machine and its shares; else the place is a node."""
     return "" if place.startswith(_SHARE) else place
 
 
 def at_once(places: Collection[str]) -> int:
-    """Count the launches that run at a time on some places, all of which are free: at least one."""
+    """Return the number of concurrent launches on places that are all free: at least one."""
     return max(1, len({place for place in places if not is_alone(place)}))

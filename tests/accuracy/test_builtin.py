@@ -61,7 +61,7 @@ def test_without_log_probabilities_words_are_compared_and_more_must_differ() -> 
         same, damaged = verdict(seed, logprobs=False), verdict(seed, wrong=0.3, logprobs=False)
         assert same.reasons == ()
         assert not same.agreement.logprobs
-        assert "are other than the baseline's" in damaged.reasons[0]
+        assert "are different from the baseline's" in damaged.reasons[0]
 
 
 def test_a_server_that_says_nothing_fails() -> None:

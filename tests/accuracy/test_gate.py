@@ -55,8 +55,8 @@ def test_a_finalist_that_answers_wrongly_falls_on_the_real_path(tmp_path: Path) 
     assert fell["accuracy"]["score"] < 50
     assert len(fell["accuracy"]["examples"]) == 3
     report = (folder / "report.md").read_text()
-    assert "## Are the answers still right?" in report
-    assert f"### Launch {fell['number']} answers otherwise" in report
+    assert "## Are the answers still correct?" in report
+    assert f"### Launch {fell['number']} gives different answers" in report
     assert "It answers worse than the baseline: " in report
     assert (folder / "accuracy" / "0000.json").stat().st_mode & 0o777 == 0o600
     assert "line of the poem" not in (folder / "study.yaml").read_text()

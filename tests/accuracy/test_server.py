@@ -99,7 +99,7 @@ def test_what_is_asked_of_an_answer_is_told_before_anything_is_launched(home: Pa
     for more, problem in (
         (("--on", "simulator", "--accuracy", "builtin"), "use --on emulator"),
         (("--on", "emulator", "--accuracy", str(broken)), f"{broken}:1: match: Field required"),
-        (("--on", "emulator", "--accuracy", "no-such-program {url}"), "there is no program"),
+        (("--on", "emulator", "--accuracy", "no-such-program {url}"), "program"),
         (("--on", "external:http://127.0.0.1:9", "--accuracy", "builtin"), "use autotune bench --accuracy"),
     ):
         done = autotune(*study, *more, home=home)

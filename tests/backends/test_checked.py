@@ -58,7 +58,7 @@ def test_a_sound_result_passes_as_it_is():
         (np.float32("nan"), "total_token_throughput is nan"),
         ("fast", "total_token_throughput is fast; a finite number"),
         (True, "total_token_throughput is True; a finite number"),
-        (None, "there is no total_token_throughput among its metrics"),
+        (None, "its metrics lack the objective, total_token_throughput"),
     ],
 )
 def test_an_objective_that_is_none_makes_the_trial_invalid(value, said):
@@ -71,7 +71,7 @@ def test_an_objective_that_is_none_makes_the_trial_invalid(value, said):
 
 def test_a_workload_that_was_not_measured_and_one_that_is_weighted():
     assert (
-        "chat: it was not measured"
+        "chat: not measured"
         in Checked(Says(TrialResult(State.COMPLETE, Evidence.MEASURED)), SPEC)(TRIAL).failure.message
     )
     no_objective = {"duration": 1.0}
@@ -83,7 +83,7 @@ def test_a_workload_that_was_not_measured_and_one_that_is_weighted():
 def test_zero_is_a_figure_where_it_can_be_one_and_a_latency_is_not():
     assert checked({**metrics(1.0), "failed": 0, "cache_hit_rate": 0.0, "p99_itl_ms": 0.0}).state is State.COMPLETE
     latency = SPEC.model_copy(update={"objective": "mean_tpot_ms"})
-    assert "nothing was timed" in checked({**metrics(1.0), "mean_tpot_ms": 0.0}, question=latency).failure.message
+    assert "it was not timed" in checked({**metrics(1.0), "mean_tpot_ms": 0.0}, question=latency).failure.message
 
 
 def test_a_failure_stays_what_it_is():

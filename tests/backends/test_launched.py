@@ -207,7 +207,7 @@ def test_a_missing_program_is_bad_input(tmp_path: Path) -> None:
 
 def test_a_folder_that_cannot_be_written_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "trials").write_text("a file where a folder should be")
-    with pytest.raises(BadInput, match="cannot be written"):
+    with pytest.raises(BadInput, match="is not writable"):
         Launched(SPEC, LIBRARY, tmp_path)(trial("vllm"))
 
 

@@ -95,7 +95,7 @@ def test_what_stays_says_nothing_about_the_configuration(tmp_path: Path, waits: 
 
 
 def test_a_first_launch_that_cannot_be_made_stops_the_study(tmp_path: Path, waits: Waits) -> None:
-    with pytest.raises(CannotGoOn, match=r"the first launch failed, and not for its configuration: .*Errno 98"):
+    with pytest.raises(CannotGoOn, match=r"the first launch failed, but not because of its configuration: .*Errno 98"):
         launched(tmp_path, waits)(failing(tmp_path, 9, PORT, number=0))
 
 
@@ -194,7 +194,7 @@ def test_a_study_on_processors_needs_no_idle_gpu() -> None:
 
 def test_a_cache_folder_that_cannot_be_made_is_bad_input(tmp_path: Path, waits: Waits, caches: Path) -> None:
     caches.write_text("a file")
-    with pytest.raises(BadInput, match=r"the cache folder .* cannot be made .*; set XDG_CACHE_HOME"):
+    with pytest.raises(BadInput, match=r"the cache folder .* cannot be created .*; set XDG_CACHE_HOME"):
         launched(tmp_path, waits)(failing(tmp_path, 0, ""))
     assert starts(tmp_path) == 0
 

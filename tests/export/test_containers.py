@@ -133,7 +133,7 @@ def test_no_secret_stands_in_any_output_and_all_are_asked_for() -> None:
     run = parse_apply_configuration(yaml.safe_load(made["service.dstack.yml"]))
     assert {"HF_TOKEN", "MY_KEY", "X", "OTHER_TOKEN"} <= set(run.env)
     assert '--api-key "$$MY_KEY"' in run.commands[-1], "one $ for the shell"
-    assert "left out, as its value is a secret: --api-key" in made["gpustack.yaml"]
+    assert "left out because its value is a secret: --api-key" in made["gpustack.yaml"]
     for document in reading.documents(made["kubernetes.yaml"]):
         kubernetes_validate.validate(document, "1.37", strict=True)
 
@@ -179,9 +179,9 @@ def test_published_ports_are_this_machine_s_alone() -> None:
     ("evidence", "ready_s", "limit_s", "said"),
     [
         (Evidence.MEASURED, (400.0, 431.2, 380.0), 1294, "the slowest of 3 measured starts took 431 s"),
-        (Evidence.EMULATED, (6.0,), 7200, "its starts were EMULATED, and loaded no weights"),
+        (Evidence.EMULATED, (6.0,), 7200, "its starts were EMULATED and loaded no weights"),
         (Evidence.SIMULATED, (20.0,), 600, "the slowest of 1 SIMULATED starts took 20 s"),
-        (Evidence.REPLAYED, (), 7200, "the study tells of no start"),
+        (Evidence.REPLAYED, (), 7200, "the study has no measured start"),
     ],
 )
 def test_the_startup_probe_waits_for_the_slowest_start_and_says_whose(
@@ -192,7 +192,7 @@ def test_the_startup_probe_waits_for_the_slowest_start_and_says_whose(
     text = export(told, "k8s")
     probe = reading.server(text)["startupProbe"]
     assert 0 <= probe["periodSeconds"] * probe["failureThreshold"] - limit_s < probe["periodSeconds"]
-    assert (probe["httpGet"], f"may take {limit_s} s" in text, said in text) == (
+    assert (probe["httpGet"], f"limit {limit_s} s" in text, said in text) == (
         {"path": "/health", "port": "http"},
         True,
         True,
@@ -265,7 +265,7 @@ def test_without_an_image_it_says_how_to_name_one() -> None:
     assert "sglang-rocm" in export(named, "compose")
     with pytest.raises(BadInput, match="--image is for the formats that run a container"):
         export(named, "shell")
-    with pytest.raises(BadInput, match="write an image with its tag"):
+    with pytest.raises(BadInput, match="name an image with its tag"):
         export(replace(amd, image="a b"), "k8s")
 
 

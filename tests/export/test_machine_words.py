@@ -128,7 +128,7 @@ def test_a_model_folder_named_from_where_the_study_was_made(tmp_path: Path, monk
     assert f"{path}:{path}:ro" in export(told, "docker")
     assert parse(export(told, "dstack")).resources.disk.size.min >= 100, "room for the image"
     monkeypatch.chdir("/")
-    with pytest.raises(BadInput, match=r"'./models/Mine.8B' is no folder seen from here; export from where the study"):
+    with pytest.raises(BadInput, match=r"model folder './models/Mine.8B' does not exist here; export on the machine"):
         export(told, "k8s")
 
 

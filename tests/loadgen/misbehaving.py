@@ -118,7 +118,7 @@ async def half_an_event_in_good_order(call: Call) -> None:
     await call.write(chunked(event()[:20]) + END)
 
 
-@fault("malformed", "ends after 2 events with text, without token counts and [DONE]")
+@fault("malformed", "ends after 2 events with text, without token counts or [DONE]")
 async def ends_between_events(call: Call) -> None:
     await begin(call, event(), event())
     await call.write(END)

@@ -324,7 +324,7 @@ def test_the_named_workload_of_shared_prefixes():
         (50, 0.0, None),
         (51, 0.0, "5% of the prompt tokens came from the prefix cache though every prompt was new: the cache held"),
         (640, 0.6, None),
-        (900, 0.6, "90% of the prompt tokens came from the prefix cache though the prompts share no more than 60%: "),
+        (900, 0.6, "90% of the prompt tokens came from the prefix cache though the prompts share at most 60%: "),
     ],
 )
 def test_a_hit_rate_that_the_prompts_do_not_allow_is_said(hits, expected, words):

@@ -76,9 +76,7 @@ def test_the_bracket_of_any_monotone_server_closes_around_its_capacity(
 def test_the_heaviest_load_may_be_kept() -> None:
     found, _ = find("concurrency", [Slo.parse("p99_ttft_ms<=60000")], Queue(100), most=100)
     assert (found.capacity, found.broken_at, found.missed) == (100, None, None)
-    assert found.sentences() == [
-        "100 in flight keep every limit, the heaviest load that was tried: the capacity may be higher"
-    ]
+    assert found.sentences() == ["100 in flight meet every limit, the heaviest load tried: the capacity may be higher"]
 
 
 @settings(max_examples=25, deadline=None)
@@ -186,7 +184,7 @@ def test_a_server_that_is_too_slow_by_itself_is_told_after_one_more_load() -> No
         assert (broken.slo, broken.limit) == ("p99_ttft_ms<=8", 8)
         assert broken.value == pytest.approx(10)
         assert load == (1 if by == "concurrency" else 100)
-        assert found.sentences()[0].startswith("broken at the lightest load, 1")
+        assert found.sentences()[0].startswith("violated at the lightest load, 1")
         assert found.sentences()[0].endswith("p99_ttft_ms<=8 by 25 % (10)")
         assert found.metrics["capacity_total_token_throughput"] == 0
         assert found.metrics["p99_ttft_ms"] == pytest.approx(10)
@@ -203,7 +201,7 @@ def test_a_lower_load_that_breaks_what_a_higher_one_keeps_is_told() -> None:
 def test_a_rate_that_is_not_served_is_broken_though_its_requests_are_fast_enough() -> None:
     found, lines = find("rate", [Slo.parse("p99_tpot_ms<=50")], Queue(100))
     assert found.capacity == pytest.approx(100, rel=TOLERANCE)
-    assert any("are served, and the queue grows" in line for line in lines)
+    assert any("are served, so the queue grows" in line for line in lines)
 
 
 def test_a_load_whose_requests_fail_is_broken() -> None:
@@ -276,9 +274,9 @@ def test_an_open_load_is_decided_at_the_last_look() -> None:
         ("sharegpt-c4", P99, "sharegpt-c4: it fixes a load: 4 at a time"),
         ("sweep", P99, "sweep: it fixes 6 load points"),
         ("offline", P99, "offline: it fixes 18 load points"),
-        ("sharegpt", (), "without an SLO on a latency"),
-        ("sharegpt", (Slo.parse("output_throughput>=100"),), "without an SLO on a latency"),
-        ("sharegpt", (Slo.parse("p99_ttft_ms>=100"),), "without an SLO on a latency"),
+        ("sharegpt", (), "needs a latency limit"),
+        ("sharegpt", (Slo.parse("output_throughput>=100"),), "needs a latency limit"),
+        ("sharegpt", (Slo.parse("p99_ttft_ms>=100"),), "needs a latency limit"),
     ],
 )
 def test_what_cannot_be_searched_is_refused(workload: str, slos: tuple[Slo, ...], words: str) -> None:
@@ -293,7 +291,7 @@ def test_a_trace_is_searched_by_its_speed_up_whole_at_every_load(tmp_path: Path)
     path.write_text("\n".join(row.format(at=1000 * (i // 2)) for i in range(120)))
     workload, sent = load_workload(f"trace:{path}"), []
     limit = (Slo.parse("mean_ttft_ms<=200"),)
-    with pytest.raises(BadInput, match="--find-load rate finds how many times as fast"):
+    with pytest.raises(BadInput, match="--find-load rate finds the highest feasible speedup"):
         check("concurrency", workload, limit)
     search = LoadSearch("rate", limit, workload, confirm_s=CONFIRM_S)
     while (probe := search.ask()) is not None:

@@ -88,7 +88,7 @@ def test_a_goal_that_nobody_can_measure_is_refused(tmp_path: Path, option: str, 
     asked = ("run", "--model", "Qwen/Qwen3-32B", "--hw", "h200", "--on", on, option, "tokens_per_joule")
     done = autotune(*asked, home=tmp_path)
     assert done.code == 2
-    assert f"{option} tokens_per_joule: {on} has no GPUs whose power can be read" in done.err
+    assert f"{option} tokens_per_joule: {on} has no readable GPU power" in done.err
 
 
 def test_the_metric_s_name_is_no_secret_s() -> None:

@@ -120,9 +120,9 @@ def test_contents_of_a_file_are_sent_in_the_endpoint_s_form():
         "Why?",
         [5, 6],
     ]
-    with pytest.raises(BadInput, match=r"messages, which go to /v1/chat/completions"):
+    with pytest.raises(BadInput, match=r"messages for /v1/chat/completions"):
         Prompts("m").bodies(requests([5], contents=(messages,)), KEY)
-    with pytest.raises(BadInput, match=r"token ids, which go to /v1/completions"):
+    with pytest.raises(BadInput, match=r"token ids for /v1/completions"):
         Prompts("m", CHAT).bodies(requests([2], contents=([5, 6],)), KEY)
 
 

@@ -133,7 +133,7 @@ def test_after_a_turn_that_failed_its_session_is_not_gone_on_with(tmp_path: Path
         result = sent(server.url, sessions(tmp_path, {"turns": [*ASKED, *RANDOM]}, {"turns": RANDOM}))
         assert len(server.posts) == 4
     assert [outcome.name for outcome in result.outcomes] == ["ok", *["http_500"] * 3, "ok", "ok"]
-    assert "not sent, as turn 2 of its session had failed" in result.outcomes[2].message
+    assert "not sent because turn 2 of its session failed" in result.outcomes[2].message
 
 
 def test_an_answer_s_text_is_that_of_its_events():

@@ -90,14 +90,14 @@ def test_the_filter_is_vllm_s(tmp_path: Path, read: int, written: int, passes: b
         assert (drawn.input_tokens[0], drawn.output_tokens[0]) == (read, written)
         assert read + written <= workload.longest_request == 2048
     else:
-        with pytest.raises(BadInput, match="1 prompts are asked for, but only 0 of the 1 conversations"):
+        with pytest.raises(BadInput, match="1 prompts are requested, but only 0 of the 1 conversations"):
             workload.draw(0, 0)
 
 
 def test_too_few_prompts_are_refused_with_the_number_there_is(file: Path):
     workload = load_workload(f"sharegpt:{file}")
     assert workload.points[0].prompts == 1000
-    with pytest.raises(BadInput, match=r"1000 prompts are asked for, but only 400 of the 400.*sharegpt:.*:N"):
+    with pytest.raises(BadInput, match=r"1000 prompts are requested, but only 400 of the 400.*sharegpt:.*:N"):
         workload.draw(0, 0)
 
 

@@ -95,7 +95,7 @@ def test_a_closed_loop_may_take_the_prompts_of_a_trace(tmp_path: Path):
     ("line", "words"),
     [
         ({**MOONCAKE[0], "timestamp": 999}, "before that of line 1; sort"),
-        ({**MOONCAKE[0], "hash_ids": [1, 2]}, "2 hash_ids for 1300 prompt tokens.*there are 3"),
+        ({**MOONCAKE[0], "hash_ids": [1, 2]}, "2 hash_ids for 1300 prompt tokens.*so 3 are expected"),
         ({**MOONCAKE[0], "hash_ids": [1, 2, "x"]}, "hash_ids.3: .*integer"),
         ({**MOONCAKE[0], "input_length": 0}, "input_length: .*greater than 0"),
         ({**MOONCAKE[0], "output_length": 1.5}, "output_length: .*integer"),
@@ -118,7 +118,7 @@ def test_a_broken_line_is_told_with_its_number(tmp_path: Path, line: object, wor
         (AZURE + "2024-05-11 00:00:00,12\n", ":5: no row of an Azure trace"),
         (AZURE + "yesterday,12,1\n", ":5: no row of an Azure trace"),
         (AZURE + "2024-05-11 00:00:00,0,1\n", ":5: no row of an Azure trace"),
-        ("Timestamp,Model,Request tokens\n5,ChatGPT,472\n", ":1: neither form of a trace: write .*Mooncake.*Azure"),
+        ("Timestamp,Model,Request tokens\n5,ChatGPT,472\n", ":1: not a trace: write .*Mooncake.*Azure"),
         ("\n", ":1: holds no request"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", ":1: holds no request"),
     ],

@@ -155,7 +155,7 @@ def test_a_study_says_how_it_divides_and_compares_like_with_like(tmp_path: Path)
     values = [row["metrics"][workload]["total_token_throughput"] for row in base]
     assert min(values) <= answer["baseline"]["objective"]["value"] <= max(values)
     report = (tmp_path / "studies/s/report.md").read_text()
-    assert "is divided: the search sends 500 of its requests, and the finals 500 that the search does not see" in report
+    assert "is divided: the search sends 500 of its requests, and the finals 500 that the search does not use" in report
 
 
 def test_a_short_file_is_sent_again_and_the_study_says_so(tmp_path: Path) -> None:

@@ -134,8 +134,8 @@ def test_a_known_model_is_never_asked_for(alone: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("answer", "model_id", "why"),
     [
-        (b"<html>log in</html>", ID, "answers with something that is no JSON"),
-        (b"", "somebody/Small-9B", "answers 404 for it; for a model that needs permission set HF_TOKEN"),
+        (b"<html>log in</html>", ID, "does not answer with JSON"),
+        (b"", "somebody/Small-9B", "answers 404 for it; set HF_TOKEN for a gated model"),
     ],
 )
 def test_what_the_hub_does_not_describe_is_answered_with_what_to_provide(

@@ -87,7 +87,7 @@ def test_the_names_are_those_of_the_card() -> None:
 def test_a_pin_by_an_option_s_name_is_the_knob_s_and_says_so() -> None:
     spec = build_spec(replace(RUN, pins=["tp=8", "--max-num-seqs=512"]))
     assert spec.pins == {"tensor_parallel": 8, "max_running_requests": 512}
-    assert spec.notes[0] == "--set tp=8 is taken as tensor_parallel=8, for every engine that is searched"
+    assert spec.notes[0] == "--set tp=8 is read as tensor_parallel=8, for every searched engine"
     assert "tensor_parallel=0" in said(replace(RUN, pins=["tp=0"]))
 
 
@@ -107,7 +107,9 @@ def test_a_pin_by_an_option_s_name_is_the_knob_s_and_says_so() -> None:
 def test_a_version_without_a_table_borrows_the_nearest_one_s(name: str, version: str, near: str) -> None:
     kind = engine(name, LIBRARY)
     assert kind.version(version) == version, "ranges see its own number"
-    assert f"{kind.card.title} {version} is known; that of {near}, the nearest" in (kind.borrowing(version) or "")
+    assert f"{kind.card.title} {version}'s flags are not bundled; using those of {near}" in (
+        kind.borrowing(version) or ""
+    )
     assert kind.borrowing(near) is None
     table, lender = kind.table(version), kind.table(near)
     assert table.borrowed
@@ -118,7 +120,7 @@ def test_a_version_without_a_table_borrows_the_nearest_one_s(name: str, version:
 def test_a_study_of_a_version_without_a_table() -> None:
     asked = prepared(replace(RUN, engines=["vllm==0.30.0"]))
     assert [(e.name, e.version) for e in asked.spec.engines] == [("vllm", "0.30.0")]
-    assert asked.spec.notes[0].startswith("no table of the options of vLLM 0.30.0 is known; that of 0.32.0")
+    assert asked.spec.notes[0].startswith("vLLM 0.30.0's flags are not bundled; using those of 0.32.0")
     base = asked.candidates.items[asked.candidates.baseline]
     assert base.configuration.knobs["attention_backend"] == "FLASHMLA_SPARSE", "0.32's default is another"
     assert asked.command_of(base).argv[:5] == ("vllm", "serve", V32, "--tensor-parallel-size", "8")

@@ -48,7 +48,7 @@ def test_what_needs_a_module_that_cannot_be_imported_is_left_out(
     assert exchanges(made) == {"allgather_reducescatter"}
     assert made.spec.installed["vllm"].lacking == ("deep_ep",)
     (told,) = [note for note in made.spec.notes if "deep_ep" in note]
-    assert "combinations are left out: vLLM's Python cannot import DeepEP (deep_ep); install it there" in told
+    assert "combinations are removed: vLLM's Python cannot import DeepEP (deep_ep); install it there" in told
     assert made.candidates.items[made.candidates.baseline].configuration.knobs["moe_all_to_all"] is not None
 
 

@@ -17,8 +17,8 @@ from .settings import LIBRARY, RUN, V32, prepared, said
 def test_weights_that_no_layout_holds_are_refused_with_the_arithmetic() -> None:
     message = said(replace(RUN, hardware="h100"))
     assert message.startswith(
-        "no engine is left to try on h100 (674 GB of weights, 640 GB of memory on 8 x h100): vllm, sglang: "
-        "even in the best layout a GPU would hold 86.2 GB of weights, of the 85.0 GB that it has"
+        "no engine can run on h100 (674 GB of weights, 640 GB of memory on 8 x h100): vllm, sglang: "
+        "even in the best layout a GPU needs 86.2 GB for weights and has 85.0 GB"
     )
     half = said(replace(RUN, gpus=4))
     assert "674 GB of weights, 564 GB of memory on 4 x h200" in half
@@ -78,4 +78,4 @@ def test_an_architecture_that_an_engine_is_not_known_to_have_is_named(
 
 
 def test_a_number_of_gpus_without_a_layout_is_told_with_those_that_have_one() -> None:
-    assert said(replace(RUN, gpus=3)) == "--gpus 3: no layout of 3 GPUs is tried; give one of 1, 2, 4, 8"
+    assert said(replace(RUN, gpus=3)) == "--gpus 3: no layout has 3 GPUs; use one of 1, 2, 4, 8"

@@ -78,7 +78,7 @@ def test_what_looks_like_weights_and_is_none(tmp_path: Path) -> None:
 
 
 def test_weights_that_are_not_in_the_cache_are_refused_with_size_and_command(hub: Path) -> None:
-    told = f"the weights of {V32} are not complete in {hub}: none of them are there, about 685.2 GB; "
+    told = f"the weights of {V32} are not complete in {hub}: none of them exist, about 685.2 GB; "
     assert refused(here()) == f"{told}fetch them there first:\nhf download {V32}"
     cache(hub, V32, THREE[:2], THREE)
     assert f"1 of 3 files are missing ({THREE[2]} …), about 228.4 GB" in refused(here())
@@ -154,7 +154,7 @@ def test_on_a_cluster_each_node_looks_for_its_weights_before_it_launches(hub: Pa
     idle = Node(gpus=tuple, disk_bytes=0, open_files=0)
     with pytest.raises(CannotGoOn) as told:
         Launched(spec, LIBRARY, tmp_path / "study", node=idle, pause=lambda _: None)(trial)
-    assert f"the weights of {V32} are not complete in {hub}: none of them are there" in str(told.value)
+    assert f"the weights of {V32} are not complete in {hub}: none of them exist" in str(told.value)
     assert str(told.value).endswith(f"; fetch them there first:\nhf download {V32}")
     kind = study.spaces["vllm"].engine
     cache(hub, V32, THREE, THREE)
@@ -166,9 +166,9 @@ def test_a_dry_run_says_what_is_missing(hub: Path, tmp_path: Path) -> None:
     run = ("run", "--model", V32, "--hw", "h200", "--on", "docker", "--engine", "vllm", "--space", str(SPACE))
     done = autotune(*run, "--dry-run", "--json", home=tmp_path / "home")
     assert done.code == 0, done.err
-    assert done.json["weights"].startswith(f"the weights of {V32} are not complete in {hub}: none of them are there")
+    assert done.json["weights"].startswith(f"the weights of {V32} are not complete in {hub}: none of them exist")
     there = autotune(*run, "--executor", "ray", "--dry-run", home=tmp_path / "home")
-    assert "the weights are looked for on each node of the cluster, before its first launch" in there.out
+    assert "each node of the cluster is checked for the weights before its first launch" in there.out
 
 
 def test_the_command_is_called_as_the_installed_version_has_it(hub: Path, tmp_path: Path) -> None:

@@ -80,7 +80,7 @@ def test_a_quarantined_node_stops_the_study_and_nothing_is_lost(home: Path) -> N
     def gpu_stays_full(result: TrialResult, _: Path) -> TrialResult:
         return replace(result, quarantine="GPU 3 is full.")
 
-    kept = r"2 launches are kept; go on with:\nautotune resume full --home \S+/home$"
+    kept = r"2 launches are stored; continue with:\nautotune resume full --home \S+/home$"
     with pytest.raises(CannotGoOn, match=rf"^GPU 3 is full\.\nThe study has stopped; {kept}"):
         study(home, "full", gpu_stays_full)
     kept = finished_rows(home, "full")
@@ -124,7 +124,7 @@ def test_figures_that_cannot_be_are_no_measurement_and_reach_no_file(home: Path)
     said = [row["failure"]["message"] for row in kept[1:4]]
     assert "random:64:16:16: total_token_throughput is nan; a finite number of at least 0 was expected" in said[0]
     assert "random:64:16:16: p99_ttft_ms is -1" in said[1]
-    assert "there is no total_token_throughput among its metrics, and it is the objective" in said[2]
+    assert "its metrics lack the objective, total_token_throughput" in said[2]
     assert all(row["metrics"]["random:64:16:16"]["duration"] > 0 for row in kept)
     folder = home / "studies" / "nan"
     for path in (folder / "results.jsonl", folder / "recommendation.json"):
@@ -140,7 +140,7 @@ def test_a_full_disk_stops_the_study_and_what_was_written_is_kept(home: Path) ->
         results.symlink_to("/dev/full")
         return result
 
-    with pytest.raises(CannotGoOn, match=r"No space left on device\); make room there\.\n.* 1 launches are kept"):
+    with pytest.raises(CannotGoOn, match=r"left on device\); free disk space there\.\n.* 1 launches are stored"):
         study(home, "disk", disk_fills)
     results.with_suffix(".kept").rename(results)
     kept = finished_rows(home, "disk")
@@ -157,7 +157,7 @@ def test_a_study_that_cannot_be_written_when_it_is_resumed(home: Path) -> None:
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
     try:
-        with pytest.raises(CannotGoOn, match=r"\(File too large\); make room there\. Then:\nautotune resume resumed"):
+        with pytest.raises(CannotGoOn, match=r"too large\); free disk space there\. Then:\nautotune resume resumed"):
             study(home, "resumed")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
@@ -204,18 +204,18 @@ def test_a_study_whose_folder_goes_says_that_it_cannot_be_resumed(home: Path) ->
         shutil.rmtree(folder)
         return result
 
-    with pytest.raises(CannotGoOn, match="is gone, so it cannot be resumed"):
+    with pytest.raises(CannotGoOn, match="was deleted, so it cannot be resumed"):
         study(home, "gone", somebody_tidies_up)
 
 
 def test_a_trial_that_cannot_be_written_stops_a_study_that_has_begun(home: Path) -> None:
     def disk_becomes_read_only(_: TrialResult, folder: Path) -> TrialResult:
-        raise BadInput(f"the trial's folder {folder} cannot be written (Read-only file system)")
+        raise BadInput(f"the trial's folder {folder} is not writable (Read-only file system)")
 
     with pytest.raises(BadInput, match="Read-only"):
         study(home, "read-only", disk_becomes_read_only, from_trial=0)
     with pytest.raises(
-        CannotGoOn, match=r"Read-only file system\)\n.* 1 launches are kept; go on with:\nautotune resume"
+        CannotGoOn, match=r"Read-only file system\)\n.* 1 launches are stored; continue with:\nautotune resume"
     ):
         study(home, "read-only", disk_becomes_read_only)
 
@@ -236,11 +236,11 @@ def test_a_first_launch_without_a_gpu_is_exit_130_with_one_message(
     assert stopped.code == 130, stopped.err
     assert "Traceback" not in stopped.err
     assert "No CUDA GPUs are available. The driver shows no usable GPU" in stopped.err
-    assert "0 launches are kept; go on with:\nautotune resume first" in stopped.err
+    assert "0 launches are stored; continue with:\nautotune resume first" in stopped.err
 
 
 def test_a_model_s_folder_that_is_not_there_is_bad_input() -> None:
     request = RunOptions("/nowhere/DeepSeek-V3.2", "h200", on="process")
-    with pytest.raises(BadInput, match="there is no such folder"):
+    with pytest.raises(BadInput, match="this folder does not exist"):
         build_spec(request)
     assert build_spec(replace(request, on="simulator")).model.id == "/nowhere/DeepSeek-V3.2"

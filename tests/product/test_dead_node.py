@@ -67,25 +67,27 @@ def test_an_emulated_node_with_a_fault_costs_one_start(
     starts = sum(text.count(LAST_WORDS[engine]) for text in logs)
     assert (done.code, starts) == (130, 1), done.err
     assert any("Loading safetensors" in text for text in logs) == (fault == "shard-truncated")
-    assert "the first launch failed, and not for its configuration" in done.err
+    assert "the first launch failed, but not because of its configuration" in done.err
     assert says in done.err
     assert way_out in done.err
-    assert "0 launches are kept; go on with:\nautotune resume dead" in done.err
+    assert "0 launches are stored; continue with:\nautotune resume dead" in done.err
     assert nothing_is_left(home, 0) == []
 
 
 def test_a_fault_of_the_node_costs_one_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done, _, starts = run(tmp_path, monkeypatch, NOT_READY)
     assert (done.code, starts) == (130, 1), done.err
-    assert "the first launch failed, and not for its configuration" in done.err
-    assert "0 launches are kept; go on with:\nautotune resume dead" in done.err
+    assert "the first launch failed, but not because of its configuration" in done.err
+    assert "0 launches are stored; continue with:\nautotune resume dead" in done.err
 
 
 def test_the_same_unknown_words_before_anything_ran_cost_three(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     done, home, starts = run(tmp_path, monkeypatch, "FabricError: process PID lost the partition 0x7f3a")
     assert (done.code, starts) == (130, 3), done.err
-    assert "3 launches in a row failed with the same words before any server ran. vLLM ended with exit code" in done.err
-    assert "3 launches are kept; go on with:\nautotune resume dead" in done.err
+    assert (
+        "3 launches in a row failed with the same message before any server ran. vLLM ended with exit code" in done.err
+    )
+    assert "3 launches are stored; continue with:\nautotune resume dead" in done.err
     assert [row["failure"]["unexplained"] for row in rows(home, "dead")] == [True] * 3
 
 

@@ -56,7 +56,7 @@ def explained(home: Path, on: str, launches: int) -> Any:
     assert named == {name for name, value in found["config"].items() if value != default.get(name)}
     assert {row["knob"] for row in found["inert"]} >= NO_OPS
     report = (home / "studies" / "s" / "report.md").read_text()
-    nothing = report.split("## Which settings did nothing?", 1)[1].split("\n## ", 1)[0]
+    nothing = report.split("## Which settings had no effect?", 1)[1].split("\n## ", 1)[0]
     assert all(f"`{flag}`" in nothing for flag in NO_OPS)
     return found
 

@@ -66,7 +66,7 @@ def test_a_study_finds_the_command_of_the_highest_capacity(tmp_path: Path) -> No
     report = (home / "studies" / "s" / "report.md").read_text()
     assert "## What load does it carry within the limits?" in report
     assert "Capacity: " in report
-    assert "timed anew by the load search" in report
+    assert "arrival times set by the load search" in report
     again = autotune("resume", "s", "--json", home=home)
     assert again.json["objective"] == outcome["objective"]
     assert "find_load: concurrency" in (home / "studies" / "s" / "study.yaml").read_text()
@@ -160,7 +160,7 @@ def test_the_prior_orders_the_candidates_as_the_capacity_does() -> None:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--find-load", "concurrency"], "without an SLO on a latency"),
+        (["--find-load", "concurrency"], "needs a latency limit"),
         (["--find-load", "rate", "--slo", "p99_ttft_ms<=5", "--workload", "sweep"], None),
         (["--objective", "capacity_total_token_throughput"], "is measured with --find-load concurrency or rate"),
         (
@@ -169,7 +169,7 @@ def test_the_prior_orders_the_candidates_as_the_capacity_does() -> None:
         ),
         (
             ["--find-load", "rate", "--slo", "p99_ttft_ms<=5", "--weights", f"{WORKLOAD}=1"],
-            "the load search is of one workload",
+            "the load search uses only the first workload",
         ),
     ],
     ids=str,

@@ -73,7 +73,7 @@ def test_what_runs_and_ctrl_c(tmp_path: Path) -> None:
         assert not terminal.watch()
         assert terminal.process.wait() == 130
     *_, stopped, resume = terminal.lines
-    assert stopped == "autotune: stopped, 1 launches are kept; go on with:"
+    assert stopped == "autotune: stopped, 1 launches are stored; continue with:"
     assert resume.startswith("autotune resume s --home ")
     assert left_of_the_block(terminal.lines) == []
     assert not terminal.screen.cursor.hidden

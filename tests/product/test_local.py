@@ -66,4 +66,4 @@ def test_a_command_line_is_predicted_for_it(tmp_path: Path, model: str) -> None:
 def test_the_name_is_offered_where_a_name_is_wrong(tmp_path: Path) -> None:
     done = autotune("space", "show", "--hw", "h2000", home=tmp_path)
     assert done.code == 2
-    assert "'local' is whatever this machine has" in done.err
+    assert "'local' is this machine" in done.err

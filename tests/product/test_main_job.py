@@ -219,7 +219,7 @@ def test_half_the_memory_is_refused_before_the_first_launch(home: Path) -> None:
     assert (done.code, done.out) == (2, ""), done.err
     assert "Traceback" not in done.err
     assert "674 GB of weights, 564 GB of memory on 8 x half-h200" in done.err
-    assert "a GPU would hold 86.2 GB of weights, of the 70.5 GB that it has" in done.err
+    assert "a GPU needs 86.2 GB for weights and has 70.5 GB" in done.err
     assert not (home / "studies" / "half").exists()
 
 

@@ -52,7 +52,7 @@ def test_what_was_finished_elsewhere_can_be_read_without_locks(tmp_path: Path, l
     assert [(row["study"], row["state"]) for row in listed.json] == [("s", "finished")], listed.err
     again = on_network(library, home, "resume", "s")
     assert again.code == 0, again.err
-    assert "MLflow was not brought up to date: the file system" in again.err
+    assert "MLflow was not updated: the file system" in again.err
     assert (home / "studies" / "s" / "results.jsonl").read_bytes() == kept
 
 
@@ -75,7 +75,7 @@ def test_tuners_that_do_not_see_each_other_s_locks_double_no_launch(tmp_path: Pa
             first.kill()
     assert second.code == 0, second.err
     assert first.returncode == 130, rest
-    assert "somebody else has added to " in rest
+    assert "another process has written to " in rest
     assert "look for a second tuner of this study on other machines" in rest
     numbers = [row["number"] for row in rows(home, "s")]
     assert sorted(numbers) == list(range(len(numbers)))

@@ -53,7 +53,9 @@ def done(home: Path) -> Finished:
 
 def test_a_table_of_anything_ends_with_its_best_row(home: Path, done: Finished) -> None:
     assert done.code == 0, done.err
-    assert done.err.startswith(f"REPLAYED: nothing is launched; all numbers come from {home.parent / 'table.csv'}")
+    assert done.err.startswith(
+        f"REPLAYED: nothing is launched; all numbers are as recorded in {home.parent / 'table.csv'}"
+    )
     assert "knobs: alpha, beta; metrics: total_token_throughput, mean_ttft_ms" in done.err
     folder = home / "studies" / "s"
     found = json.loads((folder / "recommendation.json").read_text())
@@ -74,13 +76,13 @@ def test_what_has_no_command_is_not_served_nor_exported_as_one(home: Path, done:
     folder = home / "studies" / "s"
     script = subprocess.run([folder / "serve.sh"], capture_output=True, text=True, check=False)
     assert script.returncode == 1
-    assert "does not tell how foo is started; its row says: --alpha=8 --beta=z" in script.stderr
+    assert "has no start command of foo; its row is: --alpha=8 --beta=z" in script.stderr
     assert "serve " not in done.out
     found = Recommendation.from_json(json.loads((folder / "recommendation.json").read_text()))
     winner = winner_of(found, Home(home).spec("s"), Home(home).launches("s"))
     assert '"evidence": "replayed"' in export(winner, "json")
     for form in ("vllm-config", "docker", "k8s"):
-        with pytest.raises(BadInput, match=r"table does not tell.*fit: shell, json$"):
+        with pytest.raises(BadInput, match=r"table has no command.*from: shell, json$"):
             export(winner, form)
 
 

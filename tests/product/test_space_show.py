@@ -36,7 +36,7 @@ def test_it_lists_the_knobs_and_why_combinations_were_removed(tmp_path: Path) ->
     knob = next(number for number, line in enumerate(lines) if line.split()[:1] == ["kv_cache_dtype"])
     assert lines[knob].split()[1:] == ["--kv-cache-dtype"]
     assert lines[knob + 1].strip() == "2 values: bfloat16, fp8_ds_mla; default bfloat16"
-    assert "fp8_ds_mla gives up: " in lines[knob + 2]
+    assert "fp8_ds_mla trades off: " in lines[knob + 2]
     unsearched = next(line for line in lines if line.split()[:1] == ["block_size"])
     assert "--block-size" in unsearched
     removed = [line.partition("removed by ")[2] for line in lines if "removed by " in line]

@@ -18,7 +18,7 @@ def test_the_bundle_comes_to_the_command_of_the_report(tmp_path: Path, example: 
     measured = EXAMPLES / example / "measured"
     done = autotune("run", "--on", f"replay:{measured / 'study.bundle'}", "--json", home=new_home(tmp_path))
     assert done.code == 0, done.err
-    assert "the recommendation is that of study measured" in done.err
+    assert "the recommendation is the same as in study measured" in done.err
     report = re.sub("</?span>", "", (measured / "report.html").read_text())
     assert done.json["command"] in report
     assert f"{done.json['gain_percent']:+.1f} %" in report

@@ -106,7 +106,7 @@ def test_pins_leave_the_rows_that_have_them(tmp_path: Path) -> None:
         ({"workloads": ["sharegpt", "long"]}, ["long", "'long:total_token_throughput'"]),
         ({"engine_args": ["vllm=--x"], "images": ["vllm=y"]}, ["--engine-arg and --image", "nothing is launched"]),
         ({"table": TABLE.replace("6000,2000", ",2000")}, [":4:", "total_token_throughput is missing"]),
-        ({"table": TABLE.replace("6000,2000", "0,2000")}, [":4:", "'failure' says why"]),
+        ({"table": TABLE.replace("6000,2000", "0,2000")}, [":4:", "fill in 'failure'"]),
     ],
     ids=lambda value: str(value)[:50],
 )

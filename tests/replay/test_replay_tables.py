@@ -149,7 +149,7 @@ HEAD = f"engine,a,{THROUGHPUT}\n"
         (f"{HEAD},1,3\n", [":2:", "engine is missing"]),
         (f'{HEAD}foo,"1,3\n', [":2:", "quote"]),
         ("engine,failure\nfoo,FALSE\n", [":2:", "leave the cell empty"]),
-        ("engine,failure\nfoo,port\n", ["no row says anything"]),
+        ("engine,failure\nfoo,port\n", ["no row has information"]),
         (f"engine,workload,{THROUGHPUT}\nfoo,x,1\nfoo,y,2\n", ["'workload' has several values"]),
         (HEAD + "".join(f"foo,n{i},1\n" for i in range(4097)), ["4,097 different values"]),
     ],

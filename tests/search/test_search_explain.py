@@ -1,4 +1,4 @@
-"""What a study says beside its winner: what each setting adds, knobs that did nothing, predictions not tried."""
+"""What a study says beside its winner: what each setting adds, knobs that differhing, predictions not tried."""
 
 from __future__ import annotations
 

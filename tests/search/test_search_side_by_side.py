@@ -143,7 +143,7 @@ def test_launches_that_slow_each_other_are_made_one_at_a_time_and_do_not_count(t
     assert outcome.baseline is not None
     assert outcome.baseline.objective.value == pytest.approx(ridge(SMALL.items[0].configuration), rel=0.02)
     text = render(StudyRecord(spec, made, outcome, tmp_path), "md")
-    assert "What ran side by side on `gpus 0-3` and `gpus 4-7` counts for nothing" in text
+    assert "Launches side by side on `gpus 0-3` and `gpus 4-7` are invalid" in text
     assert ["(#0)" in text, "(#1)" in text, "(#2)" in text] == [True, False, False], "the finals' table"
 
 

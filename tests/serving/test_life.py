@@ -75,7 +75,7 @@ def test_a_log_that_is_removed_while_it_starts_ends_the_wait(tmp_path: Path, tok
         failure = server.wait_ready(LONG)
     assert failure is not None
     assert failure.kind is FailureKind.INFRASTRUCTURE
-    assert "has been removed" in failure.message
+    assert "was deleted" in failure.message
     assert_gone(server, token)
 
 

@@ -177,7 +177,7 @@ def test_the_kernel_is_suspected_of_a_kill_only_where_the_log_has_no_error(
 ) -> None:
     message = explain(tmp_path, "sglang", log, -9).message
     assert "SIGKILL" in message
-    assert ("memory is used up" in message) == kernel
+    assert ("runs out of memory" in message) == kernel
 
 
 def test_a_log_that_is_gone(tmp_path: Path) -> None:
@@ -219,7 +219,7 @@ def test_a_log_without_bounds_gives_its_middle_back(tmp_path: Path) -> None:
     behind = len(kept) - place - 2
     assert kept[place + 1 : -1] == lines[-behind:]
     left_out = sum(map(len, lines[place - 1 : -behind]))
-    assert kept[place].startswith(b"[autotune: %s bytes are left out here" % f"{left_out:,}".encode())
+    assert kept[place].startswith(b"[autotune: %s bytes omitted" % f"{left_out:,}".encode())
     assert read_ends(path, 20).splitlines(keepends=True)[::2] == [before, b"the last\n"]
 
 
@@ -236,7 +236,7 @@ def test_a_line_without_end_is_cut_all_the_same(tmp_path: Path) -> None:
     path = tmp_path / "server.log"
     path.write_bytes(b"x" * 5000)
     cut_middle(path, end_bytes=1000)
-    assert path.read_bytes().startswith(b"[autotune: 5,000 bytes are left out here")
+    assert path.read_bytes().startswith(b"[autotune: 5,000 bytes omitted")
 
 
 def test_more_than_can_be_read_is_progress(tmp_path: Path) -> None:

@@ -274,7 +274,7 @@ def test_a_program_that_cannot_run_is_bad_input_and_leaves_nothing(
     broken = tmp_path / "engine"
     broken.write_bytes(b"\x7fELF nonsense")
     broken.chmod(0o755)
-    with pytest.raises(BadInput, match="cannot be started: Exec format error"):
+    with pytest.raises(BadInput, match="cannot start: Exec format error"):
         ProcessLauncher().launch(Command((str(broken),)), tmp_path, CARD)
     assert until(lambda: alive_with(token) == [])
     temporary.rmdir()  # which wants it to be empty
@@ -282,5 +282,5 @@ def test_a_program_that_cannot_run_is_bad_input_and_leaves_nothing(
 
 def test_a_folder_that_cannot_be_made_is_bad_input(tmp_path: Path) -> None:
     (tmp_path / "trial").write_text("a file")
-    with pytest.raises(BadInput, match="cannot be written"):
+    with pytest.raises(BadInput, match="is not writable"):
         launch(tmp_path / "trial")

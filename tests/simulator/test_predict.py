@@ -57,8 +57,8 @@ def test_the_command_line_tells_them_apart_from_what_was_never_measured(tmp_path
     engine = "python3 -m sglang.launch_server --model meta-llama/Llama-3.3-70B-Instruct --tp 8 --enable-torch-compile"
     told = autotune(*command, "--", *engine.split(), home=tmp_path)
     assert told.code == 0, told.err
-    assert "wider because nothing like it was measured: gpu, model, workload\n" in told.out
-    assert "not simulated, so without effect here: knob torch_compile\n" in told.out
+    assert "interval widened, never measured: gpu, model, workload\n" in told.out
+    assert "not simulated, no effect here: knob torch_compile\n" in told.out
     assert (
         "knob torch_compile"
         in json.loads(autotune(*command, "--json", "--", *engine.split(), home=tmp_path).out)["unseen"]
@@ -97,7 +97,7 @@ def test_another_command_line_is_compared_without_a_list_of_defaults(tmp_path):
 def test_words_for_the_newest_version_are_read_as_it_and_said(tmp_path):
     command = ["simulate", "--hw", "b300", "--engine-version", "nightly", "--workload", LOAD, "--json"]
     done = autotune(*command, "--", f"vllm serve {V32} -tp 8", home=tmp_path)
-    assert done.err == "nightly is read as the newest version that is known\n"
+    assert done.err == "nightly is read as the newest known version\n"
     assert json.loads(done.out)["engine_version"] == "0.33.0"
 
 

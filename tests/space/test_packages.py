@@ -86,7 +86,7 @@ def test_a_broken_package_says_what_is_wrong_with_it(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     known, cardless, unloadable, unparsable, works, recognised, understood, doctor = done.stdout.splitlines()
     assert {"cardless", "unloadable", "vllm"} <= set(known.split())
-    assert cardless == "the engine 'cardless' has no card: cardless.yaml should lie beside the module broken_x"
+    assert cardless == "the engine 'cardless' has no card: put cardless.yaml next to the module broken_x"
     assert unloadable.startswith("the engine 'unloadable' cannot be loaded (")
     assert unparsable.startswith("the engine 'unparsable' cannot be loaded (SyntaxError: ")
     assert (works, recognised) == ("vllm capital capital", "vllm")

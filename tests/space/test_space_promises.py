@@ -186,7 +186,7 @@ def test_the_kv_cache_keeps_the_longest_request_of_the_baseline_and_of_min_conte
     _, held = of(min_context=163840)
     assert held
     assert all(plan.capacity_tokens >= 163840 for plan in held.values())
-    with pytest.raises(BadInput, match="no KV cache holds the 163840 tokens of --min-context, the largest holds 9"):
+    with pytest.raises(BadInput, match="no KV cache holds the 163840 tokens of --min-context; the largest holds 9"):
         of("memory_fraction=0.76", "kv_cache_dtype=bfloat16", min_context=163840, engines=("sglang",))
 
 

@@ -1,4 +1,4 @@
-"""Trials on the nodes of a Ray cluster, through Ray Tune.
+"""Run trials on the nodes of a Ray cluster, through Ray Tune.
 
 The study decides what to try (`autotune.search`) and Ray Tune where resources are free: it runs in a thread of its own,
 with a searcher that hands out the trials of a queue. `cluster` has the connection, which nodes fit, which autotune they
@@ -43,20 +43,20 @@ from autotune.space.context import gpus_of
 from autotune.trial import Launch, Trial, TrialResult
 
 POLL_S = 1.0
-"""Between two looks at what Ray Tune says of lost trials."""
+"""Seconds between two polls of Ray Tune for lost trials."""
 TRIES = 2
-"""Launches of a trial whose node or process is lost. A node that loses so many processes in a row is left out."""
+"""Tries of a trial whose node or process is lost. A node that loses this number of processes in a row is excluded."""
 CLOSE_S = 30.0
 NOTICE_S = 5.0
-"""Ray reports a lost process somewhat before it reports that its node is gone."""
+"""Seconds by which Ray reports a lost process before its lost node."""
 WAIT_S = 60.0
-"""For GPUs that no trial of ours has, before a message says so."""
+"""Seconds of waiting for GPUs used outside autotune before a message."""
 TRIAL_FOLDER, TUNE_FOLDER = "autotune-trial", "autotune-ray"
-"""Beginnings of the names of running trials' folders, and of those in which Ray Tune keeps its files."""
+"""Prefixes of the folders of running trials, and of Ray Tune's files."""
 _THREADS = "OMP_NUM_THREADS"
 _OOM_SCORE = Path("/proc/self/oom_score_adj")
 A_LITTLE = 0.001
-"""Share of a node's processors, which are the server's and nobody counts, and of what names its hardware."""
+"""Share of a node's processors (uncounted, for the server) and of its hardware resource."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,16 +76,16 @@ class Ended:
 
 
 Event = str | Stage | Started | Ended
-"""A text is a line to show to a person."""
+"""Event from a node; a text is a line to show."""
 
 
 def create_queue(node_id: str) -> Queue:
-    """Create a queue in an actor on the tuner's own node: nodes put events, the tuner takes them; it ends with it."""
+    """Create a queue in an actor on the tuner's node: nodes put events, the tuner takes them."""
     return Queue(actor_options={"num_cpus": 0, "label_selector": {"ray.io/node-id": node_id}})
 
 
 def take_events(queue: Queue, wait_s: float) -> list[Event]:
-    """Remove and return all events; waits at most so long for one."""
+    """Remove and return all events; waits at most this long for one."""
     try:
         # With no time to wait, Python 3.11's wait_for gives up before it looks.
         first = [queue.get(timeout=wait_s)] if wait_s else []
@@ -95,7 +95,7 @@ def take_events(queue: Queue, wait_s: float) -> list[Event]:
 
 
 def own_folder(kind: str, name: str = "") -> tempfile.TemporaryDirectory[str]:
-    """Create a temporary folder, and remove those that killed processes of this machine left.
+    """Create a temporary folder, and remove those of killed processes of this machine.
 
     Several machines may share the folder for temporary files, so a machine looks only at its own.
     """
@@ -113,7 +113,7 @@ def _safe(name: str) -> str:
 
 
 def pack(folder: Path) -> bytes:
-    """Archive a folder; empty bytes for a folder that does not exist. What cannot be read is left out."""
+    """Archive a folder; empty bytes for a missing folder. Unreadable files are skipped."""
     if not folder.is_dir():
         return b""
     stream = io.BytesIO()
@@ -126,14 +126,14 @@ def pack(folder: Path) -> bytes:
 
 
 def unpack(content: bytes, folder: Path) -> None:
-    """Write what `pack` read; raises ``OSError`` where there is no room."""
+    """Write the result of `pack`; raises ``OSError`` if the disk is full."""
     if content:
         with tarfile.open(fileobj=io.BytesIO(content), mode="r:gz") as archive:
             archive.extractall(folder, filter=_harmless)
 
 
 def _harmless(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
-    """Leave out what a server may put beside its log: devices, and links that lead elsewhere."""
+    """Skip unsafe entries that a server may leave next to its log: devices, and links out of the folder."""
     try:
         return tarfile.data_filter(member, folder)
     except tarfile.FilterError:
@@ -142,7 +142,7 @@ def _harmless(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
 
 @dataclass(slots=True, eq=False)
 class Task:
-    """One try of a trial on a node, with a key of its own.
+    """One try of a trial on a node, with its own key.
 
     Attributes:
         tries: of the trial, this one included.
@@ -171,7 +171,7 @@ class Task:
 
 
 class TrialQueueSearcher(Searcher, tune.Stopper):
-    """Suggests the tasks that are put into its queue, in their order, and ends the tuning when it is closed."""
+    """Suggest the tasks in its queue, in their order, and end the tuning when it is closed."""
 
     def __init__(self) -> None:
         super().__init__(metric="done", mode="max")
@@ -181,7 +181,7 @@ class TrialQueueSearcher(Searcher, tune.Stopper):
         self._keys: dict[str, str] = {}
 
     def suggest(self, trial_id: str) -> Any:
-        """Return the next task, as a configuration; None while there is none and others run."""
+        """Return the next task, as a configuration; None if there is none while others run."""
         if self.closed.is_set():
             # While nothing runs Ray Tune asks for trials for minutes, and looks at no stopper.
             return Searcher.FINISHED
@@ -196,7 +196,7 @@ class TrialQueueSearcher(Searcher, tune.Stopper):
         return {"task": task}
 
     def close(self) -> None:
-        """End the queue: there will be no more tasks."""
+        """End the queue: no more tasks follow."""
         self.closed.set()
         self.tasks.put(None)
 
@@ -205,11 +205,11 @@ class TrialQueueSearcher(Searcher, tune.Stopper):
         return False
 
     def stop_all(self) -> bool:
-        """Stop everything once the executor is being closed."""
+        """Stop everything when the executor is closed."""
         return self.closed.is_set()
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        """Note a trial whose process or node is gone; results come by the result queue."""
+        """Record a trial whose process or node is gone; results come by the result queue."""
         key = self._keys.pop(trial_id, None)
         if error and key is not None:
             self.errors.put(key)
@@ -223,7 +223,7 @@ class TrialQueueSearcher(Searcher, tune.Stopper):
 
 
 class TuneThread:
-    """Ray Tune in a thread; runs `run_trial` with these parameters on the nodes."""
+    """Ray Tune in a thread; it runs `run_trial` with these parameters on the nodes."""
 
     def __init__(self, **parameters: Any) -> None:
         self.searcher = TrialQueueSearcher()
@@ -234,7 +234,7 @@ class TuneThread:
         self._thread.start()
 
     def close(self, wait_s: float) -> None:
-        """Stop; trials that still run are ended with their processes."""
+        """Stop; running trials end with their processes."""
         self.searcher.close()
         self._thread.join(wait_s)
         self._folder.cleanup()
@@ -280,7 +280,7 @@ def run_trial(config: dict[str, Any], setup: EvaluationSetup, queue: Any, folder
 
 @contextlib.contextmanager
 def environment_of_ray_start() -> Iterator[None]:
-    """Restore what a server inherits to that of ``ray start``, as far as Ray has changed it.
+    """Restore a server's inherited environment to that of ``ray start``, as far as Ray has changed it.
 
     That is the number of threads, which Ray sets by its own count of processors: a server would run with one. And when
     memory is short, Linux would end the process of a trial and all below it first (``oom_score_adj``; ``man 5 proc``).
@@ -328,7 +328,7 @@ class RayExecutor:
         if unused:
             setup.notify(
                 f"{len(used)} of {len(used) + unused} nodes are used: with {setup.spec.launches} launches "
-                "more would spend too many of them on the baseline"
+                "more nodes would use too many of them for the baseline"
             )
 
     @property
@@ -347,7 +347,7 @@ class RayExecutor:
                 self._refresh()
             if not self._running and not self._finished:
                 if not self._pool.used and ask() is not None:
-                    raise CannotGoOn("No node is left that trials could run on.")
+                    raise CannotGoOn("No node remains to run trials.")
                 return
             yield self._next_finished()
 
@@ -375,11 +375,11 @@ class RayExecutor:
     def retire(self, node: str, why: str) -> bool:
         if node not in self._pool.retired:
             self._pool.retired[node] = why
-            self._setup.notify(f"node {node} is left out: {why}")
+            self._setup.notify(f"node {node} is excluded: {why}")
         return bool(self._pool.used)
 
     def close(self) -> None:
-        """End the trials that run, and with them their servers."""
+        """End the running trials and their servers."""
         if self._closed:
             return
         self._closed = True
@@ -394,7 +394,7 @@ class RayExecutor:
         nodes, refused = self._cluster.admitted(self._most)
         self._pool.update(nodes)
         for node, why in refused:
-            self._setup.notify(f"node {node.name} is left out: {why}")
+            self._setup.notify(f"node {node.name} is excluded: {why}")
 
     def _start(self, trial: Trial, tries: int = 1, avoid: str = "") -> None:
         spec = self._setup.spec
@@ -405,7 +405,7 @@ class RayExecutor:
         node = self._pool.assign(key, gpus, trial.node, avoid)
         if node is None:
             why = "; ".join(f"{name}: {problem}" for name, problem in self._pool.retired.items())
-            raise CannotGoOn(f"no {spec.hardware.name} node with {gpus} GPUs is left in the Ray cluster. {why}".strip())
+            raise CannotGoOn(f"no {spec.hardware.name} node with {gpus} GPUs remains in the Ray cluster. {why}".strip())
         needed = gpus if spec.hardware.vendor != "cpu" else 0
         task = self._running[key] = Task(key, trial, needed, node, tries, serial, time.monotonic())
         self._tune.searcher.tasks.put(task)
@@ -439,7 +439,7 @@ class RayExecutor:
         self._pool.release(task.key)
 
     def _recover(self) -> None:
-        """Start lost trials again, once all events are handled; raises where nothing more can be launched."""
+        """Start lost trials again after all events are handled; raises if nothing more can be launched."""
         self._cluster.check_head()
         self._report_waiting()
         while self._lost:
@@ -459,7 +459,7 @@ class RayExecutor:
             raise RuntimeError("Ray Tune has ended") from error
 
     def _report_waiting(self) -> None:
-        """Say once that a trial waits for GPUs that other work on the cluster has."""
+        """Report once that a trial waits for GPUs used by other work on the cluster."""
         for task in self._running.values():
             if task.waiting_since_s is None:
                 continue
@@ -469,11 +469,11 @@ class RayExecutor:
                 task.waiting_since_s = math.inf
                 self._setup.notify(
                     f"launch {task.trial.number} still waits for {task.gpus} GPUs of node {task.node.name}: other "
-                    "work on the Ray cluster may have them (`ray status` tells)"
+                    "work on the Ray cluster may use them (see `ray status`)"
                 )
 
     def _retry(self, key: str) -> None:
-        """Try a trial again whose process or node is gone and whose result did not come; else count it as failed."""
+        """Retry a trial without a result whose process or node is gone; else count it as failed."""
         task = self._running.get(key)
         if task is None:
             return
@@ -486,16 +486,14 @@ class RayExecutor:
             if count + 1 >= TRIES and any(node.name != name for node in self._pool.used):
                 self.retire(name, f"it lost the processes of {TRIES} trials in a row")
         if task.tries < TRIES:
-            self._setup.notify(
-                f"launch {trial.number}: node {name}, or its process there, is gone; it is tried once more"
-            )
+            self._setup.notify(f"launch {trial.number}: node {name}, or its process there, is gone; it is retried once")
             self._start(replace(trial, node=""), task.tries + 1, avoid=name)
             return
-        message = f"Node {name}, or the process there, was gone while the trial ran; so it was at the first try."
+        message = f"Node {name}, or the process there, was lost while the trial ran, as in the first try."
         self._finished.append(Launch(trial, replace(self._setup.lost(message), node=name)))
 
     def _is_gone(self, node: Node) -> bool:
-        """Tell whether a node is gone, or goes within `NOTICE_S`."""
+        """Return whether a node is gone, or goes within `NOTICE_S`."""
         deadline_s = time.monotonic() + NOTICE_S
         self._refresh()
         while node.node_id in self._pool.present_ids and time.monotonic() < deadline_s:

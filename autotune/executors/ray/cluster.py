@@ -1,4 +1,4 @@
-"""A connection to Ray, its nodes that can run a study's trials, their names, and which of them runs which trial."""
+"""Connection to Ray: the nodes that can run a study's trials, their names, and their assignment."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from autotune.study.spec import StudySpec
 
 CONNECT_S = 5.0
 REACH_S = 1.0
-"""For the port of a Ray that runs to be reached."""
+"""Seconds to reach the port of a running Ray."""
 VERSION_S = 120.0
-"""For a node to say its version: its first worker process may have to be read from a slow disk."""
+"""Seconds for a node to report its version: its first worker process may load from a slow disk."""
 ANSWER_S = 20.0
-"""For the first words of a head node, which may be busy."""
+"""Seconds for a head node's first answer, which may be slow."""
 HEAD_S = 15.0
-"""For a head node that does not answer to come back. Ray ends the process of the tuner, without a word, after 60 s."""
+"""Seconds for an unresponsive head node to return. Ray silently ends the tuner's process after 60 s."""
 ACCELERATOR = "accelerator_type:"
-"""Prefix of the resources by which Ray names the GPUs that it detected."""
+"""Prefix of the resources with which Ray names detected GPUs."""
 
 _WORKERS = {
     # Ray would kill the watchdog with the process that ran a trial, and nobody would end its server's other processes.
@@ -42,13 +42,13 @@ _WORKERS = {
     # Ray would have servers and load yield to every other process.
     "RAY_worker_niceness": "0",
 }
-"""The environment of processes that run trials, besides that of ``ray start``."""
+"""Additional environment of processes that run trials, on top of that of ``ray start``."""
 _HTTP2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 """First words of an HTTP/2 client: the preface and an empty SETTINGS frame."""
 _FRAME_HEAD = 9
 _SETTINGS = 4
 _NOT_JOINED = (ConnectionError, RuntimeError, ValueError, AssertionError, ray.exceptions.RayError)
-"""Errors of Ray where a cluster cannot be joined."""
+"""Errors of Ray if a cluster cannot be joined."""
 
 
 NodeInfo = Mapping[str, Any]
@@ -57,7 +57,7 @@ NodeInfo = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """A node that has the study's hardware; a trial takes a little of the resource `kind` that names it, if any."""
+    """Node with the study's hardware; a trial takes a little of the resource `kind` that names it, if any."""
 
     name: str
     node_id: str
@@ -99,7 +99,7 @@ class Cluster:
         self._head: str = ray.get_runtime_context().gcs_address
 
     def nodes(self) -> list[Node]:
-        """List the nodes that have the study's hardware now."""
+        """List the current nodes with the study's hardware."""
         self.check_head()
         infos = _node_infos()
         names, kind = names_of(infos), self._spec.hardware.name
@@ -111,7 +111,7 @@ class Cluster:
         ]
 
     def check(self, needs: Sequence[int]) -> None:
-        """Raise `BadInput` where a candidate fits no node, or a node lacks this version of autotune."""
+        """Raise `BadInput` if a candidate fits no node, or a node lacks this version of autotune."""
         nodes = self.nodes()
         if not nodes:
             alive = [info for info in _node_infos() if info["Alive"]]
@@ -124,7 +124,7 @@ class Cluster:
         largest, most = max(node.gpus for node in nodes), max(needs, default=1)
         if largest < most:
             raise BadInput(
-                f"a candidate needs {most} GPUs on one node, and the largest {self._spec.hardware.name} node of the "
+                f"a candidate needs {most} GPUs on one node, but the largest {self._spec.hardware.name} node of the "
                 f"cluster has {largest}; use --gpus {largest}"
             )
         _, refused = self._versions.admit([node for node in nodes if node.gpus >= most], ALL_COMPLETED)
@@ -132,22 +132,22 @@ class Cluster:
             raise BadInput(refused[0][1])
 
     def admitted(self, least: int) -> tuple[list[Node], list[tuple[Node, str]]]:
-        """Return the nodes of at least so many GPUs that may get trials now, and those that never will, with why.
+        """Return the nodes of at least this number of GPUs that may get trials, and the excluded ones with reasons.
 
         One that has joined since the last time is asked which autotune it has, and is in neither until it answers.
         """
         return self._versions.admit([node for node in self.nodes() if node.gpus >= least])
 
     def check_head(self) -> None:
-        """Raise `CannotGoOn` where the head node is gone: calls of Ray do not return then."""
+        """Raise `CannotGoOn` if the head node is gone: calls of Ray would not return."""
         wait_for_head(self._head, HEAD_S)
 
     def answers(self) -> bool:
-        """Tell whether the head node can be reached."""
+        """Return whether the head node is reachable."""
         return _listens(self._head)
 
     def close(self) -> None:
-        """Leave the cluster: what still runs there for us is ended by Ray."""
+        """Leave the cluster: Ray ends our remaining work there."""
         ray.shutdown()
 
     def _gpus(self, info: NodeInfo) -> int:
@@ -156,7 +156,7 @@ class Cluster:
 
 
 class VersionCheck:
-    """Admits the nodes that have this autotune. Each is asked before it gets a trial, those that join later too."""
+    """Admit the nodes with this autotune version. Each is checked before its first trial, also if it joins later."""
 
     def __init__(self, ask: Callable[[Node], Future[str]] | None = None) -> None:
         self._ask = ask or _ask_version
@@ -166,7 +166,7 @@ class VersionCheck:
     def admit(
         self, nodes: Sequence[Node], wait_for: str = FIRST_COMPLETED
     ) -> tuple[list[Node], list[tuple[Node, str]]]:
-        """Return the nodes that will do, and those that will not, once each, with what is wrong in a sentence.
+        """Return the suitable nodes, and the others, once each, with the problem in a sentence.
 
         Nodes that have yet to answer are in neither. While there are no others they are waited for, with
         `ALL_COMPLETED` in any case.
@@ -228,17 +228,17 @@ def _node_infos() -> list[NodeInfo]:
 
 
 def wait_for_head(address: str, wait_s: float) -> None:
-    """Return once a head node answers; raises `CannotGoOn` where it does not for so long."""
+    """Wait for a head node's answer; raises `CannotGoOn` after this time."""
     deadline_s = time.monotonic() + wait_s
     while not _listens(address):
         if time.monotonic() >= deadline_s:
-            raise CannotGoOn(f"the Ray cluster does not answer any more (its head at {address} is gone)")
+            raise CannotGoOn(f"the Ray cluster no longer answers (its head at {address} is gone)")
         time.sleep(0.2)
 
 
 def head_is_gone(error: BaseException) -> CannotGoOn:
-    """Make the error for a head node that is lost in the middle of a study."""
-    return CannotGoOn(f"the Ray cluster does not answer any more ({_first_line(error)})")
+    """Make the error for a head node lost during a study."""
+    return CannotGoOn(f"the Ray cluster no longer answers ({_first_line(error)})")
 
 
 def _first_line(error: BaseException) -> str:
@@ -246,7 +246,7 @@ def _first_line(error: BaseException) -> str:
 
 
 def _is_of(info: NodeInfo, hardware: str) -> bool:
-    """Tell whether a node declares a kind of hardware, or Ray found its GPUs to be of it."""
+    """Return whether a node declares a kind of hardware, or Ray detected its GPUs as such."""
     if hardware in info["Resources"]:
         return True
     kinds = (name.removeprefix(ACCELERATOR) for name in info["Resources"] if name.startswith(ACCELERATOR))
@@ -274,7 +274,7 @@ def _join(address: str) -> None:
                 with connection.makefile("rb") as answer:
                     head = answer.read(_FRAME_HEAD)
                 if len(head) < _FRAME_HEAD or head[3] != _SETTINGS:
-                    problem = "what listens there is something else"
+                    problem = "another service listens there"
     except (OSError, ValueError) as error:
         problem = str(error)
     if problem:
@@ -290,7 +290,7 @@ def _join(address: str) -> None:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Discard what Ray's C++ part writes to stderr each second while it is refused."""
+    """Discard the messages that Ray's C++ part writes to stderr each second while it is refused."""
     sys.stderr.flush()
     kept = os.dup(2)
     try:
@@ -311,7 +311,7 @@ def _cannot_be_joined(which: str, address: str, error: BaseException) -> BadInpu
 
 
 def _start(spec: StudySpec, **declared: int) -> None:
-    """Start a cluster of this machine alone: on loopback, without a dashboard."""
+    """Start a cluster of this machine only: on loopback, without a dashboard."""
     resources = {spec.hardware.name: 1}
     _init(address="local", resources=resources, include_dashboard=False, _node_ip_address="127.0.0.1", **declared)
 
@@ -326,47 +326,47 @@ def _init(**options: Any) -> None:
 
 
 class NodePool:
-    """The nodes in use, at most so many, and the trials on them."""
+    """The nodes in use, up to a limit, and their trials."""
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._present: dict[str, Node] = {}
         self._order: list[str] = []
         self.retired: dict[str, str] = {}
-        """Names of nodes that are used no more, and why."""
+        """Retired nodes, with reasons."""
         self._assigned: dict[str, tuple[str, int]] = {}
 
     @property
     def used(self) -> list[Node]:
-        """List the nodes that trials may run on: the first that were seen of those that are present."""
+        """List the nodes that trials may run on: the first seen ones of those present."""
         fit = [self._present[name] for name in self._order if name in self._present and name not in self.retired]
         return fit[: self._most]
 
     @property
     def present_ids(self) -> set[str]:
-        """Ray's ids of the nodes that are present, used or not."""
+        """Return Ray's ids of the present nodes, used or not."""
         return {node.node_id for node in self._present.values()}
 
     @property
     def unused(self) -> int:
-        """Count the present nodes that would do and are not used."""
+        """Count the suitable present nodes that are not used."""
         return sum(name not in self.retired for name in self._present) - len(self.used)
 
     def update(self, nodes: Iterable[Node]) -> None:
-        """Set the present nodes. A node that came back under another id is the same one."""
+        """Set the present nodes. A node that returns under another id is the same one."""
         self._present = {node.name: node for node in nodes}
         self._order += sorted(name for name in self._present if name not in self._order)
 
     def free_gpus(self, node: Node) -> int:
-        """Count a node's GPUs that no trial has or waits for; below zero where trials wait."""
+        """Count a node's GPUs not used or reserved by trials; below zero if trials wait."""
         return node.gpus - sum(gpus for name, gpus in self._assigned.values() if name == node.name)
 
     def has_room(self, gpus: int) -> bool:
-        """Tell whether a trial of so many GPUs would start at once."""
+        """Return whether a trial of this number of GPUs would start at once."""
         return any(self.free_gpus(node) >= gpus for node in self.used)
 
     def assign(self, key: str, gpus: int, wanted: str = "", avoid: str = "") -> Node | None:
-        """Assign a node to a trial; None where no node has so many GPUs.
+        """Assign a node to a trial; None if no node has this number of GPUs.
 
         The fullest node on which it can start, so that whole nodes stay free for trials that need one; else the one
         with the shortest queue. Another than `wanted` is assigned where that is gone, and `avoid` where it is the only
@@ -392,7 +392,7 @@ def host_of(info: NodeInfo) -> str:
 
 
 def names_of(infos: Sequence[NodeInfo]) -> dict[str, str]:
-    """Name each node, by id: by host name where that tells machines apart, else by Ray's name for the node.
+    """Name each node, by id: by host name if that is unique, else by Ray's name for the node.
 
     Nodes that are gone count too, so that a name stays when others come and go; one that came back has its name again.
     """

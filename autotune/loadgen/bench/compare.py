@@ -1,4 +1,4 @@
-"""Comparison of two results: what changed, its 95 % interval, and what keeps them from being comparable.
+"""Compare two results: the changes, their 95 % intervals, and reasons why they are not comparable.
 
 An interval is over repeats: the requests of one run tell how requests differ, not how runs do.
 """
@@ -19,14 +19,14 @@ from autotune.metrics.table import HEADLINE, METRICS
 from autotune.trial import Evidence
 
 Result = Mapping[str, Any]
-_LENGTHS_DIFFER = 0.01  # Mean lengths of two seeds of one workload differ by less
+_LENGTHS_DIFFER = 0.01  # Largest difference of mean lengths between two seeds of one workload
 _NOT_STATED = "not stated"
 _OURS = ("workload", "seed", "evidence")
-ONE_RUN = "one run each says nothing about run-to-run noise: measure with --repeats, or on fresh launches"
+ONE_RUN = "with one run each the run-to-run noise is unknown: measure with --repeats, or on new launches"
 
 
 def ratio_interval(a: Sequence[float], b: Sequence[float]) -> Interval | None:
-    """Welch's interval of B over A, of geometric means, as a change in percent.
+    """Return Welch's interval of B over A, of geometric means, as a change in percent.
 
     Spreads may differ (B. L. Welch, Biometrika 34, 1947); logarithms, as a node's noise multiplies. None for fewer
     than two values on a side, or a value that is not above 0.
@@ -49,7 +49,7 @@ SHOWN = tuple(name for name, metric in METRICS.items() if metric.time_power and 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One metric of both results, and the 95 % interval of its change in percent; None where nothing tells it."""
+    """One metric of both results, and the 95 % interval of its change in percent; None if unknown."""
 
     metric: str
     a: float
@@ -58,12 +58,12 @@ class Change:
 
     @property
     def percent(self) -> float | None:
-        """From A to B; None where A is 0."""
+        """Return the change from A to B in percent; None if A is 0."""
         return number(100 * (self.b / self.a - 1)) if self.a else None
 
     @property
     def verdict(self) -> str | None:
-        """``better``, ``worse``, ``equal``, or ``unclear`` when the interval has 0; None without an interval."""
+        """Return ``better``, ``worse``, ``equal``, or ``unclear`` if the interval contains 0; None without one."""
         if self.a == self.b:
             return "equal"
         if self.interval is None:
@@ -102,7 +102,7 @@ class Comparison:
         return {**whole, "metrics": metrics, "points": points, "notes": self.notes}
 
     def lines(self) -> list[str]:
-        """Format the comparison for people: the warnings before the numbers."""
+        """Format the comparison for people: the warnings come before the numbers."""
         lines = [f"A  {self.a}", f"B  {self.b}", *(f"WARNING: {text}" for text in self.warnings), ""]
         for load, changes in (self.points or {"": self.changes}).items():
             lines += [f"{load}:"] if load else []
@@ -125,7 +125,7 @@ def rows_of(changes: Sequence[Change]) -> list[str]:
 
 
 def compare(path_a: Path, path_b: Path) -> Comparison:
-    """Compare two result files, of sweeps the loads that both have; raises `BadInput` for an invalid result."""
+    """Compare two result files, in sweeps the common loads; raises `BadInput` for an invalid result."""
     a, b = read(path_a), read(path_b)
     for path, result in ((path_a, a), (path_b, b)):
         if result.get("invalid"):
@@ -167,7 +167,7 @@ def _loads(result: Result) -> dict[str, Result]:
 
 
 def _load_of(result: Result) -> str:
-    """Describe the load in the words of `Arrival.describe`; from vLLM's keys where ours are missing."""
+    """Describe the load in the words of `Arrival.describe`; from vLLM's keys if ours are missing."""
     if isinstance(result.get("load"), str):
         return str(result["load"])
     concurrency, rate = number(result.get("max_concurrency")), number(result.get("request_rate"))
@@ -177,7 +177,7 @@ def _load_of(result: Result) -> str:
 
 
 def _repeats(result: Result, metric: str = HEADLINE) -> list[float]:
-    """Return a metric of each repeat; that of the result where it names none."""
+    """Return a metric of each repeat, or that of the result without repeats."""
     rows = result.get("repeats")
     listed = rows if isinstance(rows, list) else []
     values = [number(row.get(metric)) for row in listed if isinstance(row, dict)]
@@ -185,32 +185,32 @@ def _repeats(result: Result, metric: str = HEADLINE) -> list[float]:
 
 
 def _differences(a: Result, b: Result, sweep: bool) -> list[str]:
-    """Name what was measured otherwise in B than in A."""
+    """Name the differences in how A and B were measured."""
     reasons = []
     of_a, of_b = (str(result.get("evidence") or _NOT_STATED) for result in (a, b))  # vLLM's files do not say
     if of_a != of_b and _NOT_STATED in (of_a, of_b):
         reasons.append(f"evidence of A: {of_a}; evidence of B: {of_b}")
     elif of_a != of_b:
         told = f"A is {of_a.upper()}, B is {of_b.upper()}"
-        reasons.append(f"EVIDENCE DIFFERS: {told}; the change is not one of any real node")
+        reasons.append(f"EVIDENCE DIFFERS: {told}; the change is not a measured one")
     elif of_a not in (Evidence.MEASURED, _NOT_STATED):
-        reasons.append(f"{of_a.upper()}: both come from an engine that stands in for a real one")
+        reasons.append(f"{of_a.upper()}: both come from an emulated engine")
     facts_a, facts_b = _facts(a, sweep), _facts(b, sweep)
     both = ((name, fact, facts_b.get(name)) for name, fact in facts_a.items())
-    reasons += [f"another {name}: {x} in A, {y} in B" for name, x, y in both if None not in (x, y) and x != y]
+    reasons += [f"different {name}: {x} in A, {y} in B" for name, x, y in both if None not in (x, y) and x != y]
     for name, result in (("A", a), ("B", b)):
         missing = [key for key in _OURS if result.get(key) is None]
         if missing:
-            reasons.append(f"{name} does not state its {', '.join(missing)}; whether they are the same is not known")
+            reasons.append(f"{name} does not state its {', '.join(missing)}; they may differ")
     for name, key in (("input", "total_input_tokens"), ("output", "total_output_tokens")):
         means = [(number(result.get(key)) or 0.0) / max(float(result["completed"]), 1.0) for result in (a, b)]
         if abs(means[0] - means[1]) > _LENGTHS_DIFFER * max(means):
-            reasons.append(f"other lengths: {means[0]:.1f} {name} tokens per request in A, {means[1]:.1f} in B")
+            reasons.append(f"different lengths: {means[0]:.1f} {name} tokens per request in A, {means[1]:.1f} in B")
     return reasons
 
 
 def _facts(result: Result, sweep: bool) -> dict[str, object]:
-    """Return what two results must have in common to be compared, by its name; None where it is not stated."""
+    """Return the facts that two comparable results have in common, by name; None if not stated."""
     named, count = result.get("endpoint") or result.get("backend"), number(result.get("num_prompts"))
     facts: dict[str, object] = {"model": result.get("model_id"), "workload": result.get("workload")}
     if not sweep:
@@ -232,7 +232,7 @@ def _validity(name: str, result: Result) -> list[str]:
     failed = number(result.get("failed"))
     reasons = {
         f"{failed or 0:g} requests failed": failed,
-        "the client did not keep up, so its numbers are not the server's": result.get("client_bound"),
+        "the client did not keep up, so it limited the numbers": result.get("client_bound"),
         "stopped before its end": result.get("stopped"),
     }
     return [f"{name}: {reason}" for reason, holds in reasons.items() if holds]

@@ -1,4 +1,4 @@
-"""Result of a bench, repeats joined, as JSON: the keys of ``vllm bench serve --save-result``, and ours beside them.
+"""Result of a bench, repeats joined, as JSON: the keys of ``vllm bench serve --save-result``, and our own keys.
 
 Its keys were read off vLLM 0.13.0 and 0.32.0 (``vllm/benchmarks/serve.py``). What it writes per request with
 ``--save-detailed`` stands in the columnar file of `loadgen.request_file`. ``docs/files.md`` says what ours are. For
@@ -47,18 +47,18 @@ from autotune.trial import Evidence
 
 
 class Bench(BenchOptions):
-    """The options of a bench, and what they come to."""
+    """The options of a bench, and the values derived from them."""
 
     __slots__ = ()
 
     @property
     def seeds(self) -> list[int]:
-        """One per repeat."""
+        """Return one seed per repeat."""
         return [self.seed + (0 if self.same_prompts else repeat) for repeat in range(self.repeats)]
 
     @property
     def target(self) -> Target:
-        """The server, with the API key that an environment variable holds."""
+        """Return the server, with the API key from an environment variable."""
         key = os.environ.get(self.api_key_env, "").strip() if self.api_key_env is not None else None
         if key == "":
             raise BadInput(f"--api-key-env {self.api_key_env}: this environment variable is not set")
@@ -66,11 +66,11 @@ class Bench(BenchOptions):
 
     @property
     def rent(self) -> Rent:
-        """Return the server's GPUs, and what an hour of one costs."""
+        """Return the server's GPUs, and the hourly cost of one."""
         return Rent.of(self, self.gpus)
 
     def load_workload(self) -> Workload:
-        """Return the workload by its name, sent as these options say."""
+        """Return the workload by its name, with the arrivals of these options."""
         (name,) = with_speedup([self.workload], self.speedup)
         workload = load_workload(name)
         if self.find_load is not None:
@@ -83,7 +83,7 @@ class Bench(BenchOptions):
         return workload if self.request_rate is None else workload.with_arrival(arrival)
 
     def _check_find_load(self, workload: Workload) -> None:
-        """Raise `BadInput` for what a load search decides by itself, or cannot search under."""
+        """Raise `BadInput` for options that a load search sets itself, or that exclude one."""
         decided = {
             "--concurrency": self.concurrency,
             "--request-rate": self.request_rate is not None,
@@ -93,17 +93,17 @@ class Bench(BenchOptions):
             "--keep-cache": self.keep_cache,
         }
         if given := [option for option, value in decided.items() if value]:
-            raise BadInput(f"{' and '.join(given)}: --find-load decides by itself what is sent and when; leave it out")
+            raise BadInput(f"{' and '.join(given)}: --find-load sets the load itself; remove the option")
         assert self.find_load is not None
         check_load_search(self.find_load, workload, self.slos)
 
     @property
     def slos(self) -> tuple[Slo, ...]:
-        """The limits, as `slos_of` checks them."""
+        """Return the limits, checked by `slos_of`."""
         return slos_of(self.slo)
 
     def check(self) -> None:
-        """Raise `BadInput` for an option that is out of range, or a result file that cannot be written."""
+        """Raise `BadInput` for an option outside its range, or a result file that is not writable."""
         if self.prompts == "ids" and "chat" in self.endpoint:
             raise BadInput(f"--prompts ids: {self.endpoint} takes text; token ids go to /v1/completions")
         parse_goodput(self.goodput)
@@ -111,14 +111,14 @@ class Bench(BenchOptions):
         self.check_result_file()
 
     def check_result_file(self) -> None:
-        """Raise `BadInput` for a result file that cannot be written."""
+        """Raise `BadInput` for a result file that is not writable."""
         path = self.save_result  # now, as a result that cannot be kept is an hour lost
         other = path is not None and path.exists() and not path.is_file()
         if path is not None and (other or not os.access(path.absolute().parent, os.W_OK)):
-            raise BadInput(f"--save-result {path}: cannot be written; give a file in a folder that exists")
+            raise BadInput(f"--save-result {path}: not writable; give a file in an existing folder")
 
     def load_options(self, workload: Workload, target: Target) -> LoadOptions:
-        """Options of the load, with a tokenizer only for text; raises `BadInput` for no limit or no tokenizer."""
+        """Return the load's options, with a tokenizer only for text; raises `BadInput` for no limit or tokenizer."""
         architecture = None
         with suppress(BadInput):  # only of a model that the packaged library knows
             architecture = Library().model(self.model).architecture
@@ -143,7 +143,7 @@ _OF_A_REPEAT = (
     *(f"{statistic}_{latency}_ms" for latency in LATENCIES for statistic in STATISTICS),
 )
 _NEEDED = ("duration", "completed", "request_throughput", "total_token_throughput")
-_FORM = "not a result; a file is expected that `autotune bench --save-result` or `vllm bench serve --save-result` wrote"
+_FORM = "not a result of `autotune bench --save-result` or `vllm bench serve --save-result`"
 
 
 def result(
@@ -153,7 +153,7 @@ def result(
     runs: Sequence[Measurement],
     tokenizer: Tokenizer | None = None,
 ) -> dict[str, Any]:
-    """Return the result of one run or more, each under a seed of its own, ready for JSON."""
+    """Return the result of one or more runs, each with its own seed, ready for JSON."""
     backend = "openai-chat" if "chat" in options.endpoint else "openai"
     whole = options.rent.derived(to_json(runs))
     for point in whole["points"]:
@@ -208,7 +208,7 @@ def result(
 def searched(
     options: Bench, workload: Workload, evidence: Evidence, came: FoundCapacity, tokenizer: Tokenizer | None
 ) -> dict[str, Any]:
-    """The result of a load search, ready for JSON: of the load that is the capacity, with the curve of all loads.
+    """Return the result of a load search, ready for JSON: the load of the capacity, with the curve of all loads.
 
     Where there is none, ``nearest_miss`` has the limit that the lightest load breaks.
     """
@@ -238,7 +238,7 @@ def _common(values: Sequence[Any]) -> Any:
 
 
 def save(path: Path, result: Mapping[str, Any], runs: Sequence[Measurement]) -> dict[str, Any]:
-    """Write the result, and its requests beside it; gives the result as written, with ``requests_file``.
+    """Write the result, and its requests next to it; returns the written result, with ``requests_file``.
 
     The requests come first: a result that is there is whole. Raises `BadInput` when a file cannot be written.
     """
@@ -249,12 +249,12 @@ def save(path: Path, result: Mapping[str, Any], runs: Sequence[Measurement]) -> 
         write_requests(beside, [log for run in runs for log in run.logs], about)
         write_atomically(path, json.dumps(written, allow_nan=False) + "\n")
     except OSError as error:
-        raise BadInput(f"--save-result {path}: cannot be written ({error.strerror or error})") from error
+        raise BadInput(f"--save-result {path}: not writable ({error.strerror or error})") from error
     return written
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read what `save` or ``vllm bench serve --save-result`` wrote; raises `BadInput`, `MalformedFile` for others."""
+    """Read a file of `save` or ``vllm bench serve --save-result``; raises `BadInput`, `MalformedFile` for others."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
@@ -300,7 +300,7 @@ _VLLM = {
 }
 """The figures of ``vllm bench serve`` with its titles, in its order."""
 _OF_A_SWEEP = ("completed", "failed", "duration", "total_input_tokens", "total_output_tokens")
-"""Figures that add up over load points; a throughput or a latency is of one of them, and stands in the curve."""
+"""Figures that are summed over load points; a throughput or a latency belongs to one of them, in the curve."""
 _LATENCIES = (
     ("ttft", "Time to First Token", "TTFT"),
     ("tpot", "Time per Output Token (excl. 1st token)", "TPOT"),
@@ -325,7 +325,7 @@ _CURVE = (
 
 
 def table(result: Mapping[str, Any]) -> list[str]:
-    """Format a result; several load points come as a curve, and only what adds up over them below it.
+    """Format a result; several load points are a curve, with only summed figures below it.
 
     Of a load search: the curve, what was found, and the table of the load that is the capacity.
     """
@@ -345,7 +345,7 @@ def table(result: Mapping[str, Any]) -> list[str]:
         for statistic in ("mean", "median", "p90", "p99"):
             lines.append(_line(f"{statistic.capitalize()} {short} (ms)", f"{result[f'{statistic}_{name}_ms']:.2f}"))
     derived = [] if sweep else _figures(result, shown_in("bench"))
-    lines += ["Per GPU, per user, in money".center(_WIDTH, "-"), *derived] if derived else []
+    lines += ["Per GPU, per user, and costs".center(_WIDTH, "-"), *derived] if derived else []
     lines += [f"INVALID: {result['invalid']}"] if result["invalid"] else []
     lines += [*_workload(result, sweep), "Client".center(_WIDTH, "-"), *_figures(result["client"], _CLIENT, _CLIENT)]
     return [*lines, _line("Kept up", "no" if result["client_bound"] else "yes"), "=" * _WIDTH]
@@ -362,7 +362,7 @@ def curve(points: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
-    """Format what was sent, and what the server's caches and drafts had to do with it."""
+    """Format the requests, and the figures of the server's caches and drafts."""
     lines = ["Workload".center(_WIDTH, "-"), _line("Workload", result["workload"]), _line("Load", result["load"])]
     lines += [_line("Seed", str(result["seed"])), _line("Evidence", result["evidence"])]
     cache, reason = result["cache"], result["steady"].get("reason")
@@ -370,9 +370,9 @@ def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
     lines += [f"  no steady state: {reason}"] if reason else []
     emptied = "yes" if cache["reset"] == "done" else f"no: {cache['reset_reason'] or cache['reset']}"
     if cache["kept"]:
-        emptied = "no, as asked"
+        emptied = "no, as requested"
     elif cache["reset"] is None:
-        emptied = "no: which engine serves is not known"
+        emptied = "no: the engine is unknown"
     lines.append(_line("Prefix cache emptied before each load", emptied))
     if cache["hit_rate"] is not None:
         lines.append(_line("Prefix cache hit rate", f"{cache['hit_rate']:.4f}"))
@@ -390,7 +390,7 @@ def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
 
 
 def _figures(values: Mapping[str, Any], names: Iterable[str], titles: Mapping[str, str] = _VLLM) -> list[str]:
-    """Format the figures that the result has: a load without limit has no rate."""
+    """Format the figures of the result: a load without limit has no rate."""
     lines = []
     for name in names:
         value, (title, unit) = values.get(name), title_of(name)
@@ -405,7 +405,7 @@ def _line(title: str, value: str) -> str:
 
 
 def progress_line(label: str, progress: LoadProgress) -> str:
-    """Format a line, e.g. ``c8: 412 of 1000 done, 588 in flight, 6,120 chunks``."""
+    """Format a line of progress, e.g. ``c8: 412 of 1000 done, 588 in flight, 6,120 chunks``."""
     name = f"{label}: " if label else ""
     failed = f", {progress.failed} failed" if progress.failed else ""
     in_flight = progress.sent - progress.finished
@@ -420,26 +420,26 @@ INTERVAL_ERROR = 0.05
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
-    """Student's interval of a mean of two values or more."""
+    """Return Student's interval of a mean of two values or more."""
     mean, squared_error = moments(np.asarray(values, dtype=np.float64))
     half = student(len(values) - 1) * math.sqrt(squared_error)
     return mean - half, mean + half
 
 
 def student(degrees: float) -> float:
-    """Student's t that the mean leaves on either side in `INTERVAL_ERROR` of all cases."""
+    """Return Student's t, beyond which the mean is in `INTERVAL_ERROR` of all cases."""
     from scipy.special import stdtrit  # Half a second to load, for those who repeat.
 
     return float(stdtrit(degrees, 1 - INTERVAL_ERROR / 2))
 
 
 def moments(values: Floats) -> tuple[float, float]:
-    """Return the mean, and the square of its standard error."""
+    """Return the mean and the square of its standard error."""
     return float(values.mean()), float(values.var(ddof=1)) / len(values)
 
 
 class LiveLine:
-    """Shows progress of a bench inside a ``with`` block: a bar on a terminal, else a line about every 5 s."""
+    """Show progress of a bench inside a ``with`` block: a bar on a terminal, else a line about every 5 s."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._printed_ns = console, perf_counter_ns()
@@ -456,7 +456,7 @@ class LiveLine:
         self._bar.stop()
 
     def show(self, label: str, progress: LoadProgress) -> None:
-        """Show how far the load of this label is."""
+        """Show the progress of the load of this label."""
         line, now_ns = progress_line(label, progress), perf_counter_ns()
         if self._console.is_terminal:
             self._bar.update(self._task, description=line, completed=progress.finished, total=progress.total)

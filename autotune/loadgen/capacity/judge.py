@@ -1,4 +1,4 @@
-"""Judgement of a load: does it keep every SLO, with odds that are stated?
+"""Decision about a load: does it meet every SLO, with stated error odds?
 
 A limit on a quantile, ``p99_ttft_ms<=2000``, is one on a share: at most 1 % of the requests may take longer. Of n
 requests the number that do is binomial, so a test of that share says how sure a verdict is (the exact test of
@@ -24,31 +24,30 @@ from autotune.metrics.records import LATENCIES, QUANTILES, RequestRecords, tpot_
 from autotune.trial import Metrics
 
 ERROR = 0.05
-"""Odds that a load which breaks a limit is taken for one that keeps it, or the other way round; of all looks at it."""
+"""Odds that a load which violates a limit is judged to meet it, or the reverse; over all looks at it."""
 UNCONFIRMED = 0.2
-"""Odds that a load which breaks a limit is recommended, of the long load that confirms it."""
+"""Odds that a recommended load violates a limit, from the long load that confirms it."""
 LOOKS = 2
-"""Looks at one load, each after as many requests again as before. After the last the figure itself decides: a load that
-is still open then lies at the limit as near as the test can see."""
+"""Looks at one load, each after doubling its requests. After the last look the figure itself decides: a load still
+undecided is as close to the limit as the test can resolve."""
 BATCHES = 20
-"""Batches of requests that follow each other, for what they have in common."""
+"""Number of batches of consecutive requests, for their correlation."""
 BY_CHANCE = 1.59
-"""Inflation that the spread of so many batches exceeds in one of 20 cases if requests fare by themselves: chi-squared
-by its 19 degrees of freedom. Less is taken for chance."""
+"""Variance inflation exceeded by this number of batches in one of 20 cases for independent requests: chi-squared
+with 19 degrees of freedom. Smaller values count as chance."""
 COMMON = 0.1
-"""Share of the slowest requests by which it is judged how alike requests fare that follow each other."""
+"""Share of the slowest requests used to estimate the correlation of consecutive requests."""
 NEAR = 1.5
-"""Where a quantile is so many times below its limit, it is not asked how alike requests fare: it takes another load,
-not other requests, to bring it there."""
+"""Ratio of limit to quantile above which correlation is ignored: only another load could reach the limit."""
 GROWTH = 0.1
-"""Share of the requests sent by which the backlog of an open load may grow as far as is known of one that is kept."""
+"""Share of the sent requests by which the backlog of an open load may grow if the load meets the limits."""
 STEPS = 10
-"""Parts of the second half of an open load between which the change of its backlog is taken."""
+"""Parts of the second half of an open load used to measure the change of its backlog."""
 
 
 @dataclass(frozen=True, slots=True)
 class Broken:
-    """The limit that a load breaks most.
+    """The limit that a load violates most.
 
     Attributes:
         slo: as text; for a load that breaks none but is not carried or answered, what is wrong with it.
@@ -65,14 +64,14 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Verdict on a load: whether it keeps every limit, None while that is open, and the limit that it breaks."""
+    """Verdict on a load: whether it meets every limit (None while undecided), and the violated limit."""
 
     kept: bool | None
     broken: Broken | None
 
 
 def least_requests(slos: Sequence[Slo], looks: int = LOOKS) -> int:
-    """The fewest requests of which a load can be shown to keep every limit: none beyond it, at the first look.
+    """Return the fewest requests that can show that a load meets every limit: none beyond it, at the first look.
 
     437 for two limits on a 99th percentile, 86 for two on a 95th.
     """
@@ -82,7 +81,7 @@ def least_requests(slos: Sequence[Slo], looks: int = LOOKS) -> int:
 
 
 def error_per_look(slos: Sequence[Slo], looks: int = LOOKS) -> float:
-    """The share of `ERROR` that one limit has in one look."""
+    """Return the share of `ERROR` for one limit in one look."""
     return ERROR / looks / max(1, len(slos))
 
 
@@ -95,7 +94,7 @@ def judge(
     looks: int = LOOKS,
     confirm: bool = False,
 ) -> Judgement:
-    """Decide whether a load keeps every SLO, by the latencies of the requests that were sent at it.
+    """Decide whether a load meets every SLO, from the latencies of its requests.
 
     Args:
         runs: what the client saw, one for each time that the load was sent.
@@ -125,7 +124,7 @@ def judge(
 
 
 def _verdict(slo: Slo, runs: Sequence[RequestRecords], metrics: Metrics, error: float) -> bool | None:
-    """Return whether one limit is kept; None where that is open."""
+    """Return whether one limit is met; None while undecided."""
     quantile, statistic = _quantile(slo), slo.metric.partition("_")[0]
     samples = _samples(slo, runs)
     if samples is None or not len(samples):
@@ -138,7 +137,7 @@ def _verdict(slo: Slo, runs: Sequence[RequestRecords], metrics: Metrics, error: 
 
 
 def share_kept(values: Floats, limit: float, allowed: float, error: float) -> bool | None:
-    """Return whether at most such a share of all requests is beyond a limit; None where the test does not say.
+    """Return whether at most this share of all requests is beyond a limit; None if the test is undecided.
 
     Args:
         values: of each request, in the order of sending.
@@ -162,7 +161,7 @@ def share_kept(values: Floats, limit: float, allowed: float, error: float) -> bo
 
 
 def mean_kept(values: Floats, limit: float, error: float) -> bool | None:
-    """Return whether a mean is at most a limit, by the means of batches; None where the test does not say."""
+    """Return whether a mean is at most a limit, from the means of batches; None if the test is undecided."""
     from scipy.special import stdtr
 
     batches = min(BATCHES, len(values))
@@ -179,7 +178,7 @@ def mean_kept(values: Floats, limit: float, error: float) -> bool | None:
 
 
 def _inflation(beyond: Bools) -> float:
-    """Design effect: the variance of batches' shares over that of independent requests."""
+    """Return the design effect: the variance of batches' shares over that of independent requests."""
     share = float(beyond.mean())
     batches = min(BATCHES, len(beyond))
     if not 0 < share < 1 or batches < 2:
@@ -190,13 +189,13 @@ def _inflation(beyond: Bools) -> float:
 
 
 def _carried(run: RequestRecords, rate: float, last: bool, confirm: bool) -> tuple[bool | None, Broken]:
-    """Return whether the backlog of an open load does not grow; to confirm it, none of `GROWTH` may be open.
+    """Return whether the backlog of an open load does not grow; to confirm it, none of `GROWTH` may be undecided.
 
     A growth by less than that is open until the last look: the chance of one look would end the search far too low.
     """
     least, mean, most = growth(run, ERROR)
     served = rate * (1 - mean)
-    what = f"of {rate:g} requests per second {served:.3g} are served, and the queue grows"
+    what = f"of {rate:g} requests per second {served:.3g} are served, so the queue grows"
     broken = Broken(what, "request_throughput", served, rate, mean if least > 0 else mean - GROWTH)
     if least > 0:
         return False if last or confirm or mean > GROWTH else None, broken
@@ -204,7 +203,7 @@ def _carried(run: RequestRecords, rate: float, last: bool, confirm: bool) -> tup
 
 
 def growth(run: RequestRecords, error: float) -> tuple[float, float, float]:
-    """Growth of the backlog in the second half of an open load, as a share of what is sent: lower bound, mean, upper.
+    """Return growth of the backlog in the second half of an open load, as a share of the requests: low, mean, high.
 
     Changes from step to step are taken for independent, as of a queue that wanders freely (Student's test). Those of a
     queue that returns to its level cancel out, so its bounds are wider than they need to be.
@@ -220,7 +219,7 @@ def growth(run: RequestRecords, error: float) -> tuple[float, float, float]:
 
 
 def _samples(slo: Slo, runs: Sequence[RequestRecords]) -> Floats | None:
-    """The latencies in ms that a limit is on, in the order of sending; None for others, and for gaps between tokens."""
+    """Return the latencies in ms of a limit, in the order of sending; None for other metrics and token gaps."""
     parts = slo.metric.split("_")
     if not is_latency(slo) or parts[1] == "itl":
         return None
@@ -237,13 +236,13 @@ def _samples(slo: Slo, runs: Sequence[RequestRecords]) -> Floats | None:
 
 
 def is_latency(slo: Slo) -> bool:
-    """Return whether a limit is an upper one on a statistic of a latency."""
+    """Return whether a limit is an upper one on a latency statistic."""
     parts = slo.metric.split("_")
     return slo.sense == "<=" and len(parts) == 3 and parts[1] in LATENCIES and parts[2] == "ms"
 
 
 def _quantile(slo: Slo) -> float | None:
-    """The quantile of the requests that a limit is on; None where it is on none."""
+    """Return the quantile of the requests in a limit; None for other limits."""
     name, _, rest = slo.metric.partition("_")
     return QUANTILES.get(name) if is_latency(slo) and not rest.startswith("itl") else None
 

@@ -1,4 +1,4 @@
-"""`LoadSearch`: choose the next load, and sum up what came of all of them.
+"""`LoadSearch`: choose the next load, and summarise the results.
 
 The load is doubled until one breaks a limit, halved until one keeps them, then bisected (`Bracket`). Bisection is
 geometric: a load is known within a share of itself, at 8 in flight as at 800. `FoundLoad` is the end, in figures and
@@ -34,12 +34,12 @@ from autotune.metrics.table import ENERGY
 from autotune.trial import Metrics
 
 TOLERANCE = 0.1
-"""Share by which the lightest load that breaks may lie above the heaviest one that keeps."""
+"""Largest share between the lightest violating load and the heaviest one that meets the limits."""
 
 
 @dataclass
 class Bracket:
-    """The loads between which the capacity lies, none beyond the lightest or the heaviest, and the verdicts on them."""
+    """The loads around the capacity, none beyond the lightest or the heaviest, and their verdicts."""
 
     lightest: float
     heaviest: float
@@ -49,23 +49,23 @@ class Bracket:
 
     @property
     def kept(self) -> float | None:
-        """The heaviest load that kept every limit; None while none did."""
+        """The heaviest load that met every limit; None while there is none."""
         return max((load for load, kept in self.verdicts.items() if kept), default=None)
 
     @property
     def broken(self) -> float | None:
-        """The lightest load above it that broke one; None while none did."""
+        """The lightest load above it that violated a limit; None while there is none."""
         floor = self.kept or 0.0
         return min((load for load, kept in self.verdicts.items() if not kept and load > floor), default=None)
 
     @property
     def not_monotone(self) -> tuple[float, float] | None:
-        """A load that broke a limit, and a heavier one that kept them all."""
+        """A load that violated a limit, and a heavier one that met all."""
         lower = [load for load, kept in self.verdicts.items() if not kept and load < (self.kept or 0.0)]
         return (max(lower), self.kept) if lower and self.kept is not None else None
 
     def next(self, hint: float | None = None) -> float | None:
-        """The next load to try; None when the capacity is known. No load above a `hint` is carried."""
+        """Return the next load to try; None when the capacity is known. No load above a `hint` is feasible."""
         kept, broken = self.kept, self.broken
         if not self.verdicts or (kept is None and self.start not in self.verdicts):
             return self.start
@@ -87,13 +87,13 @@ class Bracket:
         return min(max(middle, kept + 1), broken - 1) if self.whole else middle
 
     def _between(self, load: float) -> float:
-        """A load that can be asked for: a whole number, or one of three digits."""
+        """Return a valid load: a whole number, or one of three digits."""
         return float(max(1, round(load))) if self.whole else float(f"{load:.3g}")
 
 
 By = Literal["concurrency", "rate"]
 LOADS: dict[By, str] = {"concurrency": "concurrency", "rate": "request_rate"}
-"""Key of a load in a row of the curve, by what is searched for; with ``capacity_`` before it, of the result."""
+"""Key of a load in a row of the curve, by the searched quantity; with ``capacity_`` before it, of the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,68 +121,68 @@ class FoundLoad:
         """Describe the result, one sentence each."""
         if self.missed is not None:
             broken, load = self.missed
-            return [f"broken at the lightest load, {described(self.by, load)}: {of(broken)}"]
-        parts = [f"{described(self.by, self.capacity)} keep every limit"]
+            return [f"violated at the lightest load, {described(self.by, load)}: {of(broken)}"]
+        parts = [f"{described(self.by, self.capacity)} meet every limit"]
         if self.broken_at is None:
-            parts[0] += ", the heaviest load that was tried: the capacity may be higher"
+            parts[0] += ", the heaviest load tried: the capacity may be higher"
         else:
             parts[0] += f", {described(self.by, self.broken_at)} do not"
         if (speedup := self.metrics.get("capacity_speedup")) is not None:
             parts.append(f"the trace is served {speedup:.3g} times as fast as it was recorded")
         if self.died_at is not None:
-            parts.append(f"the server answers nothing any more after {described(self.by, self.died_at)}")
+            parts.append(f"the server stopped answering after {described(self.by, self.died_at)}")
         if self.not_monotone is not None:
             broke, kept = (described(self.by, load) for load in self.not_monotone)
-            parts.append(f"not monotone: {broke} break a limit that {kept} keep")
+            parts.append(f"not monotone: {broke} violate a limit that {kept} meet")
         return parts
 
 
 def described(by: By, load: float) -> str:
-    """A load in words."""
+    """Describe a load in words."""
     return f"{load:g} in flight" if by == "concurrency" else f"{load:.3g} requests per second"
 
 
 def of(broken: Broken) -> str:
-    """A broken limit in words: which, by how much."""
+    """Describe a violated limit in words: which, by how much."""
     if broken.metric in ("failed", "request_throughput"):
         return broken.slo
     if broken.excess <= 0:
-        return f"{broken.slo}, which {broken.value:,.4g} does not show to be kept"
+        return f"{broken.slo}, not shown to be met by {broken.value:,.4g}"
     return f"{broken.slo} by {100 * broken.excess:.0f} % ({broken.value:,.4g})"
 
 
 ALONE = 8
-"""Requests one after the other, before any load."""
+"""Requests sent one after the other, before any load."""
 TURNOVERS = 5
-"""Requests of a load for each one in flight: with fewer its steady state is not seen (`autotune.metrics.formulas`)."""
+"""Requests of a load per request in flight: fewer show no steady state (`autotune.metrics.formulas`)."""
 SPARE = 1.2
-"""By how much more is sent where requests took longer than was foreseen, as they may again."""
+"""Factor on the number of requests if they took longer than expected."""
 PATIENCE = 5.0
-"""An open load lasts so many times as long as a queue that grows by `TOLERANCE` needs to come to the limit,
-`FIRST` of `CONFIRM_S` at most."""
+"""Duration of an open load over the time in which a queue that grows by `TOLERANCE` reaches the limit; `FIRST` of
+`CONFIRM_S` at most."""
 CONFIRM_S = 600.0
 """Duration in seconds of the open load that confirms a recommended rate."""
 FIRST = 0.25
-"""Share of it that is sent first: a load that is too heavy shows it."""
+"""Share of it sent first: a load that is too heavy is visible there."""
 MARGIN = 0.02
-"""By how much lighter than the load whose figure is at the limit the load is that is confirmed."""
+"""Share by which the confirmed load is lighter than the load whose figure is at the limit."""
 STEP = 0.02
-"""The least change from one load that is confirmed to the next."""
+"""Least relative change between confirmed loads."""
 START = 32
 """The first load, in flight."""
 START_RATE, LIGHTEST_RATE = 4.0, 1 / 8
-"""First and lightest rate, as shares of that at which requests go one after the other."""
+"""First and lightest rate, as shares of the rate of sequential requests."""
 LEAST_OPEN = 200
-"""Requests of an open load: they come in bunches, and of fewer one bunch decides."""
+"""Least requests of an open load: arrivals are bursty, and one burst would decide fewer."""
 OVERLOADED = 0.5
-"""Share of what is sent below which a server is far beyond its limits: what it serves tells where the capacity lies."""
+"""Share served below which a server is far beyond its limits: its throughput gives the next guess."""
 MOST_REQUESTS = 100_000
 """Requests of one probe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A load, in flight or per second (`by`), that is sent once; its number and the seed fix its prompts and times."""
+    """A load, in flight or per second (`by`), sent once; its number and the seed fix its prompts and times."""
 
     by: By
     load: float
@@ -197,7 +197,7 @@ class Probe:
         return Arrival(kind="closed_loop", concurrency=int(self.load), ramp_s=self.ramp_s)
 
     def workload(self, workload: Workload) -> Workload:
-        """The prompts of a workload, sent so; a trace at its own times, as many times as fast."""
+        """Return the prompts of a workload at this load; a trace at its own times, sped up."""
         label, lengths = f"{'c' if self.by == 'concurrency' else 'r'}{self.load:g}", workload.points[0].lengths
         arrival = self.arrival
         if self.by == "rate" and isinstance(lengths, TraceLengths):
@@ -207,13 +207,13 @@ class Probe:
         return workload.model_copy(update={"points": [point]})
 
     def seed(self, seed: int) -> int:
-        """The seed of this probe: every probe has prompts of its own."""
+        """Return the seed of this probe: every probe has its own prompts."""
         return int(np.random.SeedSequence([seed, self.number]).generate_state(1)[0])
 
 
 @dataclass
 class _Load:
-    """One load and all that was sent at it.
+    """One load and all requests sent at it.
 
     Attributes:
         target: requests after which it is looked at next.
@@ -237,38 +237,38 @@ class _Load:
         return self.target - sum(map(len, self.runs))
 
     def row(self, by: By) -> Metrics:
-        """Its row of the curve."""
+        """Return its row of the curve."""
         numbers = {name: value for name, value in self.metrics.items() if isinstance(value, int | float)}
         load = int(self.load) if by == "concurrency" else self.load
         return {LOADS[by]: load, **numbers, "kept": self.judgement.kept is not False and not self.judgement.broken}
 
 
 def check(by: By, workload: Workload, slos: Sequence[Slo]) -> None:
-    """Raise `BadInput` for a workload whose load is fixed, or limits that hold no load back."""
+    """Raise `BadInput` for a workload with a fixed load, or limits that no load violates."""
     arrivals = dict.fromkeys(point.arrival.describe() for point in workload.points)
     kinds = {point.arrival.kind for point in workload.points}
     if kinds == {"trace"} and by == "concurrency":
         raise BadInput(
-            f"--find-load concurrency with workload {workload.name}: a trace has times of its own; --find-load rate "
-            "finds how many times as fast it can be served"
+            f"--find-load concurrency with workload {workload.name}: a trace has fixed times; --find-load rate "
+            "finds the highest feasible speedup"
         )
     if len(workload.points) > 1 or kinds not in ({"all_at_once"}, {"trace"}):
         fixed = f"{len(workload.points)} load points" if len(workload.points) > 1 else f"a load: {', '.join(arrivals)}"
         raise BadInput(
-            f"--find-load with workload {workload.name}: it fixes {fixed}; take one whose prompts are sent all at "
-            "once, which are then timed anew, e.g. sharegpt or random:1000:200"
+            f"--find-load with workload {workload.name}: it fixes {fixed}; use one that sends all prompts at "
+            "once, e.g. sharegpt or random:1000:200"
         )
     if any(isinstance(point.lengths, SessionLengths) for point in workload.points):
         raise BadInput(
-            f"--find-load with workload {workload.name}: a session's turns wait for its answers and its reader; take a "
+            f"--find-load with workload {workload.name}: a session's turns wait for answers and think times; use a "
             "workload of single requests, e.g. sharegpt or random:1000:200"
         )
     if not any(map(is_latency, slos)):
-        raise BadInput("--find-load: no load is too heavy without an SLO on a latency, e.g. --slo 'p99_ttft_ms<=2000'")
+        raise BadInput("--find-load needs a latency limit, e.g. --slo 'p99_ttft_ms<=2000'")
 
 
 class LoadSearch:
-    """One search on one server: `ask` for a probe, `tell` what came of it, until there is none.
+    """One search on one server: `ask` for a probe, `tell` its result, until there is none.
 
     Args:
         workload: its prompts bound the concurrency.
@@ -311,11 +311,11 @@ class LoadSearch:
         self._probe: Probe | None = next(self._steps)
 
     def ask(self) -> Probe | None:
-        """The next load to send; None when the search is over."""
+        """Return the next load to send; None when the search is over."""
         return self._probe
 
     def tell(self, records: RequestRecords, more: Metrics | None = None) -> str:
-        """Take up a probe's records, and `more` metrics beside them; gives one line for people."""
+        """Add a probe's records and other metrics (`more`); returns one line for people."""
         probe = self._probe
         assert probe is not None, "the search is over"
         load = self._load
@@ -330,7 +330,7 @@ class LoadSearch:
         return line
 
     def give_up(self) -> str:
-        """End the search as the server answered nothing of a probe that was asked for; gives one line for people.
+        """End the search because the server did not answer a probe; returns one line for people.
 
         It died of the lightest load above the capacity whose requests failed, else of that probe.
         """
@@ -343,7 +343,7 @@ class LoadSearch:
         return f"{described(probe.by, probe.load)}: no answer; the server died at {described(probe.by, self._died_at)}"
 
     def _search(self) -> Iterator[Probe]:
-        """Ask for the whole search: requests one after the other, the bracket's loads, then the loads to confirm."""
+        """Run the whole search: sequential requests, the bracket's loads, then the loads to confirm."""
         alone = self._alone
         yield Probe("concurrency", 1.0, alone.target, 0)
         if self._by == "rate" and alone.metrics["completed"]:
@@ -363,7 +363,7 @@ class LoadSearch:
             yield from self._sent_until_decided(_Load(load, needed, confirms=True))
 
     def _sent_until_decided(self, load: _Load) -> Iterator[Probe]:
-        """Ask for a load until it is judged, and take up the verdict."""
+        """Send a load until it is decided, and store the verdict."""
         self._loads[load.load] = self._load = load
         while load.judgement.kept is None:
             yield self._probe_of(load)
@@ -373,7 +373,7 @@ class LoadSearch:
             self._hint = min(carried, self._hint or carried)
 
     def _probe_of(self, load: _Load) -> Probe:
-        """Return what is sent next of a load that is open."""
+        """Return the next probe of an undecided load."""
         requests, ramp_s = load.missing, 0.0
         if load.confirms and not load.runs:
             requests = math.ceil(FIRST * load.target)
@@ -386,7 +386,7 @@ class LoadSearch:
         return Probe(self._by, load.load, min(requests, self._prompts), self._sent, ramp_s)
 
     def _judge(self, probe: Probe, load: _Load) -> None:
-        """Judge a load by what was sent at it."""
+        """Decide a load from its requests."""
         needed = math.ceil(TURNOVERS * probe.load * float(load.metrics["mean_e2el_ms"]) / 1e3)
         settled = probe.by == "concurrency" or load.confirms or load.lengthened or len(load.runs[-1]) >= needed
         settled |= bool(self._recorded_rate)
@@ -431,7 +431,7 @@ class LoadSearch:
         return math.log(max([1e-3, *shares]))
 
     def _request_s(self, load: float) -> float:
-        """Seconds that a request takes at the heaviest load lighter than this one that was tried."""
+        """Return the seconds of a request at the heaviest load lighter than this one."""
         lighter = max((one for one in self._loads if one < load and self._loads[one].runs), default=None)
         known = self._alone if lighter is None else self._loads[lighter]
         return float(known.metrics["mean_e2el_ms"]) / 1e3
@@ -456,7 +456,7 @@ class LoadSearch:
 
     @property
     def found(self) -> FoundLoad:
-        """The result of a search that is over."""
+        """Return the result of a finished search."""
         capacity, broken_at = self._bracket.kept, self._bracket.broken
         monotone, missed = self._bracket.not_monotone, None
         tried = [one for one in self._loads.values() if one.runs]
@@ -490,20 +490,20 @@ class LoadSearch:
         """Describe a probe in one line."""
         judgement, metrics = load.judgement, load.metrics
         what = "one at a time" if load is self._alone else described(probe.by, probe.load)
-        word = {True: "keeps the limits", False: "breaks", None: "not decided yet"}[judgement.kept]
+        word = {True: "meets the limits", False: "breaks", None: "undecided"}[judgement.kept]
         if judgement.kept is False and judgement.broken is not None:
-            word = f"breaks {of(judgement.broken)}"
+            word = f"violates {of(judgement.broken)}"
         figures = [f"{slo.metric} {metrics[slo.metric]:,.4g}" for slo in self._slos if slo.metric in metrics]
         seconds = float(records.finished_s.max() - records.sent_s.min()) if len(records) else 0.0
         return f"{what}: {word}; {', '.join(figures)}; {len(records)} requests in {seconds:.1f} s"
 
 
 def beside(metrics: Metrics) -> Metrics:
-    """The metrics of a load that do not follow from its records."""
+    """Return the metrics of a load that its records do not contain."""
     names = ("client_bound", "cache_hit_rate", "spec_decode_acceptance_rate", "spec_decode_acceptance_length")
     return {name: metrics[name] for name in (*names, *ENERGY) if name in metrics}
 
 
 def rounded(rate: float) -> float:
-    """A rate of three digits."""
+    """Round a rate to three digits."""
     return float(f"{rate:.3g}")

@@ -1,4 +1,4 @@
-"""The measured path: what runs in a worker process while a load is under way.
+"""Measured path: the code that runs in a worker process during a load.
 
     worker        the process; messages: what it is sent, and what it answers (log and health of the client)
     generator     sends a schedule on kept-alive connections, records what comes back

@@ -1,4 +1,4 @@
-"""Load generator: sends the requests of a `Schedule`, which is made before the clock starts, and records the answers.
+"""Load generator: send the requests of a `Schedule`, built before the clock starts, and record the answers.
 
 Several processes can share a load: each sends a schedule of its own from the same absolute start, and
 `RequestLog.merged` joins what they saw. Such a worker is ``python -m autotune.loadgen.client.generator IN OUT``: its
@@ -50,15 +50,15 @@ from autotune.loadgen.client.stream import (
 from autotune.loadgen.client.target import Target
 
 _AT_ONCE = 64
-"""Connections opened at the same time before a load: fewer than the shortest usual backlog of a listening socket."""
+"""Connections opened at the same time before a load: fewer than the smallest usual backlog of a listening socket."""
 
-_AFTER_DONE_S = 2.0  # Longest wait for the end of the body once the stream has said that it is over
+_AFTER_DONE_S = 2.0  # Longest wait for the end of the body after the end of the stream
 HEAD_START_NS = 20_000_000
-"""From the last preparation to the first request."""
+"""Nanoseconds from the last preparation to the first request."""
 _BURST = 8
-"""Requests sent between two looks at the sockets: the first answers come while the last requests still go out."""
+"""Requests sent between two polls of the sockets: first answers arrive before the last request is sent."""
 _REPORT_S = 0.5
-_EXTRA_FILES = 64  # For the log, the event loop, and what libraries open while a load runs
+_EXTRA_FILES = 64  # Additional open files: the log, the event loop, and library files during a load
 
 
 @dataclass(eq=False, slots=True)
@@ -71,7 +71,7 @@ class Server:
 
 
 class Connections:
-    """Opens, lends and takes back connections; the last one used is lent first.
+    """Open, lend and take back connections; the most recently used is lent first.
 
     A request goes to the server with the fewest in flight, chosen longest ago of several.
     """
@@ -83,7 +83,7 @@ class Connections:
 
     @asynccontextmanager
     async def opened(self, count: int) -> AsyncIterator[None]:
-        """Open so many before they are needed, spread evenly, and close all in the end.
+        """Open this number of connections in advance, spread evenly, and close all at the end.
 
         After a server's first failure no more are opened to it, the requests find out.
         """
@@ -107,7 +107,7 @@ class Connections:
 
     @contextmanager
     def chosen(self) -> Iterator[Server]:
-        """Choose the server of a request, and count it as under way there."""
+        """Choose the server of a request, and count the request there."""
         server = min(self._servers, key=lambda one: one.in_flight)
         self._servers.remove(server)
         self._servers.append(server)
@@ -118,7 +118,7 @@ class Connections:
             server.in_flight -= 1
 
     def take(self, server: Server) -> Connection | None:
-        """Lend the connection used last; None where none is idle."""
+        """Lend the most recently used connection; None if none is idle."""
         while server.idle:
             connection = server.idle.pop()
             if connection.open:
@@ -134,7 +134,7 @@ class Connections:
             self._all.discard(connection)
 
     async def open(self, server: Server) -> Connection | RequestOutcome:
-        """Open a connection to lend; the outcome tells why there is none, where the server cannot be reached."""
+        """Open a connection to lend; if the server is unreachable, the outcome gives the reason."""
         target, loop = server.target, asyncio.get_running_loop()
         host = target.host if target.tls else None
         problem = ""
@@ -155,7 +155,7 @@ class Connections:
 
 
 class StallTimeouts:
-    """Ends requests of which nothing was heard for `RequestTimeouts.stall_s`, and those that would never end."""
+    """End requests without an event for `RequestTimeouts.stall_s`, and endless ones."""
 
     def __init__(self, limit_s: float) -> None:
         self._limit_s = limit_s
@@ -164,7 +164,7 @@ class StallTimeouts:
 
     @contextmanager
     def watching(self, exchange: Exchange, connection: Connection) -> Iterator[None]:
-        """Watch a request while it is under way."""
+        """Watch a request while it is in flight."""
         self._active[exchange] = connection
         try:
             yield
@@ -177,7 +177,7 @@ class StallTimeouts:
 
     @property
     def chunks(self) -> int:
-        """Number of events with text of the requests under way."""
+        """Number of events with text of the requests in flight."""
         return sum(len(exchange.events.times_ns) for exchange in self._active)
 
     async def watch(self) -> None:
@@ -188,7 +188,7 @@ class StallTimeouts:
                 self._active[exchange].abort(outcome)
 
     def over(self, now_ns: int) -> list[tuple[Exchange, RequestOutcome]]:
-        """Return the requests to be ended at this moment, and how."""
+        """Return the requests to end now, with their outcomes."""
         heard = [exchange.events.heard_ns for exchange in self._active]
         self._latest_ns = max([self._latest_ns, *heard])
         over = []
@@ -196,7 +196,7 @@ class StallTimeouts:
             limit_s = min(self._limit_s, _AFTER_DONE_S) if exchange.events.done else self._limit_s
             since_ns = exchange.events.heard_ns or max(self._latest_ns, exchange.sent_ns)
             if exchange.runs_on:
-                over.append((exchange, malformed("far more events than tokens asked for")))
+                over.append((exchange, malformed("far more events than requested tokens")))
             elif now_ns - since_ns > int(limit_s * 1e9):
                 message = f"no further event for {self._limit_s:g} s, after {len(exchange.events.times_ns)} with text"
                 if not exchange.events.heard_ns:
@@ -208,7 +208,7 @@ class StallTimeouts:
 
 @contextmanager
 def event_loop() -> Iterator[asyncio.Runner]:
-    """Open the loop that a load runs on, without pauses for cyclic garbage."""
+    """Open the event loop of a load, without pauses for cyclic garbage collection."""
     was_enabled = gc.isenabled()
     gc.collect()
     gc.disable()
@@ -242,7 +242,7 @@ class Generator:
     async def run(
         self, start: Callable[[], int], on_progress: Callable[[Progress], None] | None = None
     ) -> tuple[RequestLog, ClientHealth]:
-        """Open the connections, work through the schedule, and wait for every answer; no fault of the server raises.
+        """Open the connections, send the schedule, and wait for every answer; server failures do not raise.
 
         Args:
             start: called when the connections are open, and may block: the moment of the first request, on the clock
@@ -272,7 +272,7 @@ class Generator:
             return RequestLog.of(exchanges, self._retries, self._delays_s), health
 
     async def _start_requests(self, group: asyncio.TaskGroup, start_ns: int) -> None:
-        """Send each request when its time has come and a place is free."""
+        """Send each request at its time, when a slot is free."""
         for request, send_s in enumerate(self._schedule.send_s):
             await self._slots.acquire()
             if send_s > 0:
@@ -288,7 +288,7 @@ class Generator:
         return exchange
 
     async def _hold(self, conversation: Conversation) -> None:
-        """Send the turns of a session, each when the answer before is there and its user has thought."""
+        """Send the turns of a session, each after the previous answer and its think time."""
         failed: RequestOutcome | None = None
         before_ns = perf_counter_ns()
         try:
@@ -306,7 +306,7 @@ class Generator:
                 await self._send(place, exchange, data)
                 assert exchange.outcome is not None
                 if not exchange.outcome.ok:
-                    message = f"not sent, as turn {number + 1} of its session had failed: {exchange.outcome.message}"
+                    message = f"not sent because turn {number + 1} of its session failed: {exchange.outcome.message}"
                     failed = replace(exchange.outcome, message=message)
                 conversation.answered(answer.text())
                 before_ns = exchange.finished_ns
@@ -316,7 +316,7 @@ class Generator:
     async def _send(
         self, request: int, exchange: Exchange, data: bytes, done: Callable[[], None] | None = None
     ) -> None:
-        """Send a request on a kept connection or else a new one, wait for its end, and call `done`.
+        """Send a request on an idle connection or a new one, wait for its end, and call `done`.
 
         A kept connection that the server closed before it answered is no fault of the server: the request goes
         once more, over a new connection, and keeps the time at which it was first sent.
@@ -362,7 +362,7 @@ class Generator:
 
 
 async def _until(due_ns: int) -> float:
-    """Wait until a moment of the clock, and return by how many seconds it is missed.
+    """Wait until a time of the clock; returns the delay in seconds.
 
     The loop's timers are whole milliseconds, and never early.
     """
@@ -372,7 +372,7 @@ async def _until(due_ns: int) -> float:
 
 
 def allow_open_files(connections: int, surely: bool = True) -> None:
-    """Allow so many more sockets; raises `BadInput` beyond the hard limit, where they will `surely` be open."""
+    """Allow this number of further sockets; raises `BadInput` beyond the hard limit if they will `surely` be open."""
     opened = Path("/proc/self/fd")
     need = connections + (len(list(opened.iterdir())) + _EXTRA_FILES if opened.is_dir() else 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -389,7 +389,7 @@ def allow_open_files(connections: int, surely: bool = True) -> None:
 
 
 def serve(tasks: connection.Connection, answers: connection.Connection) -> None:
-    """Work until the other end of `tasks` is closed."""
+    """Process tasks until the other end of `tasks` is closed."""
 
     def start_ns() -> int:
         answers.send(READY)
@@ -413,7 +413,7 @@ def serve(tasks: connection.Connection, answers: connection.Connection) -> None:
 
 
 def main() -> None:
-    """Serve the pipes whose numbers are the two arguments."""
+    """Serve the pipes with the numbers of the two arguments."""
     tasks, answers = (
         connection.Connection(int(sys.argv[1]), writable=False),
         connection.Connection(int(sys.argv[2]), readable=False),
@@ -422,7 +422,7 @@ def main() -> None:
     poll.register(tasks.fileno(), 0)  # a hang-up is reported without being asked for
 
     def exit_with_parent() -> None:
-        """End when nobody holds the other end of the pipe any more, whatever this process is busy with."""
+        """End when the other end of the pipe is closed, even in the middle of work."""
         poll.poll()
         os._exit(0)
 

@@ -32,9 +32,8 @@ _SCHEDSTAT = Path("/proc/thread-self/schedstat")
 
 
 _SPAN_S = 2.0
-"""A shorter load is not judged: its samples are too few, and the burst in which all requests are sent would decide
-alone."""
-_SPAN_WITHOUT_BURST_S = 0.5  # The same of a load whose streams begin one after the other
+"""Shortest load that is judged: shorter ones have few samples, dominated by the initial burst."""
+_SPAN_WITHOUT_BURST_S = 0.5  # The same for a load whose streams start one after the other
 
 _LIMITS: tuple[tuple[str, float, str, str], ...] = (
     ("cpu_share", 0.9, "{:.0%}", "{} of a core"),
@@ -42,7 +41,7 @@ _LIMITS: tuple[tuple[str, float, str, str], ...] = (
     ("loop_lag_p99_ms", 100.0, "{:.0f} ms", "event loop lag p99 {}"),
     ("send_delay_p99_ms", 100.0, "{:.0f} ms", "send delay p99 {}"),
 )
-"""Beyond any of these the client, not the server, may have set the numbers: figure, limit, its form, and the words.
+"""Limits beyond which the client may have determined the numbers: figure, limit, format, and words.
 
 ``benchmarks/client_self_test.py`` compares them with the truth. On two cores shared with other work, 1,000 to 40,000
 chunks per second, they detected every load whose p99 of TTFT was more than 20 ms late; biases of 10 to 20 ms passed in
@@ -52,7 +51,7 @@ chunks per second, they detected every load whose p99 of TTFT was more than 20 m
 
 @dataclass(frozen=True, slots=True)
 class ClientHealth:
-    """Figures of the client during one load; of several workers, those of the worst; zeros when none reported.
+    """Figures of the client during one load; for several workers, the worst; zeros if none reported.
 
     Attributes:
         cpu_share: of one core, by the thread that sends and reads.
@@ -75,7 +74,7 @@ class ClientHealth:
         return cls(**{**worst, "chunks": sum(worker.chunks for worker in workers)})
 
     def excess(self, burst: bool = True) -> str:
-        """Name the figures beyond the limits; empty when the client kept up. In a burst all were sent at once."""
+        """Name the figures beyond the limits; empty if the client kept up. A burst sends all requests at once."""
         if self.span_s < (_SPAN_S if burst else _SPAN_WITHOUT_BURST_S):
             return ""
         beyond = [
@@ -90,7 +89,7 @@ class ClientHealth:
 
 
 class LoopMonitor:
-    """Samples an event loop, and the thread that it runs on, from within while a load runs."""
+    """Sample an event loop and its thread from within during a load."""
 
     def __init__(self) -> None:
         self._lags_s: list[float] = []
@@ -104,7 +103,7 @@ class LoopMonitor:
             self._lags_s.append(max(time.perf_counter() - due, 0.0))
 
     def health(self, send_delay_s: Floats, chunks: int) -> ClientHealth:
-        """Figures of the samples so far."""
+        """Return the figures of the samples so far."""
         span_s = time.perf_counter() - self._began_s
         return ClientHealth(
             span_s=span_s,
@@ -117,7 +116,7 @@ class LoopMonitor:
 
 
 def _run_delay_s() -> float:
-    """Seconds for which this thread was runnable and another one ran; 0 where the kernel does not count it."""
+    """Return the seconds in which this thread was runnable but not running; 0 if the kernel does not count them."""
     try:
         return int(_SCHEDSTAT.read_text().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
@@ -154,7 +153,7 @@ class RequestLog:
 
     @classmethod
     def of(cls, exchanges: Sequence[Exchange], retries: Sequence[int], send_delay_s: Floats) -> RequestLog:
-        """Build the columns from exchanges that have all ended."""
+        """Build the columns from finished exchanges."""
         outcomes = tuple(exchange.outcome for exchange in exchanges if exchange.outcome is not None)
         assert len(outcomes) == len(exchanges), "a load ends when all its requests have"
         ok = np.array([outcome.ok for outcome in outcomes], dtype=bool)
@@ -181,7 +180,7 @@ class RequestLog:
 
     @classmethod
     def merged(cls, logs: Sequence[RequestLog], places: Sequence[Ints] | None = None) -> RequestLog:
-        """Join the logs of several workers; raw samples are joined, never statistics of them.
+        """Merge the logs of several workers; raw samples are joined, never their statistics.
 
         Args:
             logs: by worker.
@@ -208,14 +207,14 @@ class RequestLog:
 
     @property
     def mean_lengths(self) -> tuple[float, float]:
-        """Tokens per successful answer, and how many were asked for; zeros without any."""
+        """Return mean tokens per successful answer, measured and requested; zeros for none."""
         ok = self.records.ok
         count = max(int(ok.sum()), 1)
         return float(self.records.output_tokens[ok].sum()) / count, float(self.expected_tokens[ok].sum()) / count
 
     @property
     def length_error(self) -> float:
-        """Share by which the mean output length is off the one asked for, over successful requests; 0 without any."""
+        """Return the relative error of the mean output length over successful requests; 0 for none."""
         written, expected = self.mean_lengths
         return abs(written / expected - 1) if expected else 0.0
 
@@ -229,7 +228,7 @@ READY = "ready"
 
 @dataclass(frozen=True, slots=True)
 class RequestTimeouts:
-    """Timeouts of a request: `stall_s` without an event of its stream, or before its first one of any stream."""
+    """Timeouts of a request: `stall_s` without an event of its stream, or before the first event of any stream."""
 
     connect_s: float = 10.0
     stall_s: float = 600.0
@@ -237,7 +236,7 @@ class RequestTimeouts:
 
 @dataclass(slots=True)
 class Conversation:
-    """One session on its way: a turn's body is known when the answer before it is there, as the history holds that.
+    """A session in progress: a turn's body needs the previous answer, which is part of the history.
 
     Attributes:
         turns: of each its number in the load, its place in the schedule of the worker that sends it, and what the
@@ -251,7 +250,7 @@ class Conversation:
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def request(self, number: int) -> tuple[bytes, float]:
-        """Return the whole HTTP request of a turn, with all that was said, and the seconds that pass before it."""
+        """Return the HTTP request of a turn, with the whole history, and the think time before it in seconds."""
         turns, (request, _, text) = self.requests.turns, self.turns[number]
         assert turns is not None
         system, tools = turns.systems[turns.system[request]] if turns.system[request] >= 0 else ("", ())
@@ -262,13 +261,13 @@ class Conversation:
         return self.target.request(self.prompts.endpoint, body), float(turns.think_s[request])
 
     def answered(self, text: str) -> None:
-        """Take the answer of the last turn into the history."""
+        """Add the answer of the last turn to the history."""
         self.messages.append({"role": "assistant", "content": text})
 
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """Requests and when they are sent: everything that can be made before the clock starts.
+    """Requests and their send times: everything that can be prepared before the clock starts.
 
     Attributes:
         requests: whole HTTP requests, in the order of sending, n entries.
@@ -292,13 +291,13 @@ class Schedule:
 
     @property
     def at_once(self) -> int:
-        """Number of requests that are surely in flight together from the start."""
+        """Number of requests certainly in flight together at the start."""
         return min(self.concurrency, int((self.send_s <= 0).sum()))
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """Every n-th request (or session) of a load point, for one of n workers; concurrency is split as evenly as can be.
+    """Every n-th request (or session) of a load point, for one of n workers; concurrency is split evenly.
 
     Attributes:
         requests: of the whole load point: what a prompt says depends on the request's number in it.
@@ -314,7 +313,7 @@ class WorkerTask:
     workers: int = 1
 
     def schedule(self) -> Schedule:
-        """Make the request bodies of this task; workers make theirs side by side."""
+        """Make the request bodies of this task; workers do it in parallel."""
         prompts, own = self.prompts, self.requests.part(self.worker, self.workers)
         bodies = list[bytes]()
         begun: list[Conversation] = []

@@ -1,4 +1,4 @@
-"""The measured path: one kept-alive HTTP/1.1 connection, one request on it at a time.
+"""Measured path: one kept-alive HTTP/1.1 connection, one request on it at a time.
 
 An `asyncio.Protocol` on httptools: each read of the socket is stamped once, before anything is parsed.
 
@@ -26,15 +26,15 @@ from typing import Any, cast
 import httptools
 
 Usage = tuple[int, int, int | None]
-"""Prompt tokens, generated tokens, and prompt tokens that came from the cache, where told."""
+"""Prompt tokens, generated tokens, and cached prompt tokens if reported."""
 
 MAX_KEPT = 16 * 2**10
-"""Bytes or characters kept of a server's words: more than a message shows, so that an API key among them is whole
-when it is taken out (`Target.redacted`)."""
+"""Bytes or characters stored of a server's message: longer than the shown part, so that an API key in it can be
+removed completely (`Target.redacted`)."""
 
 _STATUSES = frozenset(HTTPStatus)
 
-_MAX_COUNT = 2**53  # The least number that is not taken for a count of tokens; from here on floats are not exact
+_MAX_COUNT = 2**53  # Least number that is no token count; from here on floats are inexact
 
 
 class OutcomeKind(StrEnum):
@@ -58,7 +58,7 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcome:
-    """Outcome of one request: its kind, what happened (the server's words, if any), the status of ``http_status``."""
+    """Outcome of one request: its kind, the message (the server's words, if any), the status of ``http_status``."""
 
     kind: OutcomeKind
     message: str = ""
@@ -70,7 +70,7 @@ class RequestOutcome:
 
     @property
     def name(self) -> str:
-        """The kind as reports count it; a status is part of it, e.g. ``http_404``."""
+        """Return the kind as in reports; a status is part of it, e.g. ``http_404``."""
         return f"http_{self.status}" if self.kind is OutcomeKind.HTTP_STATUS else self.kind.value
 
 
@@ -88,7 +88,7 @@ def tally(outcomes: Iterable[RequestOutcome]) -> dict[str, int]:
 
 
 def failure_sentence(outcomes: Iterable[RequestOutcome]) -> str:
-    """Return a sentence on the requests that failed, each way with the first message; empty when none failed."""
+    """Return a sentence on the failed requests, each kind with the first message; empty if none failed."""
     listed = list(outcomes)
     counts = tally(outcome for outcome in listed if not outcome.ok)
     if not counts:
@@ -99,7 +99,7 @@ def failure_sentence(outcomes: Iterable[RequestOutcome]) -> str:
 
 
 def parsed(data: bytes | bytearray) -> Any:
-    """JSON in UTF-8; raises `ValueError` for anything else, and for what is nested too deep to be read."""
+    """Parse UTF-8 JSON; raises `ValueError` for anything else, and for nesting that is too deep."""
     try:
         return json.loads(data.decode())
     except RecursionError as error:
@@ -107,12 +107,12 @@ def parsed(data: bytes | bytearray) -> Any:
 
 
 def is_error(body: Mapping[str, Any]) -> bool:
-    """Return whether a JSON object reports an error, in either of the forms that engines use."""
+    """Return whether a JSON object reports an error, in one of the engines' two forms."""
     return bool(body.get("error")) or body.get("object") == "error"
 
 
 def error_message(body: Mapping[str, Any]) -> str:
-    """Return the server's own words, wherever the engines put them."""
+    """Return the server's error message from any of the engines' fields."""
     error = body.get("error", body)
     if isinstance(error, dict):
         error = error.get("message") or error.get("detail") or body.get("detail") or error
@@ -120,7 +120,7 @@ def error_message(body: Mapping[str, Any]) -> str:
 
 
 def refusal(body: bytes | bytearray) -> str:
-    """Return the message of an answer with an error status; empty when it has none."""
+    """Return the message of an answer with an error status; empty for none."""
     try:
         answer = parsed(body)
     except ValueError:
@@ -129,10 +129,10 @@ def refusal(body: bytes | bytearray) -> str:
 
 
 def why_refused(status: int, body: bytes | bytearray, location: str = "") -> str:
-    """Return the server's reason for an error status, or at least what the status means."""
+    """Return the server's reason for an error status, or the meaning of the status."""
     if location and 300 <= status < 400:
         return f"redirects to {location}"
-    phrase = HTTPStatus(status).phrase if status in _STATUSES else "without a word of why"
+    phrase = HTTPStatus(status).phrase if status in _STATUSES else "without a reason"
     return refusal(body) or phrase
 
 
@@ -150,17 +150,17 @@ def whole_answer(body: bytes | bytearray) -> tuple[RequestOutcome, Usage | None]
 
 
 def excerpt(data: bytes | bytearray) -> str:
-    """Return the beginning of something that was not understood, in quotes."""
+    """Return the quoted start of unexpected content."""
     return f"'{one_line(data[:MAX_KEPT].decode('utf-8', 'backslashreplace'))}'"
 
 
 def one_line(text: str) -> str:
-    """Return text on one line, without anything that a terminal would obey or could not show."""
+    """Return text on one line, without control characters and unprintable ones."""
     return " ".join("".join(c if c.isprintable() else " " for c in text[:MAX_KEPT]).split())
 
 
 def usage_counts(usage: Any) -> Usage | None:
-    """Prompt, generated and (where told) cached tokens of a ``usage`` object; None unless both counts are there."""
+    """Return prompt, generated and (if reported) cached tokens of a ``usage`` object; None unless both counts exist."""
     if not isinstance(usage, dict):
         return None
     read, written = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
@@ -175,10 +175,10 @@ def _count(value: Any) -> int | None:
 
 
 MAX_EVENT_BYTES = 32 * 2**20
-"""A longer event is no token any more; the request ends as ``malformed``."""
+"""Longest event of a token; a longer one ends the request as ``malformed``."""
 
 _KEPT = 3
-"""Events kept as bytes: usage stands in one of the last (with the last token, behind it, or before ``[DONE]``)."""
+"""Events stored as bytes: usage is in one of the last (with the last token, after it, or before ``[DONE]``)."""
 
 _TEXT = re.compile(rb'"(?:text|content|reasoning_content|reasoning)"\s*:\s*"[^"]')
 _BOM = b"\xef\xbb\xbf"
@@ -208,7 +208,7 @@ class EventStream:
         self._usage: Mapping[str, Any] | None = None
 
     def feed(self, body: bytes, now_ns: int) -> None:
-        """Parse the next piece of the body, which came at `now_ns`; it may be cut anywhere."""
+        """Parse the next piece of the body, received at `now_ns`; it may be cut anywhere."""
         if self._open_cr or b"\r" in body:  # CR LF and CR end a line too; a CR at the end waits, for its LF may come
             body = b"\r" + body if self._open_cr else body
             self._open_cr = body.endswith(b"\r")
@@ -241,12 +241,12 @@ class EventStream:
                 self.problem = malformed(f"the stream ends within an event: {excerpt(left)}")
 
     def release(self) -> None:
-        """Keep the times and counts, not the bytes, as nothing more will come."""
+        """Store the times and counts and free the bytes after the end."""
         self._recent.clear()
         self._carry, self._stray = bytearray(), b""
 
     def usage(self) -> Usage | None:
-        """Prompt tokens, generated tokens, and cached prompt tokens where told; None when the counts are missing."""
+        """Return prompt tokens, generated tokens, and cached prompt tokens if reported; None without counts."""
         while self._recent:  # later than what `_usage` holds
             event = self._recent.pop()
             if b'"usage"' in event and self._look_for_usage(event):
@@ -256,7 +256,7 @@ class EventStream:
 
     @property
     def ended(self) -> bool:
-        """True if the answer is complete as far as its own bytes tell; what is no stream of events has no end."""
+        """Return whether the answer's own bytes mark its end; a body without events has no end."""
         return self.done or self.usage() is not None or self._is_no_stream()
 
     def _is_no_stream(self) -> bool:
@@ -282,7 +282,7 @@ class EventStream:
         self._other(event, now_ns)
 
     def _other(self, event: bytes, now_ns: int) -> None:
-        """Take in everything that is not a plain event with text."""
+        """Parse everything except a plain event with text."""
         if not self.heard_ns:
             event = event.removeprefix(_BOM)
         fields = [line.partition(b":") for line in event.split(b"\n") if _FIELD.match(line)]
@@ -301,7 +301,7 @@ class EventStream:
             self._data(data, now_ns)
 
     def _data(self, data: bytes, now_ns: int) -> None:
-        """Take in an event's data, which is mostly a chunk of the answer."""
+        """Parse an event's data, usually a chunk of the answer."""
         try:
             chunk = parsed(data)
         except ValueError as error:
@@ -325,7 +325,7 @@ class EventStream:
             self.times_ns.append(now_ns)
 
     def _look_for_usage(self, event: bytes) -> bool:
-        """Return whether an event with text, which was not decoded when it came, holds the counts."""
+        """Return whether an event with text, not decoded on arrival, holds the counts."""
         try:
             chunk = parsed(event[5:])
         except ValueError:
@@ -340,7 +340,7 @@ class EventStream:
         self.problem = self.problem or RequestOutcome(kind, message)
 
     def outcome(self) -> RequestOutcome:
-        """Return the outcome of a stream whose body ended in good order, token counts aside."""
+        """Return the outcome of a stream whose body ended normally, token counts aside."""
         if self.problem is None and not self.times_ns:
             if not self._is_no_stream():
                 self._fail("an answer without any event that carries a token")
@@ -353,7 +353,7 @@ class EventStream:
 
 
 def _carries_token(choice: Mapping[str, Any], first: bool) -> bool:
-    """Return whether an event without plain text stands for a token.
+    """Return whether an event without plain text represents a token.
 
     A token may have no text of its own (half a character, a special token), and engines send it so. An event that
     only opens the answer (the role) is none; one that only closes it (the reason) is one if no other came before.
@@ -376,19 +376,19 @@ def _is_utf8(event: bytes) -> bool:
 
 
 class AnswerStream(EventStream):
-    """An answer whose text is wanted: its bytes are kept, and read when it has ended."""
+    """An answer whose text is needed: its bytes are stored and parsed at the end."""
 
     def __init__(self) -> None:
         super().__init__()
         self._body = bytearray()
 
     def feed(self, body: bytes, now_ns: int) -> None:
-        """Parse the next piece of the body, and keep it."""
+        """Parse the next piece of the body, and store it."""
         self._body += body
         super().feed(body, now_ns)
 
     def text(self) -> str:
-        """Return the answer's text; reasoning before it is not sent again."""
+        """Return the answer's text without its reasoning, which is not sent again."""
         events = bytes(self._body).replace(b"\r\n", b"\n").replace(b"\r", b"\n").split(b"\n\n")
         return "".join(map(_said, events))
 
@@ -405,15 +405,15 @@ def _said(event: bytes) -> str:
     return ""
 
 
-_MAX_WHOLE = 32 * 2**20  # Bytes of an answer that is no stream; a longer one is ``malformed``
+_MAX_WHOLE = 32 * 2**20  # Most bytes of an answer that is no stream; a longer one is ``malformed``
 
-_MAX_REFUSAL = 64 * 2**10  # Bytes kept of what comes with an error status
+_MAX_REFUSAL = 64 * 2**10  # Bytes stored of the body of an error status
 
-_MAX_HEAD = 2**20  # Bytes before the answer itself begins: its headers, and interim answers
+_MAX_HEAD = 2**20  # Most bytes before the answer itself: its headers, and interim answers
 
 
 class Exchange:
-    """One request and what came back; times in ns of `time.perf_counter_ns`.
+    """One request and its answer; times in ns of `time.perf_counter_ns`.
 
     Attributes:
         sent_ns: when it was handed to the socket, or when a connection for it was asked for.
@@ -457,11 +457,11 @@ class Exchange:
             outcome = RequestOutcome(OutcomeKind.NO_USAGE, "the answer holds no token counts")
             if self.streaming and not events.done:  # then nobody knows either whether it is whole
                 count = len(events.times_ns)
-                outcome = malformed(f"the stream ends after {count} events with text, without token counts and [DONE]")
+                outcome = malformed(f"the stream ends after {count} events with text, without token counts or [DONE]")
         self._end(outcome, events.last_ns if outcome.ok else now_ns)
 
     def cut(self, outcome: RequestOutcome, now_ns: int) -> None:
-        """End the request within its answer; it is whole all the same where ``[DONE]`` had come."""
+        """End the request within its answer; after ``[DONE]`` it is complete."""
         said_all = self.streaming and self.events.done and not self.runs_on
         if self.refused or (self.status == 200 and said_all):
             self.complete(now_ns)
@@ -480,12 +480,12 @@ class Exchange:
 
     @property
     def refused(self) -> bool:
-        """True if the server answers with another status than 200; an interim one is no answer yet."""
+        """True for a status other than 200; an interim status is not an answer yet."""
         return self.status >= 200 and self.status != 200
 
     @property
     def runs_on(self) -> bool:
-        """True if there are far more events than tokens were asked for: the server would stream for ever."""
+        """True for far more events than requested tokens: the server would stream endlessly."""
         return max(len(self.events.times_ns), self.events.others) > 2 * self.expected_tokens + 64
 
 
@@ -522,7 +522,7 @@ class Connection(asyncio.Protocol):
                 self.close()
 
     def abort(self, outcome: RequestOutcome) -> None:
-        """Give up the request under way, and the connection with it."""
+        """Abort the request in flight, and close the connection."""
         if self._exchange is not None:
             self._exchange.cut(outcome, perf_counter_ns())
         self.close()
@@ -542,7 +542,7 @@ class Connection(asyncio.Protocol):
         self._now_ns = perf_counter_ns()
         exchange = self._exchange
         if exchange is None or self._parser is None:
-            self._unasked = malformed(f"bytes that nobody asked for: {excerpt(data)}")
+            self._unasked = malformed(f"unexpected bytes: {excerpt(data)}")
             self.close()
             return
         exchange.started = True
@@ -598,7 +598,7 @@ class Connection(asyncio.Protocol):
         self._streams = exchange.streaming and exchange.status == 200
         if self._coding and exchange.status == 200:
             coding = one_line(self._coding.decode("latin-1"))
-            exchange.events.problem = malformed(f"the answer is coded as {coding}, which was not asked for")
+            exchange.events.problem = malformed(f"the answer has the encoding {coding}, which was not requested")
 
     def on_body(self, body: bytes) -> None:
         exchange = self._exchange
@@ -621,7 +621,7 @@ class Connection(asyncio.Protocol):
         self._wake()
 
     def _wake(self) -> None:
-        """End the request under way: what comes from here on does not belong to it."""
+        """End the request in flight: later bytes do not belong to it."""
         self._exchange = None
         if self._over is not None and not self._over.done():
             self._over.set_result(None)

@@ -1,4 +1,4 @@
-"""Workloads: what is sent to a server, by the names that users know.
+"""Workloads: the requests sent to a server, by familiar names.
 
 A workload is a list of load points, measured one after the other on one server. The named ones are
 documents of ``search_spaces/workloads/``; ``random:IN:OUT[:N]``, ``sharegpt:FILE[:N]``, ``jsonl:FILE``,
@@ -52,7 +52,7 @@ _FORMS = {
     ),
     "sessions": (re.compile("sessions:(.+)"), "sessions:FILE"),
 }
-"""Workloads that are made on the spot: how each is written, as a pattern and for people."""
+"""Generated workloads: the syntax of each, as a pattern and for people."""
 
 _CONCURRENCY_LABEL = re.compile(r"(^|-)c\d+$")
 _DEFAULT_PROMPTS = 1000
@@ -62,18 +62,18 @@ _HINT = (
 )
 
 _SWEPT = (("lengths", "input_tokens"), ("lengths", "output_tokens"), ("prompts",), ("arrival", "concurrency"))
-"""Where a load point may have a list in place of a number; the last changes first."""
+"""Fields of a load point that may have a list instead of a number; the last changes first."""
 
 _TEXTS = (ShareGPTLengths, FileLengths, SessionLengths, LibraryTextLengths)
 """Kinds of `lengths` whose prompts are text; the others send random token ids."""
 
-_OWN_PROMPTS = (FileLengths, SessionLengths, TraceLengths)  # Kinds of `lengths` whose prompts a user's file has whole
+_OWN_PROMPTS = (FileLengths, SessionLengths, TraceLengths)  # Kinds of `lengths` with whole prompts from a user's file
 
 LEAST_OF_HALF = 200
-"""Prompts of half a file: fewer do not fill a server's batch, and their 99th percentile is the slowest two."""
+"""Least prompts of half a file: fewer do not fill a batch, and their 99th percentile is the slowest two."""
 
 _LABELS = {"prompts": "b", "input_tokens": "in", "output_tokens": "out", "concurrency": "c"}
-"""The prefix of each swept number in a label, in its order."""
+"""Prefix of each swept number in a label, in its order."""
 
 
 class Prefix(Part):
@@ -84,7 +84,7 @@ class Prefix(Part):
 
 
 class LoadPoint(Part):
-    """One load: so many prompts of such lengths, sent so."""
+    """One load: this number of prompts of these lengths, with these arrivals."""
 
     label: str = ""
     prompts: int = Field(gt=0)
@@ -93,7 +93,7 @@ class LoadPoint(Part):
 
 
 class Workload(Part):
-    """``search_spaces/workloads/<name>.yaml``."""
+    """Content of ``search_spaces/workloads/<name>.yaml``."""
 
     name: str
     description: str
@@ -105,7 +105,7 @@ class Workload(Part):
     @field_validator("points", mode="before")
     @classmethod
     def _expand(cls, points: object) -> object:
-        """A list in place of a number makes a load point for each."""
+        """Expand a list in place of a number into one load point for each."""
         if not isinstance(points, list) or not any(map(_swept, points)):
             return points
         return [one for number, point in enumerate(points, start=1) for one in _expanded(point, number)]
@@ -123,17 +123,17 @@ class Workload(Part):
 
     @property
     def longest_request(self) -> int:
-        """Input + output tokens of the longest request that may be drawn."""
+        """Input + output tokens of the longest possible request."""
         return max(point.lengths.longest for point in self.points)
 
     @property
     def concurrency(self) -> float:
-        """Most requests in flight; infinite where requests are sent whatever the server does."""
+        """Most requests in flight; infinite for an open loop."""
         return max(self._in_flight(point) for point in self.points)
 
     @property
     def tokens_in_flight(self) -> float:
-        """Tokens of the requests in flight, prompts and answers, in the mean; of the load point with most."""
+        """Tokens of the requests in flight, prompts and answers, on average; of the load point with most."""
         drawn = [self.draw(position, 0) for position in range(len(self.points))]
         means = [float((one.input_tokens + one.output_tokens).mean()) for one in drawn]
         return max(self._in_flight(point) * mean for point, mean in zip(self.points, means, strict=True))
@@ -144,27 +144,27 @@ class Workload(Part):
 
     @property
     def shares_prefixes(self) -> bool:
-        """True if prompts may begin alike: by a prefix of the workload, or by their text in a file of the user's."""
+        """True if prompts may have a common start: by a prefix of the workload, or by the text of a user's file."""
         return self.prefix is not None or any(isinstance(point.lengths, _OWN_PROMPTS) for point in self.points)
 
     @property
     def has_text(self) -> bool:
-        """True if its prompts are a file's text, so that somebody must count its tokens."""
+        """True if its prompts are a file's text, whose tokens must be counted."""
         return any(isinstance(point.lengths, _TEXTS) for point in self.points)
 
     def with_concurrency(self, concurrency: int) -> Workload:
-        """Return the same prompts with so many in flight; raises `BadInput` for less than 1."""
+        """Return the same prompts with this number in flight; raises `BadInput` for less than 1."""
         return self.with_arrival(arrival_of(concurrency=concurrency))
 
     def with_arrival(self, arrival: Arrival) -> Workload:
-        """Return the same prompts, sent so; load points that differed in nothing but their arrival become one."""
+        """Return the same prompts with these arrivals; load points that differ only in arrival become one."""
         points = [point.model_copy(update={"arrival": arrival}) for point in self._distinct()]
         if problem := next(filter(None, (_misfit(point.lengths, arrival) for point in points)), ""):
             raise BadInput(problem)
         return self.model_copy(update={"points": points})
 
     def with_concurrencies(self, concurrencies: Sequence[int]) -> Workload:
-        """Return a curve: for each a load point c4, c8, … with prompts of its own; raises `BadInput` for none."""
+        """Return a curve: for each a load point c4, c8, … with its own prompts; raises `BadInput` for none."""
         if not concurrencies:
             raise BadInput("a curve needs at least one concurrency, e.g. 4,8,16")
         points = []
@@ -175,7 +175,7 @@ class Workload(Part):
         return self.model_copy(update={"points": points})
 
     def _distinct(self) -> list[LoadPoint]:
-        """Return the load points that differ in more than their arrival, with labels that say nothing of it."""
+        """Return the load points that differ in more than arrival, with labels that omit it."""
         first: dict[tuple[str, int, str], LoadPoint] = {}
         for point in self.points:
             label = _CONCURRENCY_LABEL.sub("", point.label)
@@ -184,21 +184,21 @@ class Workload(Part):
         return list(first.values())
 
     def with_prompts(self, count: int) -> Workload:
-        """The same load with so many prompts; raises `BadInput` where it has several loads, or a file's own number."""
+        """Return the load with this number of prompts; raises `BadInput` for several loads, or a file's own one."""
         name = f"{self.name}:{count}"
         if len(self.points) > 1 or isinstance(self.points[0].lengths, TraceLengths | SessionLengths) or not count:
-            raise BadInput(f"--workload {name}: only a workload of one load takes a number of prompts, above 0")
+            raise BadInput(f"--workload {name}: a number of prompts (above 0) needs a workload of one load")
         point = self.points[0].model_copy(update={"prompts": count})
         description = f"{count} prompts of {self.name}, {point.arrival.describe()}"
         return self.model_copy(update={"name": name, "description": description, "points": [point]})
 
     @property
     def limited(self) -> bool:
-        """True if there are only so many of its prompts, so that another seed may bring the same ones."""
+        """True if the number of its prompts is limited, so that another seed may repeat them."""
         return any(isinstance(point.lengths, Limited) for point in self.points)
 
     def half(self, number: Half) -> Workload | None:
-        """Return the load with the first or second half of what its files hold; None where that is too little."""
+        """Return the load with the first or second half of its files' requests; None if that is too little."""
         points = []
         for point in self.points:
             if isinstance(point.lengths, Limited):
@@ -222,7 +222,7 @@ class Workload(Part):
         return halved
 
     def lengths_source(self, tokenizer: Tokenizer | None = None) -> str:
-        """Describe the source of the lengths of prompts and answers, for a report; `tokenizer` as of `draw`."""
+        """Describe the source of the lengths of prompts and answers, for a report; `tokenizer` as in `draw`."""
         return "; ".join(dict.fromkeys(point.lengths.source(tokenizer or Approximate()) for point in self.points))
 
     def draw(self, position: int, seed: int, tokenizer: Tokenizer | None = None) -> Requests:
@@ -261,32 +261,32 @@ class Workload(Part):
         )
 
     def check_fits(self, context: int) -> None:
-        """Raise `BadInput` for a request beyond a model's context; with its line, where a file has it."""
+        """Raise `BadInput` for a request beyond a model's context; with its line in a file."""
         for point in self.points:
             if isinstance(point.lengths, TraceLengths | SessionLengths):
                 point.lengths.check_fits(context)
         if self.longest_request > context:
             longest = f"its longest request has {self.longest_request:,} tokens"
-            raise BadInput(f"--workload {self.name}: {longest}, and the model takes at most {context:,}")
+            raise BadInput(f"--workload {self.name}: {longest}, but the model takes at most {context:,}")
 
 
 def _misfit(lengths: Lengths, arrival: Arrival) -> str:
-    """Return the reason why these requests cannot be sent so; empty when they can."""
+    """Return why these requests cannot be sent in this way; empty if they can."""
     if arrival.kind == "trace" and not isinstance(lengths, TraceLengths):
-        return "an arrival of kind trace needs lengths of kind trace, whose times it takes"
+        return "an arrival of kind trace needs the times of lengths of kind trace"
     if arrival.open_loop and isinstance(lengths, SessionLengths):
-        return "a session's turns wait for its answers, so no rate can be asked for: give --concurrency, the sessions"
+        return "a session's turns wait for its answers, so it has no rate: give --concurrency, the number of sessions"
     return ""
 
 
 def _swept(point: Any) -> dict[tuple[str, ...], list[Any]]:
-    """Return the lists in place of numbers, by where they stand."""
+    """Return the lists in place of numbers, by position."""
     given = {path: _at(point, path[:-1]).get(path[-1]) for path in _SWEPT}
     return {path: values for path, values in given.items() if isinstance(values, list)}
 
 
 def _expanded(point: Any, number: int) -> list[LoadPoint]:
-    """Load points of a written one with lists; checked here, as their place in the file is known only here."""
+    """Return the load points of a written one with lists; checked here, where their place in the file is known."""
     swept, points = _swept(point), []
     for values in product(*swept.values()):
         one, numbers = deepcopy(point), {}
@@ -302,12 +302,12 @@ def _expanded(point: Any, number: int) -> list[LoadPoint]:
         labels = [f"{short}{numbers[name]}" for name, short in _LABELS.items() if name in numbers]
         points.append(checked.model_copy(update={"label": "-".join(filter(None, (checked.label, *labels)))}))
     if not points:
-        raise ValueError(f"load point {number}: an empty list in place of a number makes no load")
+        raise ValueError(f"load point {number}: an empty list in place of a number gives no load")
     return points
 
 
 def _at(document: Any, path: Sequence[str]) -> dict[str, Any]:
-    """Return the mapping at a path of a document; an empty one where there is none."""
+    """Return the mapping at a path of a document; empty for none."""
     for key in path:
         document = document.get(key) if isinstance(document, dict) else None
     return document if isinstance(document, dict) else {}
@@ -358,7 +358,7 @@ def _in_form(text: str) -> Workload:
         check_sharegpt(Path(file))
         lengths, prompts = ShareGPTLengths(kind="sharegpt", file=file), int(match[2] or _DEFAULT_PROMPTS)
         passing = f"{prompts} prompts of {file} that pass vLLM's filter"
-        what = f"{passing}, answers of the length that they have there, all at once"
+        what = f"{passing}, answers of the lengths in the file, all at once"
     elif kind == "jsonl":
         lengths = FileLengths(kind="jsonl", file=file)
         prompts = len(lengths.rows)
@@ -376,7 +376,7 @@ def _in_form(text: str) -> Workload:
 
 
 def with_speedup(names: Sequence[str], speedup: float | None) -> tuple[str, ...]:
-    """Return the workloads' names, with the traces among them replayed so many times as fast; None: as they are.
+    """Return the workloads' names, with traces replayed this number of times faster; None: unchanged.
 
     Raises `BadInput` for a number that is none above 0, or where nothing is a trace or one has its speed already.
     """
@@ -390,13 +390,13 @@ def with_speedup(names: Sequence[str], speedup: float | None) -> tuple[str, ...]
     for name in traces:
         match = _FORMS["trace"][0].fullmatch(name)
         if match is not None and match[2]:
-            raise BadInput(f"--speedup {speedup:g}: {name} says already how fast it is replayed")
+            raise BadInput(f"--speedup {speedup:g}: {name} already has a replay speed")
     return tuple(f"{name}:x{speedup:.12g}" if name in traces else name for name in names)
 
 
 def how_fixed(workload: Workload) -> str:
-    """Describe how a workload fixes its load; empty where it does not."""
+    """Describe how a workload fixes its load; empty if it does not."""
     if len(workload.points) > 1:
-        return f"has {len(workload.points)} loads of its own"
+        return f"already has {len(workload.points)} loads"
     arrival = workload.points[0].arrival
     return "" if arrival.kind == "all_at_once" else f"is sent {arrival.describe()}"

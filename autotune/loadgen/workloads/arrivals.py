@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from autotune.arrays import Floats
 from autotune.errors import BadInput
 
-_STREAM = 4  # Keeps these random numbers apart from those of lengths and prompts
+_STREAM = 4  # Separates these random numbers from those of lengths and prompts
 
 _KINDS_OF = {
     "concurrency": ("closed_loop",),
@@ -21,17 +21,17 @@ _KINDS_OF = {
     "speedup": ("trace",),
     "ramp_s": ("closed_loop",),
 }
-"""The kinds of arrival that have a number; the first two numbers they must have."""
+"""Kinds of arrival with each number; the first two numbers are required."""
 
 
 class Part(BaseModel):
-    """A part of a workload's file: unknown keys are refused."""
+    """Part of a workload's file: unknown keys are refused."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)
 
 
 class Arrival(Part):
-    """When requests are sent; rates are in requests per second.
+    """Times at which requests are sent; rates are in requests per second.
 
     ``all_at_once``: all in the same instant. ``closed_loop``: `concurrency` in flight, the next one when one ends; its
     streams begin evenly over `ramp_s` seconds, so that no burst of first prompts is taken for the load itself.
@@ -61,7 +61,7 @@ class Arrival(Part):
 
     @property
     def open_loop(self) -> bool:
-        """True if requests are sent at their times, whatever the server does."""
+        """True if requests are sent at fixed times, independent of the server."""
         return self.request_rate is not None or self.kind == "trace"
 
     def describe(self) -> str:
@@ -79,7 +79,7 @@ class Arrival(Part):
 
 
 def arrival_of(concurrency: int | None = None, request_rate: float | None = None, burstiness: float = 1.0) -> Arrival:
-    """Arrival process by the numbers of a command line; none at all = all at once.
+    """Return the arrival process for the numbers of a command line; none = all at once.
 
     Args:
         burstiness: 1 = Poisson; infinite = evenly spaced, as in ``vllm bench serve``.
@@ -87,7 +87,7 @@ def arrival_of(concurrency: int | None = None, request_rate: float | None = None
     Raises `BadInput`: numbers that exclude each other or are out of range.
     """
     if concurrency is not None and request_rate is not None:
-        raise BadInput("a concurrency and a request rate exclude each other: a load is closed or open")
+        raise BadInput("a concurrency and a request rate are mutually exclusive: a load is closed or open")
     if request_rate is None and burstiness != 1:
         raise BadInput("burstiness belongs to a request rate: give one")
     if request_rate is None:

@@ -36,22 +36,22 @@ from autotune.loadgen.workloads.prompt_files import (
 TextKind = Literal["prose", "code"]
 
 _CHARACTERS_PER_TOKEN = {"prose": 4.0, "code": 3.2}
-"""About, of tokenizers in use: so much text is taken for a token that is asked for."""
+"""Approximate characters per token of common tokenizers: the text taken for a requested token."""
 
 _DOCUMENTATION = re.compile(r'"""(.*?)"""', re.DOTALL)
-_LEAST_DOCUMENTATION = 400  # Characters of a documentation string that is prose and not a remark
+_LEAST_DOCUMENTATION = 400  # Least characters of a documentation string that counts as prose
 
 
 def passages(
     kind: TextKind, tokens: int, count: int, generator: np.random.Generator, half: Half | None = None
 ) -> list[str]:
-    """Choose passages of about so many tokens from lines' beginnings; raises `BadInput` for too little text."""
+    """Choose passages of about this number of tokens from lines' starts; raises `BadInput` for too little text."""
     size = int(tokens * _CHARACTERS_PER_TOKEN[kind])
     texts = documents(kind)
     ends = enumerate(len(text) - size for text in texts)
     places = half_of([(number, start) for number, end in ends for start in range(0, end, size)], half)
     if len(places) < count:
-        raise BadInput(f"{count} prompts of {tokens} tokens are asked for, but Python's own {kind} gives {len(places)}")
+        raise BadInput(f"{count} prompts of {tokens} tokens are requested, but Python's {kind} has {len(places)}")
     chosen = []
     for number, start in (places[place] for place in generator.permutation(len(places))[:count]):
         line = texts[number].find("\n", start, start + size // 2) + 1 if start else 0
@@ -61,7 +61,7 @@ def passages(
 
 @lru_cache(maxsize=2)
 def documents(kind: TextKind) -> tuple[str, ...]:
-    """The texts that passages are cut from, in an order that does not change: this Python's documentation or its code.
+    """Return the texts of the passages, in a fixed order: this Python's documentation or its code.
 
     Speculative decoding lives on text that can be guessed, which random tokens are not. These are under the PSF
     licence, which lets them be redistributed; one Python version always gives the same text.
@@ -106,13 +106,13 @@ class Drawn(NamedTuple):
 
 
 class Limited(Part):
-    """Requests that somebody else wrote, of which there are only so many; a study may send a half of them."""
+    """Requests from an external source with a limited number; a study may send one half of them."""
 
     half: Half | None = None
 
 
 class FixedLengths(Part):
-    """Random tokens: every prompt and every answer has the same length."""
+    """Random tokens: all prompts and all answers have the same length."""
 
     kind: Literal["fixed"] = "fixed"
     input_tokens: int = Field(gt=0)
@@ -176,18 +176,18 @@ class ShareGPTLengths(Limited):
         return MOST_TOTAL_TOKENS
 
     def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
-        """Other conversations for each state of the generator; raises `BadInput` when the file holds too few."""
+        """Draw other conversations for each state of the generator; raises `BadInput` if the file holds too few."""
         return _drawn(sample(Path(self.file), prompts, generator, tokenizer, self.half), tokenizer)
 
     def source(self, tokenizer: Tokenizer) -> str:
-        """Describe the source of the lengths, for a report; with the rows of the file that are no conversations."""
+        """Describe the source of the lengths, for a report; with the number of rows that are no conversations."""
         held = conversations(Path(self.file))
         skipped = f" ({held.skipped} of its {held.rows} rows are no conversation)" if held.skipped else ""
         return f"{self.file}{skipped}, {_counted(tokenizer)}"
 
 
 class FileLengths(Limited):
-    """A file of one's own, see `read_requests`: its requests from the top, in its order, whatever the seed."""
+    """A user's file, see `read_requests`: its requests from the top, in order, for every seed."""
 
     kind: Literal["jsonl"]
     file: str
@@ -201,10 +201,10 @@ class FileLengths(Limited):
         return tuple(half_of(read_requests(Path(self.file)), self.half))
 
     def draw(self, prompts: int, _generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
-        """Raises `BadInput` when the file holds too few: what is sent twice comes out of the prefix cache."""
+        """Draw the requests; raises `BadInput` if the file holds too few: repeats would come from the prefix cache."""
         rows = self.rows[:prompts]
         if len(rows) < prompts:
-            raise BadInput(f"{self.file} holds {len(rows)} requests, but {prompts} prompts are asked for")
+            raise BadInput(f"{self.file} holds {len(rows)} requests, but {prompts} prompts are requested")
         return _drawn(rows, tokenizer)
 
     def source(self, tokenizer: Tokenizer) -> str:
@@ -213,7 +213,7 @@ class FileLengths(Limited):
 
 
 class LibraryTextLengths(Limited):
-    """Real prose or code that every Python brings along, see `passages`: of about so many tokens."""
+    """Real prose or code that every Python includes, see `passages`: of about this number of tokens."""
 
     kind: Literal["library_text"]
     text: Literal["prose", "code"]
@@ -222,11 +222,11 @@ class LibraryTextLengths(Limited):
 
     @property
     def longest(self) -> int:
-        """With room for a tokenizer that makes more of it than others do."""
+        """Return the longest length, with a margin for tokenizers that use more tokens."""
         return self.input_tokens * 3 // 2 + self.output_tokens
 
     def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
-        """Other passages for each state of the generator; raises `BadInput` when there are too few."""
+        """Draw other passages for each state of the generator; raises `BadInput` if there are too few."""
         texts = passages(self.text, self.input_tokens, prompts, generator, self.half)
         read = np.array([max(tokenizer.count(text), 1) for text in texts])
         return Drawn(read, np.full(prompts, self.output_tokens), texts)
@@ -237,7 +237,7 @@ class LibraryTextLengths(Limited):
 
 
 class TraceLengths(Limited):
-    """The requests of a trace, see `read_trace`: from the top, in its order, whatever the seed. Halves are of time."""
+    """The requests of a trace, see `read_trace`: from the top, in order, for every seed. Halves are of time."""
 
     kind: Literal["trace"]
     file: str
@@ -263,21 +263,21 @@ class TraceLengths(Limited):
             raise MalformedFile(self.file, beyond_context(int(self._totals[first]), context), self.trace.lines[first])
 
     def draw(self, prompts: int, _generator: np.random.Generator, _tokenizer: Tokenizer) -> Drawn:
-        """Raises `BadInput` when the trace holds too few."""
+        """Draw the requests; raises `BadInput` if the trace holds too few."""
         trace = self.trace
         if len(trace.lines) < prompts:
-            raise BadInput(f"{self.file} holds {len(trace.lines)} requests, but {prompts} prompts are asked for")
+            raise BadInput(f"{self.file} holds {len(trace.lines)} requests, but {prompts} prompts are requested")
         some = slice(0, prompts)
         blocks = trace.blocks[some] if any(trace.blocks) else ()
         return Drawn(trace.input_tokens[some], trace.output_tokens[some], (), trace.send_s[some], blocks)
 
     def source(self, _tokenizer: Tokenizer) -> str:
-        shared = "and shared prefixes" if any(self.trace.blocks) else "without shared prefixes, of which it tells none"
+        shared = "and shared prefixes" if any(self.trace.blocks) else "without shared prefixes (not recorded)"
         return f"lengths of the trace {self.file} {shared}, made of random tokens"
 
 
 class SessionLengths(Limited):
-    """The conversations of a file, see `read_sessions`: all of them, in its order, whatever the seed."""
+    """The conversations of a file, see `read_sessions`: all of them, in order, for every seed."""
 
     kind: Literal["sessions"]
     file: str
@@ -292,7 +292,7 @@ class SessionLengths(Limited):
 
     @property
     def turns(self) -> int:
-        """Turns of all sessions: so many requests are sent."""
+        """Number of turns of all sessions, which are all sent."""
         return sum(len(session.turns) for session in self.sessions)
 
     def check_fits(self, context: int) -> None:
@@ -303,19 +303,19 @@ class SessionLengths(Limited):
                 raise MalformedFile(self.file, beyond_context(tokens, context), session.line)
 
     def draw(self, prompts: int, _generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
-        """Raises `BadInput` for another number than the turns of the file: a session is sent to its end."""
+        """Draw the turns; raises `BadInput` for another number than the file's: a session is sent to its end."""
         if prompts != self.turns:
-            raise BadInput(f"{self.file} holds {self.turns} turns, and all are sent; prompts: {prompts} is not that")
+            raise BadInput(f"{self.file} holds {self.turns} turns and sends all; prompts: {prompts} differs")
         return drawn_turns(self.sessions, tokenizer)
 
     def source(self, tokenizer: Tokenizer) -> str:
         texts = any(turn.content is not None for session in self.sessions for turn in session.turns)
         counted = f", {_counted(tokenizer)}" if texts else ", which gives the lengths"
-        return f"{self.file}{counted}, with the answers really received as history"
+        return f"{self.file}{counted}, with the received answers as history"
 
 
 def drawn_turns(sessions: Sequence[Session], tokenizer: Tokenizer) -> Drawn:
-    """The turns of some sessions, one session after the other; a prompt is all that was said before, and the turn."""
+    """Return the turns of some sessions, one session after the other; a prompt is the history and the turn."""
     numbers: dict[tuple[str, str], int] = {}
     preambles: list[int] = []
     systems: list[tuple[str, Sequence[object]]] = []
@@ -342,8 +342,8 @@ def drawn_turns(sessions: Sequence[Session], tokenizer: Tokenizer) -> Drawn:
 
 
 def beyond_context(tokens: int, context: int) -> str:
-    """Describe a request that no server of the model can take."""
-    return f"{tokens} tokens of prompt and answer are beyond the model's context of {context}; leave the line out"
+    """Describe a request longer than the model's context."""
+    return f"{tokens} tokens of prompt and answer exceed the model's context of {context}; remove the line"
 
 
 Lengths = Annotated[

@@ -46,7 +46,7 @@ BLOCK_TOKENS = 512
 """Prompt tokens of one of Mooncake's hash ids."""
 
 _MOST_THINK_S = 86400.0
-_MOST_MS = 1e13  # 300 years: what is beyond is no time of a trace
+_MOST_MS = 1e13  # 300 years: larger values are no times of a trace
 
 _AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -68,7 +68,7 @@ _Item = TypeVar("_Item")
 
 
 def _kept(read: Callable[[Path], _Held]) -> Callable[[Path], _Held]:
-    """Keep what a reader made of a file until the file's time or size changes; `BadInput` where it is no text file."""
+    """Cache a reader's result until the file's time or size changes; `BadInput` for a file that is no text."""
     cached = lru_cache(maxsize=4)(lambda path, *_version: read(path))
 
     @wraps(read)
@@ -91,7 +91,7 @@ def _readable(path: Path) -> Iterator[None]:
 
 
 def half_of(items: Sequence[_Item], half: Half | None) -> Sequence[_Item]:
-    """Return one of each two neighbours, by a fixed toss, so that halves of a sorted file are alike; None: all."""
+    """Return one of each two neighbours, at random with a fixed seed (a sorted file has equal halves); None: all."""
     if half is None:
         return items
     toss = np.random.default_rng(len(items)).integers(0, 2, len(items) // 2)
@@ -105,7 +105,7 @@ def _lines(path: Path) -> Iterator[tuple[int, str]]:
 
 
 def parsed_line(path: Path, number: int, line: str, form: type[_AnyLine], right: str) -> _AnyLine:
-    """Read the JSON object on a line; raises `MalformedFile`, whose message ends with how one is written (`right`)."""
+    """Read the JSON object on a line; raises `MalformedFile`, whose message ends with the expected form (`right`)."""
     try:
         return form.model_validate_json(line)
     except ValidationError as error:
@@ -188,7 +188,7 @@ def read_requests(path: Path) -> tuple[FileRequest, ...]:
 
 
 class Conversations(NamedTuple):
-    """Conversations of a ShareGPT file: the first two turns of each that has them, in the file's order."""
+    """Conversations of a ShareGPT file: the first two turns of each with two or more, in the file's order."""
 
     pairs: list[tuple[str, str]]
     rows: int
@@ -221,7 +221,7 @@ def conversations(path: Path) -> Conversations:
 
 
 def check_sharegpt(path: Path) -> None:
-    """Raise `BadInput` for a file that cannot be read; what it holds is looked at when it is needed."""
+    """Raise `BadInput` for a file that is not readable; its content is checked on use."""
     with _readable(path), path.open(encoding="utf-8-sig") as file:
         file.read(1)
 
@@ -229,7 +229,7 @@ def check_sharegpt(path: Path) -> None:
 def sample(
     path: Path, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer, half: Half | None = None
 ) -> list[FileRequest]:
-    """Choose the first so many, in an order drawn by `generator`, that pass vLLM's filter; `half` as of `half_of`.
+    """Choose the first ones, in an order drawn by `generator`, that pass vLLM's filter; `half` as in `half_of`.
 
     The first turn is the prompt, and the second turn's length that of the answer. No more is tokenized than must be.
     A file with fewer is refused: vLLM would send some twice, and the second time would come out of the prefix cache.
@@ -249,14 +249,14 @@ def sample(
             if len(chosen) == prompts:
                 return chosen
     raise BadInput(
-        f"{prompts} prompts are asked for, but only {len(chosen)} of the {len(pairs)} conversations of {path} "
+        f"{prompts} prompts are requested, but only {len(chosen)} of the {len(pairs)} conversations of {path} "
         f"pass vLLM's filter ({FEWEST_TOKENS} tokens or more each way, a prompt of at most {MOST_INPUT_TOKENS}, "
         f"{MOST_TOTAL_TOKENS} together): ask for fewer with sharegpt:{path}:N"
     )
 
 
 def rows(path: Path) -> list[Any]:
-    """Return the elements of a file's list, or what stands on its lines; raises `MalformedFile` for no JSON."""
+    """Return the elements of a file's list, or of its lines; raises `MalformedFile` for invalid JSON."""
     text = path.read_text(encoding="utf-8-sig")
     whole = [text] if text.lstrip().startswith("[") else []
     try:
@@ -277,11 +277,11 @@ class Session(NamedTuple):
 
     @property
     def preamble(self) -> str:
-        """Text before the first turn: tools and system prompt, in the order in which chat templates put them."""
+        """Return the text before the first turn: tools and system prompt, in the order of chat templates."""
         return "\n\n".join(filter(None, (json.dumps(self.tools) if self.tools else "", self.system)))
 
     def longest(self, tokenizer: Tokenizer) -> int:
-        """Return the tokens of the last turn's prompt and answer: of everything that is said."""
+        """Return the tokens of the last turn's prompt and answer: of the whole conversation."""
         preamble = tokenizer.count(self.preamble) if self.preamble else 0
         return preamble + sum(turn.input_tokens(tokenizer) + turn.output_tokens for turn in self.turns)
 
@@ -353,7 +353,7 @@ class Trace(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Requests per second, from the first to the last; at most one a millisecond, as times are in such."""
+        """Return requests per second, from the first to the last; at most one per millisecond (the resolution)."""
         return len(self.lines) / max(float(self.send_s[-1]), 1e-3 * len(self.lines))
 
     def part(self, half: Half | None) -> Trace:
@@ -366,7 +366,7 @@ class Trace(NamedTuple):
 
 
 _TraceRow = tuple[float, int, int, tuple[int, ...] | None]
-"""Seconds, prompt tokens, answer tokens (an answer of none, which no engine can be asked for, gets one), hash ids."""
+"""Seconds, prompt tokens, answer tokens (at least one, as engines require), hash ids."""
 
 
 class _MooncakeLine(_Line):
@@ -380,15 +380,15 @@ class _MooncakeLine(_Line):
         expected = math.ceil(self.input_length / BLOCK_TOKENS)
         if self.hash_ids is not None and len(self.hash_ids) != expected:
             raise ValueError(
-                f"{len(self.hash_ids)} hash_ids for {self.input_length} prompt tokens; in Mooncake's form each stands "
-                f"for {BLOCK_TOKENS} tokens, so that there are {expected}"
+                f"{len(self.hash_ids)} hash_ids for {self.input_length} prompt tokens; in Mooncake's form each is "
+                f"{BLOCK_TOKENS} tokens, so {expected} are expected"
             )
         return self
 
 
 @_kept
 def read_trace(path: Path) -> Trace:
-    """Read the requests of a trace; raises `BadInput`, `MalformedFile` for another form, or times that go back."""
+    """Read the requests of a trace; raises `BadInput`, `MalformedFile` for another form, or decreasing times."""
     lines = _lines(path)
     first_number, first = next(lines, (1, ""))
     columns = [name.strip() for name in _cells(first)]
@@ -398,7 +398,7 @@ def read_trace(path: Path) -> Trace:
     elif all(name in columns for name in _AZURE):
         parse = partial(_azure, [columns.index(name) for name in _AZURE])
     elif first:
-        problem = f"neither form of a trace: write {_MOONCAKE_FORM} (Mooncake), or {_AZURE_FORM} (Azure)"
+        problem = f"not a trace: write {_MOONCAKE_FORM} (Mooncake), or {_AZURE_FORM} (Azure)"
         raise MalformedFile(path, problem, first_number)
     found, numbers = list[_TraceRow](), list[int]()
     for number, line in lines:

@@ -1,4 +1,4 @@
-"""The recommended configuration in the form in which people deploy it.
+"""Export the recommended configuration in the usual deployment formats.
 
 A format is one function in one file of this package and one line in `FORMATS`: `(winner) -> str`, where the winner is
 the recommended configuration with what the study knows of it. No output holds a secret: where the study used one, the
@@ -27,7 +27,7 @@ __all__ = ["FORMATS", "Format", "Winner", "all_of", "export", "winner_of"]
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """One way to write a recommendation down: its text, the usual file name, and the file's permissions.
+    """An export format: its text, the usual file name, and the file's permissions.
 
     One `engine` alone may read it. `without_command`: it can say something of a replayed row without a known command.
     `searched`: it tells what a load search found.
@@ -42,7 +42,7 @@ class Format:
     searched: bool = False
 
     def fits(self, winner: Winner) -> bool:
-        """Return whether a winner of this engine, and with what is known of its command, has this form."""
+        """Return whether the format fits a winner of this engine with the known parts of its command."""
         told = (self.without_command or not winner.choice.stand_in) and (winner.capacities or not self.searched)
         return self.engine in (None, winner.choice.engine) and bool(told)
 
@@ -64,7 +64,7 @@ FORMATS: dict[str, Format] = {
 
 
 def check_format(name: str) -> Format:
-    """Return the format of that name; raises `UnknownName` with those that there are."""
+    """Return the format of that name; raises `UnknownName` with the existing names."""
     if name not in FORMATS:
         raise UnknownName("export format", name, FORMATS)
     return FORMATS[name]
@@ -86,17 +86,16 @@ def export(winner: Winner, name: str) -> str:
     fitting = ", ".join(known for known, form in FORMATS.items() if form.fits(winner))
     if winner.choice.stand_in:
         raise BadInput(
-            f"the replayed table does not tell the command of {winner.choice.engine}, so there is none to write as "
-            f"{name}; formats that fit: {fitting}"
+            f"the replayed table has no command of {winner.choice.engine} to write as {name}; choose from: {fitting}"
         )
     raise BadInput(
         f"format {name!r} is for {wanted.engine}, but the study recommends {winner.choice.engine}; "
-        f"formats that fit: {fitting}"
+        f"choose from: {fitting}"
     )
 
 
 def all_of(winner: Winner) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Return file name to text in every format that fits this winner, and reason to the file names denied."""
+    """Return file name to text in every format that fits this winner, and reason to the file names that do not."""
     texts: dict[str, str] = {}
     denied: dict[str, list[str]] = {}
     for name, form in FORMATS.items():
@@ -109,13 +108,13 @@ def all_of(winner: Winner) -> tuple[dict[str, str], dict[str, list[str]]]:
 
 
 EXPORTS = "exports"
-"""The folder of a study in which its winner lies in every form that it has, but for ``serve.sh`` and its JSON."""
+"""Folder of a study that holds its winner in every format, except ``serve.sh`` and its JSON."""
 
 
 def write_artefacts(
     folder: Path, spec: StudySpec, launches: Sequence[Launch], recommendation: Recommendation
 ) -> list[str]:
-    """Write every file of a finished study, the same ones each time; return why forms of its winner are missing.
+    """Write every file of a finished study (repeatable); return why formats of its winner are missing.
 
     ``serve.sh`` lies beside the report, every other form that the winner has in ``exports/``.
     """
@@ -143,4 +142,4 @@ def write_artefacts(
     # Last: a study that has one is finished, and `resume` writes nothing more.
     text = json.dumps(recommendation.to_json(), indent=2, allow_nan=False)
     write_atomically(folder / "recommendation.json", text + "\n")
-    return [f"not exported as {', '.join(names)}: {reason}" for reason, names in denied.items()]
+    return [f"not exported: {', '.join(names)} ({reason})" for reason, names in denied.items()]

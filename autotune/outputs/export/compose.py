@@ -25,7 +25,7 @@ _NGINX = Template(files("autotune.outputs.export").joinpath("nginx.conf").read_t
 
 
 def render(winner: Winner) -> str:
-    """Return the file."""
+    """Return the file's text."""
     container = container_of(winner)
     server = _service(container)
     configs = {f"file-{i}": {"content": doubled(text)} for i, text in enumerate(container.files.values(), 1)}
@@ -53,17 +53,17 @@ def render(winner: Winner) -> str:
     own_weights = container.weights or "this user's ~/.cache/huggingface"
     about = [
         "use: docker compose up --detach --wait",
-        f"It is reached at 127.0.0.1:{PORT} of this machine only; change ports to open it.",
-        f"Weights are those of {own_weights}; change volumes where they lie elsewhere.",
+        f"Its address is 127.0.0.1:{PORT}, on this machine only; change ports to open it.",
+        f"Weights come from {own_weights}; change volumes if yours are elsewhere.",
         container.start_limit_source,
-        *(["Docker Compose 2.23.1 or later writes the files"] if configs else []),
+        *(["Needs Docker Compose 2.23.1 or later, which writes the files."] if configs else []),
         *(f"set {name} to the secret that this command needs, outside or in .env" for name in container.secrets),
     ]
     return yaml_file(winner, about, document)
 
 
 def _service(container: Container) -> dict[str, Any]:
-    """Return one server; its variables without a value are the caller's, where they are set."""
+    """Return one server; variables without a value come from the caller's environment, if set."""
     card = docker_card()
     names, own = card.variables, {**container.gpu_choice, **container.env}
     if container.vendor == "nvidia":
@@ -104,7 +104,7 @@ def _service(container: Container) -> dict[str, Any]:
 
 
 def _set_option(service: dict[str, Any], option: str, value: str) -> None:
-    """Set what an option of ``docker run`` is called in a service."""
+    """Set the service key that corresponds to an option of ``docker run``."""
     match option:
         case "--network" | "--gpus":
             pass  # A port is published in place of the host's network; GPUs are reserved by their number.

@@ -48,7 +48,7 @@ class Parts(NamedTuple):
 
 
 def _parse(argv: list[str]) -> Parts:
-    """Take a command line apart: program and positional words first, then options, as autotune writes it."""
+    """Split a command line: program and positional words first, then options, in autotune's own order."""
     split = groups(argv)
     parts = Parts(split[0], {}, [], [])
     seen = [group[0].partition("=")[0] for group in split[1:]]
@@ -68,7 +68,7 @@ def _parse(argv: list[str]) -> Parts:
 
 
 def render_config(winner: Winner) -> str:
-    """Return the file, with the command that uses it in its first lines."""
+    """Return the file's text; its first lines hold the command that uses it."""
     choice, kind = winner.choice, winner.engine
     argv = model_first(choice, kind)
     parts = _parse(argv)
@@ -94,21 +94,21 @@ def _file(
     secrets: Iterable[str],
     notes: Iterable[str] = (),
 ) -> str:
-    """Return YAML in the order of the command line, and in its first lines its use with files and secrets."""
+    """Return YAML in the order of the command line; its first lines show its use with files and secrets."""
     choice = winner.choice
     given = settings_without_secrets(choice.env)
     settings = [f"{name}={shell.quoted(value)}" for name, value in given.items()]
-    needed = [f"needs {name} beside it, which the shell format writes" for name in files]
+    needed = [f"needs {name} next to it; the shell format writes that file" for name in files]
     if choice.container:
-        needed.append(f"measured in a container of {choice.container[-1]}, which the shell format starts")
-    needed += [f"left out, as its value is a secret: pass {option} on the command line" for option in secrets]
+        needed.append(f"measured in a container of {choice.container[-1]}; the shell format starts it")
+    needed += [f"left out because its value is a secret: pass {option} on the command line" for option in secrets]
     about = [*heading(winner), "use: " + " ".join([*settings, shlex.join(command)]), *needed, *notes]
     # No allow_unicode: PyYAML would write line breaks such as U+0085 that it reads back as a space.
     return comment(about) + yaml.safe_dump(document, sort_keys=False, width=2**20)
 
 
 def render_trtllm(winner: Winner) -> str:
-    """Return the file, with the command that uses it in its first lines."""
+    """Return the file's text; its first lines hold the command that uses it."""
     choice, parts = winner.choice, _parse(model_first(winner.choice, winner.engine))
     # The options that name the file, and those that are fields of it.
     known = yaml.safe_load(files("autotune.outputs.export").joinpath("trtllm_config.yaml").read_text())

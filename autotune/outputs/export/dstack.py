@@ -1,4 +1,4 @@
-"""dstack's configurations: a service (`dstack apply` publishes it) and a task (the same server, its port forwarded).
+"""dstack configurations: a service (`dstack apply` publishes it) and a task (the same server, its port forwarded).
 
 One run is one file. Fields: https://dstack.ai/docs/reference/dstack.yml/service and …/task; resources, environment and
 instance volumes are described there too.
@@ -19,33 +19,33 @@ from autotune.trial import PORT, written
 _TOKEN = "HF_TOKEN"
 _INSTANCE = "/var/cache/autotune"
 _IMAGE_GB = 100
-"""Beside the weights, for the image and the system: dstack's own default, which assumes no more than that."""
+"""Gigabytes for image and system on top of the weights: dstack's own default."""
 _MEMORY_SHARE = 0.9
-"""Share of a GPU's memory on its data sheet that it must have: sellers count it in powers of two, and some is kept."""
+"""Required share of a GPU's data-sheet memory: providers round to powers of two, and the driver reserves some."""
 
 
 def service(winner: Winner) -> str:
-    """Return ``service.dstack.yml``, with the model behind dstack's own endpoint."""
+    """Return ``service.dstack.yml``, which serves the model at dstack's own endpoint."""
     container = container_of(winner)
     probe = {"type": "http", "url": container.health, "interval": "30s", "timeout": "30s"}
     # Without probes of its own a service with a model is asked for a completion every time.
     more: dict[str, Any] = {"port": PORT, "model": container.served, "probes": [probe]}
-    notes = [f"dstack waits for it as long as it takes; {container.start_limit_source}"]
+    notes = [f"dstack waits for the start without a limit; {container.start_limit_source}"]
     if winner.replicas > 1:
         more["replicas"] = winner.replicas
-        notes.append("Replicas share a node where its fleet has blocks: set them to the node's GPUs over a replica's.")
+        notes.append("Replicas share a node if its fleet has blocks: set them to the node's GPUs over a replica's.")
     return _render(container, "service", more, notes)
 
 
 def task(winner: Winner) -> str:
     """Return ``task.dstack.yml``; `dstack apply` forwards the port to this machine's loopback."""
     if winner.replicas > 1:
-        raise BadInput(f"a dstack task is one server, and {winner.replicas} are recommended: use the format dstack")
+        raise BadInput(f"a dstack task is one server, but {winner.replicas} are recommended: use the format dstack")
     return _render(container_of(winner), "task", {"ports": [PORT]}, [])
 
 
 def _render(container: Container, kind: str, more: dict[str, Any], notes: list[str]) -> str:
-    """Return a run with shell commands in place of the image's own entry point; they set what holds a ``$``, too.
+    """Return a run whose shell commands replace the image's entry point; they also set values that hold a ``$``.
 
     Under ``env`` dstack's server replaces ``${{ }}`` and its runner ``${NAME}``; in commands ``dstack apply`` alone
     replaces, and takes ``$$`` for one ``$`` (``dstack/_internal/utils/interpolator.py``).
@@ -72,7 +72,7 @@ def _render(container: Container, kind: str, more: dict[str, Any], notes: list[s
     }
     about = [
         f"use: dstack apply --file {kind}.dstack.yml",
-        f"taken from the environment of that command: {', '.join(secrets)}; leave {_TOKEN} out for an open model",
+        f"that command reads from its environment: {', '.join(secrets)}; remove {_TOKEN} for an open model",
         *notes,
     ]
     return yaml_file(container.winner, about, document)

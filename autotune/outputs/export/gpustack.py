@@ -24,12 +24,12 @@ from autotune.outputs.export.winner import (
 from autotune.serving.docker_run import FILES_FOLDER
 
 _BACKENDS = {"vllm": "vLLM", "sglang": "SGLang"}
-_ADDRESS_WORDS = 4  # ``--host ANYWHERE --port PORT``, with which a container's command ends: GPUStack gives its own
+_ADDRESS_WORDS = 4  # ``--host ANYWHERE --port PORT`` at the end of a container's command: GPUStack sets its own
 _SHARED_MEMORY = "GPUSTACK_MODEL_RUNTIME_SHM_SIZE_GIB"
 
 
 def render(winner: Winner) -> str:
-    """Return the document."""
+    """Return the document's text."""
     container = container_of(winner)
     split = groups(container.argv[:-_ADDRESS_WORDS])
     left_out = [group[0].partition("=")[0] for group in split if asked_for(group, {})]
@@ -53,11 +53,11 @@ def render(winner: Winner) -> str:
         "env": {**container.plain_env, _SHARED_MEMORY: str(SHARED_MEMORY_GIB)},
     }
     about = [
-        "use: import it at Models - Deployments in GPUStack 2.3 or later",
-        f"It holds for {winner.recommendation.hardware}: add a worker_selector where the cluster has other GPUs too.",
+        "use: import it under Models - Deployments in GPUStack 2.3 or later",
+        f"Valid for {winner.recommendation.hardware}: add a worker_selector if the cluster also has other GPUs.",
         container.start_limit_source,
         *(
-            f"left out, as its value is a secret: {name} (GPUStack asks for API keys and reads weights itself)"
+            f"left out because its value is a secret: {name} (GPUStack asks for API keys and reads weights itself)"
             for name in left_out
         ),
     ]
@@ -65,7 +65,7 @@ def render(winner: Winner) -> str:
 
 
 def _parameters(winner: Winner, argv: list[str]) -> dict[str, list[str]]:
-    """Return one entry per option with its values; the program and the model are GPUStack's.
+    """Return one entry per option with its values; GPUStack sets the program and the model.
 
     GPUStack splits an entry that begins with an option as a shell does, any other is one word (``flatten_to_argv``).
     """
@@ -88,7 +88,7 @@ def _parameters(winner: Winner, argv: list[str]) -> dict[str, list[str]]:
 
 
 def _command(container: Container, argv: list[str]) -> dict[str, str]:
-    """Return the whole command, which GPUStack splits as a shell does; a shell inside writes the files first."""
+    """Return the whole command, split by GPUStack as a shell does; an inner shell writes the files first."""
     argv = ["{{model_path}}" if word == container.model else word for word in argv]
     serving = container.winner.engine.card.serving
     command = shlex.join([*argv, serving.host_flag, "{{worker_ip}}", serving.port_flag, "{{port}}"])

@@ -1,4 +1,4 @@
-"""``kubernetes.yaml``: a Deployment and a Service of the recommended server, with the claim and the files it needs.
+"""``kubernetes.yaml``: a Deployment and a Service of the recommended server, with its claim and its files.
 
 Fields: https://kubernetes.io/docs/reference/kubernetes-api/. GPUs: "Schedule GPUs" there, and the device plugins of
 NVIDIA (``nvidia.com/gpu``) and AMD (``amd.com/gpu``). Shared memory as a volume: "Volumes", emptyDir. A start that
@@ -22,7 +22,7 @@ _PERIOD_S = 10
 _FETCH = "import sys; from huggingface_hub import snapshot_download as fetch; "
 _FETCH += "fetch(**dict(zip(('repo_id', 'revision'), sys.argv[1:])), ignore_patterns='original/*')"
 _FETCH_S = 7200
-"""For the image and the weights: 700 GB at 100 MB/s. Kubernetes' own 600 s would call the deployment failed by then."""
+"""Seconds to fetch image and weights: 700 GB at 100 MB/s. Kubernetes' default of 600 s would fail the deployment."""
 
 
 def render(winner: Winner) -> str:
@@ -59,16 +59,16 @@ def render(winner: Winner) -> str:
     documents.append(manifest("Service", "", spec={"selector": labels, "ports": ports}))
     about = [
         "use: kubectl apply --filename kubernetes.yaml",
-        f"It holds for {winner.recommendation.hardware} only: add a nodeSelector where the cluster has other GPUs too.",
+        f"Valid for {winner.recommendation.hardware} only: add a nodeSelector if the cluster also has other GPUs.",
         f"startup probe: {container.start_limit_source}",
         # A hostPath would bind the pod to one node's disk and wants a right that clusters seldom give.
-        "The claim keeps weights and compiled kernels: one pod at a time, on whatever node it is.",
+        "The claim stores weights and compiled kernels, for one pod at a time, on any node.",
     ]
     if winner.replicas > 1:
-        about[-1] = "The claim keeps weights and compiled kernels, for pods of one node (ReadWriteMany: of any)."
-        about.append("The Service chooses pods at random; the load client chose the one with the fewest requests.")
+        about[-1] = "The claim stores weights and compiled kernels, for pods of one node (ReadWriteMany: of any)."
+        about.append("The Service chooses pods at random; the measurement chose the pod with the fewest requests.")
     if not container.model_is_local:
-        about.append("The weights are fetched before the server starts, so that its start is the one that was seen.")
+        about.append("The weights are fetched before the server starts, so that its start takes as long as measured.")
     literals = " ".join(f'--from-literal={key}="${key}"' for key in dict.fromkeys((_TOKEN, *container.secrets)))
     needed = "needed for" if container.secrets else "only where the model needs"
     about.append(f"{needed} a token or key: kubectl create secret generic {container.name} {literals}")
@@ -76,13 +76,13 @@ def render(winner: Winner) -> str:
 
 
 def _key(number: int, name: str) -> str:
-    """Return a ConfigMap's key for a file of any name."""
+    """Return a ConfigMap key for a file of any name."""
     plain = re.fullmatch(r"[-._A-Za-z0-9]{1,200}", name) and not name.startswith("..") and name != "."
     return name if plain else f"file-{number}"
 
 
 def _pod(container: Container) -> dict[str, Any]:
-    """Return the pod: what fetches the weights, the server, and the volumes of both."""
+    """Return the pod: the container that fetches the weights, the server, and the volumes of both."""
     environment = _environment(container)
     caches = [
         {"name": "cache", "mountPath": folder, "subPath": folder.rpartition("/")[2].lstrip(".")}
@@ -114,7 +114,7 @@ def _pod(container: Container) -> dict[str, Any]:
 
 
 def _server(container: Container) -> dict[str, Any]:
-    """Return the server's container but for its environment and mounts."""
+    """Return the server's container without its environment and mounts."""
     server: dict[str, Any] = {"name": "server", "image": container.image}
     # As the image's arguments they go through its own entry point; as the command they replace it.
     server["args" if container.own_entrypoint else "command"] = [_value(word) for word in container.argv]
@@ -141,7 +141,7 @@ def _server(container: Container) -> dict[str, Any]:
 
 
 def _environment(container: Container) -> list[dict[str, Any]]:
-    """Return the variables; those to which arguments and other variables refer come first."""
+    """Return the variables; variables that others refer to come first."""
 
     def secret(name: str, key: str) -> dict[str, Any]:
         source = {"name": container.name, "key": key, **({"optional": True} if key == _TOKEN else {})}

@@ -1,4 +1,4 @@
-"""Scripts: ``serve.sh`` starts the recommended server exactly as it was measured, ``docker-run.sh`` in a container.
+"""Shell scripts: ``serve.sh`` starts the recommended server exactly as measured, ``docker-run.sh`` in a container.
 
 The container's options are those of a launch by ``--on docker`` but for the network: there the server is on the
 host's, here one port of it is published, on loopback.
@@ -26,13 +26,13 @@ from autotune.trial import PORT, PORT_OF_GPUS, Command, numbers_of, referenced, 
 
 
 def render(winner: Winner) -> str:
-    """Return the script. Further arguments are passed on, so that ``serve.sh --host 0.0.0.0`` overrides."""
+    """Return the script. It passes further arguments on, so that ``serve.sh --host 0.0.0.0`` overrides the address."""
     choice = winner.choice
     if choice.stand_in:
-        told = f"the replayed table does not tell how {choice.engine} is started; its row says: "
+        told = f"the replayed table has no start command of {choice.engine}; its row is:  "
         row = shlex.quote(told + shlex.join(redact.argv(choice.argv)[1:]))
         return f"#!/usr/bin/env bash\n{comment(heading(winner))}printf '%s\\n' {row} >&2\nexit 1\n"
-    about = [*heading(winner), "It listens on loopback unless the arguments say otherwise: ./serve.sh --host 0.0.0.0"]
+    about = [*heading(winner), "It listens on loopback by default; to change that: ./serve.sh --host 0.0.0.0"]
     # A container's words set its variables; only those that they name without a value come from outside.
     outside = {n: value for n, value in choice.env.items() if not choice.container or referenced(value)}
     # In a container the files lie in the working folder.
@@ -45,16 +45,16 @@ def render(winner: Winner) -> str:
 
 
 def render_docker(winner: Winner) -> str:
-    """Return the script. Further arguments go to the server; ``PUBLISH`` is its address here."""
+    """Return the script. It passes further arguments to the server; ``PUBLISH`` is the address on the host."""
     container = container_of(winner)
     about = [
         *heading(winner),
         *image_notes(winner),
-        f"It is reached at 127.0.0.1:{PORT} unless PUBLISH says otherwise: PUBLISH=0.0.0.0:{PORT} ./docker-run.sh",
+        f"Its address is 127.0.0.1:{PORT} by default; to change that: PUBLISH=0.0.0.0:{PORT} ./docker-run.sh",
     ]
     servers = winner.servers
     if servers:
-        about[-1] = "They are reached at 127.0.0.1 unless PUBLISH says otherwise: PUBLISH=0.0.0.0 ./docker-run.sh"
+        about[-1] = "Their address is 127.0.0.1 by default; to change that: PUBLISH=0.0.0.0 ./docker-run.sh"
     # A secret goes in by name, so that it is on no command line.
     inside = container.plain_env
     secret = {name: value for name, value in container.env.items() if name not in inside}
@@ -86,14 +86,14 @@ def render_docker(winner: Winner) -> str:
 def _script(
     about: list[str], files: Mapping[str, str], lines: Sequence[str], servers: Sequence[Mapping[str, str]] = ()
 ) -> str:
-    """Return a script that writes the server's files and runs one command of quoted `lines`, or one for each server."""
+    """Return a script that writes the server's files and runs one command of quoted `lines`, or one per server."""
     if servers:
         ports = (PORT + int(number.partition(",")[0]) for number in numbers_of(servers))
         nginx = f"upstream {{ least_conn; {' '.join(f'server 127.0.0.1:{port};' for port in ports)} }}"
-        about = [*about, f"One that ends ends all. In front of them, in nginx: {nginx}"]
+        about = [*about, f"If one server ends, all end. Load balancer in front of them, for nginx: {nginx}"]
     script = ["#!/usr/bin/env bash", *comment(about).splitlines(), "set -euo pipefail"]
     if files:
-        made = 'folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # read by the server, so it stays'
+        made = 'folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # not removed: the server reads it'
         script += [made, *writing(files, '"$folder"/')]
     lines = [*lines, '"$@"']
     if not servers:
@@ -104,7 +104,7 @@ def _script(
 
 
 def writing(files: Mapping[str, str], folder: str = "") -> list[str]:
-    """Return commands of a POSIX shell that write files below a folder, which is quoted and ends in a slash."""
+    """Return POSIX shell commands that write files into a folder (quoted, with a slash at the end)."""
     lines: list[str] = []
     for name, content in files.items():
         place = folder + shlex.quote(name)
@@ -115,7 +115,7 @@ def writing(files: Mapping[str, str], folder: str = "") -> list[str]:
 
 
 def _started(env: Mapping[str, str], servers: Sequence[Mapping[str, str]] = ()) -> list[str]:
-    """Return the begin of a command with these variables, of which secrets are asked for.
+    """Return the start of a command with these variables; the script asks for secrets.
 
     One server replaces the script, so that signals reach it; ``env``, so that any variable name will do.
     """
@@ -151,5 +151,5 @@ def _word(argument: str, files: Mapping[str, str]) -> str:
 
 
 def quoted(word: str) -> str:
-    """Quote a word for the shell, which stops with a message where a variable in it is not set."""
+    """Quote a word for the shell, which stops with a message if a variable in it is not set."""
     return written(word, shlex.quote, lambda variable: f'"{required(variable)}"')

@@ -1,4 +1,4 @@
-"""The value that every format is a template on: the recommended server, with what it needs to be run somewhere.
+"""The input of every export format: the recommended server, with everything needed to run it elsewhere.
 
 Images, devices, caches and where files lie in a container are those of a launch by ``--on docker``
 (`autotune.serving.docker_run`).
@@ -35,18 +35,18 @@ from autotune.study.spec import StudySpec
 from autotune.trial import PORT, Command, Configuration, Evidence, Launch, Metrics, Role, State, reference_in
 
 ANYWHERE = "0.0.0.0"
-"""Its address there: a container's loopback is reached by nobody outside it."""
+"""Listen address in a container, whose loopback is not reachable from outside."""
 SHARED_MEMORY_GIB = 32
-"""Size of /dev/shm, where a container cannot have the host's: what SGLang's documentation gives ``docker run``
-(https://docs.sglang.io, install with Docker: ``--shm-size 32g``); vLLM's and TensorRT-LLM's name less."""
+"""Size of /dev/shm if a container cannot share the host's: the value of SGLang's documentation for ``docker run``
+(https://docs.sglang.io, install with Docker: ``--shm-size 32g``); vLLM and TensorRT-LLM need less."""
 NAME_LENGTH = 40
-"""A dstack run's name has at most 41 characters; a DNS label, with an ending such as ``-cache``, at most 63."""
+"""Most characters of a name: a dstack run's name has at most 41; a DNS label with an ending such as ``-cache``, 63."""
 
 _START_MARGIN = 3.0
-"""A start may take so much longer than the slowest seen: a cold page cache, a slower disk, kernels still to compile."""
+"""Allowed start time over the slowest measured one: a cold page cache, a slower disk, kernels still to compile."""
 _LEAST_START_S = 600.0
 _MODELS = "HF_HOME"
-_ROOM = 1.25  # Volume over weights: room for compiled kernels, tokenizer, a download's temporary files
+_ROOM = 1.25  # Volume size over weights: room for compiled kernels, tokenizer, temporary files of a download
 _NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?")
 
 
@@ -57,7 +57,7 @@ def variable_of(name: str) -> str:
 
 
 def without_secrets(argv: Sequence[str]) -> list[str]:
-    """Replace secrets by ``${NAME}``, word for word; a word that holds one in its midst is a secret itself."""
+    """Replace secrets by ``${NAME}``, word by word; a word that contains a secret is replaced as a whole."""
     words: list[str] = []
     for word, option in redact.hidden(argv):
         name, equals, _ = word.partition("=")
@@ -73,12 +73,12 @@ def settings_without_secrets(env: Mapping[str, str]) -> dict[str, str]:
 
 
 def doubled(text: str) -> str:
-    """Return text in which Kubernetes, Compose and dstack replace no variable."""
+    """Escape text so that Kubernetes, Compose and dstack replace no variable in it."""
     return text.replace("$", "$$")
 
 
 def required(variable: str) -> str:
-    """Return a variable's value to a shell and to Compose, which stop with a message where it is not set."""
+    """Return a reference to a variable, at which a shell and Compose stop with a message if it is not set."""
     return f"${{{variable}:?set {variable} to the secret that this command needs}}"
 
 
@@ -89,7 +89,7 @@ def asked_for(argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
 
 
 def groups(argv: Sequence[str]) -> list[list[str]]:
-    """Split words into the program's, those before the first option among them, and each option with its values."""
+    """Split words into the program's (those before the first option) and each option with its values."""
     # In `python3 -m module` the -m is none of the server's options.
     program = 3 if list(argv[1:2]) == ["-m"] else 1
     split: list[list[str]] = [list(argv[:program])]
@@ -109,7 +109,7 @@ _WHY = {
 
 
 def heading(winner: Winner) -> list[str]:
-    """Return lines that say what is recommended and why, without comment signs."""
+    """Return lines that name the recommendation and its reason, without comment signs."""
     recommendation, choice = winner.recommendation, winner.choice
     why = _WHY.get(recommendation.origin)
     worth = f"{recommendation.label}, {why}" if why else recommendation.label
@@ -128,22 +128,22 @@ def heading(winner: Winner) -> list[str]:
 
 
 def image_notes(winner: Winner) -> list[str]:
-    """Warn where autotune names a container's image and does not know that there is one of that version."""
+    """Warn if autotune derived a container image's name and does not know that this version of it exists."""
     if winner.image is not None or winner.choice.container:
         return []
     entry = image_of(winner.engine.card, winner.spec.hardware, winner.choice.engine_version)
     if entry is None or in_range(winner.choice.engine_version, entry.seen):
         return []
-    return [f"image: the tag follows the names of earlier versions, check that it exists ({entry.source})"]
+    return [f"image: the tag is derived from earlier versions' names, check that it exists ({entry.source})"]
 
 
 def comment(texts: list[str]) -> str:
-    """Return lines as comments of shell or YAML; nothing inside a text can end the comment or is refused in one."""
+    """Return lines as comments of shell or YAML; no text can end the comment or make the file invalid."""
     return "".join(f"# {''.join(sign if sign.isprintable() else ' ' for sign in text)}\n" for text in texts)
 
 
 _PLAIN = re.compile(r"(?:--?[A-Za-z]|[A-Za-z/])[A-Za-z0-9_./:-]+")
-"""Text that no reader takes for anything else: ``1e3`` is text to PyYAML and a number to Kubernetes and Compose."""
+"""Text that every reader takes as text: ``1e3`` is text to PyYAML and a number to Kubernetes and Compose."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -160,13 +160,13 @@ _Dumper.add_representer(str, _text)
 
 
 def dump_yaml(*documents: Any) -> str:
-    """Return YAML documents, keys in their order, lines not folded; readers of YAML 1.1 and 1.2 agree on them."""
+    """Return YAML documents, keys in their order, lines not folded; readers of YAML 1.1 and 1.2 agree."""
     # No allow_unicode: PyYAML would write line breaks such as U+0085 that it reads back as a space.
     return "---\n".join(yaml.dump(d, Dumper=_Dumper, sort_keys=False, width=2**20) for d in documents)
 
 
 def yaml_file(winner: Winner, about: list[str], *documents: Any) -> str:
-    """Return YAML documents of a server in a container; the first lines say what they are and how they are used."""
+    """Return YAML documents of a server in a container; the first lines describe content and use."""
     return comment([*heading(winner), *image_notes(winner), *about]) + dump_yaml(*documents)
 
 
@@ -179,18 +179,18 @@ def render_json(winner: Winner) -> str:
 
 
 def render_capacity(winner: Winner) -> str:
-    """Return what one deployment of the command carries within the limits, for programs that count replicas."""
+    """Return the load of one deployment within the limits, for programs that compute the number of replicas."""
     key, rows = winner.spec.load_key, winner.capacities
     logs = [math.log(row[f"capacity_{key}"] / winner.replicas) for row in rows]
     half = Spread.pooled([logs]).half_width([len(logs)]) or 0.0
     per_replica, low, high = (math.exp(mean(logs) + end) for end in (0.0, -half, half))
-    told, rate = f"N replicas carry R requests/s: N = ceil(R / {low:.4g}), by the lower end of the interval", low
+    told, rate = f"N replicas carry R requests/s: N = ceil(R / {low:.4g}), from the lower end of the interval", low
     if key == "concurrency":
         at = [one for row in rows for one in row[CURVE] if one[key] == row[f"capacity_{key}"]]
         seconds = mean([one["mean_e2el_ms"] for one in at]) / 1000
         told = (
-            f"N replicas carry R requests/s: N = ceil(R * {seconds:.4g} / {low:.4g}), as each is under way for "
-            f"{seconds:.4g} s at this load; arrivals in bursts need more (--find-load rate measures them)"
+            f"N replicas carry R requests/s: N = ceil(R * {seconds:.4g} / {low:.4g}), since each takes "
+            f"{seconds:.4g} s at this load; bursts need more (--find-load rate measures them)"
         )
         rate = low / seconds
     document = {
@@ -207,7 +207,7 @@ def render_capacity(winner: Winner) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Winner:
-    """A recommendation that somebody can start, on `gpus` for each of its servers.
+    """A recommendation with a start command, on `gpus` for each of its servers.
 
     `ready_s` are the seconds from launch to ready of each launch that became ready. `image` is the user's; None: the
     measured one, else the one that is known for it. `capacities` are the metrics of its launches with a load
@@ -224,7 +224,7 @@ class Winner:
 
     @property
     def servers(self) -> tuple[dict[str, str], ...]:
-        """Return the settings of each of several servers besides the common ones; empty of one."""
+        """Return the settings of each of several servers on top of the common ones; empty for one server."""
         return servers_of(self.choice.config, self.spec.hardware.vendor)
 
     @property
@@ -239,15 +239,15 @@ class Winner:
 def winner_of(
     recommendation: Recommendation, spec: StudySpec, launches: Sequence[Launch], image: str | None = None
 ) -> Winner:
-    """Return a finished study's recommendation, in a container `image`; raises `BadInput` where none can be started."""
+    """Return a study's recommendation, in a container `image`; raises `BadInput` if it has no start command."""
     choice = recommendation.recommended
     if choice is None:
         raise BadInput(
             f"study {recommendation.study!r} has no recommendation to export (verdict {recommendation.verdict.value}); "
-            f"`autotune report {recommendation.study}` says why"
+            f"see `autotune report {recommendation.study}`"
         )
     if choice.external:
-        raise BadInput(f"somebody else runs the server ({choice.argv[0]}), so there is no command to export")
+        raise BadInput(f"autotune did not start the server ({choice.argv[0]}), so there is no command to export")
     same = [
         launch
         for launch in launches
@@ -268,7 +268,7 @@ def winner_of(
 
 
 def in_image(winner: Winner) -> list[str]:
-    """Return the command as an image runs it, secrets as ``${NAME}``; raises `BadInput` if none can."""
+    """Return the command as an image runs it, with secrets as ``${NAME}``; raises `BadInput` if no image can."""
     kind = winner.engine
     argv, installed = model_first(winner.choice, kind), winner.spec.installed.get(kind.name)
     arguments = kind.arguments(argv)
@@ -279,13 +279,13 @@ def in_image(winner: Winner) -> list[str]:
     elif installed is not None and tuple(argv[: len(installed.program)]) == installed.program:
         program, arguments = list(kind.card.program), tuple(argv[len(installed.program) :])
     else:
-        raise BadInput(f"{argv[0]!r} is not how {kind.card.title} is started, so its command in an image is not known")
+        raise BadInput(f"{argv[0]!r} is not a start command of {kind.card.title}: no command in an image is known")
     # A folder named from where the study was made lies elsewhere in a container.
     return without_secrets([*program, *absolute_paths(arguments, winner.choice.files)])
 
 
 def model_first(choice: Choice, kind: Engine) -> list[str]:
-    """Return the engine's words, ``-tp 8 MODEL`` as ``MODEL -tp 8``.
+    """Return the engine's words with the model first: ``-tp 8 MODEL`` becomes ``MODEL -tp 8``.
 
     Only the engine's parser can tell that MODEL is no value of ``-tp``; other readers of the words cannot.
     """
@@ -302,12 +302,12 @@ def model_first(choice: Choice, kind: Engine) -> list[str]:
 
 
 def version_of_parser(choice: Choice, kind: Engine) -> str:
-    """Return the version whose parser reads the command: the newest for a replayed row that names no version."""
+    """Return the version whose parser reads the command: the newest if a replayed row names no version."""
     return kind.card.newest if choice.engine_version == UNKNOWN else choice.engine_version
 
 
 def parsed_command(choice: Choice, kind: Engine) -> ParsedCommand | None:
-    """Return the command as the engine reads it; None for options that our copy of its parser does not know."""
+    """Return the command as the engine parses it; None for options unknown to the bundled copy of its parser."""
     try:
         command = Command(tuple(choice.engine_argv), choice.env, choice.files)
         return kind.parse(command, version_of_parser(choice, kind))
@@ -316,7 +316,7 @@ def parsed_command(choice: Choice, kind: Engine) -> ParsedCommand | None:
 
 
 def text_of(parsed: ParsedCommand | None, option: str) -> str | None:
-    """Return an option's value, the first of several; None where it has none."""
+    """Return an option's value, the first of several; None without one."""
     value = parsed.args.get(option) if parsed else None
     if isinstance(value, list):
         value = value[0] if value else None
@@ -324,7 +324,7 @@ def text_of(parsed: ParsedCommand | None, option: str) -> str | None:
 
 
 def model_named(argv: Sequence[str], kind: Engine) -> str | None:
-    """Return the model as a command names it: after its option, or as the first word that is none."""
+    """Return the model that a command names: after its option, or as the first positional word."""
     flag = kind.card.model_flag or "--model"
     for word, following in zip(argv, (*argv[1:], ""), strict=True):
         if word == flag and following:
@@ -375,7 +375,7 @@ class Container:
 
     @property
     def model_is_local(self) -> bool:
-        """Tell a folder from a name at Hugging Face."""
+        """Return whether the model is a folder, not a name at Hugging Face."""
         return self.model.startswith("/")
 
     @property
@@ -384,17 +384,17 @@ class Container:
 
     @property
     def secrets(self) -> list[str]:
-        """Return the variables from which the command's secrets come."""
+        """Return the variables that hold the command's secrets."""
         return asked_for(self.argv, self.env)
 
 
 def container_of(winner: Winner) -> Container:
-    """Return the winner in a container; raises `BadInput` when no image is known for it."""
+    """Return the winner in a container; raises `BadInput` if no image is known for it."""
     choice, hardware, kind = winner.choice, winner.spec.hardware, winner.engine
     argv, parsed, image = in_image(winner), parsed_command(choice, kind), _image(winner)
     model = model_named(argv, kind) or winner.spec.model.id
     if model.startswith("."):
-        raise BadInput(f"the model {model!r} is no folder seen from here; export from where the study was made")
+        raise BadInput(f"the model folder {model!r} does not exist here; export on the machine of the study")
     env = settings_without_secrets(choice.env)
     weights = env.pop(_MODELS, None)
     # What exists here of the paths that the command names, and a model's folder, which may lie on another machine.
@@ -431,29 +431,29 @@ def container_of(winner: Winner) -> Container:
 
 
 def chooses_gpus(variable: str) -> bool:
-    """Return whether a variable chooses among a machine's GPUs by number, as ``CUDA_VISIBLE_DEVICES``."""
+    """Return whether a variable selects GPUs of a machine by number, as ``CUDA_VISIBLE_DEVICES``."""
     return variable.endswith("_VISIBLE_DEVICES")
 
 
 def _start_limit(winner: Winner) -> tuple[int, str]:
-    """Return the time limit of a start, in seconds, and in words the source of the figure."""
+    """Return the time limit of a start, in seconds, and the source of the figure in words."""
     evidence = winner.recommendation.origin
     if not winner.ready_s or evidence is Evidence.EMULATED:
         limit_s = math.ceil(StartupTimeouts().total_s)
-        why = "its starts were EMULATED, and loaded no weights" if winner.ready_s else "the study tells of no start"
-        return limit_s, f"a start may take {limit_s} s, as long as autotune waits for one: {why}"
+        why = "its starts were EMULATED and loaded no weights" if winner.ready_s else "the study has no measured start"
+        return limit_s, f"start limit {limit_s} s, as in autotune: {why}"
     slowest_s = max(winner.ready_s)
     limit_s = math.ceil(max(_LEAST_START_S, _START_MARGIN * slowest_s))
     kind = "measured" if evidence is Evidence.MEASURED else evidence.value.upper()
     said = f"the slowest of {len(winner.ready_s)} {kind} starts took {slowest_s:.0f} s"
-    return limit_s, f"a start may take {limit_s} s: {said}; cold disks and caches may take {_START_MARGIN:.0f} times it"
+    return limit_s, f"start limit {limit_s} s: {said}; cold disks and caches may take {_START_MARGIN:.0f} times as long"
 
 
 def _image(winner: Winner) -> str:
     choice, hardware, card = winner.choice, winner.spec.hardware, winner.engine.card
     if winner.image is not None:
         if not winner.image or any(sign.isspace() for sign in winner.image):
-            raise BadInput(f"--image {winner.image!r}: write an image with its tag, e.g. vllm/vllm-openai:v0.32.0")
+            raise BadInput(f"--image {winner.image!r}: name an image with its tag, e.g. vllm/vllm-openai:v0.32.0")
         return winner.image
     if choice.container:
         return choice.container[-1]

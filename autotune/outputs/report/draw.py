@@ -1,4 +1,4 @@
-"""Draws pictures with matplotlib, as SVG that takes colours and font of the page that it stands in."""
+"""Draw pictures with matplotlib, as SVG that takes colours and font from its page."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ _UNWANTED = (
     (re.compile(r"font-family: [^;\"]*;? ?"), ""),
     (re.compile("xlink:href"), "href"),
 )
-"""Patterns that matplotlib writes, and their substitutes: a page's own font, and links as SVG 2 has them."""
+"""Patterns of matplotlib's output and their substitutes: the page's font, and links as in SVG 2."""
 
 # It tells of fonts and of folders for its cache, which is nothing to those who tune.
 logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 
 def drawn(picture: Picture, watermark: str) -> str:
-    """Return a picture as an inline SVG element, with a watermark across it unless that is empty."""
+    """Return a picture as an inline SVG element, with a watermark across it unless the text is empty."""
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()  # whatever the user's own file says
         # The same file whenever the study is the same; ids that no other picture of the page has.
@@ -163,7 +163,7 @@ def _scale(axes: Axes, panel: Panel) -> None:
 
 
 def alone(drawing: str) -> str:
-    """Return the same as a file: with a ground of its own, light or dark as the reader's screen is."""
+    """Return the picture as a standalone file with its own background, light or dark as the reader's screen."""
     variables = "".join(f"--{look}:{colour};" for look, colour in DARK.items())
     style = (
         "svg{background:#fff;font-family:system-ui,sans-serif}"

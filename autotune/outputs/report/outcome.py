@@ -1,4 +1,4 @@
-"""What to run and why: the conclusion, before and after, the workloads, the front of two goals, what each knob gave.
+"""The first sections of the report: conclusion, before and after, workloads, the front of two goals, gain per knob.
 
 Behind them what was asked and how it was measured, and how to do it again.
 """
@@ -29,14 +29,14 @@ from autotune.trial import Evidence, Role, State
 
 _WORTH = {
     Evidence.MEASURED: "The figures were measured on real servers on the named hardware.",
-    Evidence.EMULATED: "No GPU ran: the servers were emulated. The figures say what the model of the hardware "
-    "predicts, not what the hardware does.",
+    Evidence.EMULATED: "No GPU ran: the servers were emulated. The figures are predictions of the hardware "
+    "model, not measurements.",
     Evidence.SIMULATED: "No server ran: every figure is a prediction of the built-in model of engine and hardware. "
     "Measure before you rely on it.",
     Evidence.REPLAYED: "No server ran: every figure was read from recorded launches, and is as good as they were.",
 }
 SHOWN = shown_in("report")
-"""Metrics that are shown of every workload."""
+"""Metrics shown for every workload."""
 
 
 def opening(study: StudyRecord) -> list[str]:
@@ -52,7 +52,7 @@ def opening(study: StudyRecord) -> list[str]:
 
 
 def conclusion(study: StudyRecord) -> list[str | text.Facts]:
-    """Return verdict and gain, the command, what it gives up, the alternatives with what they cost, and a summary."""
+    """Return verdict and gain, the command, its trade-offs, the alternatives with their cost, and a summary."""
     outcome, parts = study.recommendation, list[str | text.Facts]()
     if outcome.verdict is Verdict.UNFINISHED:
         return _so_far(study)
@@ -60,23 +60,21 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
     choice = outcome.recommended
     if choice is None:
         if (miss := outcome.nearest_miss) is not None:
-            parts += ["The command of the nearest miss:", _block(miss.command, miss.argv, miss.env)]
+            parts += ["Command of the closest attempt:", _block(miss.command, miss.argv, miss.env)]
         ran = [launch for launch in study.launches if launch.result.metrics]
         spec = study.spec.strict
         asked = ", ".join(text.code(str(slo)) for slo in spec.slos) or "none"
         broke = [(launch.trial.number, broken_slos(spec, launch)) for launch in ran]
         lines = [f"- launch {number}: {text.plain('; '.join(broken))}" for number, broken in broke if broken]
-        figures = f"{len(ran)} launches gave figures, {len(lines)} of them broke a limit. Limits asked for: {asked}."
-        parts.append(figures if ran else "None of the launches gave a figure. What failed, and why, stands below.")
+        figures = f"{len(ran)} launches are valid; {len(lines)} of them violate a limit. Limits: {asked}."
+        parts.append(figures if ran else "No launch is valid. The failures and their causes are below.")
         parts.append("\n".join(lines))
     elif choice.external:
-        parts.append(
-            f"Somebody else runs the server ({text.code(choice.argv[0])}); how it was started is not known here."
-        )
+        parts.append(f"autotune did not start the server ({text.code(choice.argv[0])}); its command is unknown.")
     else:
         what = "Serving command"
         if choice.stand_in:
-            what = "The table does not tell a command; what it says of the row, in the form of one"
+            what = "The table has no command; its row in the form of one"
         parts += [f"{what} ({text.plain(choice.engine)} {choice.engine_version}):", _command(choice)]
     told = [*words.sentences(outcome), *filter(None, [words.remaining(outcome)])]
     parts += [_listed(words.promises(outcome)), *map(_command, outcome.alternatives), _listed(told)]
@@ -93,9 +91,9 @@ def _listed(lines: Sequence[str]) -> str:
 
 
 def _so_far(study: StudyRecord) -> list[str | text.Facts]:
-    """Return the best configuration of an unfinished study, and how to go on."""
+    """Return the best configuration of an unfinished study, and the command that continues it."""
     best = next(iter(best_per_engine(study)), None)
-    parts: list[str | text.Facts] = ["No launch has given a figure within the limits so far."]
+    parts: list[str | text.Facts] = ["No launch meets the limits so far."]
     if best is not None:
         launch, value, count = best
         trial, several = launch.trial, text.count(count, "launch", "launches")
@@ -104,13 +102,13 @@ def _so_far(study: StudyRecord) -> list[str | text.Facts]:
         over = f", {text.change(base, value)} against the baseline" if base else ""
         said = f"Best so far: {trial.configuration.engine} {trial.engine_version}"
         parts = [
-            f"{said}, {text.measure(study.spec.objective, value)} ({several}{over}). No launch has confirmed it.",
+            f"{said}, {text.measure(study.spec.objective, value)} ({several}{over}). It is not confirmed yet.",
             _block(trial.command.shell(), trial.command.words, trial.command.env),
         ]
     if is_held(study.folder):
-        return [*parts, "A tuner works on the study; `autotune list` tells how far it is."]
+        return [*parts, "A tuner is running on the study; `autotune list` shows its progress."]
     home = Home(study.folder.parent.parent)
-    return [*parts, "Go on with:", text.block(home.resume_command(study.spec.study), "bash")]
+    return [*parts, "Continue with:", text.block(home.resume_command(study.spec.study), "bash")]
 
 
 def _facts(study: StudyRecord) -> text.Facts:
@@ -147,11 +145,11 @@ def predictions(study: StudyRecord) -> list[str]:
     told = zip(words.predictions(outcome), outcome.predictions, strict=True)
     lines = [f"- {text.plain(line)} {text.code(redact.text(one.command))}" for line, one in told]
     what = f"{text.title(study.spec.objective)}, as study {text.code(verified.study)} predicted it ({verified.label})"
-    return [f"{what}. The error is what was predicted over what was measured.", "\n".join(lines)]
+    return [f"{what}. The error is prediction over measurement.", "\n".join(lines)]
 
 
 def regressions(study: StudyRecord) -> list[str]:
-    """Tell of each later version of the engine how the study's commands run on it."""
+    """Report how the study's commands run on each later version of the engine."""
     parts = []
     for one in study.recommendation.regressions:
         head, *lines = words.regression(one, study.recommendation)
@@ -161,7 +159,7 @@ def regressions(study: StudyRecord) -> list[str]:
 
 
 def comparison(study: StudyRecord) -> list[str]:
-    """Tabulate before and after: the objective over the workloads, then the metrics of each."""
+    """Tabulate baseline and recommendation: the objective over the workloads, then the metrics of each."""
     outcome, spec, objective = study.recommendation, study.spec, study.spec.objective
     if not outcome.workloads:
         return []
@@ -180,7 +178,7 @@ def comparison(study: StudyRecord) -> list[str]:
         old, new = (goal.value if goal else None for goal in goals)
         rows.append(row("Workload", name, old, new, "Gain", gain))
     parts = [
-        f"{text.title(objective)}. Means over the launches that count; a positive gain is better; – was not measured.",
+        f"{text.title(objective)}. Means over valid launches; a positive gain is better; – means not measured.",
         text.table(rows, " rrr"),
     ]
     asked = (objective, *([spec.pareto] if spec.pareto else []), *(slo.metric for slo in spec.slos))
@@ -195,7 +193,7 @@ def comparison(study: StudyRecord) -> list[str]:
 
 
 def matrix(study: StudyRecord) -> list[str]:
-    """Tabulate the finalists by workloads, with the best command of each; [] for one workload."""
+    """Tabulate the finalists by workload, with the best command of each; [] for one workload."""
     outcome = study.recommendation
     if len(study.spec.workloads) < 2 or not outcome.matrix:
         return []
@@ -240,16 +238,16 @@ def _block(command: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
 
 
 def front(study: StudyRecord) -> list[str]:
-    """Tabulate the configurations, or an engine's loads, that none beats in one goal without losing in the other."""
+    """Tabulate the non-dominated configurations, or loads of an engine, of two goals."""
     points, outcome, loads = study.recommendation.front, study.recommendation, study.spec.front_over_rungs
     if not points:
         return []
-    which = "Every measured configuration that keeps the SLOs and that no other one beats"
+    which = "Every measured configuration that meets the SLOs and that no other one beats"
     if loads:
         which = "Each engine's loads (–: the workload as it is) that no other one beats"
     note = (
-        f"{which} in one goal without losing in the other. Means over the launches that count, with 95 % intervals "
-        "where there are several. The recommendation goes by the objective alone."
+        f"{which} in one goal without losing in the other. Means over valid launches, with 95 % intervals if there "
+        "are several. The recommendation depends only on the objective."
     )
     parts = [note]
     goals = (text.title(points[0].objective.metric), text.title(points[0].second.metric))
@@ -278,11 +276,11 @@ def _goal(goal: Objective) -> str:
 
 
 _BESIDE = ("output_tokens_per_s_per_user", "mean_ttft_ms", "cost_per_million_tokens")
-"""Shown of both curves beside the metric that decides, where it was measured."""
+"""Metrics shown for both curves next to the deciding metric, if measured."""
 
 
 def curves(study: StudyRecord) -> list[str]:
-    """Tabulate both curves over requests in flight, where they cross, and the loads that do not count."""
+    """Tabulate both curves over requests in flight, their crossing, and the invalid loads."""
     outcome, pair = study.recommendation, study.recommendation.curves
     if pair is None:
         return []
@@ -305,9 +303,9 @@ def curves(study: StudyRecord) -> list[str]:
         body.append(row)
     theirs, mine = pair.launches
     parts = [
-        f"{text.title(pair.metric)} on {text.code(pair.workload)} with so many requests in flight, on the servers "
+        f"{text.title(pair.metric)} on {text.code(pair.workload)} by requests in flight, on the servers "
         f"of the finals: {text.count(theirs, 'launch', 'launches')} of the baseline, {mine} of the recommended "
-        f"command. A gain counts where it exceeds the noise from launch to launch ({pair.noise_percent:.1f} %).",
+        f"command. A gain is significant if it exceeds the noise between launches ({pair.noise_percent:.1f} %).",
         text.table(body, "r" * (5 + len(beside))),
     ]
     if said := words.crossing(outcome):
@@ -315,7 +313,7 @@ def curves(study: StudyRecord) -> list[str]:
     if outcome.baseline and outcome.recommended and any(point.faster == "baseline" for point in pair.points):
         parts += ["The baseline's command:", _command(outcome.baseline)]
     lines = [
-        f"- launch {launch.trial.number} at {row.get('concurrency')} in flight does not count: "
+        f"- launch {launch.trial.number} at {row.get('concurrency')} in flight is invalid: "
         f"{text.plain(str(row.get(INVALID) or 'the client did not keep up'))}"
         for launch in study.launches
         for row in launch.result.metrics.get(study.spec.workloads[0], {}).get(CURVE) or ()
@@ -343,16 +341,16 @@ def contributions(study: StudyRecord) -> list[str]:
     if not rows:
         return []
     note = (
-        "Each row is this command against the same without the setting, where the engine decides by itself; settings "
-        "overlap, so rows need not multiply to the gain. The odds are that the setting adds more than 0.5 %."
+        "Each row compares this command with the same one without the setting, at the engine's default; settings "
+        "interact, so rows need not multiply to the gain. The odds are for a gain of more than 0.5 %."
     )
     if any(row.coin_toss for row in study.recommendation.contributions):
-        note += " A coin toss stays only for want of launches: the command without it was not launched often enough."
+        note += " A coin toss remains only for lack of launches of the command without it."
     return [note, text.table(rows, "   rrr")]
 
 
 def inert(study: StudyRecord) -> list[str]:
-    """List the knobs and flags that did nothing, and whose word that is."""
+    """List the knobs and flags without effect, and the source of that claim."""
     lines = []
     for row in study.recommendation.inert:
         # A switch has no value.
@@ -388,7 +386,7 @@ def setup(study: StudyRecord) -> list[str]:
         "Objective": f"{text.title(spec.objective)} on {_aim(spec)}",
         "Second goal": ", ".join(f"{text.title(goal)} on {text.code(spec.workloads[0])}" for goal in spec.goals[1:]),
         "Limits (SLOs)": ", ".join(text.code(str(slo)) for slo in spec.slos) or "none",
-        "A good request keeps": ", ".join(f"{text.title(f'{n}_ms')} {limit:g}" for n, limit in spec.goodput.items()),
+        "A good request meets": ", ".join(f"{text.title(f'{n}_ms')} {limit:g}" for n, limit in spec.goodput.items()),
         **rows_of(spec),
         "Pinned knobs": text.knobs(spec.pins) or "none",
         "Baseline": text.code(redact.text(spec.baseline)) if spec.baseline else "the default one (launch 0)",
@@ -398,17 +396,17 @@ def setup(study: StudyRecord) -> list[str]:
     notes = "\n".join(f"- {text.plain(redact.text(note))}" for note in spec.notes)
     table = text.table([{"What": k, "Value": value} for k, value in rows.items() if value or k == "Engines searched"])
     loads = text.table([_load(study, name) for name in spec.workloads], "  rrr")
-    return [table, notes, "Workloads, with what the client counted:", loads]
+    return [table, notes, "Workloads, with the client's counts:", loads]
 
 
 def _load(study: StudyRecord, name: str) -> dict[str, str]:
-    """Return a workload's row: its requests and arrivals, and what the first launch counted that answered it."""
+    """Return a workload's row: its requests and arrivals, and the counts of the first launch that completed it."""
     said = "–"
     with suppress(BadInput):  # a file that is gone, or a name of a library of one's own
         workload = load_workload(name)
         offered = dict.fromkeys(f"{point.prompts} prompts {point.arrival.describe()}" for point in workload.points)
         searched = study.spec.load_key and name == study.spec.workloads[0]
-        how = "timed anew by the load search" if searched else "; ".join(offered)
+        how = "arrival times set by the load search" if searched else "; ".join(offered)
         streaming = "streamed" if workload.streaming else "not streamed"
         # A form such as random:IN:OUT says itself where it comes from.
         origin = "" if ":" in name else f"; from: {text.plain(workload.origin)}"
@@ -416,7 +414,7 @@ def _load(study: StudyRecord, name: str) -> dict[str, str]:
     complete = (launch.result.metrics for launch in study.launches if launch.result.state is State.COMPLETE)
     metrics = next((metrics[name] for metrics in complete if name in metrics), {})
     done = metrics.get("completed")
-    row = {"Workload": text.code(name), "What is sent, and how": said, "Requests": f"{done:,.0f}" if done else "–"}
+    row = {"Workload": text.code(name), "Requests and arrivals": said, "Requests": f"{done:,.0f}" if done else "–"}
     for side in ("input", "output"):
         total = metrics.get(f"total_{side}_tokens")
         row[f"Mean {side} tokens"] = text.number(total / done if total is not None and done else None)
@@ -439,40 +437,40 @@ def hours(study: StudyRecord) -> list[str]:
 
 
 def limits(study: StudyRecord) -> list[str]:
-    """List the limits of what the numbers say."""
+    """List the limits of validity of the numbers."""
     spec, outcome = study.spec, study.recommendation
     points = []
     if outcome.origin is Evidence.REPLAYED:
         points.append(
             f"The evidence is {outcome.label}: how the launches of {text.code(spec.on)} were made, and "
-            "whether they were made alike, is not known here."
+            "whether all were made in the same way, is unknown."
         )
     elif outcome.origin is not Evidence.MEASURED:
         points.append(
             f"The evidence is {outcome.label}: a real server may differ in every figure and may fail "
-            "where none failed here. The order of configurations is more to be trusted than the figures."
+            "where none failed here. Trust the ranking more than the numbers."
         )
         if unread := _unread_knobs(study):
             points.append(
-                f"The simulator does not read {', '.join(map(text.code, unread))}: configurations that differ in "
-                "nothing else are equal here, whatever they are on a real server."
+                f"The simulator does not model {', '.join(map(text.code, unread))}: configurations that differ "
+                "only there have equal predictions, but may differ on a real server."
             )
     points += [
-        f"They hold for one node of {outcome.gpus} × {outcome.hardware} and for the engine versions named; "
-        "another version is another engine.",
-        f"The objective was {text.title(spec.objective)} on {_aim(spec)}. Another mix of "
-        "lengths, or another way to offer the load, can turn the order round.",
-        "The search tried some of the valid configurations, not all: a better one may exist.",
-        "The interval covers the spread between launches, not a fault that all launches share.",
+        f"They are valid for one node of {outcome.gpus} × {outcome.hardware} and the named engine versions; "
+        "another version may give other numbers.",
+        f"The objective was {text.title(spec.objective)} on {_aim(spec)}. Other lengths "
+        "or arrivals can change the ranking.",
+        "The search launched some of the valid configurations, not all: a better one may exist.",
+        "The interval covers the spread between launches, not an error common to all launches.",
         "The quality of the answers was not judged.",
     ]
     if outcome.recommended and outcome.recommended.objective.repeats < 2:
-        points.append("The recommended configuration was launched once only: its figure has no interval.")
+        points.append("The recommended configuration was launched only once: its figure has no interval.")
     return ["\n".join(f"- {point}" for point in points)]
 
 
 def _unread_knobs(study: StudyRecord) -> list[str]:
-    """Return the knobs in which complete launches of an engine differ and that the simulator does not read."""
+    """Return the knobs that differ between complete launches of an engine and that the simulator does not model."""
     spec, library, found = study.spec, library_of(study.spec), dict[str, None]()
     complete = [launch.trial for launch in study.launches if launch.result.state is State.COMPLETE]
     for choice in spec.engines:
@@ -499,9 +497,9 @@ def reproduction(study: StudyRecord) -> list[str]:
     passed_through = chain.from_iterable(map(shlex.split, study.spec.engine_args.values()))
     again = redact.text(command_line(study.spec), redact.secrets_in(list(passed_through), {}))
     return [
-        "The same study again:",
+        "Run the same study again:",
         text.block(again, "bash"),
-        "The whole question is in `study.yaml`, every launch in `results.jsonl`, logs in `trials/`, the command as a "
+        "Settings are in `study.yaml`, launches in `results.jsonl`, logs in `trials/`, the command as a "
         f"script in `serve.sh`. {where}",
         *block,
     ]

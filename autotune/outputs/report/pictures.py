@@ -1,4 +1,4 @@
-"""The pictures of a report: what each shows, as values that `draw` draws; matplotlib is loaded there alone."""
+"""Pictures of a report: their content as values that `draw` draws; only `draw` loads matplotlib."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PIXELS = 560
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A point that tells `told` where it is pointed at, with the ends of an interval of y (`across`: of x).
+    """A point with the tooltip `told` and the ends of an interval of y (`across`: of x).
 
     `look` is its colour, a key of `LIGHT`; `shape` matplotlib's letter of a marker.
     """
@@ -38,7 +38,7 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """A line through points, or steps that keep a value until the next one.
+    """A line through points, or steps that hold a value until the next point.
 
     With one y and no x, or one x and no y, it goes through the whole picture.
     """
@@ -52,7 +52,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes: `bands` are places with a darker ground, `y_ticks` name the places 0, 1, 2 … of y.
+    """One pair of axes: `bands` are ranges with a darker background, `y_ticks` name the positions 0, 1, 2 … of y.
 
     The axes in `logarithmic` (``x``, ``y`` or both) are; numbers of x may be `whole`, y may begin at `zero`.
     """
@@ -71,7 +71,7 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture that answers one question; `name` is its file's, `told` the answer in a sentence or two (Markdown).
+    """A picture that answers one question; `name` is its file name, `told` the answer in a sentence or two (Markdown).
 
     Panels stand two in a row, of `height` CSS pixels; `keys` is the legend, look and shape to words.
     """
@@ -85,26 +85,26 @@ class Picture:
 
 
 Part = str | text.Facts | Picture
-"""Part of a report's section: a paragraph, list, table or block in Markdown; figures to be seen first; a picture."""
+"""Part of a report's section: text in Markdown, figures at the top, or a picture."""
 
 _CSS = files("autotune.outputs.report").joinpath("page.css").read_text(encoding="utf-8")
 LIGHT, DARK = (
     dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", rules)) for rules in re.findall(r":root {(.*?)}", _CSS, re.S)
 )
-"""The colours of page and pictures, by what they are for; a drawn picture has them as marks."""
+"""Colours of page and pictures by purpose; a drawn picture holds marks in their place."""
 
 _ENGINES = (("first", "o"), ("second", "s"), ("third", "^"), ("fourth", "D"), ("fifth", "P"))
-"""Look and shape of the engines, in the order of their names."""
+"""Colour and marker of the engines, in alphabetical order."""
 _LONGEST_NAME = 30
 _WIDE = 5
-"""Times the least value, from which on an axis is logarithmic."""
+"""Ratio of largest to smallest value from which an axis is logarithmic."""
 _OVER_LOAD = ("total_token_throughput", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms")
 _SIDES = {"baseline": ("baseline", "s"), "recommended": ("chosen", "o")}
-"""Look and shape of baseline and recommended configuration."""
+"""Colour and marker of baseline and recommended configuration."""
 
 
 def tried(study: StudyRecord) -> Picture | None:
-    """Draw every launch in its order, the best so far, the baseline, and what failed."""
+    """Draw every launch in its order, the best so far, the baseline, and the failures."""
     if not study.launches:
         return None
     spec, looks, points, kept = study.spec, _looks(study), list[Point](), list[Point]()
@@ -133,16 +133,16 @@ def tried(study: StudyRecord) -> Picture | None:
         keys["baseline", "--"] = "baseline"
     bad = {point.shape for point in points if point.look == "bad"}
     keys |= {("line", "s"): "finals"} if finals else {}
-    keys |= {("bad", "x"): "no valid figure"} if "x" in bad else {}
+    keys |= {("bad", "x"): "invalid"} if "x" in bad else {}
     keys |= {("bad", "o"): "breaks a limit"} if bad - {"x"} else {}
-    told = f"{text.count(len(points), 'launch', 'launches')}, none of which gave a figure: what failed stands below."
+    told = f"{text.count(len(points), 'launch', 'launches')}, all invalid: the failures are listed below."
     if kept:
         top = (max if maximises(spec.objective) else min)(kept, key=lambda point: point.y)
         without = f" and {len(points) - len(kept)} without" if len(kept) < len(points) else ""
-        lucky = "; a single launch may be lucky, so the finals decide" if finals else ""
+        lucky = "; the finals decide, because a single launch may be good by chance" if finals else ""
         told = (
-            f"{text.count(len(points), 'launch', 'launches')}, {len(kept)} with a figure{without}. "
-            f"The best single one is launch {top.x:g} with {text.number(top.y)}{lucky}."
+            f"{text.count(len(points), 'launch', 'launches')}, {len(kept)} valid{without}. "
+            f"The best single launch is {top.x:g} with {text.number(top.y)}{lucky}."
         )
     axes = ("launch", text.title(spec.objective))
     panel = Panel(*axes, points=points, lines=lines, bands=finals, whole=True, zero=True)
@@ -150,7 +150,7 @@ def tried(study: StudyRecord) -> Picture | None:
 
 
 def finals(study: StudyRecord) -> Picture | None:
-    """Draw each launch that counts of the finalists and of the baseline, with means and intervals."""
+    """Draw each valid launch of the finalists and the baseline, with means and intervals."""
     names, points = list[str](), list[Point]()
     choices = {name: choice for choice, name in _decided(study)}
     for row, (_, who, group) in enumerate(tables.finalists(study)):
@@ -171,14 +171,14 @@ def finals(study: StudyRecord) -> Picture | None:
     keys = {("ink", "o"): "one launch", ("ink", "D"): "mean, with its 95 % interval"}
     panel = Panel(text.title(study.spec.objective), "", points=points, y_ticks=names)
     told = (
-        "Every dot is a fresh launch, taken in turn; the baseline's earlier launches count too, those of the search "
-        "do not."
+        "Each dot is a new launch, in alternating order; earlier launches of the baseline are included, the search's "
+        "are not."
     )
     return Picture("finals", "Is the gain more than chance?", told, [panel], keys, height=90 + 60 * len(names))
 
 
 def speed(study: StudyRecord) -> Picture | None:
-    """Draw tokens per second of a GPU against those of a user: each configuration, and the front of the two."""
+    """Draw throughput per GPU against speed per user: each configuration, and the front of the two."""
     looks = _looks(study)
     points = _speed_points(study, looks)
     if not points:
@@ -201,9 +201,9 @@ def speed(study: StudyRecord) -> Picture | None:
         logarithmic="".join(axis for axis, values in sides.items() if max(values) > _WIDE * min(values)),
     )
     told = (
-        f"Up is more for all users of a GPU together, right is faster for each of them, on "
-        f"{text.code(study.spec.workloads[0])}. Nothing launched is better in both than the "
-        f"{text.count(len(front), 'point', 'points')} of the front."
+        f"Up: total throughput per GPU. Right: speed for each user. Workload: "
+        f"{text.code(study.spec.workloads[0])}. No launch beats the "
+        f"{text.count(len(front), 'point', 'points')} on the line in both."
     )
     return Picture("speed", "How fast for each user, and how much for all?", told, [panel], keys)
 
@@ -244,21 +244,21 @@ def _speed_points(study: StudyRecord, looks: Mapping[str, tuple[str, str]]) -> l
 
 
 def _curve(launch: Launch, workload: str) -> list[tuple[float, Metrics]]:
-    """Return load (concurrency or request rate) and metrics of each row of a launch's curve that counts."""
+    """Return load (concurrency or request rate) and metrics of each valid row of a launch's curve."""
     rows = launch.result.metrics.get(workload, {}).get(CURVE)
     loads = ((row.get("concurrency", row.get("request_rate")), row) for row in rows or () if counts(row))
     return [(load, row) for load, row in loads if load]
 
 
 def _speeds(launch: Launch, metrics: Metrics) -> tuple[float, float] | None:
-    """Return the tokens per second of a user and of a GPU; None where one is not known."""
+    """Return tokens per second of a user and of a GPU; None if one is unknown."""
     derived = Rent(launch.result.gpus).derived(metrics)
     per_user, per_gpu = derived.get(PER_USER), derived.get(PER_GPU)
     return (per_user, per_gpu) if per_user and per_gpu and launch.result.failure is None else None
 
 
 def _front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return the points that no other one beats in both, from left to right."""
+    """Return the non-dominated points, from left to right."""
     front: list[tuple[float, float]] = []
     for x, y in sorted(set(points), reverse=True):
         if not front or y > front[-1][1]:
@@ -313,13 +313,13 @@ def curves(study: StudyRecord) -> Picture | None:
         lines += [Line([], [slo.limit], "bad", dashed=True) for slo in study.spec.slos if slo.metric == metric]
         panels.append(Panel(over, "", text.title(metric), points, lines, logarithmic="x", zero=True))
     keys = {_SIDES[side]: side for side, *_ in rows}
-    limits = "; dashed is a limit" if any(slo.metric in metrics for slo in study.spec.slos) else ""
+    limits = "; the dashed line is a limit" if any(slo.metric in metrics for slo in study.spec.slos) else ""
     told = f"Every load that was tried on {text.code(workload)}, a line for each launch{limits}."
     return Picture("curves", "What happens under other loads?", told, panels, keys, height=220)
 
 
 def _looks(study: StudyRecord) -> dict[str, tuple[str, str]]:
-    """Map the launched engines, in the study's order, to look and shape."""
+    """Map the launched engines, in the study's order, to colour and marker."""
     names = [engine.name for engine in study.spec.engines]
     launched = dict.fromkeys(launch.trial.configuration.engine for launch in study.launches)
     order = sorted(launched, key=lambda name: names.index(name) if name in names else len(names))
@@ -338,6 +338,6 @@ def _command(launch: Launch) -> str:
 
 
 def _short(name: str) -> str:
-    """Cut a name so that it fits beside a picture."""
+    """Shorten a name to the space next to a picture."""
     flat = " ".join(name.split())
     return flat if len(flat) <= _LONGEST_NAME else f"{flat[: _LONGEST_NAME - 1]}…"

@@ -1,4 +1,4 @@
-"""``report.md``, ``report.html`` and their pictures: the sections in their order."""
+"""Render ``report.md``, ``report.html`` and their pictures: the sections in their order."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _STYLE = _FOLDER.joinpath("page.css").read_text(encoding="utf-8")
 _SCRIPT = _FOLDER.joinpath("page.js").read_text(encoding="utf-8")
 _TYPED = '<pre><code class="language-bash">'
 _OPTION = re.compile(r"(?<=\s)(--?[\w-]+)")
-"""The hyphens of an option are no places to break a line."""
+"""No line break at the hyphens of an option."""
 _HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
 _POLICY = (
     f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
@@ -31,7 +31,7 @@ _POLICY = (
 
 
 def page(parts: Sequence[Part], drawn: Callable[[Picture], str]) -> str:
-    """Return a whole HTML page; its title is the first heading."""
+    """Return a whole HTML page, with its first heading as the title."""
     title = str(parts[0]).partition("\n")[0].removeprefix("# ").replace("\\", "")
     body = text.printable("\n".join(_body(parts, drawn)))
     return f"""<!DOCTYPE html>
@@ -76,43 +76,43 @@ def _body(parts: Iterable[Part], drawn: Callable[[Picture], str]) -> Iterable[st
 
 
 PICTURES = "report"
-"""The folder of a study in which the pictures that ``report.md`` shows lie."""
+"""Folder of a study that holds the pictures of ``report.md``."""
 
 _Shown = Iterable[Part] | Picture | None
 _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] = (
     ("Conclusion", (outcome.conclusion,)),
-    ("Did the predictions hold?", (outcome.predictions,)),
-    ("Does it hold on later versions?", (outcome.regressions,)),
-    ("What was tried?", (pictures.tried,)),
+    ("How accurate were the predictions?", (outcome.predictions,)),
+    ("Is it still better on later versions?", (outcome.regressions,)),
+    ("What was launched?", (pictures.tried,)),
     ("Best configuration per engine", (tables.engines,)),
     ("How fast for each user, and how much for all?", (pictures.speed,)),
     ("Front of {objective} against {second}", (outcome.front,)),
-    ("Is the gain more than chance?", (pictures.finals, tables.finals)),
-    ("Are the answers still right?", (tables.answers,)),
+    ("Is the gain significant?", (pictures.finals, tables.finals)),
+    ("Are the answers still correct?", (tables.answers,)),
     ("What does each setting add?", (pictures.contributions, outcome.contributions)),
-    ("Which settings did nothing?", (outcome.inert,)),
+    ("Which settings had no effect?", (outcome.inert,)),
     ("Before and after", (outcome.comparison,)),
     ("What load does it carry within the limits?", (tables.capacities,)),
     ("What happens under other loads?", (pictures.curves, outcome.curves)),
-    ("Does it hold on every workload?", (outcome.matrix,)),
+    ("Is it better on every workload?", (outcome.matrix,)),
     ("What failed, and what would help?", (tables.failures,)),
     ("Do the nodes differ?", (tables.nodes,)),
     ("Launches", (tables.launches,)),
     ("What did the study cost?", (outcome.hours,)),
     ("How the engines resolved the settings", (tables.resolutions,)),
     ("Setup", (outcome.setup,)),
-    ("What do the numbers not cover?", (outcome.limits,)),
+    ("What are the limits of these numbers?", (outcome.limits,)),
     ("Reproduction", (outcome.reproduction,)),
 )
-"""Heading and contents of each; a section without contents is left out."""
+"""Heading and content of each section; empty sections are left out."""
 _FOLDED = (
-    "Which settings did nothing?",
+    "Which settings had no effect?",
     "Do the nodes differ?",
     "Launches",
     "How the engines resolved the settings",
     "Setup",
 )
-"""Sections of details, which the page shows when they are opened."""
+"""Sections of details, folded on the page."""
 
 
 def render(study: StudyRecord, format: Literal["md", "html"]) -> str:

@@ -26,13 +26,13 @@ def engines(study: StudyRecord) -> list[str]:
                 "Engine": f"{engine} {launch.trial.engine_version}",
                 text.title(study.spec.objective): text.number(value),
                 "Launches": str(count),
-                "Best configuration, where it differs from the reference": changed,
+                "Best configuration, differences from the reference": changed,
             }
         )
     table = text.table(rows, " rr")
     excluded = [f"- **{text.plain(e.engine)}**: {text.plain(e.reason)}" for e in study.recommendation.excluded]
     left_out = ["Not searched:", "\n".join(excluded)] if excluded else []
-    return [table or "No launch gave a figure within the limits.", *left_out]
+    return [table or "No launch meets the limits.", *left_out]
 
 
 def finals(study: StudyRecord) -> list[str]:
@@ -67,7 +67,7 @@ def finalists(study: StudyRecord) -> list[tuple[str, str, list[Launch]]]:
 
 
 def resolutions(study: StudyRecord) -> list[str]:
-    """Describe the arguments that engines resolved otherwise than asked; one sentence each."""
+    """Describe the arguments that engines resolved to another value than requested; one sentence each."""
     lines = []
     for row in study.recommendation.resolutions:
         several, twin = len(row.launches) > 1, ""
@@ -76,12 +76,12 @@ def resolutions(study: StudyRecord) -> list[str]:
             twin = f", so that {'they are repeats' if several else 'it is a repeat'} of launch {row.repeats_of}"
         lines.append(f"- {row.note} ({'launches' if several else 'launch'} {numbers}){twin}.")
     told = sum(row.result.resolved is not None for row in study.launches)
-    note = f"Read back from {told} of {len(study.launches)} launches, in the engines' own words."
+    note = f"As logged by the engines, from {told} of {len(study.launches)} launches."
     return [note, "\n".join(lines)] if lines else []
 
 
 def launches(study: StudyRecord) -> list[str]:
-    """Tabulate every launch in its order, by the knobs in which it differs from its engine's reference."""
+    """Tabulate every launch in order, by the knobs that differ from its engine's reference."""
     usual = references(study.launches)
     values = values_of(study, study.launches)
     best = (max if maximises(study.spec.objective) else min)(values, default=0.0)
@@ -98,7 +98,7 @@ def launches(study: StudyRecord) -> list[str]:
             "#": str(launch.trial.number),
             "Role": launch.trial.role.value,
             "Engine": made.engine,
-            "Knobs other than the reference's": knobs,
+            "Knobs that differ from the reference": knobs,
             text.title(study.spec.objective): text.number(value),
             "Of the best": f"{value / best * 100:.0f} %" if value is not None and best else "–",
             "KV cache (tokens of a replica)": text.number(result.kv_cache_tokens),
@@ -110,7 +110,7 @@ def launches(study: StudyRecord) -> list[str]:
         elif result.state is State.INVALID:
             row["State"] = "invalid measurement"
         elif launch.trial.role is Role.SCREEN:
-            row["State"] = "random weights, for its rank alone"
+            row["State"] = "random weights, used for ranking only"
         elif broken := broken_slos(study.spec, launch):
             row["State"] = f"breaks {text.plain('; '.join(broken))}"
         rows.append(row)
@@ -119,14 +119,14 @@ def launches(study: StudyRecord) -> list[str]:
         own = {name: value for name, value in launch.trial.configuration.knobs.items() if name in varied[engine]}
         known.append(f"- {engine} (launch {launch.trial.number}): {text.knobs(own) or 'nothing differs'}")
     note = (
-        "Reference of each engine, the knobs in which its launches differ (whatever the engine's own options count, "
+        "Reference of each engine, with the knobs that its launches vary (for all engines, "
         "`tensor_parallel` is the GPUs of an attention replica, `data_parallel` the replicas):"
     )
     return [text.table(rows, "r   rrrr"), *([note, "\n".join(known)] if known else [])]
 
 
 def failures(study: StudyRecord) -> list[str]:
-    """List failures by kind and message, with the telling line of the log."""
+    """List failures by kind and message, with the decisive line of the log."""
     groups: dict[tuple[str, str], list[Launch]] = {}
     for launch in study.launches:
         if (failure := launch.result.failure) is not None:
@@ -142,7 +142,7 @@ def failures(study: StudyRecord) -> list[str]:
 
 
 def nodes(study: StudyRecord) -> list[str]:
-    """Tabulate the nodes; empty where there was one. The conclusion names each that is off beyond noise."""
+    """Tabulate the nodes; empty for one node. The conclusion names each node that differs beyond noise."""
     shares = study.recommendation.nodes
     if not shares:
         return []
@@ -151,26 +151,26 @@ def nodes(study: StudyRecord) -> list[str]:
             "Node": text.code(share.node),
             "Launches": str(share.launches),
             f"Baseline: {text.title(study.spec.objective)}": text.number(share.baseline),
-            "Against the others": text.percent(share.difference_percent),
+            "Difference from the others": text.percent(share.difference_percent),
             "Corrected by": text.percent(share.offset_percent),
         }
         for share in shares
     ]
     note = (
-        "The baseline ran on every node. A difference beyond noise is corrected in the search. A configuration and the "
-        "baseline are compared by launches on the same node, whatever it is like."
+        "The baseline ran on every node. The search corrects differences beyond noise. A configuration and the "
+        "baseline are compared by launches on the same node."
     )
     told = ""
     if disturbed := sorted(_disturbed(study)):
         names = " and ".join(map(text.code, disturbed))
-        told = f"What ran side by side on {names} counts for nothing; launches were made one at a time from there on."
+        told = f"Launches side by side on {names} are invalid; from then on, launches ran one at a time."
     elif not any(share.certain for share in shares):
         told = "No node differs from the others beyond noise."
     return [note, text.table(rows, " rrrr"), told]
 
 
 def broken_slos(spec: StudySpec, launch: Launch) -> list[str]:
-    """Return the SLOs that a launch breaks, with excess and value; a metric that is missing breaks its SLO."""
+    """Return the SLOs that a launch violates, with excess and value; a missing metric violates its SLO."""
     metrics = launch.result.metrics.get(spec.workloads[0], {})
     broken = []
     for slo in spec.slos:
@@ -183,7 +183,7 @@ def broken_slos(spec: StudySpec, launch: Launch) -> list[str]:
 
 
 def by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str, list[Launch]]:
-    """Return fingerprint to its launches, equivalents included, in the order of the first."""
+    """Return fingerprint to its launches, equivalents included, in the order of their first launch."""
     launched = {launch.trial.configuration.fingerprint for launch in study.launches}
     own = (row.trial.configuration.fingerprint for row in study.launches if row.trial.role is Role.BASELINE)
     canonical = canonical_of(study.launches, launched, next(own, None))
@@ -195,18 +195,18 @@ def by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str
 
 
 def _disturbed(study: StudyRecord) -> set[str]:
-    """Return the shares of the GPUs on which launches slowed each other: no launch there counts."""
+    """Return the shares of the GPUs on which launches slowed each other: all launches there are invalid."""
     return {share.node for share in study.recommendation.nodes if share.baseline is None and is_beside(share.node)}
 
 
 def undisturbed(study: StudyRecord) -> list[Launch]:
-    """Return the launches that count."""
+    """Return the launches whose shares were not disturbed."""
     disturbed = _disturbed(study)
     return [launch for launch in study.launches if launch.result.node not in disturbed]
 
 
 def counted(study: StudyRecord, group: Sequence[Launch]) -> list[Launch]:
-    """Return the launches of one configuration that count as evidence: of the finals, and the baseline's own.
+    """Return the valid launches of one configuration: those of the finals, and all of the baseline.
 
     Those of the search are biased, as they decided who came into the finals; they count where there are no others.
     """
@@ -215,7 +215,7 @@ def counted(study: StudyRecord, group: Sequence[Launch]) -> list[Launch]:
 
 
 def average(values: Sequence[float]) -> float | None:
-    """Return the geometric mean, as in the recommendation; None of nothing."""
+    """Return the geometric mean, as in the recommendation; None for no values."""
     positive = [value for value in values if value > 0]
     return geometric_mean(positive) if positive else None
 
@@ -242,7 +242,7 @@ def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
 
 
 def references(launches: Sequence[Launch]) -> dict[str, Launch]:
-    """Return per engine the launch to describe others against: its default, the baseline, or its first."""
+    """Return per engine the reference launch of its descriptions: its default, the baseline, or its first."""
     order = {Role.DEFAULT: 0, Role.BASELINE: 1}
     chosen: dict[str, Launch] = {}
     for launch in sorted(launches, key=lambda row: (order.get(row.trial.role, 2), row.trial.number)):
@@ -273,21 +273,21 @@ def capacities(study: StudyRecord) -> list[str]:
             continue
         launch = max(own, key=lambda row: (row.trial.role is Role.FINAL, row.trial.number))
         metrics = launch.result.metrics.get(spec.workloads[0], {})
-        told = "No load keeps the limits: the lightest breaks one."
+        told = "No load meets the limits: the lightest violates one."
         if capacity := metrics.get(f"capacity_{key}"):
             above = metrics.get("capacity_broken_at")
             told = f"Capacity: {capacity:g} {unit}"
-            told += f"; {above:g} break a limit." if above else ", the heaviest load that was tried: it may be higher."
+            told += f"; {above:g} violate a limit." if above else ", the heaviest load tried; it may be higher."
             if (dead := metrics.get("capacity_died_at")) is not None:
                 told += f" The server died at {dead:g}."
             if (pair := metrics.get("capacity_not_monotone")) is not None:
-                told += f" Not monotone: {pair[0]:g} break a limit that {pair[1]:g} keep."
+                told += f" Not monotone: {pair[0]:g} violate a limit that {pair[1]:g} meet."
         rows = [
             {
                 unit.capitalize(): f"{row[key]:g}",
                 **{text.title(metric): text.number(row.get(metric)) for metric in shown},
                 "Output tok/s per user": text.number(1e3 / row["mean_tpot_ms"] if row.get("mean_tpot_ms") else None),
-                "Keeps the limits": "yes" if row.get("kept") else "no",
+                "Meets the limits": "yes" if row.get("kept") else "no",
             }
             for row in metrics.get("curve") or ()
         ]
@@ -296,16 +296,16 @@ def capacities(study: StudyRecord) -> list[str]:
 
 
 _ANSWERS = {
-    "builtin": "Share of tokens that are not wrong beside the baseline's first launch, on contexts of autotune's own, "
-    "sent alone and under load. What the baseline's launches differ by themselves is ordinary.",
-    "tasks": "Share of right answers to the items of the task file. A drop fails whose 95 % interval lies below a "
+    "builtin": "Share of tokens without an error against the baseline's first launch, on autotune's own contexts, "
+    "sent alone and under load. The normal variation is the difference between the baseline's launches.",
+    "tasks": "Share of right answers to the items of the task file. A drop fails if its 95 % interval is below one "
     "point.",
-    "command": "The score that the command printed. A drop of more than a point beyond its errors fails.",
+    "command": "The score printed by the command. A drop of more than a point beyond its errors fails.",
 }
 
 
 def answers(study: StudyRecord) -> list[str]:
-    """Tabulate the launches whose answers were checked, with why some failed and their examples."""
+    """Tabulate the launches with checked answers, with reasons and examples of failures."""
     baseline, rows, parts = study.recommendation.baseline, list[dict[str, str]](), list[str]()
     checked = [(launch.trial, launch.result.accuracy) for launch in study.launches]
     for trial, check in checked:
@@ -327,7 +327,7 @@ def answers(study: StudyRecord) -> list[str]:
             }
         )
         if check.examples:
-            parts += [f"### Launch {trial.number} answers otherwise", text.plain(f"{'; '.join(check.reasons)}.")]
+            parts += [f"### Launch {trial.number} gives different answers", text.plain(f"{'; '.join(check.reasons)}.")]
         for one in check.examples:
             lines = (f"prompt    {one.prompt}", f"baseline  {one.baseline}", f"here      {one.finalist}")
             parts.append(text.block(redact.text("\n".join(lines))))

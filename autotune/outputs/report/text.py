@@ -14,13 +14,13 @@ _UNPRINTABLE = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """Figures to be seen first: names and values, as Markdown text."""
+    """Figures at the top: names and values, as Markdown text."""
 
     rows: Mapping[str, str]
 
 
 def printable(text: str) -> str:
-    """Replace what no file in UTF-8, HTML and XML can hold: control characters and halves of pairs."""
+    """Replace characters that UTF-8, HTML or XML cannot hold: control characters and surrogates."""
     return _UNPRINTABLE.sub("\N{REPLACEMENT CHARACTER}", text)
 
 
@@ -37,7 +37,7 @@ def _row(cells: Iterable[str]) -> str:
 
 
 def code(text: str) -> str:
-    """Format inline code; backticks and line breaks inside are no danger."""
+    """Format inline code; backticks and line breaks inside are safe."""
     flat = " ".join(text.split()) or " "
     longest = max((len(run) for run in re.findall(r"`+", flat)), default=0)
     ticks = "`" * (longest + 1)
@@ -53,12 +53,12 @@ def block(text: str, language: str = "") -> str:
 
 
 def plain(text: str) -> str:
-    """Escape prose that came from elsewhere: Markdown's signs in it are shown, not obeyed."""
+    """Escape external prose: Markdown's signs in it are shown, not interpreted."""
     return re.sub(r"([\\`*_\[\]<>#|~])", r"\\\1", " ".join(text.split()))
 
 
 def number(value: object) -> str:
-    """Format a figure with three or four telling digits; an en dash where there is none."""
+    """Format a figure with three or four significant digits; None is an en dash."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return "–"
     if isinstance(value, int) or abs(value) >= 100_000:
@@ -107,19 +107,19 @@ def percents(bounds: tuple[float, float] | None) -> str:
 
 
 def interval(bounds: tuple[float, float] | None) -> str:
-    """Format an interval of a figure, e.g. ``6,000 to 7,000``; ``–`` where there is none."""
+    """Format an interval of a figure, e.g. ``6,000 to 7,000``; None is ``–``."""
     return "–" if bounds is None else " to ".join(map(number, bounds))
 
 
 def change(before: object, after: object) -> str:
-    """Return by how many percent a metric changed."""
+    """Return the change of a metric in percent."""
     if not isinstance(before, int | float) or not isinstance(after, int | float) or not before:
         return "–"
     return percent((after / before - 1) * 100)
 
 
 def title(metric: str) -> str:
-    """Name a metric as people do, with its unit: ``p99_ttft_ms`` becomes ``P99 TTFT (ms)``."""
+    """Return a metric's usual name with its unit: ``p99_ttft_ms`` becomes ``P99 TTFT (ms)``."""
     name, unit = title_of(metric)
     return f"{name} ({unit})" if unit else name
 
@@ -132,7 +132,7 @@ def measure(metric: str, value: float) -> str:
 
 
 def scalar(value: Scalar) -> str:
-    """Format a knob's value; None is the engine's own choice."""
+    """Format a knob's value; None is the engine's choice."""
     return "engine decides" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
 
 
@@ -143,7 +143,7 @@ _SHORT = {
     **{"kv_cache_dtype": "kv", "context_length": "context", "memory_fraction": "memory"},
     **{"max_running_requests": "requests", "max_batched_tokens": "batched", "cuda_graph_max_batch": "graphs"},
 }
-"""Knobs as people write them where there is little room; others are spelled out."""
+"""Short names of knobs; other knobs are spelled out."""
 
 
 def short(name: str, value: Scalar) -> str:
@@ -158,12 +158,12 @@ def knobs(values: Mapping[str, Scalar]) -> str:
 
 
 def seconds(value: float) -> str:
-    """Format a duration in the largest unit that keeps it readable."""
+    """Format a duration in the largest readable unit."""
     if value < 120:
         return f"{value:.0f} s"
     return f"{value / 60:.0f} min" if value < 7200 else f"{value / 3600:.1f} h"
 
 
 def time_left(seconds_left: float) -> str:
-    """Tell the time until the budget is spent."""
+    """Format the remaining time of the budget."""
     return f"at most about {seconds(seconds_left)} left"

@@ -22,18 +22,18 @@ _DOING = {
     Phase.SERVING: "under load",
 }
 _FEW_GOOD = 0.1
-"""Share of the requests that are good below which a goodput says that the load is too heavy."""
+"""Share of good requests below which goodput shows that the load is too heavy."""
 _WORSE = 1.1
-"""Times the baseline's latency; below it is the noise of one launch."""
+"""Latency ratio to the baseline; smaller ratios are noise of one launch."""
 
 
 def failed(failure: Failure) -> str:
-    """Return the kind of a failure, and the phase of the server where that is known."""
+    """Return the kind of a failure, and the server's phase if known."""
     return f"{failure.kind.value} {_DOING[failure.phase]}" if failure.phase else failure.kind.value
 
 
 def conclusion(outcome: Recommendation) -> str:
-    """Sum up the study in a few plain sentences; never more than the evidence carries."""
+    """Summarise the study in a few sentences; no claim exceeds the evidence."""
     return " ".join(sentences(outcome))
 
 
@@ -46,7 +46,7 @@ def sentences(outcome: Recommendation) -> list[str]:
 
 
 def brief(outcome: Recommendation) -> list[str]:
-    """Return what the conclusion comes to, for a terminal: verdict with gain, what it costs, what may be left."""
+    """Return the conclusion for a terminal: verdict with gain, its cost, and the remaining potential."""
     choice, baseline, cost = outcome.recommended, outcome.baseline, outcome.study_cost
     told = [_sentence(outcome)]
     if choice is not None and baseline is not None and choice.fingerprint != baseline.fingerprint:
@@ -67,7 +67,7 @@ def brief(outcome: Recommendation) -> list[str]:
             told.append(f"Measure it: autotune verify {outcome.study} --on process")
     lost, given, slow = trade_off(outcome), outcome.gives_up or (), slower(outcome)
     told += [_few_good(outcome), f"It {lost}." if lost else "", crossing(outcome), _answers(outcome), _front(outcome)]
-    costs = [f"Trade-off: {one.knob} {text.scalar(one.to)} for {text.scalar(one.from_)}, {one.what}." for one in given]
+    costs = [f"Trade-off: {one.knob} {text.scalar(one.to)}, not {text.scalar(one.from_)}: {one.what}." for one in given]
     costs += [f"Slower: {_listed(slow)}."] if slow else []
     costs += ["Unchanged: context, prefix caching, precision, memory reserve."] if outcome.gives_up == [] else []
     if choice is not None and choice.longest_request_tokens:
@@ -78,38 +78,36 @@ def brief(outcome: Recommendation) -> list[str]:
 
 
 def regression(one: Regression, outcome: Recommendation) -> list[str]:
-    """Tell a comparison of two versions: each command's change, what may explain it, the verdict, what to do."""
+    """Report a comparison of two versions: each command's change, possible causes, the verdict, the next step."""
     label = "" if one.evidence is Evidence.MEASURED else f" ({one.evidence.upper()})"
     lines = [f"{one.engine} {one.to_version} against {one.from_version}{label}, {one.launches} launches:"]
     for row in one.commands:
-        told = f"does not run: {row.failure}" if row.failure else "no launch tells"
+        told = f"does not run: {row.failure}" if row.failure else "no valid launch"
         if row.change_percent is not None:
             told = f"{text.percent(row.change_percent)} (95 % interval {text.percents(row.change_ci95)})"
         lines.append(f"{WHO[row.role]}: {told}, {text.count(row.launches, 'launch', 'launches')}")
     if one.old == "rows":
-        lines.append(
-            "the old version was not launched: the study's own launches stand for it, a comparison across days"
-        )
+        lines.append("the old version was not launched: the study's launches are used instead, from another day")
     if any(row.role == "baseline" for row in one.commands):
-        ahead = {True: "still ahead of", False: "behind", None: "not told from"}[one.still_ahead]
+        ahead = {True: "still ahead of", False: "behind", None: "indistinguishable from"}[one.still_ahead]
         lines.append(f"on {one.to_version} the recommended command is {ahead} the baseline")
     changed = [
         f"{row.get('knob', row.get('flag'))} {text.scalar(row['from'])} → {text.scalar(row['to'])}"
         for row in one.changed_defaults
     ]
-    lines += [f"defaults that changed, settings that can explain it first: {', '.join(changed)}"] if changed else []
+    lines += [f"changed defaults, most likely cause first: {', '.join(changed)}"] if changed else []
     lines += [*one.notes, f"verdict: {one.verdict} (margin {one.margin_percent:g} %)"]
     if one.tune_again is not None:
         cost, hours = outcome.study_cost, ""
         if cost is not None:
             hours = f" and {cost.node_hours:.1f} node-hours" + (f", {cost.cost:,.2f} in money" if cost.cost else "")
         took = f"the study took {outcome.launches} launches{hours}"
-        lines.append(f"the best changed place: tune again, from this study ({took})")
+        lines.append(f"the best configuration changed: tune again, starting from this study ({took})")
     return lines
 
 
 def promises(outcome: Recommendation) -> list[str]:
-    """Describe the longest request and give-ups of the recommended command, and its alternatives: a sentence each."""
+    """Describe longest request and trade-offs of the recommended command, and its alternatives: a sentence each."""
     choice = outcome.recommended
     if choice is None:
         return []
@@ -121,10 +119,10 @@ def promises(outcome: Recommendation) -> list[str]:
     replayed = outcome.origin is Evidence.REPLAYED
     if outcome.gives_up is None or (replayed and not outcome.gives_up):
         return head  # what a table's rows promise is not known, nor what was recommended before it was recorded
-    open_ = "" if kept or outcome.origin is not Evidence.MEASURED else "; its longest request is not known"
-    nothing = f"It gives up nothing for speed (context, prefix caching, precision, memory reserve{open_})."
+    open_ = "" if kept or outcome.origin is not Evidence.MEASURED else "; the longest request is unknown"
+    nothing = f"Unchanged: context, prefix caching, precision, memory reserve{open_}."
     lines = [
-        f"It gives up ({one.knob} {text.scalar(one.to)} instead of {text.scalar(one.from_)}): {one.what}."
+        f"Trade-off: {one.knob} {text.scalar(one.to)} instead of {text.scalar(one.from_)}: {one.what}."
         for one in outcome.gives_up
     ] or [nothing]
     for other in outcome.alternatives:
@@ -136,11 +134,11 @@ def promises(outcome: Recommendation) -> list[str]:
             f"({'; '.join(filter(None, facts))}): the recommended one is {over} over it{within}."
         )
     slow = slower(outcome)
-    return [*head, *lines, *([f"It costs latency: {_listed(slow)}."] if slow else [])]
+    return [*head, *lines, *([f"Slower: {_listed(slow)}."] if slow else [])]
 
 
 def slower(outcome: Recommendation) -> list[str]:
-    """List the tail latencies that the recommended command has longer than the baseline."""
+    """List the tail latencies of the recommended command that are longer than the baseline's."""
     found = []
     for workload, row in outcome.workloads.items():
         for name in ("p99_ttft_ms", "p99_tpot_ms"):
@@ -152,13 +150,13 @@ def slower(outcome: Recommendation) -> list[str]:
 
 
 def marked(outcome: Recommendation, fingerprint: str) -> str:
-    """Mark a launched configuration that gives something up, for a table; empty for one that gives up nothing."""
+    """Mark a launched configuration with trade-offs, for a table; empty without any."""
     kinds = outcome.given_up.get(fingerprint)
-    return f" (gives up: {', '.join(kinds)})" if kinds else ""
+    return f" (trade-off: {', '.join(kinds)})" if kinds else ""
 
 
 def served(choice: Choice) -> str:
-    """Return the longest request that a command serves, its limit, and its odds of starting; empty where not known."""
+    """Return the longest request of a command, its limit, and its odds of starting; empty if unknown."""
     longest, tokens, odds = choice.longest_request_tokens, choice.kv_cache_tokens, choice.odds_of_starting
     if longest is None:
         return ""
@@ -172,27 +170,27 @@ def predictions(outcome: Recommendation) -> list[str]:
     lines = []
     for one in outcome.predictions:
         within = f" (90 % interval {text.interval(one.predicted.interval90)})" if one.predicted.interval90 else ""
-        came = f"{one.failure}: it gave no figure" if one.failure else "not measured"
+        came = f"{one.failure}, not measured" if one.failure else "not measured"
         if one.measured is not None:
             error = text.percent(one.predicted.error_percent)
-            came = f"{outcome.label} {text.number(one.measured.value)}, so the prediction is off by {error}"
+            came = f"{outcome.label} {text.number(one.measured.value)}, prediction error {error}"
         predicted = f"predicted {text.number(one.predicted.value)}{within}"
         lines.append(f"{one.role[:1].upper()}{one.role[1:]} ({one.engine}): {predicted}, {came}.")
     return lines
 
 
 def remaining(outcome: Recommendation) -> str:
-    """Say how much better another configuration may still be (the regret); empty where it is not known."""
+    """Return how much better another configuration may be (the regret); empty if unknown."""
     regret = outcome.regret
     if regret is None or outcome.recommended is None:
         return ""
     if regret.percent >= 100:
-        return "The launches do not tell how much better another configuration may be: one may be twice as good."
-    return f"With odds of {100 * regret.odds:.0f} % no other configuration is more than {regret.percent:.1f} % better."
+        return "The launches do not bound the regret: another configuration may be twice as good."
+    return f"{100 * regret.odds:.0f} % sure that no other configuration is more than {regret.percent:.1f} % better."
 
 
 def carried(metrics: Metrics | None) -> str:
-    """Name the load at which a capacity was found, e.g. ``at 304 in flight``; empty for other metrics."""
+    """Name the load of a capacity, e.g. ``at 304 in flight``; empty for other metrics."""
     metrics = metrics or {}
     found = [(by, metrics.get(f"capacity_{name}")) for by, name in LOADS.items()]
     at = next((f"at {described(by, load)}" for by, load in found if load), "")
@@ -201,25 +199,25 @@ def carried(metrics: Metrics | None) -> str:
 
 
 def _answers(outcome: Recommendation) -> str:
-    """Sum up the check of answers; empty where none was asked for."""
+    """Summarise the check of answers; empty without a check."""
     check, worse = outcome.accuracy, outcome.failures.get(FailureKind.ACCURACY.value, 0)
     if check is None or outcome.recommended is None:
         return ""
     kinds = {"builtin": "agreement with the baseline", "tasks": "right answers", "command": "score"}
     fell = (
-        f" {text.count(worse, 'launch', 'launches')} of other commands answered worse, and these fell." if worse else ""
+        f" {text.count(worse, 'launch', 'launches')} of other commands rejected for different answers." if worse else ""
     )
     if check.passed is None:
-        return f"Its answers were not compared with the baseline's: too few launches were left.{fell}"
+        return f"Answers not compared with the baseline's: too few launches were left.{fell}"
     if outcome.baseline is None or outcome.recommended.fingerprint == outcome.baseline.fingerprint:
         return fell.strip()
     mine = score(check.kind, check.recommended, check.recommended_ci95)
     theirs, threshold = score(check.kind, check.baseline, check.baseline_ci95), score(check.kind, check.threshold)
-    return f"Its answers pass: {kinds[check.kind]} {mine}, the baseline's {theirs}, threshold {threshold}.{fell}"
+    return f"Answers pass: {kinds[check.kind]} {mine}, the baseline's {theirs}, threshold {threshold}.{fell}"
 
 
 def score(kind: str, value: float | None, interval: tuple[float, float] | None = None) -> str:
-    """Return a score of a check of answers, with its interval; in percent but for a command's."""
+    """Return a score of a check of answers, with its interval; in percent except for a command's."""
     if value is None:
         return "–"
     unit = "" if kind == "command" else " %"
@@ -228,7 +226,7 @@ def score(kind: str, value: float | None, interval: tuple[float, float] | None =
 
 
 def _speculation(outcome: Recommendation) -> str:
-    """Describe the source of the draft acceptance, where prompts are no real text."""
+    """Describe the source of the draft acceptance if prompts are not real text."""
     told = [choice.speculation for choice in (outcome.recommended, outcome.baseline) if choice is not None]
     one = next((one for one in told if one is not None and one.random), None)
     if outcome.recommended is None or one is None or outcome.origin is Evidence.REPLAYED:
@@ -237,14 +235,14 @@ def _speculation(outcome: Recommendation) -> str:
     drafted = text.count(one.drafted, "drafted token", "drafted tokens")
     if one.forced is None:
         return (
-            f"How many drafted tokens are accepted (speculative decoding) was measured on random tokens (at {drafted}"
-            f"{came} per step), which says nothing of real prompts: compare the number of speculative tokens with "
+            f"Draft acceptance (speculative decoding) was measured on random tokens (at {drafted}"
+            f"{came} per step), not on real prompts: compare the number of speculative tokens with "
             "`--workload prose` or `code`."
         )
     assumed = "" if outcome.origin is Evidence.MEASURED else ": assumed, not measured"
     return (
-        f"As prompts are random tokens, acceptance was forced to {one.forced:.3g} tokens per step at {drafted}{came}"
-        f" (the model's on text is {one.stated:g}, by {one.source}{assumed}); the command itself forces nothing."
+        f"With random prompts, draft acceptance was forced to {one.forced:.3g} tokens per step at {drafted}{came}"
+        f" (the model's on text is {one.stated:g}, by {one.source}{assumed}); the command does not force it."
     )
 
 
@@ -252,23 +250,23 @@ def _sentence(outcome: Recommendation) -> str:
     where = f"for {outcome.model} on {outcome.gpus} x {outcome.hardware} ({outcome.label})"
     choice, baseline = outcome.recommended, outcome.baseline
     if choice is None:
-        nothing = f"No configuration was feasible {where}: there is no command to recommend."
+        nothing = f"No configuration is feasible {where}: there is no command to recommend."
         miss = outcome.nearest_miss
         return f"{nothing} {_missed(outcome, miss)}" if miss else nothing
     value = _value(outcome, choice.objective, _of_objective(outcome))
     figure = f"{choice.engine} {choice.engine_version} reaches {value} {where}"
     if baseline is None:
         could = "carry any load within the limits" if choice.objective.metric.startswith("capacity_") else "run"
-        return f"{figure}. The baseline could not {could}, so there is nothing to compare it with."
+        return f"{figure}. The baseline could not {could}, so there is no comparison."
     if choice.fingerprint == baseline.fingerprint:
-        return f"{figure}. This is the baseline itself: nothing was found that is shown to be better."
+        return f"{figure}. This is the baseline: no configuration is significantly better."
     both = outcome.workloads.get(baseline.objective.workload)
     value = _value(outcome, baseline.objective, both.baseline if both else None)
     theirs = f"{value} with {baseline.engine} {baseline.engine_version}"
     if outcome.verdict is Verdict.INDISTINGUISHABLE:
         return (
-            f"{figure}. It cannot be told apart from the baseline ({theirs}) by these launches; of the configurations "
-            "that are as good, the simplest command is given."
+            f"{figure}. It is indistinguishable from the baseline ({theirs}) by these launches; of the equally good "
+            "configurations, this command is the simplest."
         )
     return f"{figure}; the baseline reaches {theirs}."
 
@@ -280,16 +278,16 @@ def _of_objective(outcome: Recommendation) -> Metrics:
 
 
 def _missed(outcome: Recommendation, miss: NearestMiss) -> str:
-    """Name the limits that the nearest miss breaks, by how much, and the load search where none was asked for."""
+    """Name the limits that the closest attempt violates, by how much, and the load search if it was not used."""
     at = "" if miss.load is None else f" at the lightest load, {miss.load:g}"
     parts = []
     for one in miss.broken or [miss]:
         if one.metric == VIOLATIONS:
-            parts.append(f"{100 - one.value:.1f} % of the requests within the limits of the goodput")
+            parts.append(f"{100 - one.value:.1f} % of the requests within the goodput limits")
         else:
             beyond = f"{100 * Slo.parse(one.slo).excess(one.value):.0f} % beyond the limit {one.slo}"
             parts.append(f"a {text.measure(one.metric, one.value)}{at}, {beyond}")
-    told = f"The nearest miss has {_listed(parts)}."
+    told = f"Closest attempt: {_listed(parts)}."
     broken = [one.metric for one in miss.broken if one.metric.endswith("_ms") or one.metric == VIOLATIONS]
     try:
         workload = load_workload(next(iter(outcome.workloads)))
@@ -302,8 +300,8 @@ def _missed(outcome: Recommendation, miss: NearestMiss) -> str:
         least = next(100 - one.limit for one in miss.broken if one.metric == VIOLATIONS)
         limits, how = f"the limits for {least:g} % of them", " with --slo"
     return (
-        f"{told} With {workload.points[0].prompts:,} requests at once no configuration was found that keeps {limits}; "
-        f"--find-load concurrency{how} finds what it carries."
+        f"{told} With {workload.points[0].prompts:,} requests at once, no configuration meets {limits}; "
+        f"--find-load concurrency{how} finds the highest load that does."
     )
 
 
@@ -326,12 +324,12 @@ def gain(outcome: Recommendation) -> str:
     if outcome.gain_ci95 is not None:
         sure = f"95 % interval {text.percents(outcome.gain_ci95)}, from {repeats}"
     if ends := outcome.gain_interval90_on_a_node:
-        sure += f"; 90 % interval on a real node, by the simulator's own error, {text.percents(ends)}"
-    meaning = ", as the difference may be chance" if outcome.verdict is Verdict.INDISTINGUISHABLE else ""
+        sure += f"; 90 % prediction interval on a real node {text.percents(ends)}"
+    meaning = ": the difference may be chance" if outcome.verdict is Verdict.INDISTINGUISHABLE else ""
     if outcome.verdict is Verdict.BETTER and outcome.origin in (Evidence.SIMULATED, Evidence.EMULATED):
         meaning = f": measure these commands with `autotune verify {outcome.study} --on process`"
     elif outcome.verdict is Verdict.BETTER and outcome.gain_ci95:
-        meaning = ", as the test of the finals passed"
+        meaning = ": the test of the finals passed"
     told, over = f"Gain {text.percent(outcome.gain_percent)} ({sure})", outcome.gain_over_recipe
     if over is not None:
         recipe = f"{over.engine}'s recipe {over.recipe}"
@@ -341,50 +339,50 @@ def gain(outcome: Recommendation) -> str:
 
 
 def prompts(outcome: Recommendation) -> str:
-    """Set the gain of the finals beside what the search let expect; empty where the launches do not tell."""
+    """Compare the gain of the finals with the search's estimate; empty if the launches do not show it."""
     row = next(iter(outcome.workloads.values()), None)
     if outcome.recommended is None or row is None or row.prompts is None:
         return ""
-    told = f"The finals sent prompts that the search {'had seen' if row.prompts == 'seen' else 'did not see'}"
+    told = f"The finals used prompts that the search {'had used' if row.prompts == 'seen' else 'had not used'}"
     told += f" ({row.sent})" if row.sent else ""
     gained, expected, within = outcome.gain_percent, outcome.search_gain_percent, outcome.search_gain_ci95
     if expected is None or gained is None or within is None:
         return f"{told}."
     halves = [(high - low) / 2 for low, high in filter(None, (within, outcome.gain_ci95))]
     shrinks = len(halves) > 1 and expected - gained > math.hypot(*halves)
-    told += f"; on its own it expected {text.percent(expected)} (95 % interval {text.percents(within)})"
-    return told + (": on others the gain shrinks by more than chance explains." if shrinks else ".")
+    told += f"; the search's estimate was {text.percent(expected)} (95 % interval {text.percents(within)})"
+    return told + (": the gain on new prompts is smaller by more than chance explains." if shrinks else ".")
 
 
 def short_load(outcome: Recommendation) -> str:
-    """Warn of a load that is over so soon that it says little of a server that is always busy; empty of longer ones."""
+    """Warn of a load too short to represent a busy server; empty for longer loads."""
     seconds = _of_objective(outcome).get("duration")
     if seconds is None or seconds >= SHORT_S:
         return ""
-    return f"The load took {seconds:.0f} s, mostly to fill a batch and empty it: one with more prompts says more."
+    return f"The load took {seconds:.0f} s, mostly ramp-up and drain: use more prompts."
 
 
 def _few_good(outcome: Recommendation) -> str:
-    """Warn where goodput was asked for and next to no request is good; empty elsewhere."""
+    """Warn if the objective is goodput and almost no request is good; empty otherwise."""
     choice, metrics = outcome.recommended, _of_objective(outcome)
     good, done = metrics.get(GOODPUT), metrics.get("request_throughput")
     if choice is None or choice.objective.metric != GOODPUT or good is None or not done or good / done >= _FEW_GOOD:
         return ""
     return (
-        f"Only {100 * good / done:.1g} % of the requests are good: this load is far beyond the limits, and a gain says "
-        "little; --find-load concurrency with --slo finds the load that keeps them."
+        f"Only {100 * good / done:.1g} % of the requests are good: this load is far beyond the limits, so a gain means "
+        "little; --find-load concurrency with --slo finds a load that meets them."
     )
 
 
 def crossing(outcome: Recommendation) -> str:
-    """Name the faster command by concurrency, in one or two sentences; empty where there are no two curves."""
+    """Name the faster command by concurrency, in one or two sentences; empty without two curves."""
     curves = outcome.curves
     both = [p for p in curves.points if p.gain_percent is not None] if curves else []
     if curves is None or not both:
         return ""
     open_ = _listed([str(p.concurrency) for p in both if p.faster is None])
     if all(p.faster is None for p in both):
-        return f"At {open_} in flight the two cannot be told apart, as they differ no more than launches do."
+        return f"At {open_} in flight the two are indistinguishable: they differ no more than repeated launches."
     said = []
     for one in curves.crossings:
         low, high = one.between
@@ -394,7 +392,7 @@ def crossing(outcome: Recommendation) -> str:
     for side, who in WHO.items() if not said else ():
         if at := _listed([str(p.concurrency) for p in both if p.faster == side]):
             said.append(f"{who[:1].upper()}{who[1:]} is faster at {at} in flight.")
-    return " ".join([*said, f"At {open_} in flight the two cannot be told apart." if open_ else ""]).strip()
+    return " ".join([*said, f"At {open_} in flight the two are indistinguishable." if open_ else ""]).strip()
 
 
 def money(outcome: Recommendation) -> list[str]:

@@ -27,7 +27,7 @@ _STATE = "mlflow.json"
 
 
 class SyncState(BaseModel):
-    """``mlflow.json`` in a study's folder: the study's id in MLflow, and the places that have all of it.
+    """Content of ``mlflow.json`` in a study's folder: the study's id in MLflow, and the places with a full copy.
 
     Two people may give their studies on one server one name: the id tells them apart, and is on disk before the first
     run is made. An unreadable file is begun anew with the id that it had, or every run would be sent twice. `pages` is
@@ -40,7 +40,7 @@ class SyncState(BaseModel):
 
     @classmethod
     def load(cls, folder: Path) -> SyncState:
-        """Return the state in a study's folder, which is made where it is missing."""
+        """Load the state of a study's folder; a missing folder is created."""
         try:
             return cls.model_validate_json((folder / _STATE).read_text(encoding="utf-8"))
         except (OSError, ValueError):
@@ -59,7 +59,7 @@ class SyncState(BaseModel):
 
 
 def view_address(home: Path, study: str) -> str:
-    """Return a browser's address of a finished study's launches, best first; empty where MLflow has none."""
+    """Return a browser's address of a finished study's launches, best first; empty if MLflow has none."""
     uri = tracking_uri(home)
     page = SyncState.load(home / "studies" / study).pages.get(shown(uri))
     base = shown(uri).rstrip("/") if is_server(uri) else "http://127.0.0.1:5000"
@@ -67,7 +67,7 @@ def view_address(home: Path, study: str) -> str:
 
 
 class Tracker:
-    """Brings one study to MLflow, to the home's database or where ``MLFLOW_TRACKING_URI`` says; for one thread.
+    """Send one study to MLflow, to the home's database or to ``MLFLOW_TRACKING_URI``; for one thread.
 
     No method raises because MLflow is down, refuses or has a broken database: the user is told once, and the study is
     sent at its end.
@@ -93,12 +93,12 @@ class Tracker:
 
     @property
     def has_everything(self) -> bool:
-        """Tell whether MLflow has the whole of the finished study; a database that is gone has nothing."""
+        """Return whether MLflow has the whole finished study; False for a deleted database."""
         file = database_file(self._uri)
         return shown(self._uri) in self._sync_state.sent_to and (file is None or file.exists())
 
     def sync(self, launches: Iterable[Launch]) -> None:
-        """Make the child runs exactly these launches: add, complete, and delete runs that belong to no launch."""
+        """Synchronise the child runs with these launches: add, complete, and delete runs without a launch."""
         self._note(f"runs go to MLflow at {self._place}")
         self._mark_sent(False)
         self._launches.clear()
@@ -106,7 +106,7 @@ class Tracker:
         self.record(*launches)
 
     def record(self, *launches: Launch) -> None:
-        """Write launches' child runs, and the study's progress; nothing while MLflow is down."""
+        """Write launches' child runs and the study's progress; no effect while MLflow is down."""
         self._launches |= {launch.trial.number: launch for launch in launches}
         if not self._down:
             self._send()
@@ -151,10 +151,10 @@ class Tracker:
                 raise
             self._runs.disconnect()
             self._down = True
-            kept = "the study is in results.jsonl, and is sent at its end"
+            kept = "the study is in results.jsonl and is sent at its end"
             self._say_once(f"MLflow at {shown(self._uri)} cannot be used ({reason(error, self._uri)}); {kept}")
         if why := self._runs.without_files:
-            lacks = "lacks logs or reports of this study: they are not taken"
+            lacks = "does not accept logs or reports of this study"
             self._say_once(f"MLflow at {shown(self._uri)} {lacks} ({why})")
 
     def _say_once(self, text: str) -> None:
@@ -163,14 +163,14 @@ class Tracker:
             self._note(text)
 
     def _mark_sent(self, whole: bool) -> None:
-        """Remember whether MLflow has the whole of the finished study."""
+        """Store whether MLflow has the whole finished study."""
         place = shown(self._uri)
         others = [one for one in self._sync_state.sent_to if one != place]
         self._sync_state.sent_to = [*others, place] if whole else others
         self._sync_state.save(self._folder)
 
     def close(self) -> None:
-        """Close the connection; a study that was not finished is shown as killed until it is resumed."""
+        """Close the connection; an unfinished study is shown as killed until it is resumed."""
         if self._runs.connected and not self._finished:
             try:
                 self._runs.kill()

@@ -23,16 +23,16 @@ TEXT_LENGTH = 5000
 """Longest value of a tag or param; MLflow 3.17 takes 8000 and 6000 characters."""
 
 OBJECTIVE = "objective"
-"""The metric of every run that has the objective's value, whatever metric that is."""
+"""Metric of every run that holds the objective's value, for every objective."""
 
 UNFINISHED = "unfinished"
-"""The parent run's tag ``verdict`` until there is one."""
+"""The parent run's tag ``verdict`` while there is none."""
 
 _NAME_CHARACTERS = re.compile(r"[^\w.\- :]")
 
 
 def metric_name(text: str) -> str:
-    """Return a name for a metric or param with the characters that MLflow takes.
+    """Return a name for a metric or param with the characters that MLflow accepts.
 
     MLflow reads a name as a path and refuses one that would resolve to another: no "/", no leading dot.
     """
@@ -46,23 +46,23 @@ def experiment_name(spec: StudySpec) -> str:
 
 
 def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
-    """Return the finite numbers of a mapping; others have no place among MLflow's metrics."""
+    """Return the finite numbers of a mapping; MLflow metrics hold no others."""
     numbers = ((name, value) for name, value in values.items() if isinstance(value, int | float))
     return {name: float(value) for name, value in numbers if math.isfinite(value)}
 
 
 def goal_of(spec: StudySpec) -> str:
-    """Return one quantity under one workload, by which runs may be sorted: ``total_token_throughput on sharegpt``."""
+    """Return one quantity under one workload, by which runs can be sorted: ``total_token_throughput on sharegpt``."""
     return f"{spec.objective} on {on_workloads(spec)}".replace("'", "")[:TEXT_LENGTH]
 
 
 def _figures(spec: StudySpec, metrics: Metrics | None, prefix: str, more: Sequence[str] = ()) -> dict[str, float]:
-    """Return the metrics of one load that the report shows, that the study asks about, and more of those names."""
+    """Return the metrics of one load in the report, in the study's goals and limits, and others with their prefix."""
     return _numbers({f"{prefix}{name}": (metrics or {}).get(name) for name in (*SHOWN, *more, *spec.asked.values())})
 
 
 class Point(NamedTuple):
-    """A metric's value at a step; the time is that of what was measured, so that it is the same when sent again."""
+    """A metric's value at a step; its time is the measurement's, so that a repeated send is identical."""
 
     name: str
     value: float
@@ -71,7 +71,7 @@ class Point(NamedTuple):
 
 
 def launch_points(spec: StudySpec, launch: Launch, baseline: Launch | None, start_ms: int) -> list[Point]:
-    """Return a launch's telling numbers: the objective also as `OBJECTIVE`, and its gain over a baseline launch.
+    """Return a launch's main numbers: the objective also as `OBJECTIVE`, and its gain over a baseline launch.
 
     Figures at other loads follow; their step is the concurrency, else the requests per minute.
     """
@@ -104,7 +104,7 @@ def progress_points(spec: StudySpec, launches: Iterable[Launch]) -> list[Point]:
 
 
 def launch_tags(spec: StudySpec, launch: Launch) -> dict[str, str]:
-    """Return a launch's tags; ``verdict`` where it breaks a limit, else `StudyRuns.finish` adds it where it decided."""
+    """Return a launch's tags; ``verdict`` if it violates a limit, else `StudyRuns.finish` adds it at the end."""
     trial, result = launch.trial, launch.result
     command = redact.argv(trial.command.words)
     settings = {} if trial.command.container else redact.env(trial.command.env)
@@ -135,7 +135,7 @@ def launch_tags(spec: StudySpec, launch: Launch) -> dict[str, str]:
 
 
 def study_tags(spec: StudySpec) -> dict[str, str]:
-    """Return the tags of a study that has just begun; `outcome_tags` follow at its end."""
+    """Return the tags of a new study; `outcome_tags` follow at its end."""
     return {
         "study": spec.study,
         "kind": "study",
@@ -201,7 +201,7 @@ def both_curves(outcome: Recommendation, at_ms: int) -> list[Point]:
 
 
 def note(report: str, run_id: str) -> str:
-    """Return the head of ``report.md`` for the page of the run, without headings; links lead to its own pictures."""
+    """Return the head of ``report.md`` for the run's page, without headings; links lead to its own pictures."""
     opening, *sections = report.split("\n## ")
     parts = [opening.partition("\n")[2], *(section.partition("\n")[2] for section in sections[:2])]
     link = f"](get-artifact?run_uuid={run_id}&path={PICTURES}%2F"
@@ -223,7 +223,7 @@ def outcome_tags(outcome: Recommendation) -> dict[str, str]:
 
 
 def span_ms(launch: Launch) -> tuple[int, int]:
-    """Return start and end, the end by the phases' seconds: virtual ones make runs overlap, each as long as it was."""
+    """Return start and end in ms, the end from the phases' seconds: virtual seconds make runs overlap."""
     began_s = launch.result.began_s
     start = int((time.time() if began_s is None else began_s) * 1000)
     return start, start + int(launch.result.seconds * 1000)
@@ -260,7 +260,7 @@ def experiment_tags(spec: StudySpec, experiment_id: str, at_ms: int) -> dict[str
     view = {"name": f"{goal}, best first", "createdAt": at_ms, "state": json.dumps(state)}
     # Markdown above the list of runs. The page shows the first line; the rest unfolds.
     description = (
-        f"[Launches by {goal}, best first]({link}): this view is in the menu *Views*, too. By hand: filter by "
+        f"[Launches by {goal}, best first]({link}): this view is also in the menu *Views*. By hand: filter by "
         f"`tags.goal`, then *Sort* by `{spec.objective}`, which also adds its column.\n\n"
         "Serving configurations tried by autotune: a run per study, and below it one per launch.\n"
     )

@@ -46,34 +46,34 @@ _PLAIN = (
     (re.compile(r"connection (?:aborted|reset)|remote end closed", re.IGNORECASE), "it hung up"),
 )
 _AUTOFLUSH = "(raised as a result of Query-invoked autoflush"
-"""SQLAlchemy's first line where the cause stands in the second."""
+"""SQLAlchemy's first line if the cause is in the second."""
 _STATUS = re.compile(r"(?:too many|error code|HTTP) (\d{3})|(\d{3}) (?:Client|Server) Error")
 _DELETED = re.compile(r"must be in the '?active'? state")
 _ADVICE = {"401": "; set MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD", "403": "; this user may not write there"}
 
 
 def is_trouble(error: Exception) -> bool:
-    """Tell an exception of MLflow's, its database's or the network's from a fault of ours."""
+    """Return whether an exception comes from MLflow, its database or the network."""
     roots = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
     return isinstance(error, OSError | sqlite3.Error | ImportError) or not roots.isdisjoint(_PACKAGES)
 
 
 def is_refusal(error: Exception) -> bool:
-    """Tell whether MLflow works but does not take what it was given; what was just deleted is made again."""
+    """Return whether MLflow works but refuses the data; a deleted run is created again."""
     return getattr(error, "error_code", "") == "INVALID_PARAMETER_VALUE" and not is_deleted(error)
 
 
 def is_deleted(error: Exception) -> bool:
-    """Tell whether somebody has deleted the run or the experiment."""
+    """Return whether the run or the experiment was deleted."""
     return _DELETED.search(str(error)) is not None
 
 
 def reason(error: Exception, uri: str) -> str:
-    """Put an exception into a few words, without a secret."""
+    """Describe an exception in a few words, without a secret."""
     text = str(error)
     if schema := _SCHEMA.search(text):
         return (
-            f"it was made by another version of MLflow: schema {schema[1]}, this one has {schema[2]}; copy it, then "
+            f"another version of MLflow made it: schema {schema[1]}, this one has {schema[2]}; copy it, then "
             f"`mlflow db upgrade sqlite:///{shown(uri)}`, or use the MLflow that made it"
         )
     # One status: that text may go on with a page of HTML, or with our own request's timeout.
@@ -92,17 +92,17 @@ def reason(error: Exception, uri: str) -> str:
 
 
 ARTIFACTS = ("report.md", "report.html", "serve.sh", "recommendation.json", "results.jsonl", "study.yaml")
-"""Files of a study's folder that the parent run carries, where they exist."""
+"""Files of a study's folder that the parent run stores, if they exist."""
 
 _PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
-_LOG_END_BYTES = 4 * 2**20  # Sent of each end of a longer log; MLflow's pages show a file as a whole
+_LOG_END_BYTES = 4 * 2**20  # Bytes sent from each end of a longer log; MLflow's pages show a file as a whole
 _BATCH = 100  # MLflow takes 100 params and 1000 metrics in one call
 _MOST = 50_000  # runs that MLflow finds at a time
 
 
 class StudyRuns:
-    """A study's runs as they are in MLflow; what was read stays known until `disconnect`.
+    """A study's runs in MLflow; read values are cached until `disconnect`.
 
     Without a server ``artifacts/`` in the home folder takes the files. Every method raises what `is_trouble` knows when
     MLflow cannot be used; what was written until then stays valid.
@@ -112,9 +112,9 @@ class StudyRuns:
         self._uri, self._home, self._spec, self._study_id = uri, home, spec, study_id
         self._folder = home / "studies" / spec.study
         self.without_files = ""
-        """Why a file could not be stored; empty where all of them were."""
+        """Reason why a file could not be stored; empty if all were stored."""
         self._shown = 0
-        """Number of the first launch that `show_progress` has not written."""
+        """Number of the first launch not yet written by `show_progress`."""
 
     @property
     def connected(self) -> bool:
@@ -122,11 +122,11 @@ class StudyRuns:
 
     @property
     def page(self) -> str:
-        """Return the address within MLflow's pages of the launches, the best one first."""
+        """Return the address of the launches within MLflow's pages, the best one first."""
         return content.view_of(self._spec, self._experiment)[1]
 
     def keep_only(self, numbers: Iterable[int]) -> None:
-        """Delete the child runs of other numbers: what was tracked but not stored is made again."""
+        """Delete the child runs of other numbers: they were tracked but not stored, and are made again."""
         for number in set(self._children) - set(numbers):
             self._client.delete_run(self._children.pop(number).info.run_id)
 
@@ -161,7 +161,7 @@ class StudyRuns:
         self._tag(self._parent, {"evidence": result.label.lower()})
 
     def show_progress(self, launches: Iterable[Launch]) -> None:
-        """Write the missing objectives of launches and the best until each to the parent run.
+        """Write the missing objectives of launches and the best so far to the parent run.
 
         The launches are by number, without a gap: one that comes later would change the best until then.
         """
@@ -204,7 +204,7 @@ class StudyRuns:
         self._client.set_terminated(self._parent.info.run_id, "KILLED")
 
     def disconnect(self) -> None:
-        """Close what is open and forget what was read."""
+        """Close connections and clear the cache."""
         self._shown, self.without_files = 0, ""
         client = self.__dict__.pop("_client", None)
         for name in ("_experiment", "_parent", "_children"):
@@ -218,7 +218,7 @@ class StudyRuns:
 
     @cached_property
     def _experiment(self) -> str:
-        """Return the experiment's id: that of model and hardware, or another one's that holds the study already."""
+        """Return the experiment's id: that of model and hardware, or of another one that already holds the study."""
         name = content.experiment_name(self._spec)
         found = self._client.get_experiment_by_name(name)
         if found is None or not self._search("study", [found.experiment_id]):
@@ -248,7 +248,7 @@ class StudyRuns:
 
     @cached_property
     def _parent(self) -> Run:
-        """Return the study's run, made where there is none; a second one is deleted."""
+        """Return the study's run, created if missing; a second one is deleted."""
         from mlflow.entities import Dataset, DatasetInput
 
         runs = self._search("study", [self._experiment])
@@ -276,7 +276,7 @@ class StudyRuns:
 
     @cached_property
     def _children(self) -> dict[int, Run]:
-        """Return launch number to child run; a second run of one number (two tuners, a request twice) is deleted."""
+        """Return launch number to child run; a duplicate run (two tuners, a repeated request) is deleted."""
         children: dict[int, Run] = {}
         parent = self._parent.info.run_id
         for run in self._search("launch", [self._experiment]):
@@ -297,7 +297,7 @@ class StudyRuns:
         return [run for run in found if run.data.tags.get("study_id") == self._study_id]
 
     def _log_text(self, run_id: str, text: str, name: str) -> None:
-        """Store a file, or go without any until `disconnect`: runs must not wait for a store that takes no files."""
+        """Store a file, or skip files until `disconnect`: runs must not wait for a store that refuses files."""
         if self.without_files:
             return
         try:
@@ -314,7 +314,7 @@ class StudyRuns:
                 run.data.tags[name] = value
 
     def _log_batch(self, run_id: str, points: Iterable[content.Point], params: Mapping[str, Any]) -> None:
-        """Write metrics and params; MLflow refuses two under one name, which odd names may become: the last stays."""
+        """Write metrics and params; MLflow refuses duplicate names (after replacing characters): the last is stored."""
         from mlflow.entities import Metric, Param
 
         steps = {(content.metric_name(point.name), point.step): point for point in points}
@@ -330,17 +330,17 @@ class StudyRuns:
 
 
 PROBE_S = 5
-"""Seconds that a server may take to say that it is there."""
+"""Seconds to wait for a server's first answer."""
 
 _LOCKED_S = 5
 
 _HTTP = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
-"""MLflow 3.17 waits 120 s for an answer and tries eight times, four minutes in all: a study would stand still. What is
-not sent is sent later; one more try, at once, is for a connection that was closed while a server was measured."""
+"""MLflow 3.17 waits 120 s for an answer and tries eight times, four minutes in all, which would stop a study. Unsent
+data is sent later; one immediate retry is for a connection closed during a measurement."""
 
 
 def connect(uri: str) -> MlflowClient:
-    """Open MLflow; a database is made first where there is none. Costs seconds, for the import too."""
+    """Open MLflow; a missing database is created first. Takes seconds, also for the import."""
     # Before mlflow is imported: no usage statistics, no chatter on stdout or stderr, no long waits.
     for name, value in _HTTP.items():
         os.environ.setdefault(name, value)
@@ -371,14 +371,14 @@ def connect(uri: str) -> MlflowClient:
 
 
 def disconnect(client: MlflowClient) -> None:
-    """Close a client's connections to a database, for which it has no public way."""
+    """Close a client's connections to a database, for which it has no public method."""
     dispose = getattr(client._tracking_client.store, "_dispose_engine", None)
     if dispose is not None:
         dispose()
 
 
 def _probe(uri: str) -> None:
-    """Raise MLflow's exception unless something answers there, with the credentials that MLflow itself would use."""
+    """Raise MLflow's exception unless a server answers, with the credentials that MLflow would use."""
     from mlflow.exceptions import MlflowException
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
@@ -393,7 +393,7 @@ def _probe(uri: str) -> None:
 
 
 def _create(path: Path) -> None:
-    """Make the database beside its place and then move it there: a kill leaves all of it or nothing.
+    """Create the database next to its place and then move it there: a kill leaves all of it or nothing.
 
     MLflow builds its tables in a hundred steps and cannot go on with a database that lacks the last ones.
     """

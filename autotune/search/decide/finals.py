@@ -1,4 +1,4 @@
-"""The finals: one finalist against the baseline, in turn on fresh launches, until it is decided.
+"""Finals: one finalist against the baseline, in alternating new launches, until the test decides.
 
 The finalist was chosen for its launches in the search, so these do not count here; the baseline was not chosen, so all
 its launches do. After each pair of launches the test of `sequential` is looked at.
@@ -33,16 +33,16 @@ from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, Scalar, Trial
 
 EVERY = 10
-"""Launches after which the baseline is due again."""
+"""Launches after which the baseline is repeated."""
 CHANGE_ERROR_RATE = 0.01
-"""How often a steady node is said to have changed, two-sided."""
+"""False alarms of a change on a steady node, two-sided."""
 _LOSSY, _OTHER, _CHANCE = 1.0, 0.1, 0.1
-"""Odds of a cause before anything is known: a value marked as lossy, any other, and what is no setting's fault."""
+"""Prior odds of a cause: a value marked as lossy, any other value, and chance."""
 _SUSPECT = 0.5
 
 
 def next_node(history: History, places: Sequence[str]) -> str | None:
-    """Return the node of the next control run; None while none is due. One place without a name is ``""``."""
+    """Return the node of the next control run; None if none is due. One place without a name is ``""``."""
     base = history.candidates.baseline
     due = _due(history) and (len(places) > 1 or lead(history)[0] < DRIFT)
     if not places:
@@ -58,7 +58,7 @@ def next_node(history: History, places: Sequence[str]) -> str | None:
 
 
 def change(history: History) -> float | None:
-    """Change of the baseline's score over its launches, by a straight line; None within noise.
+    """Return the change of the baseline's score over its launches, by a straight line; None within noise.
 
     Student's t of the line's slope. It is a warning: nothing is corrected for it.
     """
@@ -84,13 +84,13 @@ def _due(history: History) -> bool:
 
 
 MOST_OF_BASELINE = 3
-"""Launches of the baseline on a node after which a wait for the end of the search is no reason for another one."""
+"""Baseline launches on a node after which waiting for the end of the search is no reason for another one."""
 LEAST_DEGREES = 5
-"""Of freedom of the spread before the test may end early: with fewer it ends where the spread came out too small."""
+"""Least degrees of freedom of the spread before the test may end early: fewer end it if the spread is too small."""
 
 
 def finalist(history: History) -> int | None:
-    """Return the configuration that the finals put to the test: the first of them that did not fall; None before any.
+    """Return the configuration tested by the finals: the first one that was not eliminated; None before any.
 
     Those after it show what the winner's settings add.
     """
@@ -99,7 +99,7 @@ def finalist(history: History) -> int | None:
 
 
 def eliminated(history: History, position: int) -> bool:
-    """Return whether the finals have put a configuration out: it failed, broke a limit or could not be measured.
+    """Return whether the finals eliminated a configuration: it failed, violated a limit or could not be measured.
 
     Or its servers hold shorter requests than was predicted, and it breaks a promise.
     """
@@ -112,7 +112,7 @@ def eliminated(history: History, position: int) -> bool:
 
 
 def looks(history: History, position: int) -> list[Look]:
-    """Return what was known of a finalist against the baseline after each pair of launches and after the last.
+    """Return the state of a finalist against the baseline after each pair of launches and after the last.
 
     Not while repeats are few, unless that is all there will be. And only as far as no launch runs: with several nodes
     they end in any order.
@@ -137,7 +137,7 @@ def looks(history: History, position: int) -> list[Look]:
 
 
 def looks_at_end(history: History, position: int) -> list[Look]:
-    """As `looks`, where nothing more will come: an open test is looked at once more, the rest of the error is spent."""
+    """Return `looks` at the end: an open test has one more look, which spends the rest of the error."""
     found = looks(history, position)
     if found and sequential.outcome(found)[0] is not sequential.Outcome.OPEN:
         return found
@@ -148,7 +148,7 @@ def looks_at_end(history: History, position: int) -> list[Look]:
 
 
 def _look(history: History, position: int, left: int) -> Look:
-    """Look at the test with so many launches left, all of them for it."""
+    """Look at the test with this number of launches left, all of them for it."""
     mine, theirs = _compared(history, position)
     difference, now = contrast(mine, theirs)
     at_end = planned([node for node, _ in mine], [node for node, _ in theirs], left, history.off_nodes)
@@ -157,30 +157,30 @@ def _look(history: History, position: int, left: int) -> Look:
 
 
 def _compared(history: History, position: int) -> tuple[list[NodeScore], list[NodeScore]]:
-    """Return the launches that count, of a finalist and of the baseline."""
+    """Return the valid launches of a finalist and of the baseline."""
     base = history.candidates.baseline
     return history.node_scores(position, Role.FINAL), history.node_scores(base, *history.fresh_roles(base))
 
 
 def _comparable(history: History, position: int) -> bool:
-    """Tell whether there is a difference to look at, and more than one launch of the baseline."""
+    """Return whether a difference exists, with more than one launch of the baseline."""
     mine, theirs = _compared(history, position)
     return bool({node for node, _ in mine} & {node for node, _ in theirs}) and len(theirs) >= 2
 
 
 def finals_of(history: History, position: int) -> Sequence[Entry]:
-    """Return the launches of a configuration in the finals that said something or still may."""
+    """Return the finals launches of a configuration that are valid or still running."""
     return [e for e in history.at(position) if e.role is Role.FINAL and not e.says_nothing]
 
 
 def _baseline_leads(history: History) -> bool:
-    """Tell whether the first launch of the finals is the baseline's: a finalist's answers are compared with its own."""
+    """Return whether the finals start with the baseline: a finalist's answers are compared with its answers."""
     begun = history.of_role(Role.FINAL)
     return begun[0].position == history.candidates.baseline if begun else lacks_baseline(history)
 
 
 def next_of_pair(history: History, position: int, left: int, places: Sequence[str]) -> tuple[int, str] | None:
-    """Return the finalist or the baseline, whose turn it is, and the node; None while no node has anything to do.
+    """Return the next of finalist and baseline, and the node; None if no node has work.
 
     Finalist, baseline, baseline, finalist …, so that a node that drifts favours neither; on a place without a name the
     baseline first where its answers are wanted. A last launch without its partner is the finalist's, which has fewer.
@@ -215,7 +215,7 @@ def next_of_pair(history: History, position: int, left: int, places: Sequence[st
 
 
 def next_control_node(history: History, places: Sequence[str]) -> str | None:
-    """Return a node on which the baseline may be launched for the finals, while others end the search; or None."""
+    """Return a node on which the baseline may be launched for the finals while others end the search; or None."""
     if history.spec.finals_apart:
         return None  # What it sends then is the search's.
     start, base = len(history.before_finals().entries), history.at(history.candidates.baseline)
@@ -225,7 +225,7 @@ def next_control_node(history: History, places: Sequence[str]) -> str | None:
 
 
 def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int, int]]:
-    """Count by node the launches from `start` on that said something or still may: of a finalist, of the baseline."""
+    """Count by node the valid or running launches from `start` on: of a finalist, of the baseline."""
     base, counts = history.candidates.baseline, dict[str, tuple[int, int]]()
     for entry in history.entries[start:]:
         if entry.position in (base, position) and not entry.says_nothing:
@@ -235,7 +235,7 @@ def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int
 
 
 def wants_answers(spec: StudySpec, trial: Trial, baseline: str, launches: Sequence[Launch]) -> bool:
-    """Tell whether a launch is asked for answers, after finished ones; the baseline is given by its fingerprint."""
+    """Return whether a launch needs checked answers, after finished ones; the baseline is given by its fingerprint."""
     fingerprint = trial.configuration.fingerprint
     mine = (one.result for one in launches if one.trial.configuration.fingerprint == fingerprint)
     done = [result for result in mine if result.answers_checked]
@@ -246,13 +246,13 @@ def wants_answers(spec: StudySpec, trial: Trial, baseline: str, launches: Sequen
 
 
 def lacks_baseline(history: History) -> bool:
-    """Tell whether the baseline's answers are too few to compare a finalist's with."""
+    """Return whether the baseline's answers are too few for a comparison."""
     asked = [e for e in history.at(history.candidates.baseline) if e.answered or e.pending]
     return len(asked) < history.spec.reference_checks
 
 
 def suspected(history: History, position: int) -> bool:
-    """Tell whether a candidate more likely than not shares what made a finalist answer worse."""
+    """Return whether a candidate probably shares the cause of a finalist's worse answers."""
     right = {history.candidates.baseline, *(e.position for e in history if e.right)}
     cleared = {setting for other in right for setting in _settings(history, other)}
     mine, odds = _settings(history, position), 1.0

@@ -1,4 +1,4 @@
-"""A comparison of two means that is looked at several times while its launches come in, and may stop at each look.
+"""Group sequential test: compare two means at several looks during their launches, with a possible stop at each.
 
 Looking often finds "winners" by chance, so the stated error is spent little by little: after a fraction f of the
 planned information at most ``ERROR_RATE * f**SPENDING`` of equal configurations have passed as better (Lan and
@@ -26,22 +26,22 @@ from scipy.special import ndtr, ndtri, stdtr, stdtrit
 from autotune.arrays import Floats
 
 CONFIDENCE = 0.95
-"""Of every two-sided interval."""
+"""Confidence of every two-sided interval."""
 Z = 1.959964
 """Half the width of such an interval of a normal distribution, in standard deviations."""
 
 LEAST_FOUND = 0.3
-"""Of the real gains that are tested, the share that must pass as better for the intervals of these to cover as stated.
+"""Share of tested real gains that must pass as better so that their intervals have the stated coverage.
 
 Small gains pass with a lucky difference alone. Of the intervals that are reported because a test passed, as many miss
 as of all, over the share that passes (false coverage rate: Benjamini and Yekutieli, J. Am. Stat. Assoc., 2005): the
 lower end has so much less of the error.
 """
 LAUNCH_NOISE = 0.03
-"""The usual standard deviation between launches of one command: 3 %. Expected before any repeat; nobody would notice an
-effect that small, and no launch is spent on one."""
+"""Usual standard deviation between launches of one command, 3 %: expected before any repeat; a smaller effect is
+irrelevant, and no launch is spent on it."""
 FEW_DEGREES = 3
-"""Repeats with fewer degrees of freedom have one more from that expectation.
+"""Degrees of freedom below which repeats get one more from that expectation.
 
 It keeps an interval from a single pair of launches within reason (12.7 spreads become 4.3). Where launches really vary
 by 10 %, it makes a one-sided error of 2.5 % 4.9 % on one degree of freedom and 4.7 % on two.
@@ -51,14 +51,14 @@ _EQUAL = 1e-12
 
 @dataclass(frozen=True, slots=True)
 class Spread:
-    """The standard deviation of one launch, and on how many degrees of freedom it is known."""
+    """Standard deviation of one launch, and its degrees of freedom."""
 
     sd: float
     degrees: int
 
     @classmethod
     def of(cls, squares: float, degrees: int) -> Spread:
-        """From a sum of squares.
+        """Return the spread of a sum of squares.
 
         Where all repeats, two or more, came out exactly equal, as in a replay without noise, the spread is 0.
         """
@@ -71,7 +71,7 @@ class Spread:
 
     @classmethod
     def pooled(cls, groups: Iterable[Sequence[float]]) -> Spread:
-        """From repeats of several configurations, which differ in their means but share the noise."""
+        """Return the spread of repeats of several configurations, which share the noise but not the mean."""
         squares, degrees = 0.0, 0
         for group in groups:
             if not group:
@@ -82,7 +82,7 @@ class Spread:
         return cls.of(squares, degrees)
 
     def half_width(self, counts: Sequence[float]) -> float | None:
-        """Half the 95 % interval of a mean (one count) or of a difference of two means (two counts).
+        """Return half the 95 % interval of a mean (one count) or of a difference of two means (two counts).
 
         Student's t; None where something was not launched.
         """
@@ -93,7 +93,7 @@ class Spread:
 
 
 def mean(values: Sequence[float]) -> float:
-    """Return the mean; raises ``ZeroDivisionError`` on none."""
+    """Return the mean; raises ``ZeroDivisionError`` for no values."""
     return math.fsum(values) / len(values)
 
 
@@ -108,19 +108,19 @@ def percents(middle: float, half: float) -> tuple[float, float]:
 
 
 ERROR_RATE = 0.025
-"""One-sided: at most so many studies call a configuration better that equals the baseline."""
+"""One-sided error: the largest share of studies that call a configuration equal to the baseline better."""
 SPENDING = 3.0
-"""Power of the spent error: late looks get most of it, as with O'Brien and Fleming's bounds."""
+"""Exponent of the error spending: late looks get most of it, as with O'Brien and Fleming's bounds."""
 HOPELESS = 0.01
-"""The test is given up when its data, going on as they are, pass as better with less than this probability."""
+"""Probability of success, at the current trend, below which the test is stopped for futility."""
 
 _REACH = 8.0
-"""Standard deviations beyond which nothing lies."""
+"""Standard deviations beyond which the density is negligible."""
 
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """What was known when the test was looked at.
+    """State of the test at a look.
 
     Attributes:
         fraction: of the information planned, in (0, 1]; 1 = nothing more will come.
@@ -143,7 +143,7 @@ class Look:
 
 
 class Outcome(Enum):
-    """How a test stands."""
+    """State of a test."""
 
     OPEN = "open"
     BETTER = "better"
@@ -151,7 +151,7 @@ class Outcome(Enum):
 
 
 def outcome(looks: Sequence[Look]) -> tuple[Outcome, int]:
-    """Return how the test stands, and after how many of the looks it came to that; what came later does not count."""
+    """Return the state of the test, and the look at which it ended; later data do not count."""
     uppers = bounds(tuple(x.fraction for x in looks), tuple(x.information for x in looks))
     for count, (look, upper) in enumerate(zip(looks, uppers, strict=True), start=1):
         if look.sd == 0:
@@ -166,7 +166,7 @@ def outcome(looks: Sequence[Look]) -> tuple[Outcome, int]:
 
 @lru_cache(maxsize=4096)
 def bounds(fractions: tuple[float, ...], informations: tuple[float, ...]) -> tuple[float, ...]:
-    """Return the z at each look from which on a configuration is better.
+    """Return the z at each look above which a configuration is better.
 
     They hold however the futility rule is used: it is ignored here, which can only lower the error.
     """
@@ -182,7 +182,7 @@ def bounds(fractions: tuple[float, ...], informations: tuple[float, ...]) -> tup
 
 @lru_cache(maxsize=64)
 def estimate(looks: tuple[Look, ...]) -> tuple[float, tuple[float, float]]:
-    """Return the median-unbiased estimate and its 95 % interval, by the looks until the test ended."""
+    """Return the median-unbiased estimate and its 95 % interval, from the looks until the end."""
     ended, count = outcome(looks)
     last = looks[count - 1]
     if last.sd == 0:
@@ -195,7 +195,7 @@ def estimate(looks: tuple[Look, ...]) -> tuple[float, tuple[float, float]]:
 
 
 def repeated_interval(looks: Sequence[Look]) -> tuple[float, float]:
-    """Return the interval of the last look, which covers in 95 % at all looks together, whatever ends the test.
+    """Return the interval of the last look, with 95 % coverage over all looks together, for any stopping rule.
 
     Repeated confidence intervals (Jennison and Turnbull, Group Sequential Methods, 2000, chapter 9): where more than
     one bound may end a test, as a change that is shown to be large or small.
@@ -207,13 +207,13 @@ def repeated_interval(looks: Sequence[Look]) -> tuple[float, float]:
 
 
 def _futile(fraction: float) -> float:
-    """Return the z up to which the last look is passed with probability `HOPELESS`, if all truths are as likely."""
+    """Return the z below which success at the last look has probability `HOPELESS`, with a flat prior."""
     last = float(ndtri(1 - ERROR_RATE))
     return float(last * math.sqrt(fraction) + float(ndtri(HOPELESS)) * math.sqrt(1 - fraction))
 
 
 def _solved(looks: Sequence[Look], ended: Outcome, chance: float) -> float:
-    """Return the true difference under which an outcome at least as good has this chance."""
+    """Return the true difference at which an outcome at least as good has this probability."""
     last = looks[-1]
     uppers = bounds(tuple(x.fraction for x in looks), tuple(x.information for x in looks))
 
@@ -230,7 +230,7 @@ def _solved(looks: Sequence[Look], ended: Outcome, chance: float) -> float:
 
 
 def _at_least(looks: Sequence[Look], uppers: Sequence[float], ended: Outcome, truth: float) -> float:
-    """Return the probability of an outcome at least as good as the one seen, were this the true difference."""
+    """Return the probability of an outcome at least as good as the observed one, at this true difference."""
     last, path, above, below = looks[-1], _Path(), 0.0, 0.0
     for look, upper in zip(looks[:-1], uppers, strict=False):
         shift = truth * math.sqrt(look.information) / last.sd
@@ -246,7 +246,7 @@ def _at_least(looks: Sequence[Look], uppers: Sequence[float], ended: Outcome, tr
 
 
 def _shifted(z: float, shift: float, degrees: float) -> float:
-    """Return a bound on z for t as one for t less a shift."""
+    """Return a bound on z for t as one for t minus a shift."""
     t = float(stdtrit(degrees, float(ndtr(-abs(z)))))
     return _z_of_t(math.copysign(t, z) - shift, degrees)
 
@@ -259,7 +259,7 @@ def _z_of_t(t: float, degrees: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """Where z is among the tests that still run, without a true difference: points, their probabilities, when."""
+    """Distribution of z among tests that still run, without a true difference: points, their probabilities, when."""
 
     z: Floats = field(default_factory=lambda: np.zeros(1))
     mass: Floats = field(default_factory=lambda: np.ones(1))
@@ -271,18 +271,18 @@ class _Path:
         return float(self.mass @ ndtr((keep * self.z - z) / sd))
 
     def below(self, z: float, information: float) -> float:
-        """As `above`, lower."""
+        """Return the probability as `above`, for lower values."""
         keep, sd = self._step(information)
         return float(self.mass @ ndtr((z - keep * self.z) / sd))
 
     def reaching(self, chance: float, information: float) -> float:
-        """Return the z that is reached with this probability."""
+        """Return the z reached with this probability."""
         if self.above(_REACH, information) >= chance:
             return _REACH
         return float(brentq(lambda z: self.above(z, information) - chance, -_REACH, _REACH, xtol=1e-9))
 
     def onward(self, low: float, high: float, information: float) -> _Path:
-        """Return those that then lie between two bounds, and go on."""
+        """Return the paths that crossed neither bound."""
         keep, sd = self._step(information)
         low, high = max(low, -_REACH), min(high, _REACH)
         if low >= high:

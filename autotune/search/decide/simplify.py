@@ -1,4 +1,4 @@
-"""Find the settings of a command that have not earned their place in it, and the next launch on the way without.
+"""Find the settings of a command without a shown gain, and the next launch that tests their removal.
 
 What is no more than a coin toss goes whatever a study can afford: the finals are for a command without any setting
 whose odds to add more than `LEAST_EFFECT` are below `COIN_TOSS` (`plain`), if that is expected to run. The process
@@ -29,15 +29,15 @@ from autotune.study.recommendation import COIN_TOSS
 from autotune.trial import Configuration, Role, Scalar
 
 SHOWN = 0.9
-"""Odds from which on something counts as shown."""
+"""Odds from which on an effect counts as shown."""
 LEAST_EFFECT = 0.005
-"""What a setting must add, score units: 0.5 %."""
+"""Least gain of a setting, score units: 0.5 %."""
 FRESH = 2
-"""Launches after the finals of a command without a setting before it is decided whether that stays."""
+"""Launches after the finals of a command without a setting before the decision about it."""
 
 
 def plain(history: History, model: Posterior, command: int, likely: Callable[[int], bool]) -> int:
-    """Return a command without its settings whose odds are below `COIN_TOSS`, each and together, measured or not.
+    """Return a command without its settings with odds below `COIN_TOSS`, each and together, measured or not.
 
     They go back one after another, the least likely to add anything first, as the odds of the others change with each.
     Several coin tosses may add much together. What is not likely to start and to keep the limits is left out.
@@ -53,7 +53,7 @@ def plain(history: History, model: Posterior, command: int, likely: Callable[[in
 
 
 def next_without(history: History, model: Posterior, winner: int) -> int | None:
-    """Return the winner of the finals without its least telling setting that is not shown; None: all are.
+    """Return the winner of the finals without its least effective setting that is not shown; None: all are shown.
 
     What has had its fresh launches is decided, by these (`without_idle`).
     """
@@ -64,7 +64,7 @@ def next_without(history: History, model: Posterior, winner: int) -> int | None:
 
 
 def without_idle(history: History, winner: int) -> int:
-    """Return the winner of the finals less the settings that fresh launches of both do not show to add anything.
+    """Return the winner of the finals without the settings whose gain new launches of both do not show.
 
     A shorter command stands for it that is better than the baseline by itself, with a 95 % interval, where there is
     any to compare with.
@@ -82,7 +82,7 @@ def without_idle(history: History, winner: int) -> int:
 
 
 def _odds_of_fresh(history: History, longer: int, shorter: int) -> float:
-    """Return the odds that a longer command is better by `LEAST_EFFECT`, by fresh launches; 1 while too few."""
+    """Return the odds that a longer command is better by `LEAST_EFFECT`, by new launches; 1 for too few."""
     mine, theirs = (history.node_scores(p, Role.FINAL) for p in (longer, shorter))
     if min(len(mine), len(theirs)) < FRESH:
         return 1.0
@@ -90,7 +90,7 @@ def _odds_of_fresh(history: History, longer: int, shorter: int) -> float:
 
 
 def _beats_baseline(history: History, position: int) -> bool:
-    """Tell whether fresh launches of a command keep the limits and show it to beat the baseline, if that ran."""
+    """Return whether new launches of a command meet the limits and show it to beat the baseline, if that ran."""
     base = history.candidates.baseline
     baseline = history.node_scores(base, *history.fresh_roles(base))
     odds = _odds_above(history, history.node_scores(position, Role.FINAL), baseline, 0.0, 0.0) if baseline else 1.0
@@ -100,7 +100,7 @@ def _beats_baseline(history: History, position: int) -> bool:
 def _odds_above(
     history: History, mine: Sequence[NodeScore], theirs: Sequence[NodeScore], least: float, unknown: float
 ) -> float:
-    """Return the odds that one is better by at least so much, Student's t; `unknown` where no node ran both."""
+    """Return the odds that one is better by at least this much, Student's t; `unknown` if no node ran both."""
     difference, information = contrast(mine, theirs)
     if not information:
         return unknown
@@ -109,7 +109,7 @@ def _odds_above(
 
 
 def odds_shown(history: History, model: Posterior, leader: int) -> dict[int, tuple[frozenset[str], float]]:
-    """Each smallest step back of a command, by position: the settings, and the odds that they add enough to stay.
+    """Return each smallest removal from a command, by position: the settings, and the odds that they add enough.
 
     Without what failed, what the engine resolves to another one, and the baseline: the finals are about that.
     """
@@ -125,32 +125,32 @@ def _odds_of_model(model: Posterior, leader: int, positions: Sequence[int]) -> l
 
 
 def _may_stand_for(history: History, position: int, leader: int) -> bool:
-    """Tell whether a shorter command may take a command's place: it runs, and breaks no promise that this one keeps."""
+    """Return whether a shorter command may replace a command: it runs, with no trade-off that this one avoids."""
     own = position not in (leader, history.candidates.baseline) and position not in history.canonical_of
     return own and not history.broke(position) and history.broken(position) <= history.broken(leader)
 
 
 def leads(model: Posterior, leader: int, positions: Sequence[int]) -> tuple[Floats, Floats]:
-    """Return what the leader has over each candidate: mean and standard deviation."""
+    """Return the lead over each candidate: mean and standard deviation."""
     mean, covariance = model.joint(np.array([leader, *positions], dtype=np.int64))
     variance = covariance[0, 0] + np.diag(covariance)[1:] - 2 * covariance[0, 1:]
     return mean[0] - mean[1:], np.sqrt(np.maximum(variance, 0.0))
 
 
 def default_of(candidates: CandidateSet, engine: str) -> int | None:
-    """Return the default of an engine, else the baseline of that engine: what settings go back to."""
+    """Return the default of an engine, else the baseline of that engine: the target of removals."""
     named = (*candidates.defaults, candidates.baseline)
     return next((p for p in named if candidates.items[p].configuration.engine == engine), None)
 
 
 def default_knobs(candidates: CandidateSet, engine: str) -> Mapping[str, Scalar]:
-    """Return the knobs of `default_of`; none where that is no candidate."""
+    """Return the knobs of `default_of`; none if that is not a candidate."""
     base = default_of(candidates, engine)
     return {} if base is None else candidates.items[base].configuration.knobs
 
 
 def subsets_towards_default(candidates: CandidateSet, winner: int) -> dict[int, frozenset[str]]:
-    """Map to what is put back each candidate between winner and `default_of`; the winner is not among them."""
+    """Map each candidate between winner and `default_of` to its removed settings; the winner is not among them."""
     mine = candidates.items[winner].configuration
     base = default_of(candidates, mine.engine)
     if base is None or base == winner:
@@ -172,7 +172,7 @@ def subsets_towards_default(candidates: CandidateSet, winner: int) -> dict[int, 
 
 
 def ablations(candidates: CandidateSet, winner: int) -> dict[int, frozenset[str]]:
-    """Map to what is put back, for each setting, the command without it, where the engine decides by itself.
+    """Map for each setting the command without it, at the engine's default, to the removed settings.
 
     Where that is no candidate, the fewest settings go that make one on the way to `default_of`. Settings with the same
     smallest step back share an entry.
@@ -195,6 +195,6 @@ def ablations(candidates: CandidateSet, winner: int) -> dict[int, frozenset[str]
 
 
 def difference(one: Configuration, other: Configuration) -> list[str]:
-    """Return the knobs in which two configurations differ, in alphabetical order."""
+    """Return the knobs that differ between two configurations, in alphabetical order."""
     names = {*one.knobs, *other.knobs}
     return sorted(name for name in names if one.knobs.get(name) != other.knobs.get(name))

@@ -1,4 +1,4 @@
-"""Judge which configuration has won, and whether it differs from the baseline.
+"""Decide the winner, and whether it differs from the baseline.
 
 One finalist was put to the test (`finals`), so no interval needs widening for a choice among several. Where the test
 stopped at a bound the finalist is better; else it cannot be told from the baseline, and of the two the one with the
@@ -22,7 +22,7 @@ from autotune.trial import Configuration
 
 @dataclass(frozen=True, slots=True)
 class Gain:
-    """A gain over the baseline in score units, with its 95 % interval (None: it was not put to the test)."""
+    """Gain over the baseline in score units, with its 95 % interval (None: it was not tested)."""
 
     log: float
     interval: tuple[float, float] | None
@@ -30,7 +30,7 @@ class Gain:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """The outcome.
+    """Outcome of the decision.
 
     Attributes:
         winner: position of the recommended configuration, None when nothing is feasible.
@@ -52,12 +52,12 @@ class Judgement:
 
 
 def evidence(history: History, position: int) -> list[float]:
-    """Return the scores that count: the finals', the baseline's all; where there are none, the search's."""
+    """Return the scores that count: those of the finals, all of the baseline; without finals, the search's."""
     return [e.score for e in history.evidence(position, *history.fresh_roles(position)) if e.score is not None]
 
 
 def judge(history: History) -> Judgement:
-    """Return the verdict on what has been measured so far."""
+    """Return the verdict on the measurements so far."""
     history = history.adjusted()
     base = history.candidates.baseline
     challenger = finals.finalist(history)
@@ -84,7 +84,7 @@ def judge(history: History) -> Judgement:
 
 
 def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | None]:
-    """Return the challenger's gain, and how its test ended."""
+    """Return the challenger's gain, and the end of its test."""
     base = history.candidates.baseline
     both = [history.node_scores(p, *history.fresh_roles(p)) or history.node_scores(p) for p in (challenger, base)]
     if not both[1]:
@@ -99,7 +99,7 @@ def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | N
 
 
 def _over_baseline(history: History, position: int) -> Gain:
-    """Return the gain of a configuration that was not tested against the baseline, but against one that was."""
+    """Return the gain of a configuration tested against another one that was tested against the baseline."""
     both = [history.node_scores(p, *history.fresh_roles(p)) for p in (position, history.candidates.baseline)]
     (gain, information), spread = contrast(*both), history.spread
     if not information:
@@ -128,13 +128,13 @@ def _verdict(
 
 
 def settings(history: History, position: int) -> int:
-    """Count the knobs that differ from the engine's default, of the equivalent that has fewest."""
+    """Count the knobs that differ from the engine's default, of the equivalent with the fewest."""
     items, canonical = history.candidates.items, history.canonical(position)
     group = {position, *(p for p, canonical_of in history.canonical_of.items() if canonical_of == canonical)}
     return min(settings_of(history.candidates, items[p].configuration) for p in group)
 
 
 def settings_of(candidates: CandidateSet, mine: Configuration) -> int:
-    """Count the knobs that differ from the engine's default; from None where that is no candidate."""
+    """Count the knobs that differ from the engine's default; from None if that is not a candidate."""
     default = simplify.default_knobs(candidates, mine.engine)
     return sum(value != default.get(name) for name, value in mine.knobs.items())

@@ -1,1 +1,1 @@
-"""Model scores over the candidates by a Gaussian process. Hides encoding, kernels and hyper-parameters."""
+"""Gaussian process of the scores over the candidates. Hides encoding, kernels and hyper-parameters."""

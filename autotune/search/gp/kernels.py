@@ -27,7 +27,7 @@ _ABSENCE = 0.3
 
 
 class Encoding:
-    """The candidates of a study as integer codes, one column per knob that differs among them.
+    """Candidates of a study as integer codes, one column per knob that varies.
 
     Attributes:
         names: the columns, ``engine`` first.
@@ -63,12 +63,12 @@ class Encoding:
 
     @cached_property
     def values(self) -> Mapping[str, tuple[Scalar, ...]]:
-        """Return the values that candidates set, of each column that any of them sets."""
+        """Return the candidates' values of each column that at least one of them sets."""
         values = {name: tuple(v for v in choices if v is not None) for name, choices in self.choices.items()}
         return {name: choices for name, choices in values.items() if choices}
 
     def nearest(self, params: Mapping[str, Scalar], allowed: Bools) -> int:
-        """Return the allowed candidate nearest to parameters that need be no candidate; the first of equals.
+        """Return the allowed candidate nearest to parameters, which need not be a candidate; the first of equals.
 
         Raises:
             ValueError: no candidate is allowed.
@@ -89,12 +89,12 @@ def _choices(column: Sequence[Scalar]) -> tuple[Scalar, ...]:
 
 
 def is_size(value: Scalar) -> bool:
-    """Tell whether a value is a number, so that more and less mean something."""
+    """Return whether a value is an ordered number."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def squared_distances(choices: Sequence[Scalar]) -> Floats:
-    """Squared distances between a knob's values, shape ``(choices, choices)``; the largest is about 1."""
+    """Return squared distances between a knob's values, shape ``(choices, choices)``; the largest is about 1."""
     present = [v for v in choices if v is not None]
     there = np.array([value is not None for value in choices])
     if present and all(is_size(v) for v in present):
@@ -120,22 +120,22 @@ def _sizes(values: Sequence[Scalar]) -> Floats:
 
 
 _EFFECT_LENGTH = 0.5
-"""Of a knob's own effect, where its whole range is 1."""
+"""Length scale of a knob's own effect, where its whole range is 1."""
 _OF_ITS_OWN = 0.4
-"""The share of a value's effect of which its neighbours tell nothing: of sizes some fit a machine, the next do not."""
+"""Share of a value's effect that is independent of its neighbours: some sizes fit a machine, the next do not."""
 _ACROSS_ENGINES = 0.3
-"""Correlation of what a value does in one engine with what it does in another: they are programs of their own."""
+"""Correlation of a value's effect between engines, which are separate programs."""
 _DEPTH = 3.0
-"""A prior's lowest values are cut off so far below its highest: what is twenty times slower is as good as lost."""
+"""Range below a prior's highest value at which its lowest are cut off: twenty times slower is irrelevant."""
 _PART_SD = 0.3
-"""Standard deviation of the level of what a prior leaves out, against what it covers: as of engines."""
+"""Standard deviation of the level of candidates without a prior against those with it: as of engines."""
 _NO_PRIOR = 0.4
-"""Odds that no prior is of use, before any launch."""
+"""Odds before any launch that no prior is useful."""
 
 
 @dataclass(frozen=True, slots=True)
 class UnsureFigure:
-    """A figure of an engine that a source is unsure of; logs: what each draw adds to its logarithm, ``(draws,)``."""
+    """An uncertain figure of a source about an engine; logs: additions of each draw to its logarithm, ``(draws,)``."""
 
     name: str
     engine: str
@@ -145,7 +145,7 @@ class UnsureFigure:
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """One source's prediction of the objective for every candidate. It may be wrong: the launches decide.
+    """Prediction of the objective for every candidate by one source. It may be wrong: the launches decide.
 
     Attributes:
         name: of the source, for people, e.g. ``the simulator`` or ``study v32-night``.
@@ -182,7 +182,7 @@ class Prior:
 
 
 class Kernels:
-    """Similarities of candidates, and the alternatives of what may be believed of them: each prior, and none.
+    """Similarities of candidates, and the alternative beliefs: each prior, and none.
 
     Attributes:
         alternatives: the priors' names, the best founded first, and ``none``.
@@ -231,7 +231,7 @@ class Kernels:
         self._effects = [(1 - _OF_ITS_OWN) * one + _OF_ITS_OWN * np.eye(len(one)) for one in smooth]
 
     def means_after(self, launched: Ints) -> Floats:
-        """Return `means`, where what a prior leaves out starts at the mean of what it says of the launches."""
+        """Return `means`; candidates without a prior start at the mean residual of the launches."""
         found = self.means.copy()
         for mean, unknown in zip(found, self._unknown, strict=True):
             known = launched[~unknown[launched]]
@@ -240,11 +240,11 @@ class Kernels:
         return found
 
     def physics(self, rows: Ints, positions: Ints) -> Floats:
-        """Covariances by what the priors' uncertain figures do, shape ``(alternatives, rows, positions)``."""
+        """Return covariances from the priors' uncertain figures, shape ``(alternatives, rows, positions)``."""
         return np.array([one[rows] @ one[positions].T for one in self.deviations])
 
     def between(self, rows: Ints, positions: Ints) -> tuple[Floats, Floats]:
-        """Squared distances, and similarities of each knob's own effect; shapes ``(knobs, rows, positions)``."""
+        """Return squared distances, and similarities of each knob's own effect; shapes ``(knobs, rows, positions)``."""
         distances, effects = (np.empty((len(self._effects), len(rows), len(positions))) for _ in range(2))
         for tables, found in (self._distances, distances), (self._effects, effects):
             for k, table in enumerate(tables):
@@ -255,7 +255,7 @@ class Kernels:
         return distances, effects
 
     def summed_effects(self, variances: Floats, positions: Ints, pull: Floats) -> Floats:
-        """Return what the knobs' own effects make of launches, for every candidate, shape ``(candidates,)``.
+        """Return the sum of the knobs' own effects from launches, for every candidate, shape ``(candidates,)``.
 
         Args:
             variances: shape ``(knobs,)``, of each knob's effect.
@@ -274,7 +274,7 @@ class Kernels:
 
 
 def _alike(engines: Ints, others: Ints) -> Floats:
-    """Return how alike a value's effects are in pairs of engines, shape ``(engines, others)``."""
+    """Return the similarity of a value's effects in pairs of engines, shape ``(engines, others)``."""
     return np.where(engines[:, None] == others, 1.0, _ACROSS_ENGINES)
 
 
@@ -289,13 +289,13 @@ def _centred(mean: Floats) -> Floats:
 
 
 def _odds(priors: int) -> Floats:
-    """Return the odds of each prior and of none: the first is believed twice as often as the next."""
+    """Return the odds of each prior and of none: each has twice the odds of the next."""
     halving = 0.5 ** np.arange(priors)
     return np.append((1 - _NO_PRIOR) * halving / halving.sum(), _NO_PRIOR) if priors else np.ones(1)
 
 
 def _deviations(draws: Floats | None, count: int) -> Floats:
-    """Return what each draw adds to their mean, shape ``(candidates, draws)``; their products are covariances."""
+    """Return each draw's additions to the mean, shape ``(candidates, draws)``; their products are covariances."""
     if draws is None or len(draws) < 2:
         return np.zeros((count, 0))
     centred = np.array([_centred(one) for one in draws])
@@ -303,7 +303,7 @@ def _deviations(draws: Floats | None, count: int) -> Floats:
 
 
 def _costs(priors: Sequence[Prior], count: int) -> Floats:
-    """Expected seconds of a launch over their median; within a factor of two, since seconds are guesses as well."""
+    """Return expected seconds of a launch over their median; within a factor of two, as they are estimates."""
     known = [prior.launch_s for prior in priors if prior.launch_s is not None]
     if not known or not np.isfinite(known[0]).any():
         return np.ones(count)
@@ -317,7 +317,7 @@ def _blas() -> ThreadpoolController:
 
 
 def one_thread() -> AbstractContextManager[object]:
-    """While it lasts, linear algebra runs on one thread.
+    """Run linear algebra on one thread inside the context.
 
     The matrices are small: on a busy machine threads wait for each other longer than they work. And sums do
     not depend on the number of cores, so that a study resumed elsewhere decides the same.

@@ -32,28 +32,28 @@ from autotune.search.gp.kernels import Kernels
 
 # Natural-logarithm units: 0.1 is about 10 % of throughput. Of each pair: centre and spread of the logarithm.
 _SCALE, _BELIEVED_SCALE = (math.log(1.3), 0.5), (math.log(0.6), 0.5)
-"""Of all effects together: of the scores themselves, and of what a prior leaves."""
+"""Scale of all effects together: of the scores themselves, and of a prior's residual."""
 _EFFECT = (math.log(0.08), 1.2)
-"""Standard deviation of what one knob does by itself. Wide: a few knobs decide and most do next to nothing."""
+"""Standard deviation of one knob's own effect. Wide: a few knobs decide and most have almost no effect."""
 _LENGTH = (math.log(1.2), 1.2)
-"""Length scale of one knob in what they do together, where its whole range is 1."""
+"""Length scale of one knob in the interaction, where its whole range is 1."""
 _ALIKE = 0.7
-"""Correlation of the two: a knob that does nothing by itself mostly does nothing together with others."""
+"""Correlation of the two: a knob without an own effect mostly has no interaction."""
 _ENGINE = (math.log(0.3), 0.6)
 """The same of the engine, which always matters."""
 _ENGINE_LENGTH = (math.log(3.0), 0.5)
-"""Of the engine in the interaction: engines that differ in level are alike in what their knobs do."""
+"""Length scale of the engine in the interaction: engines of different levels have similar knob effects."""
 _INTERACTION = (math.log(0.4), 0.5)
-"""Standard deviation of what knobs do together."""
+"""Standard deviation of the interaction of knobs."""
 _NOISE = (math.log(LAUNCH_NOISE), 0.4)
 """Standard deviation of one launch."""
 _PHYSICS = (0.0, 0.5)
-"""By how much the physics is further off, or less, than its figures' stated spreads make it."""
+"""Factor on the stated spreads of the physics' figures."""
 _TRUST = (0.9, 0.3)
 """Centre and spread of a prior's weight."""
 _LEAST_TRUST, _MOST_TRUST = 0.1, 1.4
 _PARTICLES, _MOVES, _KEPT, _LEAST_SHARE = 16, 2, 12, 0.02
-"""An alternative that is less likely than the last is left out of the average."""
+"""Sampling settings; an alternative less likely than the last value is left out of the average."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +86,7 @@ def _log_normal(z: Floats, prior: tuple[float, float]) -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class HyperPrior:
-    """What the hyper-parameters are of.
+    """Inputs of the hyper-parameters' prior.
 
     Attributes:
         engine: which of the knobs is the engine; None where there is one engine only.
@@ -129,7 +129,7 @@ class HyperPrior:
 def sample(
     prior: HyperPrior, log_likelihood: Callable[[Hyperparameters], Floats] | None, seed: int
 ) -> tuple[Hyperparameters, Floats, Floats]:
-    """Samples of the posterior and their weights, always the same for the same arguments; and each alternative's odds.
+    """Return samples of the posterior and their weights, deterministic; and each alternative's odds.
 
     None is weighed as if no launch had spoken against it: where priors are right about the rest and wrong about the
     best, the launches that they choose do not show it.
@@ -167,7 +167,7 @@ Likelihood = Callable[[Floats, Ints], Floats]
 def _tempered(
     z: Floats, alternative: Ints, log_likelihood: Likelihood, generator: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """Lead samples of the prior to the posterior, alternative by alternative; also each one's log evidence."""
+    """Move samples of the prior to the posterior, for each alternative; also return each log evidence."""
     count = alternative[-1] + 1
     level, heat, evidence = log_likelihood(z, alternative), np.zeros(count), np.zeros(count)
     while heat.min() < 1:
@@ -189,7 +189,7 @@ def _tempered(
 
 
 def _next_step(level: Floats, most: float) -> float:
-    """Return by how much the likelihood may count more, so that half of the samples still do."""
+    """Return the increase of the likelihood's exponent at which half of the samples keep their weight."""
 
     def too_few(step: float) -> float:
         odds = np.exp(step * (level - level.max()))
@@ -201,7 +201,7 @@ def _next_step(level: Floats, most: float) -> float:
 def _moved(
     z: Floats, level: Floats, alternative: Ints, heat: Floats, log_likelihood: Likelihood, dice: np.random.Generator
 ) -> tuple[Floats, Floats]:
-    """One step of every sample along an ellipse through it and a draw from the prior."""
+    """Move every sample one step along an ellipse through it and a draw from the prior."""
     draw = dice.standard_normal(z.shape)
     threshold = heat * level + np.log(1.0 - dice.random(len(z)))
     angle = dice.random(len(z)) * 2 * math.pi
@@ -221,15 +221,15 @@ def _moved(
 
 _INTERCEPT_SD = 1.0
 _LEARNED_FROM = 60
-"""Launches that the hyper-parameters are learned from: the best, and the latest."""
+"""Launches used to learn the hyper-parameters: the best, and the latest."""
 _BLOCK = 4_000_000
-"""Numbers in a table of candidates, launches and samples that is held at a time."""
+"""Numbers in a table of candidates, launches and samples that are held at a time."""
 _FEW = 3
 
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    """What the covariance of some candidates with others is made of.
+    """Components of the covariance of some candidates with others.
 
     Attributes:
         distances, effects: shape ``(knobs, rows, others)``.
@@ -241,7 +241,7 @@ class _Tables:
     physics: Floats
 
     def covariance(self, h: Hyperparameters) -> Floats:
-        """Shape ``(sets, rows, others)``."""
+        """Return the covariance, shape ``(sets, rows, others)``."""
         knobs, *shape = self.distances.shape
         flat = knobs, shape[0] * shape[1]
         # In place: these tables are most of what a suggestion costs.
@@ -313,7 +313,7 @@ class Posterior:
     def _solved(
         self, hyper: Hyperparameters, tables: _Tables, rows: Ints, y: Floats, apart: Floats
     ) -> tuple[Floats, Floats, Floats, Floats]:
-        """Offsets, shape ``(sets,)``, what the launches pull, their Cholesky factors, and their scores' residuals."""
+        """Return offsets ``(sets,)``, the launches' weights, their Cholesky factors, and their scores' residuals."""
         k = tables.covariance(hyper) + apart
         k[:, np.arange(len(y)), np.arange(len(y))] += hyper.noise[:, None] ** 2
         residual = y - hyper.weight[:, None] * self._means[hyper.alternative][:, rows]
@@ -328,7 +328,7 @@ class Posterior:
         self._offset, self._alpha, self._chol, _ = self._solved(self._hyper, tables, *launches)
 
     def condition_on_pending(self, rows: Ints) -> Posterior:
-        """Return the posterior if launches of these candidates, which run now, came out as predicted.
+        """Return the posterior as if running launches of these candidates ended as predicted.
 
         The hyper-parameters stay: what is not known yet teaches nothing, it only keeps parallel launches apart.
         """
@@ -340,7 +340,7 @@ class Posterior:
         return other
 
     def _only(self, chosen: Ints) -> Posterior:
-        """With some of the samples."""
+        """Return the posterior with some of the samples."""
         other = copy(self)
         other.weights = self.weights[chosen] / self.weights[chosen].sum()
         other._hyper = Hyperparameters(*(getattr(self._hyper, one.name)[chosen] for one in fields(Hyperparameters)))
@@ -348,11 +348,11 @@ class Posterior:
         return other
 
     def without_priors(self) -> Posterior:
-        """Return what the samples say that believe no prior: there always are some."""
+        """Return the samples without a prior: there always are some."""
         return self._only(np.flatnonzero(self._hyper.alternative == len(self._kernels.alternatives) - 1))
 
     def additive_mean(self) -> Floats:
-        """Every candidate's mean without what knobs do together, shape ``(candidates,)``: cheap where they are many."""
+        """Return every candidate's mean without interactions, shape ``(candidates,)``: cheap for many candidates."""
         kernels, h, total = self._kernels, self._hyper, np.zeros(len(self._kernels.encoding))
         for i, weight in enumerate(self.weights):
             which = h.alternative[i]
@@ -364,7 +364,7 @@ class Posterior:
         return total
 
     def predict(self, rows: Ints | None = None) -> list[tuple[float, Floats, Floats]]:
-        """Per sample of the hyper-parameters its weight, means and standard deviations (without launch noise).
+        """Return per sample of the hyper-parameters its weight, means and standard deviations (without launch noise).
 
         Args:
             rows: positions of the candidates to predict; None = all.
@@ -381,7 +381,7 @@ class Posterior:
         return [(float(w), mean, sd) for w, mean, sd in zip(self.weights, means, sds, strict=True)]
 
     def _conditioned(self, rows: Ints) -> tuple[Floats, Floats]:
-        """Means of candidates, and what launches tell of them, shape ``(sets, launches, rows)``: its squares leave."""
+        """Return means of candidates, and the variance reduction by launches, shape ``(sets, launches, rows)``."""
         h = self._hyper
         cross = self._tables(rows, self._positions).covariance(h)
         mean = self._offset[:, None] + h.weight[:, None] * self._means[h.alternative][:, rows]
@@ -393,7 +393,7 @@ class Posterior:
         return mean, np.array(white)
 
     def _own_variance(self, rows: Ints) -> Floats:
-        """Before any launch, shape ``(sets, rows)``."""
+        """Return the prior variance, shape ``(sets, rows)``."""
         h, kernels = self._hyper, self._kernels
         own = (h.interaction**2 + (h.effects**2).sum(axis=1))[:, None]
         physics = h.physics[:, None] ** 2 * kernels.physics_variance[h.alternative][:, rows]
@@ -401,7 +401,7 @@ class Posterior:
 
     @property
     def noise(self) -> float:
-        """Return the standard deviation of one launch about what the model knows."""
+        """Return the standard deviation of one launch around the model."""
         return math.sqrt(float(self.weights @ self._hyper.noise**2))
 
     def mean(self, rows: Ints | None = None) -> Floats:
@@ -409,12 +409,12 @@ class Posterior:
         return np.asarray(sum(w * m for w, m, _ in self.predict(rows)), dtype=np.float64)
 
     def ucb(self, rows: Ints) -> Floats:
-        """Mean plus standard deviation under a few samples of the hyper-parameters, the highest, shape ``(rows,)``."""
+        """Return the highest mean plus standard deviation of a few hyper-parameter samples, shape ``(rows,)``."""
         few = self._only(np.sort(np.argsort(-self.weights, kind="stable")[:_FEW]))
         return np.asarray(np.max([mean + sd for _, mean, sd in few.predict(rows)], axis=0), dtype=np.float64)
 
     def joint(self, rows: Ints) -> tuple[Floats, Floats]:
-        """Mean and covariance of some candidates' true scores, shapes ``(rows,)`` and ``(rows, rows)``.
+        """Return mean and covariance of some candidates' true scores, shapes ``(rows,)`` and ``(rows, rows)``.
 
         Those of the average over the hyper-parameters: where these disagree the covariance is wider.
         """
@@ -426,7 +426,7 @@ class Posterior:
         return mean, np.asarray(covariance, dtype=np.float64)
 
     def figures(self, alternative: int, logs: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return what the launches say of the figures behind an alternative's draws: shapes ``(figures,)``, logarithms.
+        """Return the launches' estimates of the figures behind an alternative's draws: logarithms, ``(figures,)``.
 
         Args:
             logs: shape ``(figures, draws)``: what each draw adds to them.
@@ -448,7 +448,7 @@ class Posterior:
 
 
 def _informative(y: Floats) -> Ints:
-    """Return the launches that hyper-parameters are learned from: all of them while there are few."""
+    """Return the launches used to learn hyper-parameters: all of them if there are few."""
     everything = np.arange(len(y))
     if len(y) <= _LEARNED_FROM:
         return everything

@@ -25,12 +25,12 @@ def coverage(priors: Sequence[Prior], candidates: CandidateSet) -> str:
     """Say how many candidates have a prior."""
     known = np.any([np.isfinite(prior.mean) for prior in priors], axis=0).sum() if priors else 0
     names = f" ({', '.join(prior.name for prior in priors)})" if known else ""
-    rest = "" if known in (0, len(candidates)) else "; the others start at the level of what is launched"
+    rest = "" if known in (0, len(candidates)) else "; the others start at the mean of the launches"
     return f"{known:,} of {len(candidates):,} candidates have a prior{names}{rest}"
 
 
 def priors_of(prepared: Prepared, sources: Sequence[Source] = ()) -> list[Prior]:
-    """Return the priors that hold for a study, the best founded first; none of a single candidate.
+    """Return the applicable priors of a study, the best supported first; none for a single candidate.
 
     Args:
         sources: the earlier launches that it learns from, as `sources_of` gives them.

@@ -1,4 +1,4 @@
-"""Priors from physics: the simulator's fast prediction, with the figures that measured rows taught, and with none.
+"""Priors from physics: the simulator's fast prediction, with coefficients fitted to measurements, and without.
 
 The figures that it is unsure of are drawn, each by what is left open of it. What a draw does to all candidates together
 says which of them stand and fall together: two that exchange tokens over the same links are both slower than predicted
@@ -45,15 +45,14 @@ from autotune.trial import Configuration
 
 DRAWS = 32
 MOST = 200_000
-"""Candidates that are drawn, those with the best means: 32 draws of each are 51 MB. The others are taken to move as the
-middle one does."""
+"""Candidates with draws, those with the best means: 32 draws of each are 51 MB. The others change as the middle one."""
 _SEED = 20
-"""The same draws in every study: which candidates go together does not depend on its dice."""
+"""Seed of the same draws in every study: correlations of candidates do not depend on chance."""
 
 
 @dataclass(frozen=True)
 class Draws:
-    """Factors on the figures of some engines, drawn.
+    """Random factors on the figures of some engines.
 
     Attributes:
         engines: engine to its groups (`groups_of`).
@@ -66,7 +65,7 @@ class Draws:
 
     @classmethod
     def of(cls, calibration: Calibration, candidates: Sequence[Candidate], spec: StudySpec) -> Draws:
-        """Draw the calibration factors of the candidates' engines, a factor that engines share once for all."""
+        """Draw the calibration factors of the candidates' engines; a factor shared by engines is drawn once."""
         versions = {one.configuration.engine: one.engine_version for one in candidates}
         engines: dict[str, dict[str, str]] = {}
         for name in sorted(versions):
@@ -75,7 +74,7 @@ class Draws:
         return cls(calibration, engines, drawn_factors(calibration, engines.values(), DRAWS, _SEED))
 
     def figures(self) -> tuple[UnsureFigure, ...]:
-        """Each engine's figures, and what the draws add to their logarithms."""
+        """Return each engine's figures, and the additions of the draws to their logarithms."""
         physics, found = packaged_physics(), []
         for owner, groups in self.engines.items():
             own = list(factors_of(physics, groups))
@@ -91,11 +90,11 @@ _LATENCIES = ("tpot", "ttft", "e2el")
 Shares = Sequence[tuple[Workload, float]]
 """The objective's workloads, each with its share of it."""
 Setups = Sequence[Candidate | None]
-"""Of all candidates, in their order, with every knob of their engine; None: not known to the simulator."""
+"""All candidates, in their order, with every knob of their engine; None: unknown to the simulator."""
 
 
 def physical(prepared: Prepared) -> list[Prior]:
-    """Return the calibrated simulator's prior where trials are measured, and that of physics with nothing fitted.
+    """Return the calibrated simulator's prior for measured trials, and that of physics without a fit.
 
     Where the evidence is the simulator itself, its own prediction would be the answer: there physics stands alone
     (``docs/decisions/0003``). Nothing is said of a workload that is known by no name, as a replayed table's may be.
@@ -115,7 +114,7 @@ def physical(prepared: Prepared) -> list[Prior]:
 
 
 def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
-    """Return a candidate with all its engine's knobs; None for a replayed row with what its card does not have."""
+    """Return a candidate with all its engine's knobs; None for a replayed row with values unknown to the card."""
     spec, configuration = prepared.spec, candidate.configuration
     if not prepared.backend.recorded:
         return candidate
@@ -132,7 +131,7 @@ def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
 
 
 def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setups, loads: Shares) -> Prior | None:
-    """Return what physics says with these figures, and what it says with others that they might be; None: nothing."""
+    """Return the prediction of physics with these figures, and with draws of them; None: no prediction."""
     spec = prepared.spec
     where = (spec.model, spec.hardware, spec.gpus)
     limits = Limits(
@@ -158,7 +157,7 @@ def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setu
 
 
 def _beyond(spec: StudySpec, predicted: Sequence[SteadyPrediction | None], setups: Setups) -> Floats | None:
-    """Return ln(metric / limit) of each limited metric, shape ``(SLOs, setups)``; NaN: not known."""
+    """Return ln(metric / limit) of each limited metric, shape ``(SLOs, setups)``; NaN: unknown."""
     pairs = list(zip(predicted, setups, strict=True))
     rows = [[times(slo, _value(spec, slo.metric, *pair)) for pair in pairs] for slo in spec.strict.slos]
     return np.log(np.maximum(rows, 1e-9)) if rows else None
@@ -167,7 +166,7 @@ def _beyond(spec: StudySpec, predicted: Sequence[SteadyPrediction | None], setup
 def _drawn(
     spec: StudySpec, predicted: Sequence[Sequence[SteadyPrediction | None]], loads: Shares, mean: Floats
 ) -> Floats:
-    """Return what is predicted of every setup with each draw of the figures, shape ``(draws, setups)``.
+    """Return the prediction for every setup with each draw of the figures, shape ``(draws, setups)``.
 
     NaN where nothing is predicted, and of all but the `MOST` best. A latency's quantiles move as its mean, and every
     other metric as the total throughput; how far one setup is above another is the mean's matter, not theirs.
@@ -189,7 +188,7 @@ def _drawn(
 def _means(
     spec: StudySpec, predicted: Sequence[Sequence[SteadyPrediction | None]], setups: Setups, loads: Shares
 ) -> Floats:
-    """Return the logarithm of the objective, more is better, shape ``(setups,)``; NaN where it is not predicted."""
+    """Return the logarithm of the objective, more is better, shape ``(setups,)``; NaN without a prediction."""
     metric, mean = METRICS[spec.objective].predicted_as or spec.objective, np.zeros(len(predicted[0]))
     for column, (_, share) in zip(predicted, loads, strict=True):
         values = (_value(spec, metric, one, setup) for one, setup in zip(column, setups, strict=True))
@@ -198,7 +197,7 @@ def _means(
 
 
 def _value(spec: StudySpec, metric: str, one: SteadyPrediction | None, setup: Candidate | None) -> float:
-    """Return a predicted metric; NaN where it is not predicted."""
+    """Return a predicted metric; NaN without a prediction."""
     if one is None or setup is None:
         return math.nan
     if metric not in DERIVED:
@@ -207,12 +206,12 @@ def _value(spec: StudySpec, metric: str, one: SteadyPrediction | None, setup: Ca
 
 
 def _latency(metric: str) -> str | None:
-    """Return the latency that a metric is of; None of a rate, a cost per token among them."""
+    """Return the latency of a metric; None for a rate, a cost per token included."""
     return "tpot" if metric == PER_USER else next((name for name in _LATENCIES if f"_{name}_" in metric), None)
 
 
 def _launch_s(row: Sequence[SteadyPrediction | None]) -> float:
-    """Seconds of a launch: the start, and each load."""
+    """Return seconds of a launch: the start, and each load."""
     known = [one for one in row if one is not None]
     durations = [one.metrics.get("duration", math.nan) for one in known]
     return known[0].startup_s + sum(durations) if len(known) == len(row) else math.nan

@@ -1,4 +1,4 @@
-"""Read what a study learns from, launches of earlier studies and of files (``--from``), and keep it with the study.
+"""Read the sources of a study's learning, launches of earlier studies and files (``--from``), and store them with it.
 
 What was learned from is copied into the new study's folder, so that a resumed study holds the same priors after the
 earlier one has grown or gone.
@@ -36,7 +36,7 @@ _FOLDER = "sources"
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """What one earlier launch says: the logarithm of the objective, more is better; None: the configuration failed."""
+    """Result of one earlier launch: the logarithm of the objective, more is better; None: the configuration failed."""
 
     configuration: Configuration
     score: float | None
@@ -50,7 +50,7 @@ class Source:
     lessons: tuple[Lesson, ...]
 
     def to_text(self) -> str:
-        """JSON lines: the name, then a line per lesson."""
+        """Return JSON lines: the name, then a line per lesson."""
         rows = [
             {"engine": one.configuration.engine, "config": dict(one.configuration.knobs), "score": one.score}
             for one in self.lessons
@@ -66,7 +66,7 @@ class Source:
 
 
 def sources_of(spec: StudySpec, folder: Path) -> list[Source]:
-    """Return what a study learns from: its own copies where it has them, else the earlier studies and files.
+    """Return a study's sources: its own copies if it has them, else the earlier studies and files.
 
     Args:
         folder: the study's; it need not exist.
@@ -78,7 +78,7 @@ def sources_of(spec: StudySpec, folder: Path) -> list[Source]:
 
 
 def keep(sources: Sequence[Source], folder: Path) -> None:
-    """Copy what is learned from into the study's folder; copies that are there stay."""
+    """Copy the sources into the study's folder; existing copies remain."""
     for number, source in enumerate(sources):
         path = _copy(folder, number)
         if not path.exists():
@@ -87,7 +87,7 @@ def keep(sources: Sequence[Source], folder: Path) -> None:
 
 
 def learned(source: Source, candidates: CandidateSet) -> Prior | None:
-    """Return what earlier launches say of the candidates; None where they say nothing of any.
+    """Return the information of earlier launches about the candidates; None for none.
 
     Knobs that no engine's earlier launches varied have no say. Of an engine without earlier launches nothing is known.
     """
@@ -130,7 +130,7 @@ def _kept(path: Path) -> Source | None:
     try:
         return Source.from_text(path.read_text(encoding="utf-8"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MalformedFile(path, f"not what a study keeps of an earlier one ({error}); begin a new study") from error
+        raise MalformedFile(path, f"not a study's copy of an earlier one ({error}); start a new study") from error
 
 
 def _read(path: Path, spec: StudySpec) -> Source:
@@ -150,7 +150,7 @@ def _read(path: Path, spec: StudySpec) -> Source:
 
 
 def _launches(file: Path) -> list[Launch]:
-    """Return the launches of a ``results.jsonl`` that had their weights; a torn last line, of a run, is left out."""
+    """Return the launches of a ``results.jsonl`` with real weights; a torn last line (a running study) is skipped."""
     try:
         rows = parse_rows(file, file.read_bytes())
     except OSError as error:
@@ -162,7 +162,7 @@ def _launches(file: Path) -> list[Launch]:
 
 
 def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:
-    """Say why no launch is a lesson, in words."""
+    """Explain in words why no launch is a lesson."""
     if not launches:
         return "it has no finished launch yet; let it run, or learn from another study"
     metrics = [measured for launch in launches for measured in launch.result.metrics.values()]
@@ -173,7 +173,7 @@ def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:
 
 
 def _lesson(launch: Launch, spec: StudySpec) -> list[Lesson]:
-    """Return what a launch says; nothing where the measurement, the machine or the metric failed."""
+    """Return the lesson of a launch; nothing if the measurement, the machine or the metric failed."""
     configuration, result = launch.trial.configuration, launch.result
     if result.state is State.FAILED:
         blamed = result.failure is None or result.failure.blames_the_configuration
@@ -183,7 +183,7 @@ def _lesson(launch: Launch, spec: StudySpec) -> list[Lesson]:
 
 
 def _score(spec: StudySpec, metrics: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """ln(objective), more is better: of our workloads where they were measured, else of the launch's own first one."""
+    """Return ln(objective), more is better: of our workloads if measured, else of the launch's first one."""
     shares = weights(spec)
     if not all(name in metrics for name in shares):
         shares = dict.fromkeys([*metrics][:1], 1.0)

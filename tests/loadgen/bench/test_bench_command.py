@@ -277,7 +277,7 @@ def test_the_api_key_is_asked_for_sent_and_never_printed(tmp_path: Path, monkeyp
         (["--request-rate", "0"], "greater than 0"),
         (["--workload", "shortt"], "did you mean 'short'"),
         (["--api-key-env", "NO_SUCH_VARIABLE"], "is not set"),
-        (["--save-result", "no/such/folder/r.json"], "folder that exists"),
+        (["--save-result", "no/such/folder/r.json"], "existing folder"),
         (["--tokenizer", "no-such-folder"], "tokeniz"),
     ],
 )

@@ -53,7 +53,7 @@ def test_the_concurrency_that_keeps_the_limit_is_found(tmp_path: Path) -> None:
     assert len(rows["ok" if "ok" in rows else "outcome"]) == result["completed"] == result["num_prompts"]
     assert "one at a time: " in done.err
     assert "32 in flight: breaks p90_ttft_ms<=205 by " in done.err
-    assert "in flight keep every limit" in done.out
+    assert "in flight meet every limit" in done.out
     assert "Capacity (requests in flight):" in done.out
 
 
@@ -69,7 +69,7 @@ def test_a_server_that_is_too_slow_for_any_load_ends_with_3_and_the_nearest_miss
     assert miss["load"] == pytest.approx(1 / SERVICE_S, rel=0.5)
     assert result["capacity_request_rate"] == 0
     last = done.err.strip().splitlines()[-1]
-    assert last.startswith("autotune: broken at the lightest load, ")
+    assert last.startswith("autotune: violated at the lightest load, ")
     assert "requests per second: p90_ttft_ms<=5 by " in last
 
 
@@ -110,13 +110,13 @@ def test_a_server_that_dies_of_a_load_leaves_the_heaviest_that_it_kept(tmp_path:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--slo", "p99_ttft_ms<=5", "--concurrency", "4"], "--concurrency: --find-load decides by itself"),
-        (["--slo", "p99_ttft_ms<=5", "--request-rate", "4"], "--request-rate: --find-load decides by itself"),
-        (["--slo", "p99_ttft_ms<=5", "--repeats", "2"], "--repeats: --find-load decides by itself"),
+        (["--slo", "p99_ttft_ms<=5", "--concurrency", "4"], "--concurrency: --find-load sets the load itself"),
+        (["--slo", "p99_ttft_ms<=5", "--request-rate", "4"], "--request-rate: --find-load sets the load itself"),
+        (["--slo", "p99_ttft_ms<=5", "--repeats", "2"], "--repeats: --find-load sets the load itself"),
         (["--slo", "p99_ttft_ms<=5", "--workload", "sharegpt-c4"], "it fixes a load: 4 at a time"),
         (["--slo", "p99_ttft_ms<=5", "--workload", "sweep"], "it fixes 6 load points"),
-        (["--slo", "output_throughput>=5"], "without an SLO on a latency"),
-        ([], "without an SLO on a latency"),
+        (["--slo", "output_throughput>=5"], "needs a latency limit"),
+        ([], "needs a latency limit"),
     ],
     ids=str,
 )

@@ -4,7 +4,7 @@
 # evidence: SIMULATED, not measured on this hardware
 # total_token_throughput on sharegpt: 8832.34
 # Gain +106.9 % (95 % interval +89.4 % to +126.0 %, from 2 launches against 3 launches). Verdict: better in the simulation, open on a real node: measure these commands with `autotune verify h200-v32-sglang --on process`.
-# It listens on loopback unless the arguments say otherwise: ./serve.sh --host 0.0.0.0
+# It listens on loopback by default; to change that: ./serve.sh --host 0.0.0.0
 set -euo pipefail
 exec \
   python3 -m sglang.launch_server \

@@ -4,9 +4,9 @@
 # evidence: SIMULATED, not measured on this hardware
 # total_token_throughput on sharegpt: 6628.30
 # Gain +277.2 % (95 % interval +256.3 % to +299.5 %, from 2 launches against 3 launches). Verdict: better in the simulation, open on a real node: measure these commands with `autotune verify h200-v32-tensorrt-llm --on process`.
-# It is reached at 127.0.0.1:8000 unless PUBLISH says otherwise: PUBLISH=0.0.0.0:8000 ./docker-run.sh
+# Its address is 127.0.0.1:8000 by default; to change that: PUBLISH=0.0.0.0:8000 ./docker-run.sh
 set -euo pipefail
-folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # read by the server, so it stays
+folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # not removed: the server reads it
 printf '%s' 'enable_attention_dp: true
 kv_cache_config:
   enable_block_reuse: false

@@ -4,9 +4,9 @@
 # evidence: SIMULATED, not measured on this hardware
 # total_token_throughput on sharegpt: 6628.30
 # Gain +277.2 % (95 % interval +256.3 % to +299.5 %, from 2 launches against 3 launches). Verdict: better in the simulation, open on a real node: measure these commands with `autotune verify h200-v32-tensorrt-llm --on process`.
-# It listens on loopback unless the arguments say otherwise: ./serve.sh --host 0.0.0.0
+# It listens on loopback by default; to change that: ./serve.sh --host 0.0.0.0
 set -euo pipefail
-folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # read by the server, so it stays
+folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # not removed: the server reads it
 printf '%s' 'enable_attention_dp: true
 kv_cache_config:
   enable_block_reuse: false

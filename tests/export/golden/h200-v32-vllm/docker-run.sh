@@ -4,7 +4,7 @@
 # evidence: SIMULATED, not measured on this hardware
 # total_token_throughput on sharegpt: 7594.66
 # Gain +44.5 % (95 % interval +38.8 % to +50.4 %, from 2 launches against 3 launches). Verdict: better in the simulation, open on a real node: measure these commands with `autotune verify h200-v32-vllm --on process`.
-# It is reached at 127.0.0.1:8000 unless PUBLISH says otherwise: PUBLISH=0.0.0.0:8000 ./docker-run.sh
+# Its address is 127.0.0.1:8000 by default; to change that: PUBLISH=0.0.0.0:8000 ./docker-run.sh
 set -euo pipefail
 exec \
   docker run --rm \

@@ -4,7 +4,7 @@
 # evidence: SIMULATED, not measured on this hardware
 # total_token_throughput on sharegpt: 7594.66
 # Gain +44.5 % (95 % interval +38.8 % to +50.4 %, from 2 launches against 3 launches). Verdict: better in the simulation, open on a real node: measure these commands with `autotune verify h200-v32-vllm --on process`.
-# It listens on loopback unless the arguments say otherwise: ./serve.sh --host 0.0.0.0
+# It listens on loopback by default; to change that: ./serve.sh --host 0.0.0.0
 set -euo pipefail
 exec env \
   VLLM_USE_DEEP_GEMM=0 \

@@ -4,7 +4,7 @@
 # evidence: SIMULATED, not measured on this hardware
 # total_token_throughput on sharegpt: 7744.77
 # Gain +35.7 % (95 % interval +21.3 % to +51.9 %, from 2 launches against 3 launches). Verdict: better in the simulation, open on a real node: measure these commands with `autotune verify mi300x-r1 --on process`.
-# It listens on loopback unless the arguments say otherwise: ./serve.sh --host 0.0.0.0
+# It listens on loopback by default; to change that: ./serve.sh --host 0.0.0.0
 set -euo pipefail
 exec env \
   VLLM_ROCM_USE_AITER=1 \
