@@ -195,7 +195,7 @@ def test_a_lower_load_that_breaks_what_a_higher_one_keeps_is_told() -> None:
     found, _ = find("concurrency", P99, Queue(100, slower=lambda load: 150.0 if load == 1 else 1.0))
     assert found.capacity == pytest.approx(100, rel=TOLERANCE)
     assert found.not_monotone == (1, found.capacity)
-    assert found.sentences()[1] == f"not monotone: 1 in flight break a limit that {found.capacity:g} in flight keep"
+    assert found.sentences()[1] == f"not monotone: 1 in flight violate a limit that {found.capacity:g} in flight meet"
 
 
 def test_a_rate_that_is_not_served_is_broken_though_its_requests_are_fast_enough() -> None:

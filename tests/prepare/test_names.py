@@ -154,7 +154,7 @@ def test_a_borrowed_table_refuses_neither_options_nor_choices(
     size = parsed.args["tp_size" if name == "sglang" else "tensor_parallel_size"]
     assert (parsed.model, size) == ("m", 4 if name == "sglang" else 8)
     note = kind.borrowing(version, words.split()) or ""
-    assert (f"it lacks {unknown}, passed on unchecked" in note) == bool(unknown)
+    assert (f"they lack {unknown}, passed on unchecked" in note) == bool(unknown)
     known = engine(name, LIBRARY).card.versions[0]
     with pytest.raises(BadInput):
         kind.parse(Command((*words.split(), "--of-tomorrow")), known)
