@@ -1,4 +1,4 @@
-"""Check the pages: their English, their place in the site, and their words.
+"""Check the English of the pages and of the product, the pages' place in the site, and their words.
 
     python scripts/prose.py [--list]
 
@@ -9,6 +9,7 @@ instead. ``--list`` prints the pages of the site with their words. Exit code 1 w
 from __future__ import annotations
 
 import argparse
+import ast
 import re
 import sys
 from collections.abc import Iterator
@@ -57,10 +58,20 @@ def sentences(path: Path) -> Iterator[tuple[int, str]]:
         line += block.count("\n")
 
 
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the first line of each docstring of a module, and each string of four words, with their lines."""
+    nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
+    for node in nodes:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.strip().count(" ") > 2:
+            text = " ".join(node.value.strip().partition("\n\n")[0].split()) if id(node) in docs else node.value
+            yield node.lineno, re.sub(r"`[^`]*`", "`", text)
+
+
 def findings(path: Path) -> Iterator[str]:
-    """Yield what is wrong in a page, a line for each."""
+    """Yield what is wrong in a page or a module, a line for each."""
     name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
-    for line, sentence in sentences(path):
+    for line, sentence in texts(path) if path.suffix == ".py" else sentences(path):
         found = [(re.search(rf"\b(?:{p})\b", sentence, re.IGNORECASE), instead) for p, instead in PHRASES.items()]
         found += [(re.match(p, sentence), instead) for p, instead in OPENINGS.items() if sentence.endswith((".", ";"))]
         for match, instead in found:
@@ -96,7 +107,7 @@ def main() -> int:
         print(f"{total:6,}  outside of Research, at most {WORDS:,}")
         return 0
     pages = sorted((ROOT / "docs").rglob("*.md"))
-    others = [*ROOT.glob("*.md"), *ROOT.glob("examples/*/README.md")]
+    others = [*ROOT.glob("*.md"), *ROOT.glob("examples/*/README.md"), *(ROOT / "autotune").rglob("*.py")]
     wrong = [one for page in (*sorted(others), *pages) for one in findings(page)]
     names = [str(page.relative_to(ROOT / "docs")) for page in pages]
     wrong += [f"docs/{name}: not in mkdocs.yml" for name in names if name not in listed]

@@ -92,8 +92,8 @@ class GiveUp(Entry):
     when: Expression = Field(
         description="of the values; beside the knobs it sees `default`, the knob's own, and `baseline`, its knobs"
     )
-    what: Template = Field(description="a sentence: what is given up")
-    keeps: Expression = Field(default="default", description="the value that gives nothing up")
+    what: Template = Field(description="a sentence: the trade-off")
+    keeps: Expression = Field(default="default", description="the value without a trade-off")
 
 
 class Knob(Entry):
@@ -311,9 +311,7 @@ class EngineCard(Entry):
     random_weights: list[RandomWeights] = Field(default=[], description="the first that holds counts")
     knobs: dict[str, Knob]
     effects: list[Effect] = []
-    no_effect: list[NoEffectOption] = Field(
-        default=[], description="told as doing nothing where they stand on a command line"
-    )
+    no_effect: list[NoEffectOption] = Field(default=[], description="reported as without effect on a command line")
     rules: list[Rule] = []
     starts: list[Start] = []
     recipes: list[Recipe] = Field(default=[], description="of several that hold the first is `--baseline recipe`")

@@ -105,7 +105,7 @@ class Serving(Entry):
     host_flag: str = "--host"
     port_flag: str = "--port"
     derived_ports: list[int] = Field(
-        default=[], description="distances from its port at which the server listens besides; leased with it"
+        default=[], description="distances from its port of the other ports of the server; leased with it"
     )
     port_flags: dict[str, int] = Field(
         default={},
