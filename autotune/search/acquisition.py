@@ -26,14 +26,14 @@ from autotune.search.screen import Ranked, shared
 GAIN = 0.005
 """The stated gain, score units: what is expected to add less than 0.5 % is not worth a launch."""
 WORTH_IT = 0.02
-"""A launch is chosen for how far it may exceed the best by more than 2 %. Without this, launches are spent on telling
-apart what is as good as equal, where a larger gain that is less certain would be left untried."""
+"""A launch is chosen for its possible excess of more than 2 % over the best. Otherwise launches would compare nearly
+equal candidates, and larger but less certain gains would remain untried."""
 PLAUSIBLE, _MAY_RUN = 0.1, 0.05
-"""Odds from which on it is plausible that a candidate is worth it if it runs, and that it runs. The second are low: few
-failures teach which of the values that they share is to blame."""
+"""Least odds that a candidate is worth a launch if it runs, and that it runs. The second are low: few failures show
+which of their common values is the cause."""
 TURN = 3
-"""Every so many launches one goes to a value that was never tried beside the best, the most promising of them: what
-looked worthless elsewhere may be worth much there, and a model that is wrong does not look there by itself."""
+"""Period of the launches of a value never tried with the best's other settings, the most promising one: it may be good
+there although it was bad elsewhere, and a wrong model does not search there by itself."""
 _UNTESTED, _EARLY = 0.5, 12
 """Standard deviation that each value never launched with an engine adds to a prediction, and the launch up to which
 every turn (`TURN`) goes to such values, later every second one. Without these turns a prior that is wrong about one

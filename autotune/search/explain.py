@@ -116,7 +116,7 @@ def contributions(history: History, model: Posterior, winner: int, spread: Sprea
     rival = None if theirs == mine.engine else _best_of_engine(history, model, theirs, winner)
     if rival is not None:
         row = _row(history, model, (winner, rival), spread, (ENGINE, [theirs], [mine.engine]))
-        best = f"{theirs}'s best command that gives up no more (launch {history.at(rival)[0].number})"
+        best = f"{theirs}'s best command without a further trade-off (launch {history.at(rival)[0].number})"
         on = f"against {'the baseline' if rival == base else best}: {row.measured_on}"
         rows.append(row.model_copy(update={"measured_on": on}))
     return sorted(rows, key=lambda row: -math.inf if row.gain_percent is None else -row.gain_percent)

@@ -276,7 +276,7 @@ class History:
         return [p for p in others if self.feasible(p) and p not in self.barred]
 
     def spent(self, position: int) -> bool:
-        """Return whether a candidate is finished for the search: measured, failed, running, abandoned, or an equivalent."""
+        """Return whether a candidate is finished for the search: measured, failed, running, abandoned, equivalent."""
         if position in self.canonical_of:
             return True
         entries = self.at(position)

@@ -165,7 +165,7 @@ def test_a_study_names_the_options_that_a_borrowed_table_lacks_and_what_was_prob
     baseline = f"vllm serve {V32} -tp 8 --max-num-sequences 8"
     notes = build_spec(replace(RUN, engines=["vllm==0.30.0"], engine_args=typed, baseline=baseline)).notes
     note = next(note for note in notes if "unchecked" in note)
-    assert "it lacks --enable-prefix-cachinge, --max-num-sequences" in note
+    assert "they lack --enable-prefix-cachinge, --max-num-sequences" in note
     assert "did you mean --enable-prefix-caching, --max-num-seqs?" in note
 
 

@@ -54,7 +54,7 @@ def test_a_contribution_is_that_of_the_setting_in_this_command() -> None:
     assert low < 100 * math.expm1(0.1) < high < 25, "fp8 multiplies by e^0.1 whatever the rest is"
     engine = found["engine"]
     assert (engine.from_, engine.to) == ("vllm", "sglang")
-    assert engine.measured_on.startswith("against vllm's best command that gives up no more (launch ")
+    assert engine.measured_on.startswith("against vllm's best command without a further trade-off (launch ")
     assert (engine.gain_percent or 0.0) > 0, "the winner is better than whatever ran on the other engine"
     assert Recommendation.from_json(result.to_json()) == result
 

@@ -185,7 +185,7 @@ def test_layers_with_linear_attention_have_a_state_and_no_cache(tmp_path: Path) 
         ({"vocab_size": None}, r"vocab_size missing.*docs/models\.md"),
         ({"kv_lora_rank": 512}, "qk_rope_head_dim.*missing"),
         ({"mlp_layer_types": ["dense"], "num_experts": 8, "num_experts_per_tok": 1}, "1 entries.*80 layers"),
-        ({"quantization_config": {"quant_method": "exl3", "bits": 3}}, "'exl3' is not known"),
+        ({"quantization_config": {"quant_method": "exl3", "bits": 3}}, "'exl3' is unknown"),
         ({"quantization_config": {"quant_method": "awq"}}, "bits is None"),
         ({"quantization_config": {"quant_method": "fp8", "modules_to_not_convert": ["re:("]}}, "pattern of modules"),
     ],

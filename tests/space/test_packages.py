@@ -90,6 +90,6 @@ def test_a_broken_package_says_what_is_wrong_with_it(tmp_path: Path) -> None:
     assert unloadable.startswith("the engine 'unloadable' cannot be loaded (")
     assert unparsable.startswith("the engine 'unparsable' cannot be loaded (SyntaxError: ")
     assert (works, recognised) == ("vllm capital capital", "vllm")
-    assert "Understood: " in understood
+    assert "Known: " in understood
     assert unparsable in understood, "what could not be asked is named where nothing matched"
     assert doctor == unparsable

@@ -52,7 +52,7 @@ _KEYS = ("wrong", "after", "under-load", "noise", "seed", "no-logprobs", "when")
 
 @dataclass(frozen=True, slots=True)
 class AnswerSettings:
-    """Settings of greedy answers: a share of `wrong` tokens, `after` so many of context and `when` a condition holds.
+    """Settings of greedy answers: a share of `wrong` tokens, `after` a context length and `when` a condition holds.
 
     `noise` is the standard deviation of log-probabilities under load, nats; without a seed each launch has another one.
     """
@@ -270,7 +270,7 @@ class Completion:
         return words(start, count) if spoken is None else "".join(token.word for token in spoken)
 
     def _told(self, index: int, start: int, count: int) -> dict[str, Any]:
-        """Return the log-probabilities of so many tokens, where asked for; in chats they have another form."""
+        """Return the log-probabilities of this number of tokens, if requested; chats have another form."""
         if not self._logprobs:
             return {}
         spoken = self._spoken[index][start : start + count]
@@ -382,7 +382,9 @@ class EngineApi:
             labels = self._card.rank_labels if several else self._card.labels
             for rank, value in enumerate(values if several else values[:1]):
                 lines.append(f"{metric.name}{{{filled(labels, {'rank': rank, 'model': model})}}} {value}")
-        lines += ["# HELP autotune_emulator_lost_seconds_total time that the emulator fell behind and gave up"]
+        lines += [
+            "# HELP autotune_emulator_lost_seconds_total time by which the emulator fell behind and that it skipped"
+        ]
         lines += ["# TYPE autotune_emulator_lost_seconds_total counter"]
         lines += [f"autotune_emulator_lost_seconds_total {figures['lost_s']}", ""]
         exchange.respond(200, "\n".join(lines).encode(), "text/plain; version=0.0.4; charset=utf-8")

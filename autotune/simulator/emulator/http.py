@@ -164,7 +164,7 @@ class HttpConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._next)
 
     def reset(self) -> None:
-        """Close at once; what was not sent is lost, and the client is told so (RST, socket(7) ``SO_LINGER``)."""
+        """Close at once; unsent data is lost, and the client gets a reset (RST, socket(7) ``SO_LINGER``)."""
         if self._transport is not None:
             peer: socket.socket = self._transport.get_extra_info("socket")
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

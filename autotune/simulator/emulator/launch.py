@@ -120,11 +120,11 @@ class HttpDialect(Entry):
     unknown_model: str
     completion_tokens: int | None = Field(description="answer's length on /v1/completions if not asked for")
     routes: dict[str, str] = Field(description="path to what answers it: health, version, info, metrics, reset …")
-    arguments: dict[str, Any] = Field(default={}, description="what it tells of its resolved arguments, of templates")
-    tells_options: bool = Field(default=False, description="whether every option stands beside these, as it was parsed")
+    arguments: dict[str, Any] = Field(default={}, description="templates of its reported resolved arguments")
+    tells_options: bool = Field(default=False, description="whether it also reports every parsed option")
     metrics_option: str | None = Field(default=None, description="option or key without which there are no metrics")
     reset_variable: str | None = Field(default=None, description="variable without which there is no reset")
-    arguments_variable: str | None = Field(default=None, description="variable without which no arguments are told")
+    arguments_variable: str | None = Field(default=None, description="variable without which it reports no arguments")
     reset: list[ResetAnswer] = []
     cached_tokens: list[CachedTokensReport] = []
 

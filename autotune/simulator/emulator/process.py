@@ -318,7 +318,7 @@ async def _until_stopped(
 
 
 async def _die_mid_load(engine: LiveEngine, tokens: float | None, log: Log) -> None:
-    """End the process once so many tokens were generated; None: never."""
+    """End the process after this number of generated tokens; None: never."""
     if tokens is None:
         return
     while engine.generated_tokens < tokens:

@@ -86,7 +86,7 @@ METRICS = (HEADLINE, "median_ttft_ms", "median_tpot_ms")
 _LEAST = 0.03
 """No spread is stated below it: two launches of one configuration differ by as much."""
 _TELLING = 9
-"""Points from which on nine of ten errors can be told from all of them: 0.9 (n + 1) is at most n."""
+"""Points from which on a 90 % quantile of errors exists: 0.9 (n + 1) is at most n."""
 _NEW = ("engine", "version", "gpu", "model", "workload")
 _NOT_ASKED = dict.fromkeys(_NEW, 0.25)
 """Added for the unseen where no group was ever left out: four together as unsure as without a calibration."""

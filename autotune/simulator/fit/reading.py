@@ -1,4 +1,4 @@
-"""Reads measurements: tables and studies of one's own.
+"""Read measurements: the user's tables and studies.
 
 A table is CSV, or one JSON object per line; its columns stand in ``docs/calibration.md``. Every figure is checked: what
 cannot be right is refused with the file and the row. What is not understood is left out.

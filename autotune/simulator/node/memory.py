@@ -89,7 +89,7 @@ class MemoryPlan:
         return self.holds(self.needed_tokens)
 
     def holds(self, tokens: float) -> float:
-        """Return the odds that a replica's cache holds so many tokens: margin over deviation, taken as normal."""
+        """Return the odds that a replica's cache holds this number of tokens: margin over deviation, assumed normal."""
         cache = _NORMAL.cdf((self.kv_cache - tokens * self.kv_token) / self.cache_sigma)
         return min(cache, _NORMAL.cdf(self.spare / self.spare_sigma))
 

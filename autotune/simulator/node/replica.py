@@ -359,7 +359,7 @@ class Replica:
         return True
 
     def _freed(self, tokens: float) -> bool:
-        """Evict from the prefix cache; return whether so many tokens became free."""
+        """Evict from the prefix cache; return whether this number of tokens became free."""
         evicted = self._cache.evict(tokens)
         self.used -= evicted
         return evicted >= tokens
@@ -378,7 +378,7 @@ class Replica:
         self.share = max(self._least_share, self.share - self._fall * steps)
 
     def makes_room(self, tokens: float) -> bool:
-        """Return whether the pool can take so many tokens more, after eviction from the prefix cache."""
+        """Return whether the pool can take this number of further tokens, after eviction from the prefix cache."""
         missing = self.used + tokens - self.capacity
         return missing <= 0 or self._freed(missing)
 
@@ -400,7 +400,7 @@ class Replica:
             self.share = self._server.reserve_share
 
     def abort(self, request: int) -> bool:
-        """Give up a request wherever it is; return whether it was decoding."""
+        """Abort a request in any state; return whether it was decoding."""
         filling = next((item for item in self._filling if item[0] == request), None)
         decodes = filling is None and request not in self.waiting
         if decodes:
@@ -421,7 +421,7 @@ class Replica:
         self._full = False
 
     def preempt(self, request: int) -> None:
-        """Throw a running sequence out; it waits and is computed anew, its own output included."""
+        """Preempt a running sequence; it waits and is recomputed, its output included."""
         s = self._sequences
         self._release(request)
         s.prompt[request] = s.read[request] + int(s.written[request])

@@ -493,7 +493,7 @@ class Batching:
         self._finish(float(seen_s[-1]))
 
     def _note_gaps(self, ids: Ints, seen_s: Floats, tokens: float) -> None:
-        """Record that each of these sequences got a chunk at each of these times, all of them so many tokens."""
+        """Record a chunk of each of these sequences at each of these times, all of this number of tokens."""
         self._gaps_s.append(seen_s[0] - self._last_s[ids])
         if len(seen_s) > 1:
             self._gaps_s.append(np.repeat(seen_s[1:] - seen_s[:-1], len(ids)))

@@ -266,7 +266,7 @@ class Fluid:
         return sums
 
     def _step(self, running: int, written: float, chunks: Sequence[Sequence[Chunk]] | None = None) -> Step:
-        """Make a step in which so many decode, on ranks alike, each with so many tokens written; beside prompts."""
+        """Make a step with this number of decoding sequences on equal ranks, their written tokens, and prompts."""
         each, more = divmod(min(running, self._running), self._ranks)
         counts = [each + (rank < more) for rank in range(self._ranks)]
         if chunks is not None and self._c.prefill == "separate":
@@ -288,7 +288,7 @@ class Fluid:
         return steps if mixed else 0.0, [(steps, self._step(ready, steps / 4, chunks))]
 
     def _full(self, steps: float, waiting: int) -> list[Steps]:
-        """Return so many steps with a full batch, into which so many requests are admitted meanwhile."""
+        """Return this number of steps with a full batch and the number of requests admitted during them."""
         plain = self._step(self._running, self._held)
         if waiting <= 0:
             return [(steps, plain)]
@@ -376,7 +376,7 @@ def _own_prompt(server: SimulatedServer, load: LoadSummary) -> float:
 
 
 def sequences_held(server: SimulatedServer, load: LoadSummary, capacity: int) -> int:
-    """Count the sequences that the pools of all replicas hold, in the mean, with what admission reserves."""
+    """Return the mean number of sequences in the pools of all replicas, with the reservation at admission."""
     c = server.coefficients
     shared = load.read - _own_prompt(server, load)
     if c.reserve_share >= 1:
