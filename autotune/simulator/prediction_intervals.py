@@ -46,7 +46,7 @@ def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obj
 
 
 def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, object]) -> dict[str, Any]:
-    """Return the 90 % intervals of a prediction, None when nothing ran, and what of it was never measured."""
+    """Return the 90 % intervals of a prediction, None if nothing ran, and its parts without a measurement."""
     subject, errors = subject_of(setup, workload, metrics), errors_for(setup)
 
     def ends(metric: str) -> list[float] | None:
@@ -63,7 +63,7 @@ def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obje
 def against(
     mine: tuple[ServerSetup, Mapping[str, Any]], theirs: tuple[ServerSetup, Mapping[str, Any]], workload: Workload
 ) -> dict[str, Any]:
-    """Compare two predictions under one load: setups, and what `prediction` says of them.
+    """Compare two predictions under one load: setups, and their results of `prediction`.
 
     ``gain_percent`` of total token throughput and ``gain_interval90``; both None when one of them does not run. Within
     an engine what the simulator gets wrong of both alike cancels; between engines it does not: the interval is wider.

@@ -1,4 +1,4 @@
-"""A command line as its engine's version resolves it, and the prediction of the simulated node for it."""
+"""Resolve a command line as its engine's version does, and predict it on the simulated node."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from autotune.trial import Command, Configuration, Evidence, Failure, FailureKin
 
 @dataclass(frozen=True, slots=True)
 class ResolvedCommand:
-    """A command line as its engine's version resolves it.
+    """A command line resolved by its engine's version.
 
     Attributes:
         effective: the knobs as the engine runs them.
@@ -50,17 +50,17 @@ class ResolvedCommand:
         return ServerSetup(self.card.engine, c.version, knobs, c.model, c.hardware, c.gpus, *more)
 
     def running(self) -> ResolvedCommand:
-        """Return it as a running engine does: nothing but a switch makes it accept drafts on random tokens."""
+        """Return it as on a real engine: only a switch makes it accept drafts of random tokens."""
         return replace(self, on_random=self.on_random or UNFORCED)
 
     def simulate(self, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
-        """Simulate one load; a configuration that a rule forbids fails before anything is computed."""
+        """Simulate one load; a configuration forbidden by a rule fails before any computation."""
         if self.failure is not None:
             return SimulatedOutcome(failure=self.failure)
         return simulate(self.setup, workload, seed, slos)
 
     def changed_knobs(self, fixed: Iterable[str] = ()) -> dict[str, Scalar]:
-        """Return the knobs whose value is not what the engine's version would run by itself, some of them `fixed`."""
+        """Return the knobs that differ from the defaults of the engine's version, some of them `fixed`."""
         knobs = self.effective.knobs
         defaults = engine(self.card.engine).default_knobs(self.context, {n: knobs[n] for n in fixed if n in knobs})
         usual = effective(self.card, Configuration(self.card.engine, defaults), self.context).knobs
@@ -78,7 +78,7 @@ def resolve_command(
 def resolve_for(
     kind: Engine, command: Command, context: Context, calibration: Calibration | None = None
 ) -> ResolvedCommand:
-    """Resolve a command line of an engine that is recognised already, in a version that it knows."""
+    """Resolve a command line of a recognised engine, in a known version."""
     card = kind.card
     parsed = kind.parse(command, context.version)
     raw = kind.knobs(parsed, context)
@@ -109,7 +109,7 @@ def model_of(command: Command, library: Library, version: str | None = None, mod
 
 
 def knobs_read(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> frozenset[str] | None:
-    """Return the knobs that the simulator reads of a version; None where nothing was simulated to the end."""
+    """Return the knobs of a version that the simulator reads; None if no simulation was complete."""
     if outcome.failure is not None:
         return None
     return outcome.knobs_read | conditional_knobs(speed_card(resolved.card.engine), resolved.context.version)
@@ -123,7 +123,7 @@ def changed_defaults(
     *,
     unstated: bool = False,
 ) -> list[dict[str, Any]]:
-    """Compare two versions: knobs as they are resolved, then options that were not `given`, by the defaults of both.
+    """Compare two versions: resolved knobs, then options that were not `given`, by both versions' defaults.
 
     A default of None, which the engine replaces, counts only where `unstated`; one borrowed from another version never.
     """
@@ -144,7 +144,7 @@ def changed_defaults(
 
 
 def version_changes(old: ResolvedCommand, new: ResolvedCommand) -> dict[str, Any]:
-    """Compare what two versions of an engine make of one command line.
+    """Compare two versions of an engine by their resolution of one command line.
 
     ``simulated_changes`` has what is simulated for one version only, and why.
     """

@@ -1,4 +1,4 @@
-"""A process that stands in for an engine on a node with GPUs: ``autotune emulate -- vllm serve …``.
+"""Emulate an engine on a node with GPUs in a process: ``autotune emulate -- vllm serve …``.
 
     process.py      `emulate`: port, log of the start and faults that are asked for, signals, exit codes
     launch.py       the engine's command line, as the engine's version reads it

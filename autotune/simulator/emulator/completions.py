@@ -1,4 +1,4 @@
-"""Answers the requests: routes, metrics, and completions, whose prompts go to the engine and whose tokens come back.
+"""Answer the requests: routes, metrics, and completions; their prompts go to the engine, their tokens come back.
 
 Every token's text has the same length, so an ordinary event of a stream is a fixed frame around a word: nothing is
 serialised per token. Only greedy answers that may end by themselves are those of a model (`GreedyAnswer`).
@@ -90,7 +90,7 @@ class AnswerSettings:
         return cls(**given)
 
     def of_launch(self, scope: Mapping[str, Any]) -> AnswerSettings:
-        """Return the settings of one launch: without damage where its condition does not hold, and with a seed."""
+        """Return the settings of one launch: without damage if its condition does not hold, and with a seed."""
         wrong = self.wrong if not self.when or evaluate(self.when, scope) else 0.0
         seed = int.from_bytes(os.urandom(6), "big") if self.seed is None else self.seed
         return replace(self, wrong=wrong, seed=seed)
@@ -120,7 +120,7 @@ class GreedyAnswer:
         self._state = blake2b(repr(prompt).encode(), digest_size=16).digest()
 
     def next(self, others: int) -> GreedyToken:
-        """Generate a token while so many other requests are under way."""
+        """Generate a token with this number of other requests in flight."""
         settings, state = self._settings, self._state
         first, step = state[0] % len(WORDS), 1 + state[1] % (len(WORDS) - 1)
         ranks = (first, (first + step) % len(WORDS), (first + 1 + step % (len(WORDS) - 2)) % len(WORDS))
@@ -157,7 +157,7 @@ def _normal(eight: bytes) -> float:
 
 
 ANSWER_TOKENS = text_tokens("".join(WORDS))
-"""Tokens of them in a history that is sent again."""
+"""Tokens of answers in a resent history."""
 
 _QUOTED = tuple(json.dumps(word).encode() for word in WORDS)
 _TOKENS_BEFORE_FAULT = 3
@@ -176,7 +176,7 @@ _DONE = _http_chunk(b"data: [DONE]\n\n") + b"0\r\n\r\n"
 
 
 class Completion:
-    """One request for completions on its way; without a `report` its usage tells no cached tokens."""
+    """One completion request in progress; without a `report` its usage lacks cached tokens."""
 
     def __init__(
         self,
@@ -205,7 +205,7 @@ class Completion:
         self._fault = ""
 
     def start(self, fault: str = "") -> None:
-        """Hand the prompts to the engine; a stream's `fault` (of `process.FAULTS`) comes after a few tokens."""
+        """Submit the prompts to the engine; a stream's `fault` (of `process.FAULTS`) comes after a few tokens."""
         self._fault = fault
         self._exchange.on_abandoned = self._abandon
         if self._asked.stream:
@@ -415,13 +415,13 @@ class EngineApi:
         completion.start(next(filter(self._due, _STREAM_FAULTS), "") if asked.stream else "")
 
     def _due(self, fault: str) -> bool:
-        """Return whether a fault that meets every so many-th stream meets this one."""
+        """Return whether a periodic stream fault applies to this stream."""
         every = int(self._faults.get(fault, 0))
         return bool(every) and self._streams % every == 0
 
 
 def resolved_arguments(launch: EmulatedLaunch) -> dict[str, Any]:
-    """Return the resolved arguments in the engine's own words, and the knobs as it runs them."""
+    """Return the resolved arguments in the engine's own words, and the effective knobs."""
     api = launch.card.api
     options = launch.parsed.args if api.tells_options else {}
     knobs = dict(launch.resolved.effective.knobs)
@@ -430,7 +430,7 @@ def resolved_arguments(launch: EmulatedLaunch) -> dict[str, Any]:
 
 
 def _keys(launch: EmulatedLaunch) -> frozenset[str]:
-    """Return the ``Authorization`` headers that are accepted; empty = any. The option hides the variable."""
+    """Return the accepted ``Authorization`` headers; empty = any. The option overrides the variable."""
     option = launch.parsed.args.get("api_key")
     keys = option if isinstance(option, list) else [option]
     variable = launch.resolved.card.serving.api_key_variable

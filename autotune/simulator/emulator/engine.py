@@ -1,4 +1,4 @@
-"""The simulated node by the wall clock: each step's tokens leave together when its time has passed.
+"""Simulated node in wall-clock time: each step's tokens are sent together after its duration.
 
 The scheduler and the step times are those of `autotune.simulator.node`. A step's end is an absolute deadline, and the
 next step begins at that deadline and not when the timer fired, so lateness does not add up. Only a server that is
@@ -25,11 +25,11 @@ _ROOM = 64
 
 
 OnTokens = Callable[[int, bool], None]
-"""Takes the tokens of a request that came in one step, and whether they are its last."""
+"""Callback for the tokens of a request in one step, and whether they are its last."""
 
 
 class LiveSequences(Sequences):
-    """Sequences that come and go: a slot is used again when its request has ended."""
+    """Sequences of variable number: a slot is reused after the end of its request."""
 
     def __init__(self) -> None:
         super().__init__(np.zeros(_ROOM, dtype=np.int64), np.zeros(_ROOM, dtype=np.int64))
@@ -38,7 +38,7 @@ class LiveSequences(Sequences):
         self._free = list(range(_ROOM))
 
     def place(self, read: int, write: int) -> int:
-        """Return a slot for a request of so many prompt tokens and so many to generate."""
+        """Return a slot for a request with this number of prompt tokens and tokens to generate."""
         if not self._free:
             n = len(self)
             for name in ("read", "prompt", "output", "context", "written", "replica", "sent", "drafts", "is_text"):
@@ -65,7 +65,7 @@ def block_hashes(tokens: Sequence[int], block_tokens: int, before: int = 0) -> t
 
 
 class LiveEngine:
-    """Continuous batching by the wall clock. All calls come from one event loop.
+    """Continuous batching in wall-clock time. All calls come from one event loop.
 
     Args:
         capacity: tokens of KV per replica.
@@ -145,7 +145,7 @@ class LiveEngine:
 
     @property
     def longest(self) -> int:
-        """Return the tokens of the longest request, prompt and answer, that a replica's pool holds."""
+        """Return the tokens of the longest request, prompt and answer, in a replica's pool."""
         return self.capacity // self.server.block_tokens * self.server.block_tokens
 
     @property
@@ -157,7 +157,7 @@ class LiveEngine:
             self._abandoned.add(slot)
 
     def reset_cache(self) -> bool:
-        """Empty the prefix caches; False when a replica has requests: it keeps everything, as the engines do."""
+        """Empty the prefix caches; False if a replica has requests: it then keeps everything, as the engines do."""
         for replica in self._scheduler.replicas:
             if not replica.in_flight:
                 replica.empty_cache()
@@ -220,7 +220,7 @@ class LiveEngine:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
 
     def _wake(self) -> None:
-        """End what is due and begin the next; several steps at once when they are shorter than a timer's tick."""
+        """End due steps and start the next; several at once if they are shorter than a timer's tick."""
         self._timer = None
         while self._due_s <= self._now_s() + _EARLY_S * self._speed:
             if self._step is not None:
@@ -249,7 +249,7 @@ class LiveEngine:
             self._step, self._due_s = None, self._front.next_s()
 
     def _end(self, step: EngineStep) -> None:
-        """Send the tokens of a step, once the detokeniser has sent those of the steps before."""
+        """Send the tokens of a step after the detokeniser has sent those of earlier steps."""
         scheduler, state = self._scheduler, self._state
         scheduler.end(step)
         if self.server.speculative_tokens:
@@ -278,7 +278,7 @@ class LiveEngine:
             self._tell()
 
     def _note_answers(self) -> None:
-        """Prepare the blocks of what ends now, prompt and answer, for the cache."""
+        """Prepare the blocks of ending requests, prompt and answer, for the cache."""
         ids, state = self._scheduler.running, self._state
         if not self._answer or not self.server.prefix_caching:
             return
@@ -289,7 +289,7 @@ class LiveEngine:
             self._answers[slot] = blocks + block_hashes([*rest, *generated], self.block_tokens, (0, *blocks)[-1])
 
     def _tell(self) -> None:
-        """Send the tokens of the first step that are not sent yet."""
+        """Send the unsent tokens of the first step."""
         tokens, ended = self._unsent.popleft()
         for on_tokens, count, last in tokens:
             on_tokens(count, last)

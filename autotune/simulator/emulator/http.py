@@ -1,4 +1,4 @@
-"""A lean HTTP/1.1 server on httptools: one protocol per connection, one write per event.
+"""Lean HTTP/1.1 server on httptools: one protocol per connection, one write per event.
 
 Why not an ASGI server: see the package's docstring. It speaks what load generators and the engines' clients use:
 keep-alive, bodies of known length and chunked ones, ``Expect: 100-continue``, requests one after the other.
@@ -34,7 +34,7 @@ _LARGEST_BODY = 64 * 2**20
 
 @dataclass(slots=True)
 class HttpExchange:
-    """A request that has arrived whole and the way to answer it; writing after the client has gone does nothing."""
+    """A complete request and its response; writing after the client has gone has no effect."""
 
     method: str
     path: str
@@ -59,7 +59,7 @@ class HttpExchange:
         self.connection.write(data)
 
     def finished(self) -> None:
-        """End the answer, which has been written."""
+        """End the response after its content."""
         self.on_abandoned = None
         self.connection.answered(self._keep_alive)
 
@@ -69,11 +69,11 @@ class HttpExchange:
 
 
 Application = Callable[[HttpExchange], None]
-"""Answers an exchange, now or later."""
+"""Callback that responds to an exchange, now or later."""
 
 
 class HttpConnection(asyncio.Protocol):
-    """Answer the requests of one connection in their order."""
+    """Respond to the requests of one connection in order."""
 
     def __init__(self, application: Application, open_connections: set[HttpConnection]) -> None:
         self._application, self._open = application, open_connections
@@ -179,13 +179,13 @@ _PIECE = re.compile(r" ?[^\W\d_]{1,6}| ?\d{1,3}|\s+|[^\w\s]|_")
 _NATURAL_TOKENS = 220  # Mean length of an answer that may end by itself: that of ShareGPT's answers, about
 _TEMPLATE_TOKENS = 3  # A chat template's marks around one message, about
 _PREDICTED_BY, _LEAST_PREDICTED_BY = 512, 64
-"""The latest tokens of a prompt that are looked at, and how few of them tell nothing."""
+"""Number of final prompt tokens examined, and the least number with information."""
 _PREDICTABLE = 0.04
 _GENERATE = 0  # The mark that tells the model to answer
 
 
 class RequestRefused(Exception):
-    """A request that is answered with an error, its `kind` as the engines name it."""
+    """Request answered with an error; its `kind` is the engines' name."""
 
     def __init__(self, status: int, kind: str, message: str) -> None:
         super().__init__(message)
@@ -194,7 +194,7 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """A request for completions of prompts in token ids; `greedy` answers are those of `completions.GreedyAnswer`."""
+    """Completion request with prompts in token ids; `greedy` answers are those of `completions.GreedyAnswer`."""
 
     chat: bool
     stream: bool
@@ -289,7 +289,7 @@ def _answer(prompt: list[int], wanted: int | None, least: int, natural: bool, li
 
 
 def is_predictable(tokens: Sequence[int]) -> bool:
-    """Return whether a prompt repeats itself as people do, so that a draft model often guesses right.
+    """Return whether a prompt has natural repetition, so that a draft model often predicts it.
 
     Of prose and of code every tenth token and more follows the same token as the last time; of random words every
     fortieth at most, of random ids none.

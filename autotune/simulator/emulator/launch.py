@@ -1,4 +1,4 @@
-"""From an engine's command line to a server that may start, or to the reason why it does not; and the server's dialect.
+"""Turn an engine's command line into a server that may start, or the reason why it does not; the server's dialect.
 
 The dialect, as seen from outside, is ``search_spaces/<engine>/emulator.yaml``. Log lines are templates: ``{name}`` is
 replaced by a figure of the launch, such as ``{model}``, ``{pid}`` or ``{port}``.
@@ -33,7 +33,7 @@ _HOLE = re.compile(r"\{(\w+)\}")
 
 
 class Rewording(Entry):
-    """Wording of the engine's own parser for what `argparse` words as `pattern`; ``\\1`` stands for a group."""
+    """The engine's wording for a message of `argparse` that matches `pattern`; ``\1`` is a group."""
 
     pattern: str
     say: str
@@ -46,7 +46,7 @@ class Refusal(Entry):
 
 
 class StartupPhase(Entry):
-    """A part of the start-up: its lines are spread over its share of the time."""
+    """Part of the start-up: its lines are spread over its share of the time."""
 
     share: float = Field(ge=0, description="of the start-up's time")
     when: Expression = Field(default="True", description="of model and knobs; where false, it says nothing")
@@ -55,7 +55,7 @@ class StartupPhase(Entry):
 
 
 class Crash(Entry):
-    """The log of a server that dies: lines around the telling one."""
+    """Log of a dying server: lines around the decisive one."""
 
     exit_code: int
     before: list[str] = []
@@ -64,7 +64,7 @@ class Crash(Entry):
 
 
 class Refused(Entry):
-    """A configuration that fails at start, which no rule and no arithmetic of ours knows."""
+    """Configuration that fails at start although no rule or arithmetic covers it."""
 
     name: str
     when: Expression
@@ -87,7 +87,7 @@ class MetricLine(Entry):
 
 
 class ResetAnswer(Entry):
-    """Answer to the cache's reset; of a list the first of the version counts."""
+    """Response to the cache's reset; in a list the first of the version applies."""
 
     done: str = ""
     refused: str = Field(default="", description="while requests run")
@@ -97,7 +97,7 @@ class ResetAnswer(Entry):
 
 
 class CachedTokensReport(Entry):
-    """When an answer's usage tells its cached tokens; of a list the first of the version counts."""
+    """Condition under which an answer's usage has its cached tokens; in a list the first of the version applies."""
 
     option: str | None = Field(default=None, description="option without which it does not; None: it always does")
     unless_zero: bool = Field(default=False, description="not where there are none")
@@ -130,7 +130,7 @@ class HttpDialect(Entry):
 
 
 class EmulationCard(Entry):
-    """A document of ``search_spaces/<engine>/emulator.yaml``."""
+    """Document ``search_spaces/<engine>/emulator.yaml``."""
 
     engine: str
     stream: Literal["stdout", "stderr"] = Field(description="where the log goes; progress bars go to stderr")
@@ -167,12 +167,12 @@ def of_version(entries: Iterable[_Versioned], version: str) -> _Versioned | None
 
 
 def filled(template: str, facts: Mapping[str, object]) -> str:
-    """Fill a template's holes; a name that is no fact stays as it is (log lines may hold braces)."""
+    """Fill a template's holes; an unknown name is unchanged (log lines may hold braces)."""
     return _HOLE.sub(lambda match: str(facts.get(match[1], match[0])), template)
 
 
 def filled_tree(tree: Any, scope: Mapping[str, Any]) -> Any:
-    """Fill the templates of a document; one that is a single hole keeps its value's type."""
+    """Fill the templates of a document; a single hole keeps its value's type."""
     if isinstance(tree, dict):
         return {name: filled_tree(value, scope) for name, value in tree.items()}
     return fill_value(tree, scope)
@@ -180,7 +180,7 @@ def filled_tree(tree: Any, scope: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Emulation:
-    """The question of ``autotune emulate``, with names looked up; what is None is as the command line and node say."""
+    """Settings of ``autotune emulate``, with names looked up; None means as in the command line and node."""
 
     engine_command: Sequence[str]
     hardware: HardwareCard
@@ -196,7 +196,7 @@ class Emulation:
 
 
 class Died(Exception):
-    """The process ends with this exit code; what the engine prints of it is printed."""
+    """End of the process with this exit code, after the engine's message."""
 
     def __init__(self, exit_code: int) -> None:
         super().__init__(exit_code)
@@ -205,7 +205,7 @@ class Died(Exception):
 
 @dataclass(frozen=True)
 class EmulatedLaunch:
-    """A command line whose parser was content."""
+    """Command line accepted by its parser."""
 
     asked: Emulation
     card: EmulationCard
@@ -222,7 +222,7 @@ class EmulatedLaunch:
 
     @cached_property
     def failure(self) -> Failure | None:
-        """Return the failure of the start, as the simulated node has it, or by what no rule knows."""
+        """Return the failure of the start, of the simulated node or of a configuration not covered by a rule."""
         failure = self.resolved.failure or start_failure(self.server, self.memory)
         if failure is not None:
             return failure
@@ -257,7 +257,7 @@ class EmulatedLaunch:
 
     @cached_property
     def scope(self) -> dict[str, Any]:
-        """Return the card's names: effective knobs, model, hardware, what was parsed, the server's."""
+        """Return the card's names: effective knobs, model, hardware, parsed options, the server's."""
         figures = {"context": self.server.context_length, "memory_fraction": self.server.memory_fraction}
         return {
             **self.resolved.context.scope(self.resolved.effective.knobs),
@@ -272,7 +272,7 @@ class EmulatedLaunch:
 
 
 def prepare_launch(asked: Emulation, library: Library) -> EmulatedLaunch:
-    """Parse and understand the command line; raises `Died` where the engine refuses it, `BadInput` where only we do."""
+    """Parse the command line; raises `Died` if the engine refuses it, `BadInput` if only autotune does."""
     words = command_of(asked.engine_command)
     # A launcher may set the engine's variables in our environment instead of in front of the command.
     command = Command(words.argv, {**os.environ, **words.env})
@@ -293,7 +293,7 @@ def prepare_launch(asked: Emulation, library: Library) -> EmulatedLaunch:
 
 
 def _refused(card: EmulationCard, message: str) -> Died:
-    """Print what the engine's parser prints of a command line that it refuses."""
+    """Print the engine parser's message for a refused command line."""
     for rewording in card.refusal.rewordings:
         if match := re.match(rewording.pattern, message):
             message = match.expand(rewording.say)

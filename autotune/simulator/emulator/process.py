@@ -1,4 +1,4 @@
-"""The server's life as a process: port, start, serving, signals, exit code.
+"""Life of the server as a process: port, start, serving, signals, exit code.
 
 Two servers share a node where their working folders lie in one folder two levels up, as the trials of a study do. Each
 holds a socket in Linux's abstract namespace, which goes with its process, and sees by it whether another one serves.
@@ -42,18 +42,18 @@ from autotune.trial import FailureKind
 
 VARIABLE = "AUTOTUNE_EMULATE_FAULT"
 LEAKED = "autotune-emulated-"
-"""Shared memory that is left behind is called so, with the number of the process."""
+"""Name prefix of leaked shared memory, followed by the process id."""
 
 _FAULTS: Mapping[str, Mapping[str, Any]] = parse_yaml(
     files("autotune.simulator.emulator").joinpath("faults.yaml").read_text(encoding="utf-8")
 )
 FAULTS = {name: float(fault["value"]) for name, fault in _FAULTS.items()}
-"""Name to the value when none is given."""
+"""Name to its default value."""
 DEATHS = {name: str(fault["telling"]) for name, fault in _FAULTS.items() if "telling" in fault}
-"""Fault to the telling line of a server that dies of it while it starts."""
+"""Fault to the decisive log line of a server that dies of it during its start."""
 DIED = DEATHS["die-at-start"]
 _LATE = (FailureKind.OUT_OF_MEMORY, FailureKind.CRASHED)
-"""Failures that come only once the weights are there: for memory, or by what no rule knows."""
+"""Failures after the weights are loaded: out of memory, or not covered by a rule."""
 _LOOK_S = 0.2
 _SOCKETS = Path("/proc/net/unix")
 _BACKLOG = 4096
@@ -88,7 +88,7 @@ def read_faults(option: str | None) -> dict[str, float]:
 
 
 def leak(megabytes: float) -> SharedMemory:
-    """Leave a shared memory and a temporary file that nobody removes, as an engine does that is not asked to end."""
+    """Leave shared memory and a temporary file behind, as an engine that is killed."""
     # Not where `tempfile` remembers: a forked process has its parent's memory.
     os.close(tempfile.mkstemp(prefix="autotune-emulated-", dir=os.environ.get("TMPDIR"))[0])
     # The tracker would remove the memory when this process ends.
@@ -98,13 +98,13 @@ def leak(megabytes: float) -> SharedMemory:
 
 
 def fork_away(listener: socket.socket, lifetime_s: float) -> None:
-    """Leave an orphan in a session of its own that holds the port, and ends by itself after `lifetime_s`."""
+    """Leave an orphan in its own session that holds the port, and ends by itself after `lifetime_s`."""
     script = f"sleep {lifetime_s} & echo autotune emulate: fork-away left process $! >&2"
     subprocess.run(["sh", "-c", script], pass_fds=[listener.fileno()], start_new_session=True, check=True)
 
 
 class Log:
-    """Write the engine's log, with ``{time}`` and ``{date}`` of the moment, to stderr if stdout must stay free."""
+    """Write the engine's log, with the current ``{time}`` and ``{date}``, to stderr if stdout must stay free."""
 
     def __init__(self, launch: EmulatedLaunch, port: int, to_stderr: bool) -> None:
         given = {name: launch.parsed.args[name] for name in sorted(launch.parsed.given) if name in launch.parsed.args}
@@ -136,7 +136,7 @@ class Log:
         print("\r" + filled(template, self._now(more)), end="", file=sys.stderr, flush=True)
 
     def crash(self, message: str) -> Died:
-        """Write the log of a server that dies of `message`: the telling line, then the engine's usual tail."""
+        """Write the log of a server that dies of `message`: the decisive line, then the engine's usual tail."""
         crash = self._card.crash
         self.lines([*crash.before, crash.telling, *crash.after], message=message)
         return Died(crash.exit_code)
@@ -147,7 +147,7 @@ class Log:
 
 
 def start(launch: EmulatedLaunch, faults: Mapping[str, float], log: Log) -> None:
-    """Go through the card's phases in the time that the start takes; raises `Died` where it fails."""
+    """Run the card's phases in the start's duration; raises `Died` if it fails."""
     due_s, total_s = time.perf_counter(), launch.startup_s * faults.get("slow-start", 1.0)
     failure = launch.failure
     if last_words := _last_words(launch, faults, loaded=0.0):
@@ -188,7 +188,7 @@ def _load(
 
 
 def _last_words(launch: EmulatedLaunch, faults: Mapping[str, float], loaded: float) -> str:
-    """Return the telling line of a fault that ends the start at this share of the shards; empty: it goes on."""
+    """Return the decisive line of a fault that ends the start at this share of the shards; empty: it continues."""
     words = next((DEATHS[name] for name in DEATHS if loaded >= faults.get(name, math.inf)), "")
     return filled(words, {"model": launch.parsed.model})
 
@@ -198,7 +198,7 @@ def _wait_until(due_s: float) -> None:
 
 
 async def slow_beside_others(engine: LiveEngine, share: float) -> None:
-    """Have steps take so much longer while another server of the node serves, until this is cancelled; 0: never."""
+    """Slow the steps down while another server of the node serves, until cancelled; 0: never."""
     if not share:
         return
     node = hashlib.sha256(str(Path.cwd().parents[1:2]).encode()).hexdigest()[:12]
@@ -213,7 +213,7 @@ async def slow_beside_others(engine: LiveEngine, share: float) -> None:
 
 
 def emulate(asked: Emulation, library: Library, as_json: bool = False) -> int:
-    """Serve until a signal; return the engine's exit code. Raises `BadInput`: an unknown model, fault or version."""
+    """Serve until a signal; return the engine's exit code. Raises `BadInput` for an unknown model, fault or version."""
     if not (asked.speed > 0 and math.isfinite(asked.speed)):
         raise BadInput(f"--speed {asked.speed:g}: must be above 0 and finite, e.g. 10 for ten times as fast")
     if asked.startup_s is not None and not math.isfinite(asked.startup_s):
@@ -254,7 +254,7 @@ def _serve(launch: EmulatedLaunch, faults: Mapping[str, float], as_json: bool) -
 
 
 def _bind(launch: EmulatedLaunch, log: Log) -> socket.socket:
-    """Take the port; nobody can connect before the server listens."""
+    """Bind the port; clients can only connect after the server listens."""
     family = socket.AF_INET6 if ":" in launch.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -270,7 +270,7 @@ def _bind(launch: EmulatedLaunch, log: Log) -> socket.socket:
 async def _until_stopped(
     launch: EmulatedLaunch, faults: Mapping[str, float], log: Log, as_json: bool, listener: socket.socket | None
 ) -> int:
-    """Serve until a signal; raises what went wrong in a callback, as a server that goes on would only hang."""
+    """Serve until a signal; raises exceptions of callbacks, because the server would otherwise hang."""
     loop, stop, bugs = asyncio.get_running_loop(), asyncio.Event(), list[BaseException]()
 
     def note_bug(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

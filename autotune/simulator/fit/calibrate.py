@@ -1,4 +1,4 @@
-"""The calibration of the simulated node by measured points, and what a calibration predicts for them.
+"""Calibrate the simulated node to measured points, and predict them with the calibration.
 
 A `Calibration` is the factors, and how far off they are. How far off is told by fits that have not seen whole groups -
 an engine, a GPU, a model, a workload - never by leaving out random rows.
@@ -69,27 +69,27 @@ UNCERTAIN = {"total_token_throughput": 0.08, "median_ttft_ms": 0.35, "median_tpo
 vLLM and 15 % on SGLang. Latencies are held more loosely: they hang on the order in which a client's requests arrive."""
 
 _STEP = 0.05
-"""Step of ln(factor) for differences: large enough to look over the jumps of a schedule."""
+"""Step of ln(factor) for differences: large enough to average over the jumps of a schedule."""
 
 _FAILED = 10.0
-"""Error in ln of a load that ran, when it is predicted to fail."""
+"""Error in ln of a complete load that is predicted to fail."""
 
 _ROUNDS = 12
 _CHUNK = 4
 """Runs that a worker gets at a time."""
 
 _FARTHEST = 0.7
-"""Longest step of ln(factor) to where a fit without some points lies: beyond it the Jacobian says nothing."""
+"""Longest step of ln(factor) to the optimum without some points: the Jacobian is invalid beyond it."""
 _ENOUGH = 3e-4
-"""A step that lowers the cost by less than this share ends a fit."""
+"""Relative decrease of the cost below which a fit ends."""
 METRICS = (HEADLINE, "median_ttft_ms", "median_tpot_ms")
 _LEAST = 0.03
-"""No spread is stated below it: two launches of one configuration differ by as much."""
+"""Least stated spread: the difference between two launches of one configuration."""
 _TELLING = 9
 """Points from which on a 90 % quantile of errors exists: 0.9 (n + 1) is at most n."""
 _NEW = ("engine", "version", "gpu", "model", "workload")
 _NOT_ASKED = dict.fromkeys(_NEW, 0.25)
-"""Added for the unseen where no group was ever left out: four together as unsure as without a calibration."""
+"""Addition for unseen groups if none was ever left out: four together as uncertain as without a calibration."""
 
 
 def _groups(point: MeasuredPoint) -> dict[str, str]:
@@ -98,7 +98,7 @@ def _groups(point: MeasuredPoint) -> dict[str, str]:
 
 
 def _weight(point: MeasuredPoint) -> float:
-    """Return the weight of a point's squared residuals; 1 = a single run like any other.
+    """Return the weight of a point's squared residuals; 1 = a typical single run.
 
     A mean of equivalent rows is surer than a single run; less so where they differ by more than runs should. The
     variance of two values that lie a range r apart is r² / 2.
@@ -108,7 +108,7 @@ def _weight(point: MeasuredPoint) -> float:
 
 
 def _residuals(point: MeasuredPoint, predicted: Mapping[str, float]) -> list[float]:
-    """Return one per metric of `UNCERTAIN`; 0 for one that was not measured."""
+    """Return one residual per metric of `UNCERTAIN`; 0 for an unmeasured one."""
     weight, residuals = _weight(point), []
     for name, uncertain in UNCERTAIN.items():
         measured = point.metrics.get(name, 0.0)
@@ -144,7 +144,7 @@ def _slopes(
 
 
 _WORKER_POINTS: list[MeasuredPoint] = []
-"""The points of a worker's problem, which it has by the fork."""
+"""Points of a worker's problem, inherited by the fork."""
 
 
 def _begin_worker(points: Sequence[MeasuredPoint], parent: int) -> None:
@@ -164,7 +164,7 @@ def _simulate(place: int, figures: Mapping[str, float]) -> dict[str, float]:
 
 
 class Problem:
-    """Fit the factors of some points, which are drawn to those of `start`; while it is entered, on all cores.
+    """Fit the factors of some points, with a prior at those of `start`; uses all cores inside the context.
 
     What was simulated is remembered: most differences leave most points as they were.
     """
@@ -233,7 +233,7 @@ class Problem:
         return np.concatenate([np.array(data), (x - self._centre) / self._spread])
 
     def at(self, x: Floats) -> tuple[Floats, Floats]:
-        """Return residuals and Jacobian, kept for who asks for the same place again."""
+        """Return residuals and Jacobian, cached for a repeated position."""
         key = x.tobytes()
         if key not in self._known:
             self._known = {key: (self.residuals(x), self.jacobian(x))}
@@ -264,7 +264,7 @@ class Problem:
 
 
 def _free(which: Factor, start: Calibration) -> bool:
-    """Return whether a factor is looked for.
+    """Return whether a factor is fitted.
 
     What rows have told already stays: a handful of new ones must not move what all engines and GPUs share. They move
     groups that nobody measured, and what the engine does on their own node.
@@ -275,7 +275,7 @@ def _free(which: Factor, start: Calibration) -> bool:
 
 
 def fit(problem: Problem, guess: Calibration) -> Floats:
-    """Return the logarithms of the factors: maximum a posteriori; a `guess` to begin at saves time alone."""
+    """Return the logarithms of the factors: maximum a posteriori; a start `guess` only saves time."""
     solution = least_squares(
         problem.residuals,
         problem.logs(guess),
@@ -321,7 +321,7 @@ class Missed:
 def errors_of(
     points: Sequence[Missed], covered: Iterable[Subject], before: PredictionErrors | None = None
 ) -> PredictionErrors:
-    """Return the errors to state from now on; none gets smaller than `before`, as the fit has seen its few points."""
+    """Return the errors to state; none is smaller than `before`, because the fit has seen its few points."""
     before = before or PredictionErrors()
     by_engine: dict[str, list[Missed]] = defaultdict(list)
     for point in points:
@@ -359,7 +359,7 @@ def _stated(points: Sequence[Missed], metric: str, shared: float, before: ErrorS
 
 
 def _foreseen(point: Missed, metric: str) -> float:
-    """Return the error of a prediction: of throughput, where one was made, by the fit that had not seen the workload.
+    """Return the error of a prediction: of throughput, if available, by the fit without the workload.
 
     A fit's own errors are too small, the more so the fewer points an engine has.
     """
@@ -368,7 +368,7 @@ def _foreseen(point: Missed, metric: str) -> float:
 
 
 def _shared(points: Sequence[Missed]) -> float:
-    """Return the share of the variance that configurations of one engine under one load have in common.
+    """Return the share of the variance common to configurations of one engine under one load.
 
     By the differences of their errors, over all engines: what they tell apart is little. Kept from the ends, where a
     comparison within an engine would be as unsure as one between engines, or certain.
@@ -385,7 +385,7 @@ def _shared(points: Sequence[Missed]) -> float:
 
 
 def _unseen(points: Sequence[Missed]) -> dict[str, float]:
-    """Return what to add to engines' spreads for an unseen group, by kind: nine of ten left-out errors lie within."""
+    """Return the additions to engines' spreads for an unseen group, by kind: they cover nine of ten left-out errors."""
     seen = [point for point in points if HEADLINE in point.errors]
     names = dict.fromkeys(point.engine for point in seen)
     own = {name: _scale([_foreseen(p, HEADLINE) for p in seen if p.engine == name]) for name in names}
@@ -402,7 +402,7 @@ def _unseen(points: Sequence[Missed]) -> dict[str, float]:
 
 
 def _scale(errors: Sequence[float]) -> float:
-    """Return the standard deviation whose 90 % interval holds nine of ten errors."""
+    """Return the standard deviation whose 90 % interval covers nine of ten errors."""
     if not errors:
         return 0.5
     return max(_LEAST, float(np.quantile(np.abs(errors), 0.9)) / Z90)
@@ -410,7 +410,7 @@ def _scale(errors: Sequence[float]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """A prediction of one point, under the workload that was measured.
+    """Prediction of one point, under the measured workload.
 
     Attributes:
         metrics: under the names of `autotune.metrics.formulas`, with figures fitted to all points; empty where it is
@@ -428,7 +428,7 @@ class Predicted:
 
     @property
     def throughput(self) -> float:
-        """Return the total token throughput, tokens per second; 0 where it is predicted not to run."""
+        """Return the total token throughput, tokens per second; 0 if it is predicted not to run."""
         return self.metrics.get(HEADLINE, 0.0)
 
 

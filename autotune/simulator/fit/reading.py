@@ -123,11 +123,11 @@ class MeasuredRow:
         if silent := self.cold_start_s:
             # Against a run of a warm server, by the variances of both.
             error = _ERROR_S / (self.metrics["duration"] - silent)
-            reason = f"its server was cold: it answered nobody for {silent:.0f} s"
+            reason = f"its server was cold: it answered no request for {silent:.0f} s"
             factors[reason] = _NOISE**2 / (_NOISE**2 + math.pow(error, 2))
         resolved = self.resolved
         if any(effect.name == _CAP for effect in resolved.effects):
-            factors["it measures the cap on running requests that comes with speculation"] = _ANOTHER_THING
+            factors["it measures speculation's limit of running requests"] = _ANOTHER_THING
         # Rules of combinations that run but are never worth it.
         for rule in broken_rules(resolved.card, resolved.effective, resolved.context):
             if rule.kind is FailureKind.RULE:
@@ -284,7 +284,7 @@ def groups(points: Sequence[MeasuredPoint]) -> dict[str, dict[str, tuple[int, ..
 
 
 def alone(points: Sequence[MeasuredPoint]) -> list[set[str]]:
-    """Return per point the kinds whose leaving out leaves no engine, version, GPU or model of it unmeasured beside.
+    """Return per point the kinds whose removal leaves no other measured engine, version, GPU or model of it.
 
     The rows of an early DeepSeek-R1 are all that there is of some versions: what a fit without that model gets wrong of
     them says little of models.
@@ -315,7 +315,7 @@ _SAME = math.log(1.1)
 """Throughput times duration is the tokens, but for rounding and a client's own idea of when a run begins."""
 
 _ENOUGH = 0.95
-"""Share of the requests that were sent; where fewer came back, the load was another one than was asked for."""
+"""Least share of sent requests that must come back; otherwise the load was another one than requested."""
 
 
 def table_rows(path: Path, library: Library) -> Iterator[MeasuredRow | LeftOut]:
@@ -370,7 +370,7 @@ def _csv_lines(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
 
 
 def _table_row(source: str, line: int, cells: Mapping[str, Any], library: Library) -> MeasuredRow | LeftOut:
-    """Read a row's cells; raises `BadInput` for an unknown or missing column, or a figure that cannot be right."""
+    """Read a row's cells; raises `BadInput` for an unknown or missing column, or an impossible figure."""
     for name in cells:
         if name not in METRICS and name not in _COLUMNS:
             raise UnknownName("column", name, (*_COLUMNS, *METRICS))
@@ -406,7 +406,7 @@ def _table_row(source: str, line: int, cells: Mapping[str, Any], library: Librar
 def _workload(
     cells: Mapping[str, Any], counts: Mapping[str, int | None], rate: float | None, library: Library
 ) -> Workload:
-    """Return the packaged workload that a launch was measured under, else one made of its parameters."""
+    """Return the packaged workload of a launch, else one made of its parameters."""
     arrival = arrival_of(counts["max_concurrency"], rate)
     if "workload" in cells:
         workload = load_workload(str(cells["workload"]), library)
@@ -425,7 +425,7 @@ def _workload(
 
 
 def _completed(workload: Workload, metrics: Mapping[str, float]) -> Workload:
-    """Return the load of the requests that came back; raises `BadInput` where too many did not.
+    """Return the load of the completed requests; raises `BadInput` if too many failed.
 
     Where up to one request in twenty did not (a client out of file descriptors), the others were no load.
     """
@@ -434,12 +434,12 @@ def _completed(workload: Workload, metrics: Mapping[str, float]) -> Workload:
     if completed >= sent:
         return workload
     if completed < _ENOUGH * sent or len(workload.points) > 1:
-        raise BadInput(f"only {completed} of {sent} requests came back, so the load was not the one that was asked for")
+        raise BadInput(f"only {completed} of {sent} requests were completed, so the load was not the requested one")
     return workload.model_copy(update={"points": [workload.points[0].model_copy(update={"prompts": completed})]})
 
 
 def _number(name: str, value: Any) -> float | None:
-    """Read a figure, None where there is none; raises `BadInput` for text, NaN, infinity or a negative number."""
+    """Read a figure, None for none; raises `BadInput` for text, NaN, infinity or a negative number."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     try:
@@ -459,7 +459,7 @@ def _whole(name: str, value: Any) -> int | None:
 
 
 def checked(given: Mapping[str, Any]) -> dict[str, float]:
-    """Read the metrics of a row that ran; a gap between tokens of 0 ms is one that nobody measured, and left out.
+    """Read the metrics of a complete row; a gap between tokens of 0 ms is unmeasured, and skipped.
 
     Raises `BadInput`: a metric that is missing, no number, or in another unit than its name says.
     """
@@ -500,7 +500,7 @@ def _check_units(metrics: Mapping[str, float], duration: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """Rows that files and studies gave, and those that were left out."""
+    """Rows of files and studies, and the skipped ones."""
 
     rows: tuple[MeasuredRow, ...]
     left_out: tuple[LeftOut, ...]
@@ -513,14 +513,14 @@ class Reading:
 
 
 def read_file(path: Path) -> Reading:
-    """Read a table; raises `BadInput` (with file and row) where it cannot be read or cannot be right."""
+    """Read a table; raises `BadInput` (with file and row) if it is unreadable or invalid."""
     return Reading.of(table_rows(path, Library()))
 
 
 def read(files: Sequence[Path], studies: Sequence[str], home: Home, *, allow_unmeasured: bool = False) -> Reading:
-    """Read files and studies together, each once; raises `BadInput` where none was named, or no row can be used."""
+    """Read files and studies together, each once; raises `BadInput` if none is named, or no row is usable."""
     if not files and not studies:
-        raise BadInput("nothing to learn from: name measurements with --data FILE, or a study with --study NAME")
+        raise BadInput("no measurements: give them with --data FILE, or a study with --study NAME")
     library = Library()
     rows: list[MeasuredRow | LeftOut] = []
     for path in dict.fromkeys(path.resolve() for path in files):
@@ -530,8 +530,8 @@ def read(files: Sequence[Path], studies: Sequence[str], home: Home, *, allow_unm
     reading = Reading.of(rows)
     if not any(row.failure is None for row in reading.rows):
         out = [f"{one.label}: {one.reason}" for one in reading.left_out]
-        why = f"; the first of {len(out)} that were left out, {out[0]}" if out else ""
-        raise BadInput(f"no row with measured metrics can be used{why}")
+        why = f"; the first of {len(out)} skipped rows, {out[0]}" if out else ""
+        raise BadInput(f"no row with measured metrics is usable{why}")
     return reading
 
 
@@ -552,8 +552,8 @@ def study_rows(home: Home, study: str, allow_unmeasured: bool = False) -> Iterat
     unmeasured = sorted(kind.value for kind in kinds - {Evidence.MEASURED})
     if unmeasured and not allow_unmeasured:
         raise BadInput(
-            f"study {study!r} was {' and '.join(unmeasured)}, not measured: a fit to it would only learn what the "
-            "simulator says already; name a study that ran with --on process or --on docker"
+            f"study {study!r} was {' and '.join(unmeasured)}, not measured: a fit to it would only repeat the "
+            "simulator; give a study that ran with --on process or --on docker"
         )
     library = library_of(spec)
     for launch in launches:
@@ -593,8 +593,8 @@ def _unusable(launch: Launch) -> str:
     if launch.trial.role is Role.SCREEN:
         return "its weights were random"
     if result.state is State.INVALID:
-        return f"its measurement does not count{f' ({result.failure.message})' if result.failure else ''}"
+        return f"its measurement is invalid{f' ({result.failure.message})' if result.failure else ''}"
     if result.failure is not None and not result.failure.blames_the_configuration:
-        return f"its failure was not the configuration's ({result.failure.kind.value})"
+        return f"its failure does not depend on the configuration ({result.failure.kind.value})"
     external = any(word.startswith("external:") for word in launch.trial.command.argv[:1])
-    return "somebody else's server, whose command is not known" if external else ""
+    return "an external server, whose command is unknown" if external else ""

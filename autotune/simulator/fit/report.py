@@ -1,4 +1,4 @@
-"""Measured against predicted: a line per point, how far predictions are off, and whether they rank alike."""
+"""Compare measured with predicted values: a line per point, prediction errors, and rank correlations."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def layout(resolved: ResolvedCommand) -> str:
 
 
 def errors(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> dict[str, Any]:
-    """Return errors over points that ran, as shares of the measured value; None of no point.
+    """Return errors over complete points, as shares of the measured value; None for no point.
 
     ``throughput`` is the median |predicted / measured - 1| of the total token throughput, where a point that is
     predicted not to run counts 1; ``left_out`` the same by kind of group, with each point's group left out; ``times``
@@ -143,16 +143,16 @@ def _percent(share: float | None) -> str:
 # is 20 % off everywhere ranks perfectly.
 
 _LEAST = 4
-"""Points from which on a rank correlation says something."""
+"""Least points for a rank correlation."""
 
 _LEAST_WEIGHT = 0.25
-"""Weight from which on a point has a rank; less (a run most of which a cold server was silent) is too uncertain."""
+"""Least weight of a point with a rank; below it (mostly silent time of a cold server) it is too uncertain."""
 
 Pair = tuple[MeasuredPoint, Predicted]
 
 
 def rankings(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> dict[str, list[dict[str, Any]]]:
-    """Compare orders at one load (model, node, workload); what did not start has no rank.
+    """Compare orders at one load (model, node, workload); configurations that did not start have no rank.
 
     ``rankings`` has the rank correlation of an engine or of all, None where there is no order; ``best_engine`` the
     best one as measured and as predicted.

@@ -38,7 +38,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SimulatedOutcome:
-    """The outcome of a simulated launch: metrics of the whole workload, and `runs` as a client sees its load points.
+    """Result of a simulated launch: metrics of the whole workload, and `runs` as a client sees its load points.
 
     `memory` is None where a rule failed before; `knobs_read` are those that the arithmetic asked for, set or not.
     """
@@ -60,7 +60,7 @@ def simulate(server: ServerSetup, workload: Workload, seed: int, slos: Sequence[
 
 
 def run_server(server: SimulatedServer, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
-    """Simulate a server whose decisions are taken; calibration passes its own coefficients this way."""
+    """Simulate a server with resolved settings; calibration passes its own coefficients this way."""
     plan = plan_memory(server)
     failure = start_failure(server, plan) or too_long(server, plan, workload)
     if failure is not None:
@@ -90,7 +90,7 @@ def run_server(server: SimulatedServer, workload: Workload, seed: int, slos: Seq
 
 
 def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> Failure | None:
-    """Refuse requests longer than the server's context or, for sure, than its whole KV pool."""
+    """Refuse requests longer than the server's context or, certainly, than its whole KV pool."""
     longest, pool = workload.longest_request, plan.capacity_tokens
     if plan.holds(longest) >= TOO_CLOSE:
         pool = max(pool, longest)
@@ -102,7 +102,7 @@ def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> F
 
 
 def beyond_step(server: SimulatedServer, prompt: int) -> Failure | None:
-    """Refuse prompts that, without chunks, no step can compute whole."""
+    """Refuse prompts that no step can compute whole without chunks."""
     if server.prompt_limit is None or prompt <= server.prompt_limit:
         return None
     message = (

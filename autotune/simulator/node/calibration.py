@@ -1,4 +1,4 @@
-"""The fitted figures: what physics expects of each, and what the measured rows made of it.
+"""Fitted figures: their physical priors, and their posteriors from measured rows.
 
 A figure of an engine's version on a GPU is a product: what physics expects (``search_spaces/physics``) times the
 factors of its groups (``search_spaces/calibrations``): all measured rows, the engine, the GPU's vendor, the era of its
@@ -32,17 +32,17 @@ from autotune.space.library import Library, kind_of, load
 from autotune.trial import Scalar
 
 Z90 = 1.645
-"""Standard deviations of a normal distribution that hold 90 % on both sides."""
+"""Standard deviations of a normal distribution that cover 90 % two-sided."""
 
 _NEAR = math.log(2.0)
-"""Loads within a factor of 2 in lengths and requests in flight count as one that was measured."""
+"""Factor in lengths and requests in flight within which a load counts as measured."""
 OWN = "own"
-"""Level of what an engine does on a user's own node beyond what the shipped rows say of it."""
+"""Level of an engine's deviation on a user's own node from the bundled rows."""
 LEVELS = ("all", "engine", "vendor", "era", "engine_era", OWN)
 
 
 class ErrorSpread(Entry):
-    """Standard deviations of ln(measured / predicted): what an engine's rows under one load share, and of each row."""
+    """Standard deviations of ln(measured / predicted): common to an engine's rows under one load, and per row."""
 
     group: float = Field(ge=0)
     row: float = Field(ge=0)
@@ -60,7 +60,7 @@ class Subject(Entry):
     in_flight: float = Field(gt=0)
 
     def unseen(self, errors: PredictionErrors) -> tuple[str, ...]:
-        """Return those of engine, version, GPU, model and workload that no measured row is near to.
+        """Return those of engine, version, GPU, model and workload without a nearby measured row.
 
         A model counts as measured where it was on this GPU, if anything was: its kernels may be others elsewhere.
         """
@@ -80,7 +80,7 @@ class Subject(Entry):
 
 
 class PredictionErrors(Entry):
-    """Prediction errors that the calibration left: by engine ("any": another one) and metric; what `unseen` adds."""
+    """Prediction errors of the calibration: by engine ("any": another one) and metric; additions of `unseen`."""
 
     engines: dict[str, dict[str, ErrorSpread]] = {}
     unseen: dict[str, float] = {}
@@ -88,7 +88,7 @@ class PredictionErrors(Entry):
 
 
 UNKNOWN = ErrorSpread(group=0.5, row=0.2)
-"""Without a calibration: a factor of two and a half."""
+"""Error without a calibration: a factor of two and a half."""
 
 
 def spread_of(errors: PredictionErrors, engine: str, metric: str = HEADLINE) -> ErrorSpread:
@@ -123,7 +123,7 @@ def sigma_of_ratio(errors: PredictionErrors, first: Subject, second: Subject, me
 
 
 def interval90(value: float, deviation: float) -> tuple[float, float]:
-    """Return the ends between which nine of ten measurements should lie."""
+    """Return the 90 % prediction interval."""
     return value * math.exp(-Z90 * deviation), value * math.exp(Z90 * deviation)
 
 
@@ -178,7 +178,7 @@ class Calibration(Entry):
 
     @property
     def told(self) -> str:
-        """Describe the measurements it was fitted to; simulated ones are named as that."""
+        """Describe the measurements of its fit; simulated ones are marked."""
         parts = (f"{one.source} ({one.points} points, {one.evidence})" for one in self.fitted_to)
         unmeasured = any(one.evidence != "measured" for one in self.fitted_to)
         warning = "; not all of that was measured: its intervals say nothing of a real node"
@@ -189,14 +189,14 @@ class Calibration(Entry):
         return self.factors.get(which.level, {}).get(which.group, {}).get(which.figure, 1.0)
 
     def deviation(self, which: Factor, physics: Physics) -> float:
-        """Return the standard deviation of ln(factor): what the rows left of it, else what physics expects."""
+        """Return the standard deviation of ln(factor): posterior if there are rows, else prior."""
         spread = physics.figures[which.figure].spread[which.level]
         left = self.deviations.get(which.level, {}).get(which.group, {})
         return min(spread, left.get(which.figure, spread))
 
 
 def groups_of(card: SpeedCard, version: str, hardware: HardwareCard, model: ModelCard) -> dict[str, str]:
-    """Return the groups that an engine's version with a model on a node belongs to, by level.
+    """Return the groups of an engine's version with a model on a node, by level.
 
     GPUs are grouped by vendor: what an H200 taught of kernels holds for an H100 too, and a GPU that was not measured
     must not look better than its sibling for having no factors.
@@ -207,7 +207,7 @@ def groups_of(card: SpeedCard, version: str, hardware: HardwareCard, model: Mode
 
 
 def factors_of(physics: Physics, groups: Mapping[str, str]) -> Iterator[Factor]:
-    """List the factors that a member of these groups is made of."""
+    """List the factors of a member of these groups."""
     for name, figure in physics.figures.items():
         for level, group in groups.items():
             if figure.spread.get(level):
@@ -217,7 +217,7 @@ def factors_of(physics: Physics, groups: Mapping[str, str]) -> Iterator[Factor]:
 def drawn_factors(
     calibration: Calibration, groups: Iterable[Mapping[str, str]], draws: int, seed: int
 ) -> dict[Factor, Floats]:
-    """Draw by how much ln(factor) may be off, shape (draws,): normal, each by itself, once for all groups with it."""
+    """Draw errors of ln(factor), shape (draws,): normal, independent, one draw for all groups with it."""
     physics = packaged_physics()
     factors = list(dict.fromkeys(which for members in groups for which in factors_of(physics, members)))
     normal = np.random.default_rng(seed).standard_normal((len(factors), draws))
@@ -230,7 +230,7 @@ def composed(
     groups: Mapping[str, str],
     moved: Mapping[Factor, Floats] | None = None,
 ) -> dict[str, Any]:
-    """Return figures of a member of these groups, each in its range; arrays of draws where ln(factor) is `moved`."""
+    """Return figures of a member of these groups, each in its range; arrays of draws if ln(factor) is `moved`."""
     logs: dict[str, Any] = dict.fromkeys(physics.figures, 0.0)
     for which in factors_of(physics, groups):
         logs[which.figure] = logs[which.figure] + math.log(calibration.factor(which))
@@ -263,7 +263,7 @@ def packaged_calibration() -> Calibration:
 
 
 def calibration_of(library: Library) -> Calibration:
-    """Return the calibration of a library: the study's, a file of the user's own, an overlay's, or the packaged one."""
+    """Return the calibration of a library: the study's, a user's file, an overlay's, or the packaged one."""
     if library.calibration is not None:
         try:
             return Calibration.model_validate(library.calibration)
@@ -276,7 +276,7 @@ def calibration_of(library: Library) -> Calibration:
 
 
 def nothing_learned() -> Calibration:
-    """Return physics alone: every factor 1."""
+    """Return physics without a fit: every factor 1."""
     return Calibration(fitted_to=[], factors={}, errors=PredictionErrors())
 
 

@@ -1,4 +1,4 @@
-"""Coefficients that the arithmetic needs of an engine: its documented behaviour, and the figures that are fitted.
+"""Coefficients of an engine for the arithmetic: its documented behaviour, and the fitted figures.
 
 The arithmetic is the same for every engine. Its behaviour stands in ``search_spaces/<engine>/simulator.yaml``, written
 by hand; the figures are composed in `autotune.simulator.node.calibration`.
@@ -24,7 +24,7 @@ from autotune.trial import Scalar
 
 
 class Behaviour(Entry):
-    """Behaviour of an engine, as its sources and documentation say: scheduling, memory, constants of its kernels.
+    """Behaviour of an engine, from its sources and documentation: scheduling, memory, constants of its kernels.
 
     Nothing here is fitted. ``*_share`` multiplies a rate; 1 would be the hardware's peak.
     """
@@ -132,7 +132,7 @@ class Behaviour(Entry):
 
 
 class Figures(Entry):
-    """Speed of an engine: the figures that are fitted, each with its range in ``physics.yaml``.
+    """Speed of an engine: the fitted figures, each with its range in ``physics.yaml``.
 
     ``*_share`` multiplies a rate; 1 would be the hardware's achieved (or, for links and sparse attention, peak) rate.
     Where a prediction is made for several draws of the figures at once, a figure is an array, shape (draws,).
@@ -181,7 +181,7 @@ class Adjustment(Entry):
 
 
 class Era(Entry):
-    """Versions whose software is of one time. Engines share an era's name: they grew faster together."""
+    """Versions with software of one period. Engines share an era's name: they became faster together."""
 
     name: str
     versions: VersionRange
@@ -215,7 +215,7 @@ def speed_card(engine: str) -> SpeedCard:
 def holding(
     card: SpeedCard, version: str, knobs: Mapping[str, Scalar], scope: Mapping[str, Any]
 ) -> Iterator[Adjustment]:
-    """List the adjustments that hold for one configuration, in their order; `scope` as for `adjusted`."""
+    """List the adjustments that apply to one configuration, in order; `scope` as for `adjusted`."""
     names = {**scope, "knobs": Namespace(knobs)}
     for adjustment in card.adjustments:
         if in_range(version, adjustment.versions) and evaluate(adjustment.when, names):
@@ -237,6 +237,6 @@ def adjusted(
 
 
 def conditional_knobs(card: SpeedCard, version: str) -> frozenset[str]:
-    """List the knobs that the adjustments of a version ask for, under whatever other condition."""
+    """List the knobs in the adjustments' conditions of a version."""
     held = (adjustment.when for adjustment in card.adjustments if in_range(version, adjustment.versions))
     return frozenset(name for when in held for name in re.findall(r"\bknobs\.(\w+)", when))

@@ -1,4 +1,4 @@
-"""Where a GPU's memory goes, whether anything is left for the KV cache, and how sure that is."""
+"""Memory plan of a GPU: its parts, the space for the KV cache, and the uncertainty."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ GIB = 2.0**30
 _FLOAT32 = 4.0
 _NORMAL = NormalDist()
 _STATES = 256
-"""Sequences whose states of linear attention are kept; of more the engines make room in the cache as they come."""
+"""Sequences whose states of linear attention are reserved; for more the engines use cache space."""
 TOO_CLOSE = 0.1
-"""With odds of less than 9 to 1 either way it is too close to call."""
+"""Odds below which (9 to 1 either way) the plan is too close to call."""
 
 MEMORY_KEYS = (
     *("memory_verdict", "memory_margin_gb", "memory_margin_sigma_gb", "memory_fit_probability"),
@@ -76,7 +76,7 @@ class MemoryPlan:
 
     @property
     def margin_bytes(self) -> float:
-        """Return the bytes left where it is tightest, in the engine's share or beside it; negative = out of memory."""
+        """Return the free bytes at the tightest place, in the engine's share or beside it; negative = out of memory."""
         return min(self.cache_margin_bytes, self.spare)
 
     @property
@@ -85,7 +85,7 @@ class MemoryPlan:
 
     @property
     def fit_probability(self) -> float:
-        """Return the odds that it starts: that there is the cache which the engine insists on."""
+        """Return the odds that it starts: that the engine's required cache exists."""
         return self.holds(self.needed_tokens)
 
     def holds(self, tokens: float) -> float:
@@ -95,12 +95,12 @@ class MemoryPlan:
 
     @property
     def starts(self) -> bool:
-        """Return whether the simulated server starts: it is as likely as not."""
+        """Return whether the simulated server starts: its odds are even or better."""
         return self.fit_probability >= 0.5 and self.kv_cache > self.kv_token
 
     @property
     def verdict(self) -> MemoryVerdict:
-        """Put the odds into words; too close to call, the simulated server starts where they are even or better."""
+        """Describe the odds in words; if too close to call, the simulated server starts at even odds or better."""
         if min(self.fit_probability, 1 - self.fit_probability) > TOO_CLOSE:
             return MemoryVerdict.TOO_CLOSE
         return MemoryVerdict.FITS if self.fit_probability > 0.5 else MemoryVerdict.DOES_NOT_FIT
@@ -121,7 +121,7 @@ class MemoryPlan:
 
 
 def _weight_bytes(server: SimulatedServer) -> float:
-    """Sum the checkpoint's weights, the router in bf16, and what latent attention adds.
+    """Sum the checkpoint's weights, the router in bf16, and the additions of latent attention.
 
     Latent attention keeps a bf16 copy of the up-projections of keys and values for decoding (vLLM's
     ``process_weights_after_loading``, SGLang's ``w_kc`` and ``w_vc``); vLLM 0.7 kept their products with the query's
@@ -238,7 +238,7 @@ def plan_memory(server: SimulatedServer) -> MemoryPlan:
 
 
 def start_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
-    """Return the failure of the start in the engine's words; None when it starts."""
+    """Return the failure of the start in the engine's words; None if it starts."""
     if server.gpus > server.setup.gpus:
         message = (
             f"The layout needs {server.gpus} GPUs, there are {server.setup.gpus}; lower tensor or data parallelism."
@@ -259,7 +259,7 @@ def start_failure(server: SimulatedServer, plan: MemoryPlan) -> Failure | None:
 
 
 def _as_the_engine_says(server: SimulatedServer, plan: MemoryPlan) -> tuple[str, str]:
-    """Return the engine's own line for what is missing, and what helps."""
+    """Return the engine's own line for the missing memory, and the remedy."""
     allocation = f"torch.OutOfMemoryError: {'HIP' if server.hardware.vendor == 'amd' else 'CUDA'} out of memory."
     c, free = server.coefficients, plan.total - server.coefficients.context_gb * 1e9
     share = plan.total * server.memory_fraction
@@ -293,7 +293,7 @@ def _as_the_engine_says(server: SimulatedServer, plan: MemoryPlan) -> tuple[str,
 
 
 def startup_s(server: SimulatedServer, plan: MemoryPlan) -> float:
-    """Return the seconds until a server is ready: its weights, where it reads them, and all else."""
+    """Return the seconds until a server is ready: weights, if it reads them, and everything else."""
     c = server.coefficients
     read = 0.0 if server.setup.random_weights else plan.weights * server.gpus / 1e9
     return c.start_s + read / c.load_gb_s

@@ -1,4 +1,4 @@
-"""One attention replica: its front end, its queue, the prompts in prefill, its KV pool and its prefix cache.
+"""One attention replica: front end, queue, prompts in prefill, KV pool and prefix cache.
 
 The front end lies between the client's connection and the scheduler. Each way is a process, or several, that takes what
 comes one after the other. Neither slows the engine's steps; when it saturates, requests reach the scheduler late, or
@@ -66,14 +66,14 @@ class BlockCache:
         self._held[request] = held
 
     def keep(self, request: int) -> int:
-        """Cache a computed prompt's blocks, count their tokens; one that another put there meanwhile stays its own."""
+        """Cache a computed prompt's blocks, count their tokens; a block inserted by another request stays its own."""
         if not self._enabled:
             return 0
         held = self._held.setdefault(request, [])
         return self._add(held, self._blocks[request][len(held) :])
 
     def keep_answer(self, request: int) -> int:
-        """Cache the blocks that a request filled while it decoded, as the engines do; count their tokens."""
+        """Cache the blocks that a request filled during decode, as the engines do; count their tokens."""
         if not self._enabled or request not in self._answers:
             return 0
         return self._add(self._held.setdefault(request, []), self._answers[request])
@@ -85,7 +85,7 @@ class BlockCache:
         return self._tokens(added)
 
     def release(self, request: int) -> None:
-        """Let a request's blocks go once nobody else uses them, the prompt's end before its beginning."""
+        """Release a request's blocks that no other request uses, the prompt's end before its start."""
         for block in reversed(self._held.pop(request, [])):
             self._users[block] -= 1
             if not self._users[block]:
@@ -101,7 +101,7 @@ class BlockCache:
 
 
 class SegmentCache(BlockCache):
-    """The prefix cache of a load whose prompts are known beforehand: blocks of a trace, turns, a group's prefix."""
+    """Prefix cache of a load with known prompts: blocks of a trace, turns, a group's prefix."""
 
     def __init__(
         self,
@@ -123,7 +123,7 @@ class SegmentCache(BlockCache):
 
 
 def load_caches(server: SimulatedServer, requests: Requests) -> list[SegmentCache]:
-    """Make the prefix caches of the replicas for a load whose requests are known beforehand."""
+    """Make the prefix caches of the replicas for a load with known requests."""
     block, segments = server.block_tokens, list(prompt_segments(requests))
     answers: dict[int, list[int]] = {}
     if segments:
@@ -143,7 +143,7 @@ def load_caches(server: SimulatedServer, requests: Requests) -> list[SegmentCach
 
 
 def _whole_blocks(pieces: Sequence[Segment], block: int) -> dict[int, int]:
-    """Cut the segments of a prompt to whole blocks of the pool: tokens by a number of each."""
+    """Cut the segments of a prompt to whole blocks of the pool: tokens by segment number."""
     end = 0
     cut: dict[int, int] = {}
     for piece in pieces:
@@ -165,7 +165,7 @@ class FrontEnd:
         self._reading: list[tuple[float, int]] = []  # a heap: (when it is done with it, request)
 
     def accept(self, request: int, at_s: float, tokens: int) -> None:
-        """Queue a request of so many prompt tokens; 0 when they came as token ids."""
+        """Queue a request with this number of prompt tokens; 0 for token ids."""
         done_s = max(self._free_s[0], at_s) + self._request_s + tokens * self._token_s
         heapq.heapreplace(self._free_s, done_s)
         heapq.heappush(self._reading, (done_s, request))
@@ -180,7 +180,7 @@ class FrontEnd:
         return self._reading[0][0] if self._reading else math.inf
 
     def drop(self, request: int) -> bool:
-        """Give a request up; return whether it was here."""
+        """Abort a request; returns whether it was here."""
         kept = [item for item in self._reading if item[1] != request]
         found = len(kept) < len(self._reading)
         heapq.heapify(kept)
@@ -189,7 +189,7 @@ class FrontEnd:
 
 
 class BackEnd:
-    """Detokeniser and HTTP: sends the tokens of a step when those of the steps before are sent."""
+    """Detokeniser and HTTP: send the tokens of a step after those of earlier steps."""
 
     def __init__(self, server: SimulatedServer) -> None:
         # The tokens of a step are of many requests, which are spread over the processes.
@@ -197,12 +197,12 @@ class BackEnd:
         self._free_s = 0.0
 
     def send(self, at_s: float, tokens: float) -> float:
-        """Return when the tokens of a step that ends at a time have reached their clients."""
+        """Return when the tokens of a step with this end reach their clients."""
         self._free_s = max(self._free_s, at_s) + tokens * self._token_s
         return self._free_s
 
     def send_steps(self, at_s: Floats, tokens: float) -> Floats:
-        """Return the same for steps of equally many tokens, one after the other; shape (steps,)."""
+        """Return the same for consecutive steps with equal token counts; shape (steps,)."""
         if not self._token_s:
             return at_s
         work = tokens * self._token_s * np.arange(1, len(at_s) + 1)
@@ -298,7 +298,7 @@ class Replica:
         return bool(self._filling)
 
     def take_chunks(self, taken: float) -> list[Chunk]:
-        """Take the next step's prompt pieces, beside what runs and its `taken` tokens; admit waiting requests."""
+        """Take the next step's prompt pieces, on top of running sequences' `taken` tokens; admit waiting requests."""
         budget, unit = self._server.token_budget, self._block
         if self._c.prefill == "mixed":
             budget -= self.running * self._queries
@@ -365,7 +365,7 @@ class Replica:
         return evicted >= tokens
 
     def start(self, request: int) -> None:
-        """Begin to decode: the prompt is computed, the first token there (after a preemption, the next one)."""
+        """Start decoding: the prompt is computed, the first token exists (after a preemption, the next one)."""
         # What the cache keeps, whole blocks, belongs to it from now on, not to this request.
         self._sequences.context[request] -= self._cache.keep(request)
         self._sequences.written[request] += 1
@@ -373,7 +373,7 @@ class Replica:
         self.running += 1
 
     def decoded(self, grown: float, steps: int) -> None:
-        """Advance the running requests by so many steps and tokens of the pool."""
+        """Advance the running requests by this number of steps and tokens of the pool."""
         self.used += grown
         self.share = max(self._least_share, self.share - self._fall * steps)
 
@@ -431,7 +431,7 @@ class Replica:
             self.waiting.append(request)
 
     def preempted(self, written: float, output: float) -> None:
-        """Raise what admission reserves to what those left will have when the room that was made is used.
+        """Raise the reservation at admission to that of the remaining requests at the end of the freed space.
 
         They have so many tokens written of those asked for (SGLang: retract_decode).
         """

@@ -1,4 +1,4 @@
-"""Continuous batching: which requests a step computes, how long it takes, and what it changes.
+"""Continuous batching: the requests of a step, its duration, and its effects.
 
 One scheduler, two loops over it: `Batching` in virtual time, and the emulator by the wall clock. What differs
 between engines and versions is in ``search_spaces/<engine>/simulator.yaml``, with its sources.
@@ -30,13 +30,13 @@ from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.node.steptime import RankBatch, Step, StepTime
 
 _WAITING_WEIGHT = 4.0
-"""A waiting request counts as so many running ones (vLLM 0.11: v1/engine/core_client.py)."""
+"""Running requests equivalent to one waiting request (vLLM 0.11: v1/engine/core_client.py)."""
 _PRESSURE_WEIGHT, _PRESSURE_FROM = 6.0, 0.5
 """vLLM 0.32, same file: waiting requests count more, the fuller the pool is beyond its half."""
 
 
 class Graphs:
-    """The batch sizes for which a server has captured a CUDA graph."""
+    """Batch sizes with a captured CUDA graph."""
 
     def __init__(self, server: SimulatedServer) -> None:
         c = server.coefficients
@@ -49,7 +49,7 @@ class Graphs:
         self._sizes = sorted(sizes | {most}) if most else []
 
     def tokens(self, sequences: Sequence[int], prompt_tokens: Sequence[int]) -> int:
-        """Return the tokens that each rank computes in the graph that holds its part of a step; 0 when none does."""
+        """Return the tokens that each rank computes in the graph for its part of a step; 0 without a graph."""
         ready = self._idle or all(n or p for n, p in zip(sequences, prompt_tokens, strict=True))
         if not ready or (any(prompt_tokens) and not self._prompts):
             return 0
@@ -86,7 +86,7 @@ class Batches:
         kept: Sequence[float],
         chunks: Sequence[Sequence[Chunk]] | None = None,
     ) -> Step:
-        """Return a step in which sequences decode beside prompt pieces.
+        """Return a step with decoding sequences and prompt pieces.
 
         Args:
             counts: how many of them, per rank; so are `contexts`, the tokens before their next ones, summed, and
@@ -121,7 +121,7 @@ class Batches:
 
 
 def _kept(position: float, top_k: float) -> float:
-    """Return the sum of min(i, top_k) for i up to a position: what sparse attention keeps of a causal prompt."""
+    """Return the sum of min(i, top_k) for i up to a position: tokens kept by sparse attention in a causal prompt."""
     if position <= top_k:
         return position**2 / 2
     return float(top_k**2 / 2 + (position - top_k) * top_k)
@@ -129,7 +129,7 @@ def _kept(position: float, top_k: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class EngineStep:
-    """One engine step, from its begin to its end; `ids` are the sequences that decode in it, shape (n,)."""
+    """One engine step, from start to end; `ids` are the decoding sequences, shape (n,)."""
 
     ids: Ints
     started: tuple[int, ...]
@@ -137,7 +137,7 @@ class EngineStep:
 
 
 class Scheduler:
-    """The replicas of a server and what they run.
+    """Replicas of a server and their running requests.
 
     Args:
         sequences: the state of the requests; more may be added while it runs.
@@ -180,7 +180,7 @@ class Scheduler:
         self.replicas[number].add(request)
 
     def _load(self, replica: Replica) -> tuple[float, float]:
-        """Return the load that the balancer sees; it knows the state exactly, engines some 0.1 s late."""
+        """Return the load seen by the balancer, which is exact here and about 0.1 s late in engines."""
         waiting = len(replica.waiting)
         if self._c.dispatch == "waiting_weighted":
             return _WAITING_WEIGHT * waiting + replica.in_flight - waiting, 0.0
@@ -204,7 +204,7 @@ class Scheduler:
         return chunks
 
     def _taken(self, replica: Replica, ids: Ints) -> float:
-        """Count the tokens of a pool that what runs needs now, or that are reserved for what it will need."""
+        """Count a pool's tokens needed or reserved for running requests."""
         if not len(ids):
             return 0.0
         s = self._state
@@ -216,7 +216,7 @@ class Scheduler:
         return reserved if self._separate else max(reserved, float(self._grown(ids, self.gain).sum()))
 
     def begin(self, chunks: Sequence[Sequence[Chunk]]) -> EngineStep:
-        """Begin a step; with separate prefill, replicas that fill prompts do not decode meanwhile."""
+        """Start a step; with separate prefill, replicas with prompts do not decode in it."""
         if self._server.speculative_tokens and len(self.running):
             text, server = float(self._state.is_text[self.running].mean()), self._server
             self.gain = server.tokens_per_step * (1 - text) + server.text_tokens_per_step * text
@@ -271,7 +271,7 @@ class Scheduler:
         return steps
 
     def _steps_in(self, room: float, ids: Ints, most: int) -> int:
-        """Count the decode steps that a pool with so much room can take, at least one."""
+        """Return the decode steps that fit the room of a pool, at least one."""
         context = self._state.context[ids]
         held = float(self._blocks(context).sum())
         tokens, least = len(ids) * self.gain, 1
@@ -286,7 +286,7 @@ class Scheduler:
         return least
 
     def grow(self, ids: Ints, steps: int) -> None:
-        """Let these sequences decode so many steps."""
+        """Let these sequences decode this number of steps."""
         if not len(ids):
             return
         s, gained = self._state, self.gain * steps
@@ -298,7 +298,7 @@ class Scheduler:
                 self.replicas[number].decoded(tokens, steps)
 
     def take_ended(self) -> Ints:
-        """Take out the sequences that have all their tokens."""
+        """Remove the sequences with all tokens."""
         ids, s = self.running, self._state
         over = s.written[ids] >= s.output[ids] - 1e-9
         ended: Ints = ids[over]
@@ -317,13 +317,13 @@ class Scheduler:
         return blocks
 
     def _grown(self, ids: Ints, gained: float | Floats) -> Floats:
-        """Return the pool's tokens, in whole blocks, that each of these sequences takes when it gains so many."""
+        """Return the pool's tokens, in whole blocks, for each sequence's next tokens."""
         context = self._state.context[ids]
         grown: Floats = self._blocks(context + gained) - self._blocks(context)
         return grown
 
     def _throw_out(self, number: int, replica: Replica) -> None:
-        """Throw sequences out of a pool that cannot take the next step of what decodes in it."""
+        """Preempt sequences of a pool that cannot take its next decode step."""
         s, mine, thrown = self._state, self._of(number, self.running), 0
         grown = self._grown(mine, self.gain)
         # The last one stays, yet what the cache keeps makes room for it too.
@@ -346,7 +346,7 @@ class Scheduler:
 
 
 class SessionClient:
-    """Keeps so many sessions open; the next one begins when one ends."""
+    """Keep this number of sessions open; the next one starts when one ends."""
 
     def __init__(self, turns: Turns, concurrency: int) -> None:
         self._think_s = turns.think_s.tolist()
@@ -365,7 +365,7 @@ class SessionClient:
         heapq.heappush(self._due, (now_s + self._think_s[request], request))
 
     def next_s(self) -> float:
-        """Return when the next turn is sent, as far as it is known; infinite while all wait for answers."""
+        """Return when the next turn is sent, if known; infinite while all wait for answers."""
         return self._due[0][0] if self._due else math.inf
 
     def take(self) -> int:
@@ -381,7 +381,7 @@ class SessionClient:
 
 
 class Batching:
-    """A load point on a server in virtual time; every request must fit a replica's capacity, tokens of KV."""
+    """Simulate a load point on a server in virtual time; every request must fit a replica's capacity, tokens of KV."""
 
     def __init__(self, server: SimulatedServer, requests: Requests, capacity: int) -> None:
         self._requests = requests
@@ -431,7 +431,7 @@ class Batching:
         )
 
     def _next_send_s(self) -> float:
-        """Return when the next request may be sent; infinite while the client keeps as many in flight as it may."""
+        """Return when the next request may be sent; infinite at the client's limit of requests in flight."""
         if self._sessions is not None:
             return self._sessions.next_s()
         if self._next >= len(self._state):
@@ -442,7 +442,7 @@ class Batching:
         return self._begins_s[self._begun] if self._begun < len(self._begins_s) else math.inf
 
     def _next_end_s(self) -> float:
-        """Return when the request ended in whose place the next one is sent; infinite when each is replaced."""
+        """Return the end of the request that the next one replaces; infinite if each is replaced."""
         replaced = self._next - self._begun
         return self._seen_s[replaced] if replaced < len(self._seen_s) else math.inf
 
@@ -454,7 +454,7 @@ class Batching:
         return self._next - 1
 
     def _next_arrival_s(self) -> float:
-        """Return when the next request reaches a replica's queue, as far as it is known."""
+        """Return when the next request reaches a replica's queue, if known."""
         read_s = self._front.next_s()
         return read_s if read_s < math.inf else self._next_send_s()
 

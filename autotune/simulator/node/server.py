@@ -1,4 +1,4 @@
-"""A server as the simulated node sees it: the knobs, and what the engine makes of those that are not set."""
+"""Server of the simulated node: its knobs, and the engine's values of unset ones."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LEAST_WHOLE_BUDGET = 2048
 
 @lru_cache(maxsize=64)
 def _planned_share(engine: str, version: str) -> str | None:
-    """Return the expression by which an engine's card computes the share for weights and KV; None where it has none."""
+    """Return the expression in an engine's card for the share of weights and KV; None without one."""
     card = Library().engines.get(engine)
     knob = card.knobs.get("memory_fraction") if card else None
     return next((each.value for each in (knob.becomes if knob else ()) if in_range(version, each.versions)), None)
@@ -37,7 +37,7 @@ def _planned_share(engine: str, version: str) -> str | None:
 
 @dataclass(frozen=True)
 class ServerSetup:
-    """A server to be simulated, by its effective knobs; what is None is decided by the engine.
+    """Settings of a simulated server, by effective knobs; the engine decides those that are None.
 
     `on_random`: tokens per step of a drafting server on random tokens; None: as on text. Tokens of `random_weights` are
     spread over the experts evenly.
@@ -55,7 +55,7 @@ class ServerSetup:
 
     @property
     def scope(self) -> dict[str, Any]:
-        """Return what the conditions of a speed card see beside the knobs."""
+        """Return the names in a speed card's conditions in addition to the knobs."""
         return {"model": self.model, "hardware": self.hardware, "gpus": self.gpus}
 
 
@@ -77,7 +77,7 @@ class RecordedKnobs(Mapping[str, Scalar]):
 
 
 class SimulatedServer:
-    """`ServerSetup` with every decision taken.
+    """`ServerSetup` with all values resolved.
 
     Args:
         coefficients: in place of those that the setup comes to, for a test of one of them.
@@ -151,7 +151,7 @@ class SimulatedServer:
 
     @property
     def front_ends(self) -> int:
-        """Count the processes that read requests and send tokens, side by side."""
+        """Count the parallel processes that read requests and send tokens."""
         default = self.data_parallel if self.coefficients.front_end_per == "rank" else 1
         return max(1, self._count("api_server_count", default))
 
@@ -162,7 +162,7 @@ class SimulatedServer:
 
     @cached_property
     def token_budget(self) -> int:
-        """Return the tokens that one rank may compute in one step."""
+        """Return the most tokens that one rank computes in one step."""
         budget, per = self._whole_budget, self.coefficients.token_budget_per
         if self.joined_replicas > 1 and per != "rank":
             budget //= self.joined_replicas if per == "node" else 2
@@ -170,12 +170,12 @@ class SimulatedServer:
 
     @property
     def prompt_limit(self) -> int | None:
-        """Return the longest prompt that a step can compute; None where prompts are cut into chunks."""
+        """Return the longest prompt that a step can compute; None with chunked prefill."""
         return None if self.coefficients.chunked_prefill else self.token_budget
 
     @cached_property
     def running_limit(self) -> int:
-        """Return how many sequences a rank may run; the engine's own limit is one of a rank in any case."""
+        """Return the most sequences of a rank; the engine's own limit is always per rank."""
         given = self._count("max_running_requests", 0)
         if given and self.coefficients.running_limit_per == "node":
             return max(1, given // self.joined_replicas)
@@ -183,13 +183,13 @@ class SimulatedServer:
 
     @cached_property
     def block_tokens(self) -> int:
-        """Return the tokens per block of the KV pool, of which each rank that shares a context keeps its part."""
+        """Return the tokens per block of the KV pool; ranks that share a context split it."""
         given = self._count("block_size", 0) or self._count("tokens_per_block", 0)
         return (given or self.coefficients.block_tokens) * self.context_parallel
 
     @cached_property
     def reserve_share(self) -> float:
-        """Return the share of the output to come that admission reserves for what runs, at the start of a load."""
+        """Return the share of the future output that admission reserves for running requests, at a load's start."""
         c = self.coefficients
         cautious = self.setup.knobs.get("schedule_conservativeness")
         share = c.reserve_share * (float(cautious) if isinstance(cautious, int | float) else 1.0)
@@ -230,7 +230,7 @@ class SimulatedServer:
         return float(evaluate(self.coefficients.memory_fraction, scope))
 
     def matrix_flops_of(self, weight_bytes: float) -> float:
-        """Return the FLOP/s that kernels for matrices of so many bytes per weight achieve on one GPU."""
+        """Return the FLOP/s of matrix kernels with this number of bytes per weight on one GPU."""
         kind = self.architecture.multiplied_in(weight_bytes)
         native = self.hardware.tflops(kind) > self.hardware.bf16_tflops if kind != "bf16" else weight_bytes >= BF16
         c, reached = self.coefficients, self.hardware.reached_flops(kind)

@@ -1,4 +1,4 @@
-"""A fast prediction of the calibrated simulator for every candidate: the search's prior where trials are measured.
+"""Fast prediction of the calibrated simulator for every candidate: the search's prior for measured trials.
 
 The memory plan, the step times and the fitted figures are the simulator's own; what it follows request by request is
 taken as a fluid here, in three stages, of each of which the mean step is taken from the simulator's own `StepTime`:
@@ -55,11 +55,11 @@ from autotune.space.cards import HardwareCard, ModelCard
 from autotune.trial import Scalar
 
 EDGES = np.array([0.0, 0.25, 0.5, 0.7, 0.85, 0.94, 0.985, 1.0])
-"""Shares of a batch that have ended where the drain is looked at: close where few are left, which takes long."""
+"""Shares of ended sequences at which the drain is evaluated: dense near the end, which takes long."""
 SHARES = (np.arange(12) + 0.5) / 12
 """Quantiles of the answers' lengths at which TPOT is predicted: short answers end before the drain."""
 _ARRIVALS = 4
-"""Rounds in which requests in flight and their latency find each other when requests arrive over time."""
+"""Iterations that solve for requests in flight and their latency under arrivals over time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,14 +121,14 @@ class LoadSummary:
         )
 
     def share(self, servers: int) -> LoadSummary:
-        """Return the share of one of several servers, of which one has the longest answers of all."""
+        """Return the share of one of several servers, one of which has the longest answers."""
         requests, in_flight = math.ceil(self.requests / servers), math.ceil(self.in_flight / servers)
         return replace(self, requests=requests, in_flight=in_flight) if servers > 1 else self
 
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """Seconds that a load takes as a fluid.
+    """Seconds of a load in the fluid model.
 
     Attributes:
         seconds: from the first request sent to the last one finished.
@@ -182,16 +182,16 @@ class Flow:
 
     @property
     def mean_wait_s(self) -> Seconds:
-        """Return the mean seconds to the first token; crude where requests are sent one after the other."""
+        """Return the mean seconds to the first token; approximate for sequential sending."""
         return self.first_token_s(None) if self.wait_s is None else self.wait_s
 
 
 Steps = tuple[float, Step]
-"""So many steps that are alike."""
+"""A number of equal steps."""
 
 
 class Fluid:
-    """The steps of a server under a load, with so many sequences `running` on all replicas when the batch is full."""
+    """Steps of a server under a load, with `running` sequences on all replicas in a full batch."""
 
     def __init__(self, server: SimulatedServer, load: LoadSummary, running: int) -> None:
         self._server, self._load, self._c = server, load, server.coefficients
@@ -252,7 +252,7 @@ class Fluid:
         return Flow(seconds, ramp_s, full_s + late, first, wait_s, answer_s, per_token_s)
 
     def alone_s(self) -> tuple[Seconds, Seconds]:
-        """Return the seconds to the first token of a request that nobody waits before, and of a step of the batch."""
+        """Return the seconds to the first token of a request without a queue, and of a step of the batch."""
         computing_s, step_s = self._seconds(self._alone())
         return computing_s + step_s / 2 + self._front_s, step_s
 
@@ -278,7 +278,7 @@ class Fluid:
         return self._batches.step(counts, [n * context for n in counts], [n * kept for n in counts], chunks)
 
     def _ramp(self, requests: int) -> tuple[float, list[Steps]]:
-        """Return steps in which who is ready decodes, and all, until these requests' prompts are computed."""
+        """Return steps in which ready sequences, or all, decode until these requests' prompts are computed."""
         per_rank = math.ceil(requests / self._ranks)
         steps = max(1.0, per_rank * self._own / self._budget)
         ranks = min(self._ranks, requests)
@@ -321,13 +321,13 @@ class Fluid:
         return steps, written
 
     def _alone(self) -> list[list[Steps]]:
-        """Return the steps that compute one request's prompt beside the full batch, and a step of that batch."""
+        """Return the steps that compute one request's prompt next to the full batch, and a step of that batch."""
         ready = self._running if self._c.prefill == "mixed" else 0
         computing = self._step(ready, self._held, self._chunks(1, 1))
         return [[(math.ceil(self._own / self._budget), computing)], [(1, self._step(self._running, self._held))]]
 
     def _chunks(self, prompts: float, ranks: int) -> list[list[Chunk]]:
-        """Make a step's prompts on so many ranks: whole ones of mean length, or a long one's middle piece."""
+        """Make a step's prompts on this number of ranks: whole ones of mean length, or a long one's middle piece."""
         tokens = max(1, round(min(self._own, self._budget)))
         cached = round(self._load.read - self._own)
         start = cached + round(max(0.0, self._own - tokens) / 2)
@@ -336,7 +336,7 @@ class Fluid:
 
 
 def flow_of(server: SimulatedServer, load: LoadSummary, running: int) -> Flow:
-    """Compute a load as a fluid on a server that runs at most so many sequences at a time."""
+    """Compute a load as a fluid on a server with this limit of running sequences."""
     flow = Fluid(server, load, running).flow()
     if not load.span_s or _first(flow.seconds) >= load.span_s + _first(flow.answer_s):
         return flow
@@ -358,7 +358,7 @@ def _first(value: Seconds) -> float:
 
 
 def _at_steps(steps: Floats, known: Floats, at_s: Floats) -> Floats:
-    """Interpolate the seconds at so many steps; shape (steps,), of draws (steps, draws)."""
+    """Interpolate the seconds at this number of steps; shape (steps,), of draws (steps, draws)."""
     place = np.clip(np.searchsorted(known, steps, side="right") - 1, 0, len(known) - 2)
     width = known[place + 1] - known[place]
     share = np.clip(np.divide(steps - known[place], width, out=np.ones_like(steps), where=width > 0), 0.0, 1.0)
@@ -367,7 +367,7 @@ def _at_steps(steps: Floats, known: Floats, at_s: Floats) -> Floats:
 
 
 def _own_prompt(server: SimulatedServer, load: LoadSummary) -> float:
-    """Return the mean of a request's prompt tokens that are computed: less what the prefix cache has."""
+    """Return the mean of a request's computed prompt tokens: without those in the prefix cache."""
     if not load.groups or not server.prefix_caching:
         return max(1.0, load.read)
     kept = load.shared // server.block_tokens * server.block_tokens
@@ -389,7 +389,7 @@ def sequences_held(server: SimulatedServer, load: LoadSummary, capacity: int) ->
 
 
 IN_FLIGHT = (8, 32, 128, 512)
-"""The loads at which the fluid is looked at."""
+"""Loads at which the fluid is evaluated."""
 _UPPER_TTFT, _UPPER_TPOT = 2.0, 1.4
 """A 90th percentile or higher over the mean, of chats on the simulated node below saturation; a third more or less."""
 _SPREAD = {"ttft": 0.2, "tpot": 0.15, "e2el": 0.1}
@@ -397,11 +397,11 @@ _SPREAD = {"ttft": 0.2, "tpot": 0.15, "e2el": 0.1}
 sure: that of the means (``benchmarks/priors.py``), as requests of one kind fare much alike."""
 Value = TypeVar("Value")
 LEAST_ODDS, BEST_ODDS = 0.02, 0.98
-"""Odds of starting: the memory plan is not surer than that."""
+"""Bounds of the odds of starting, because the memory plan is not more certain."""
 
 
 def carried(loads: Sequence[LoadSummary], flows: Sequence[Flow], slos: Sequence[Slo]) -> tuple[Floats, Floats]:
-    """Return ln of tokens per second and of requests in flight at the capacity; of draws arrays of shape (draws,).
+    """Return ln of tokens per second and of requests in flight at capacity; of draws arrays of shape (draws,).
 
     A server that breaks a limit at the lightest load has less than that load's throughput, by as much as it is beyond.
 
@@ -429,7 +429,7 @@ def carried(loads: Sequence[LoadSummary], flows: Sequence[Flow], slos: Sequence[
 
 
 def _beyond(slo: Slo, load: LoadSummary, wait_s: Seconds, token_s: Seconds) -> Floats | None:
-    """Return ln(latency / limit); None of what is not foreseen."""
+    """Return ln(latency / limit); None without a prediction."""
     statistic, _, rest = slo.metric.partition("_")
     if statistic not in (*QUANTILES, "mean") or slo.sense != "<=" or slo.limit <= 0:
         return None
@@ -441,7 +441,7 @@ def _beyond(slo: Slo, load: LoadSummary, wait_s: Seconds, token_s: Seconds) -> F
 
 
 def good_share(load: LoadSummary, flow: Flow, limits: Sequence[Slo]) -> float | None:
-    """Return the share of requests that keep the limits on TTFT, TPOT and E2EL; None where unforeseen waits decide."""
+    """Return the share of requests within the limits on TTFT, TPOT and E2EL; None if unpredicted waits decide."""
     named = [(slo, slo.metric.removesuffix("_ms").rpartition("_")[2]) for slo in limits if slo.metric.endswith("_ms")]
     asked = [(slo, latency) for slo, latency in named if latency in _SPREAD]
     if flow.wait_s is not None and any(latency != "tpot" for _, latency in asked):
@@ -487,7 +487,7 @@ class SteadyPrediction:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on latencies: of a server that is loaded to its `capacity`, and of a `request` in ``request_goodput``."""
+    """Limits on latencies: of a server at its `capacity`, and of a `request` in ``request_goodput``."""
 
     capacity: tuple[Slo, ...] = ()
     request: tuple[Slo, ...] | None = None
@@ -520,7 +520,7 @@ class SteadyNode:
         self._flows = Memo(self._compute_flows)
 
     def predict(self, engine: str, version: str, knobs: Mapping[str, Scalar]) -> SteadyPrediction:
-        """Predict effective knobs; raises `UnknownName` for an engine that the simulator does not know."""
+        """Predict effective knobs; raises `UnknownName` for an engine unknown to the simulator."""
         odds, doubt, ready_s, running = self._starts(knobs, engine, version)
         metrics, drawn = self._flows(knobs, engine, version, running) if running else ({}, {})
         return SteadyPrediction(metrics, odds, doubt, ready_s, drawn)
@@ -560,7 +560,7 @@ class SteadyNode:
     def _compute_flows(
         self, knobs: Mapping[str, Scalar], engine: str, version: str, running: tuple[int, ...]
     ) -> tuple[dict[str, float], dict[str, Floats]]:
-        """Return metrics with the figures as they are, and logarithms with each draw."""
+        """Return metrics with the calibrated figures, and logarithms with each draw."""
         server = self._server(knobs, engine, version, drawn=True)
         loads = [load.share(server.replicas) for load in self._loads]
         flows = [flow_of(server, load, most) for load, most in zip(loads, running, strict=True)]
@@ -588,7 +588,7 @@ class SteadyNode:
 
 
 class Memo(Generic[Value]):
-    """A function of knobs, an engine and more, computed once for knobs that agree in all that it reads of an engine."""
+    """Cached function of knobs, an engine and more, computed once per combination of the knobs that it reads."""
 
     def __init__(self, compute: Callable[..., Value]) -> None:
         self._compute = compute

@@ -31,11 +31,11 @@ from autotune.space.architecture import (
 
 _CANDIDATE_BYTES, _LEAST_TILE = 8, 16
 _NONE = 1e-12
-"""Experts that a step without tokens touches: more than none, as it is divided by."""
+"""Experts touched by a step without tokens: above zero because it is a divisor."""
 _EVEN = 1.5
-"""Shape of the gamma distribution of how often an expert is chosen; infinite = all alike."""
+"""Shape of the gamma distribution of an expert's frequency; infinite = all equal."""
 _OWN_ROUTES = 0.55
-"""Share of its experts that a further token of one sequence does not have in common with those before it in the step.
+"""Share of experts of a further token of one sequence that earlier tokens of the step do not use.
 
 Four tokens in a row touched 31 % fewer experts than as many of other sequences would, some 20 of 128 with 8 each:
 https://cohere.com/blog/mixture-of-experts-models-get-more-from-speculative-decoding (April 2026).
@@ -47,7 +47,7 @@ Amount = float | Floats
 
 
 def longer(one: Seconds, other: Seconds) -> Seconds:
-    """Return the maximum of two times, elementwise over draws where one has them."""
+    """Return the maximum of two times, elementwise over draws if there are any."""
     if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
         longest: Floats = np.maximum(one, other)
         return longest
@@ -86,11 +86,11 @@ class RankBatch(NamedTuple):
 
 
 Step = tuple[Sequence[RankBatch], bool]
-"""Batches of a step's ranks, and whether a graph holds them."""
+"""Batches of a step's ranks, and whether a graph covers them."""
 
 
 class StepTime:
-    """The step time of one server: of its model, or where `drafting` of the layer that drafts, over and over."""
+    """Step time of one server: of its model, or with `drafting` of the repeated draft layer."""
 
     def __init__(self, server: SimulatedServer, drafting: bool = False) -> None:
         a, c, hw = server.architecture, server.coefficients, server.hardware
@@ -338,7 +338,7 @@ class StepTime:
 
 
 def _positive(value: Amount) -> Amount:
-    """Return 1 where there is any of something, else 0."""
+    """Return 1 for a positive amount, else 0."""
     return np.asarray(value > 0, dtype=np.float64) if isinstance(value, np.ndarray) else float(value > 0)
 
 
@@ -359,7 +359,7 @@ def _total(values: Sequence[Amount]) -> Amount:
 
 
 def _draft_layer(a: Architecture, *, of_its_own: bool) -> Architecture:
-    """Return the layer that drafts, as one of the model's with full attention.
+    """Return the draft layer, as one of the model's layers with full attention.
 
     A checkpoint may have its weights in bf16 where those of the other layers are of 4 or 8 bits. A draft model of its
     own (EAGLE-3) chooses among the most frequent words alone.
