@@ -381,7 +381,7 @@ class Checked:
         )
         if problem is None:
             return result
-        message = f"{problem}. The measurement has no information about the configuration."
+        message = f"{problem}. The measurement says nothing about the configuration."
         return replace(result, state=State.INVALID, failure=Failure(FailureKind.INFRASTRUCTURE, message))
 
     def _problems(self, trial: Trial, metrics: Mapping[str, Metrics]) -> Iterator[str]:

@@ -77,7 +77,10 @@ def test_a_workload_that_was_not_measured_and_one_that_is_weighted():
     no_objective = {"duration": 1.0}
     assert checked(metrics(1.0), no_objective).state is State.COMPLETE
     weighted = SPEC.model_copy(update={"weights": {"chat": 0.5, "long": 0.5}})
-    assert "long: there is no total_token_throughput" in checked(metrics(1.0), no_objective, weighted).failure.message
+    assert (
+        "long: its metrics lack the objective, total_token_throughput"
+        in checked(metrics(1.0), no_objective, weighted).failure.message
+    )
 
 
 def test_zero_is_a_figure_where_it_can_be_one_and_a_latency_is_not():

@@ -107,7 +107,7 @@ def refused(done: Finished, *words: str) -> None:
             [*GOOD, *SMALL, "--dry-run", "--baseline", GOOD_BASELINE, "--engine-arg", "vllm=--bogus-flag 3"],
             ["--engine-arg", "--bogus-flag"],
         ),
-        ([*GOOD, "--on", "external:http://127.0.0.1:1", "--set", "block_size=1"], ["--set", "somebody else"]),
+        ([*GOOD, "--on", "external:http://127.0.0.1:1", "--set", "block_size=1"], ["--set", "an external server"]),
         ([*GOOD, "--launches", "0"], ["at least 1 launch"]),
         ([*GOOD, "--hours", "0"], ["above 0"]),
         ([*GOOD, "--gpus", "9"], ["1 to 8"]),

@@ -171,7 +171,7 @@ def test_a_server_that_somebody_else_runs_is_measured_and_left_alone(home: Path)
     assert not (home / "studies" / "external" / "serve.sh").exists()
     exported = autotune("export", "external", "--to", "shell", home=home)
     assert exported.code == 2
-    assert "somebody else" in exported.err
+    assert "did not start the server" in exported.err
 
 
 def test_bad_input_of_the_real_path(tmp_path: Path) -> None:

@@ -145,7 +145,7 @@ def test_requests_that_a_client_lost_were_no_load(tmp_path):
 
 
 def test_nothing_usable_is_said_with_the_first_reason(tmp_path):
-    with pytest.raises(BadInput, match="nothing to learn from"):
+    with pytest.raises(BadInput, match="no measurements"):
         read([], [], Home(tmp_path))
     with pytest.raises(BadInput, match=r"no row with measured metrics.*unknown-model"):
         read([lines_file(tmp_path, run_row(model="meta/unknown-model"))], [], Home(tmp_path))
