@@ -103,7 +103,7 @@ def test_a_first_launch_that_cannot_be_made_stops_the_study(tmp_path: Path, wait
 def test_a_model_that_is_missing_is_not_waited_for(tmp_path: Path, waits: Waits, number: int) -> None:
     asked = failing(tmp_path, 9, NO_MODEL, number)
     if number == 0:
-        with pytest.raises(CannotGoOn, match="The model is not where the command says"):
+        with pytest.raises(CannotGoOn, match="The model does not exist at the command"):
             launched(tmp_path, waits)(asked)
     else:
         assert launched(tmp_path, waits)(asked).state is State.INVALID
