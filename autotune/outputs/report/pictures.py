@@ -146,7 +146,7 @@ def tried(study: StudyRecord) -> Picture | None:
         )
     axes = ("launch", text.title(spec.objective))
     panel = Panel(*axes, points=points, lines=lines, bands=finals, whole=True, zero=True)
-    return Picture("tried", "What was tried?", told, [panel], keys)
+    return Picture("tried", "What was launched?", told, [panel], keys)
 
 
 def finals(study: StudyRecord) -> Picture | None:
@@ -174,7 +174,7 @@ def finals(study: StudyRecord) -> Picture | None:
         "Each dot is a new launch, in alternating order; earlier launches of the baseline are included, the search's "
         "are not."
     )
-    return Picture("finals", "Is the gain more than chance?", told, [panel], keys, height=90 + 60 * len(names))
+    return Picture("finals", "Is the gain significant?", told, [panel], keys, height=90 + 60 * len(names))
 
 
 def speed(study: StudyRecord) -> Picture | None:
