@@ -113,6 +113,21 @@ def test_the_check_of_the_pages_english_finds_what_nobody_says(tmp_path: Path) -
     assert found == ["3 'Told'", "3 'Told are'", "3 'gives nothing up'", "3 'What '"]
 
 
+def test_the_check_of_english_reads_the_first_lines_of_docstrings_and_the_messages(tmp_path: Path) -> None:
+    module = tmp_path / "module.py"
+    body = [
+        "def f(told):",
+        '    """Return a `told`.',
+        "",
+        "    It is told.",
+        '    """',
+        '    return f"{told} may be given up"',
+    ]
+    module.write_text("\n".join(['"""What a module does."""', 'TOLD = "told"  # is told', "", *body, ""]))
+    found = [re.sub(r"^.*module.py:(\d+): ('.*'); write.*$", r"\1 \2", one) for one in prose.findings(module)]
+    assert sorted(found) == ["1 'What '", "9 'given up'"]
+
+
 def options(command: click.Command) -> Iterator[str]:
     """Yield the options of a command and of those below it."""
     for parameter in command.params:
