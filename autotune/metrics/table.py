@@ -35,7 +35,7 @@ PROMPTS, SENT = "prompts", "sent"
 """Keys, among a workload's metrics in finals: ``unseen`` or ``seen`` by the search, and what was sent in its place."""
 
 Place = Literal["report", "mlflow", "bench", "capacity"]
-"""Where a metric is shown without being asked for: in reports and MLflow for every workload (``report``), in MLflow for
+"""Default places of display: in reports and MLflow for every workload (``report``), in MLflow for
 the objective's workload alone (``mlflow``), behind vLLM's figures in the table of ``autotune bench``, and there after a
 load search (``capacity``)."""
 

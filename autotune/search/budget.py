@@ -22,10 +22,10 @@ NOISY = 0.1
 DRIFT = 0.3
 """Drift of a node during a study, score units: a larger lead, luck excluded, needs no control."""
 SHARE = 0.4
-"""Of the budget, for controls, repeats, finals and the winner without settings in doubt; more only where repeats are
-worth it, as leaders are within noise."""
+"""Share of the budget for controls, repeats, finals and the winner without doubtful settings; more only for repeats of
+leaders within noise."""
 BASELINE_SHARE = 4
-"""One launch of so many at most is spent to know a node: on more nodes a small budget would find out little else."""
+"""Least launches of the budget per node, whose baseline takes one: on more nodes little else would be measured."""
 
 
 def most_nodes(launches: int) -> int:

@@ -156,7 +156,7 @@ def failure_in(text: str, patterns: LogPatterns) -> Failure | None:
 def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Failure:
     """Describe an exit that no pattern explains; a negative `exit_code` is a signal, `title` names the engine."""
     line = _best_line(read_lines(log, offset))
-    last_words = f"its log says: {line}" if line else "its log is empty"
+    last_words = f"last log line: {line}" if line else "its log is empty"
     # SGLang kills its own processes after any exception: only a log without an error leaves the kernel to blame.
     out_of_memory = exit_code == -signal.SIGKILL and not _EXCEPTION.search(line) and not _ERROR.search(line)
     hint = " (the kernel does that if the machine runs out of memory)" if out_of_memory else ""

@@ -138,7 +138,7 @@ def tried(study: StudyRecord) -> Picture | None:
     told = f"{text.count(len(points), 'launch', 'launches')}, all invalid: the failures are listed below."
     if kept:
         top = (max if maximises(spec.objective) else min)(kept, key=lambda point: point.y)
-        without = f" and {len(points) - len(kept)} without" if len(kept) < len(points) else ""
+        without = f" and {len(points) - len(kept)} invalid" if len(kept) < len(points) else ""
         lucky = "; the finals decide, because a single launch may be good by chance" if finals else ""
         told = (
             f"{text.count(len(points), 'launch', 'launches')}, {len(kept)} valid{without}. "

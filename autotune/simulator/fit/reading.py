@@ -75,7 +75,7 @@ class MeasuredRow:
 
     @cached_property
     def cold_start_s(self) -> float:
-        """Return the first seconds in which the server answered nobody; 0 where it was warm, or is not known.
+        """Return the first seconds without an answer of the server; 0 if it was warm, or unknown.
 
         The first load after a start compiles and tunes kernels for the shapes that it brings. The simulated server is
         warm; a fit that sees a cold one would learn a slow engine.

@@ -173,7 +173,7 @@ class Calibration(Entry):
         for kind, given, known in (("level", self.factors, LEVELS), ("figure", figures, Figures.model_fields)):
             unknown = sorted(set(given) - set(known))
             if unknown:
-                raise ValueError(f"unknown {kind} {unknown[0]!r}; known: {', '.join(known)}; calibrate anew")
+                raise ValueError(f"unknown {kind} {unknown[0]!r}; known: {', '.join(known)}; calibrate again")
         return self
 
     @property
@@ -181,7 +181,7 @@ class Calibration(Entry):
         """Describe the measurements of its fit; simulated ones are marked."""
         parts = (f"{one.source} ({one.points} points, {one.evidence})" for one in self.fitted_to)
         unmeasured = any(one.evidence != "measured" for one in self.fitted_to)
-        warning = "; not all of that was measured: its intervals say nothing of a real node"
+        warning = "; not all of it measured, so its intervals are not valid for a real node"
         return f"fitted to {', '.join(parts) or 'nothing'}{warning if unmeasured else ''}"
 
     def factor(self, which: Factor) -> float:

@@ -105,4 +105,4 @@ def test_what_was_not_measured_is_told():
     assert "not all" not in (told := packaged_calibration().model_copy(update={"fitted_to": rows}).told)
     assert "mine.csv (2 points, measured)" in told
     rows.append(Learned(source="study", points=3, evidence="simulated"))
-    assert "not all of that was measured" in packaged_calibration().model_copy(update={"fitted_to": rows}).told
+    assert "not all of it measured" in packaged_calibration().model_copy(update={"fitted_to": rows}).told
