@@ -227,7 +227,7 @@ def test_a_command_that_no_longer_runs_has_regressed(tmp_path: Path) -> None:
 def test_limits_that_the_new_version_breaks_are_named(tmp_path: Path) -> None:
     node = Node(ttft={"0.33.0": 9000.0})
     found = compare(study(tmp_path), NEW, node)
-    assert "it breaks p99_ttft_ms<=20000 on 0.33.0" in found.notes
+    assert "it violates p99_ttft_ms<=20000 on 0.33.0" in found.notes
 
 
 def test_defaults_that_changed_are_named_knobs_first(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def file_of(folder: Path, *rows: Any) -> Path:
         ({**GOOD, "answer": ["42"]}, "answer"),
         ({**GOOD, "answer": None}, "answer"),
         ({**GOOD, "answer": "many"}, "holds none"),
-        ({**GOOD, "match": "exact", "answer": 42}, "must be a text"),
+        ({**GOOD, "match": "exact", "answer": 42}, "must be a non-empty text"),
         ({**GOOD, "match": "regex"}, "match"),
         ({**GOOD, "mach": "exact"}, "mach"),
         ({"answer": "42", "match": "number"}, "exactly one of prompt and messages"),

@@ -92,7 +92,9 @@ def test_a_baseline_s_own_program_is_the_installation_that_counts(tmp_path: Path
     assert found.spec.installed["vllm"].program == (str(there.program), "serve")
     assert len(prepared(replace(typed, engine_bins=[f"vllm={there.python}"])).candidates) == len(found.candidates)
     assert "two installations" in said(replace(typed, engine_bins=[f"vllm={other.folder}"]))
-    assert said(replace(typed, baseline=f"/nowhere/vllm serve {V32}")).startswith("--baseline: /nowhere/vllm: there is")
+    assert said(replace(typed, baseline=f"/nowhere/vllm serve {V32}")).startswith(
+        "--baseline: /nowhere/vllm: this program does not exist"
+    )
 
 
 def test_an_engine_that_came_after_the_beginning_stays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

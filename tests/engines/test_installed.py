@@ -243,8 +243,8 @@ def test_an_engine_bin_of_another_form_is_bad_input(text: str) -> None:
     [
         ("simulator", "/nowhere", "no such file"),
         ("process", "/nowhere", "no such file"),
-        ("simulator", "/bin/sh", "trials on simulator start no engine of this machine"),
-        ("docker", "/bin/sh", "trials on docker start no engine of this machine"),
+        ("simulator", "/bin/sh", "launches on simulator start no engine of this machine"),
+        ("docker", "/bin/sh", "launches on docker start no engine of this machine"),
         ("auto", "/bin/sh", "this machine has no 8 x h200, so launches would be simulated"),
     ],
 )

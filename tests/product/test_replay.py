@@ -125,7 +125,7 @@ def test_a_finished_study_goes_on_with_a_larger_budget_and_new_finals(tmp_path: 
     before = rows(home, "s")
     assert "final" in {row["role"] for row in before}
     few = autotune("resume", "s", "--launches", "9", home=home)
-    assert (few.code, "has made 7 launches, and new finals take 3; give at least 10" in few.err) == (2, True)
+    assert (few.code, "has 7 launches, and new finals take 3; give at least 10" in few.err) == (2, True)
     done = autotune("resume", "s", "--launches", "16", "--json", home=home)
     assert done.code == 0, done.err
     after = rows(home, "s")

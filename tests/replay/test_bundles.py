@@ -259,7 +259,7 @@ def test_only_what_is_comparable_is_compared(home: Path) -> None:
     other = replace(one, spec=one.spec.model_copy(update=objective), outcome=outcome)
     told = compare_studies(one, other)
     assert any("EVIDENCE DIFFERS: A is SIMULATED, B is measured" in text for text in told.warnings)
-    assert "another objective: total_token_throughput in A, p99_ttft_ms in B" in told.warnings
+    assert "different objective: total_token_throughput in A, p99_ttft_ms in B" in told.warnings
     assert list(told.to_json()["metrics"]) == ["sharegpt"]
     assert told.to_json()["knobs"]["not_carried_over"]["data_parallel"] == {"a": chosen.config["data_parallel"], "b": 1}
     strangers = replace(one, outcome=one.outcome.model_copy(update={"model": "another"}))

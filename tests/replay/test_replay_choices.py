@@ -104,7 +104,10 @@ def test_pins_leave_the_rows_that_have_them(tmp_path: Path) -> None:
         ({"objective": "output_throughput"}, ["output_throughput", "p99_ttft_ms, total_token_throughput"]),
         ({"slos": ["p99_tpot_ms<=9"]}, ["p99_tpot_ms", "its metrics"]),
         ({"workloads": ["sharegpt", "long"]}, ["long", "'long:total_token_throughput'"]),
-        ({"engine_args": ["vllm=--x"], "images": ["vllm=y"]}, ["--engine-arg and --image", "nothing is launched"]),
+        (
+            {"engine_args": ["vllm=--x"], "images": ["vllm=y"]},
+            ["--engine-arg and --image", "a replay launches nothing"],
+        ),
         ({"table": TABLE.replace("6000,2000", ",2000")}, [":4:", "total_token_throughput is missing"]),
         ({"table": TABLE.replace("6000,2000", "0,2000")}, [":4:", "fill in 'failure'"]),
     ],

@@ -235,13 +235,13 @@ def test_small_budgets_say_nothing_that_is_false(launches: int) -> None:
     assert result.recommended is not None
     if launches < 4:
         assert result.verdict is Verdict.INDISTINGUISHABLE
-        assert "too few launches to decide" in result.stop_reason
+        assert "too few launches to" in result.stop_reason
     if result.verdict is Verdict.BETTER:
         truth = SMALL.items[SMALL.position(result.recommended.fingerprint)].configuration
         assert ridge(truth) > ridge(SMALL.items[0].configuration)
     again = study(1, flat, 0.03, launches)
     assert again.verdict is Verdict.INDISTINGUISHABLE
-    assert "too few launches to decide" in again.stop_reason or "best challenger's gain" in again.stop_reason
+    assert "too few launches to" in again.stop_reason or "best challenger's gain" in again.stop_reason
 
 
 def test_what_breaks_an_slo_is_not_recommended() -> None:

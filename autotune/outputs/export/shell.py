@@ -29,7 +29,7 @@ def render(winner: Winner) -> str:
     """Return the script. It passes further arguments on, so that ``serve.sh --host 0.0.0.0`` overrides the address."""
     choice = winner.choice
     if choice.stand_in:
-        told = f"the replayed table has no start command of {choice.engine}; its row is:  "
+        told = f"the replayed table has no start command of {choice.engine}; its row is: "
         row = shlex.quote(told + shlex.join(redact.argv(choice.argv)[1:]))
         return f"#!/usr/bin/env bash\n{comment(heading(winner))}printf '%s\\n' {row} >&2\nexit 1\n"
     about = [*heading(winner), "It listens on loopback by default; to change that: ./serve.sh --host 0.0.0.0"]
