@@ -46,7 +46,7 @@ def lines(spec: StudySpec) -> list[str]:
     console = Console(file=StringIO(), width=80)
     shown(spec, console)
     assert isinstance(console.file, StringIO)
-    return [line for line in console.file.getvalue().splitlines()[2:] if line != "the last line"]
+    return [line for line in console.file.getvalue().splitlines()[2:] if line.startswith("#")]
 
 
 def test_a_baseline_that_was_typed_is_not_called_its_defaults() -> None:

@@ -270,6 +270,8 @@ class Progress:
             head = _ROW.format("#", "", "role", "engine", title, "gain", "took", "changed from the best so far")
             self._console.print(head, highlight=False, soft_wrap=True, markup=False)
             self._headed = True
+        if trial.role is Role.FINAL and all(one.trial.role is not Role.FINAL for one in before):
+            self.note("finals: the launches from here on decide")
         # Its number is that of the report, of MLflow and of its folder.
         who = (
             f"#{trial.number}",

@@ -59,8 +59,12 @@ def no_effect_by_rule(
     where = {entry.number: entry.position for entry in history}
     rows_of = [row.trial for row in launches if where[row.trial.number] in positions]
     trials = {trial.configuration.fingerprint: trial for trial in rows_of}
-    rows = [row for trial in trials.values() for row in no_effect_of(trial)]
-    return list({(row.knob, *row.values): row for row in rows}.values())
+    rows = [
+        row.model_copy(update={"reason": f"{row.reason} ({trial.configuration.engine})"})
+        for trial in trials.values()
+        for row in no_effect_of(trial)
+    ]
+    return list({(row.knob, row.reason, *row.values): row for row in rows}.values())
 
 
 def no_effect_by_engine(history: History, launches: Sequence[Launch]) -> list[NoEffect]:

@@ -84,7 +84,7 @@ class RunOptions:
     accuracy: str | None = option("--accuracy", "Check answers: builtin, a FILE.jsonl of tasks, or 'command {url} {model}' that prints a score.", GOAL)
     ladder: str | None = option("--ladder", "Concurrencies at which baseline and finalist are also measured, e.g. 1,4,16,64,256.", GOAL, needs="search", row=("Ladder (in flight)", "{}"))
     gpu_hour_price: float | None = option("--gpu-hour-price", "Price of one GPU for an hour: adds cost_per_million_tokens.", GOAL, row=("Price of a GPU-hour", "{}"))
-    pins: Sequence[str] = option("--set", "Pin a knob, e.g. kv_cache_dtype=bfloat16, tp=8; repeatable.", SPACE, default=(), needs="search")
+    pins: Sequence[str] = option("--set", "Pin a knob, e.g. kv_cache_dtype=bfloat16, tensor_parallel=8; repeatable.", SPACE, default=(), needs="search")
     engine_args: Sequence[str] = option("--engine-arg", "Options added to every command of an engine, e.g. sglang='--trust-remote-code'.", SPACE, default=(), needs="launch")
     min_context: int | None = option("--min-context", "Longest request, in tokens, that must be served.", SPACE, least=1, needs="launch")
     allow: Sequence[Literal["shorter-context", "no-prefix-caching", "lossy"]] = option(

@@ -158,6 +158,14 @@ def test_an_overlay_folder_adds_a_node(tmp_path: Path) -> None:
     assert Library((tmp_path,)).node("h200").name == "h200"
 
 
+def test_a_copied_card_with_another_memory_at_one_of_two_places_is_refused(tmp_path: Path) -> None:
+    """An engine's memory was read from the key that the copy left as it was."""
+    copied = (spaces_root() / "hardware" / "h200.yaml").read_text().replace("memory_gb: 141", "memory_gb: 100", 1)
+    (tmp_path / "mine.yaml").write_text(copied.replace("name: h200", "name: mine"))
+    with pytest.raises(MalformedFile, match="driver_memory_gb is over 10 % from memory_gb"):
+        Library().node(str(tmp_path / "mine.yaml"))
+
+
 @pytest.mark.parametrize(
     ("card", "table"),
     [("vllm/engine.yaml", "vllm/options/0.99.0.json"), ("engines/vllm.yaml", "engines/options/vllm-0.99.0.json")],

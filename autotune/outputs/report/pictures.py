@@ -139,7 +139,9 @@ def tried(study: StudyRecord) -> Picture | None:
     if kept:
         top = (max if maximises(spec.objective) else min)(kept, key=lambda point: point.y)
         without = f" and {len(points) - len(kept)} invalid" if len(kept) < len(points) else ""
-        lucky = "; the finals decide, because a single launch may be good by chance" if finals else ""
+        lucky = (
+            "; chance may have helped it, so the finals launch the model's choice, less idle settings" if finals else ""
+        )
         told = (
             f"{text.count(len(points), 'launch', 'launches')}, {len(kept)} valid{without}. "
             f"The best single launch is {top.x:g} with {text.number(top.y)}{lucky}."
