@@ -102,7 +102,7 @@ def test_a_limit_that_asks_for_worse_is_refused_with_the_other_sense(typed: str,
     [
         ({"weights": "sharegpt"}, "workload=weight"),
         ({"weights": ""}, "workload=weight"),
-        ({"weights": "sharegpt="}, "no weight"),
+        ({"weights": "sharegpt="}, "is not a weight"),
         ({"weights": "sharegpt=0"}, "above 0"),
         ({"weights": "sharegpt=-1"}, "above 0"),
         ({"weights": "sharegpt=nan"}, "above 0"),
