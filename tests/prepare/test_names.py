@@ -53,7 +53,7 @@ def test_a_knob_answers_to_the_engines_own_options(typed: str, knob: str) -> Non
     ("typed", "engines", "said"),
     [
         ("tp", only("sglang"), "did you mean 'tensor_parallel' (GPUs that share one attention replica; --tp-size is"),
-        ("disable_radix_cache", ALL, "did you mean 'prefix_caching' (keep the KV cache"),
+        ("disable_radix_cache", ALL, "did you mean 'prefix_caching' (reuse the KV cache"),
         ("VLLM_USE_DEEP_GEMM", ALL, "did you mean 'deep_gemm'"),
         ("dtype", ALL, "did you mean 'kv_cache_dtype'"),
         ("kv", ALL, "did you mean 'kv_cache_dtype', 'memory_fraction'"),
