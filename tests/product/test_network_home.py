@@ -40,7 +40,7 @@ def test_a_study_that_cannot_be_locked_is_refused(tmp_path: Path, library: Path)
     assert done.code == 2, done.err
     assert "Traceback" not in done.err
     assert f"the file system of {home / 'studies' / 's'} has no locks (No locks available)" in done.err
-    assert "choose a --home on a disk of this machine" in done.err
+    assert "choose a --home on a local disk" in done.err
     assert autotune("list", "--json", home=home).json == [], "what was refused is no study"
 
 
