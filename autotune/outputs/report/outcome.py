@@ -126,7 +126,9 @@ def _facts(study: StudyRecord) -> text.Facts:
         facts[text.title(goal.metric)] = f"{text.number(goal.value)}{before}"
         if (longest := outcome.recommended.longest_request_tokens) is not None:
             known = outcome.baseline.longest_request_tokens if outcome.baseline else None
-            facts["Longest request"] = f"{longest:,} tokens" + (f" from {known:,}" if known else "")
+            facts["Longest request"] = f"{longest:,} tokens" + (
+                f" from {known:,}" if known not in (None, longest) else ""
+            )
         row = outcome.workloads.get(goal.workload)
         before_after = ((row.baseline or {}, row.recommended or {}),) if row is not None else ()
         for name, (first, last) in product(("p99_ttft_ms", "p99_tpot_ms"), before_after):
