@@ -76,7 +76,7 @@ def test_an_empty_variable_becomes_no_option_without_a_value() -> None:
     command = split_command(f"VLLM_ATTENTION_BACKEND= {VLLM} -tp 8")
     translated, notes = translate(engine("vllm"), command, "0.32.0")
     assert translated.shell() == f"{VLLM} -tp 8"
-    assert notes == ["left out VLLM_ATTENTION_BACKEND, which is empty and would be --attention-backend for vLLM 0.32.0"]
+    assert notes == ["removed VLLM_ATTENTION_BACKEND, which is empty and would be --attention-backend for vLLM 0.32.0"]
 
 
 def test_arguments_that_are_passed_through_are_translated() -> None:
