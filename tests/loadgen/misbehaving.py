@@ -198,13 +198,13 @@ async def not_streamed(call: Call) -> None:
     await call.answer(200, {"choices": [{"text": "abc"}], "usage": {"prompt_tokens": 5, "completion_tokens": 3}})
 
 
-@fault("malformed", "coded as gzip")
+@fault("malformed", "the encoding gzip")
 async def compressed(call: Call) -> None:
     head = STREAM_HEAD.replace(b"\r\n\r\n", b"\r\nContent-Encoding: gzip\r\n\r\n")
     await call.write(head + chunked(gzip.compress(whole(call))) + END)
 
 
-@fault("malformed", "coded as gzip, chunked")
+@fault("malformed", "the encoding gzip, chunked")
 async def compressed_transfer(call: Call) -> None:
     head = STREAM_HEAD.replace(b"chunked", b"gzip, chunked")
     await call.write(head + chunked(gzip.compress(whole(call))) + END)

@@ -76,7 +76,7 @@ def test_numbers_of_a_command_line_choose_the_kind(numbers: dict[str, Any], kind
 @pytest.mark.parametrize(
     ("numbers", "problem"),
     [
-        ({"concurrency": 4, "request_rate": 1.0}, "exclude each other"),
+        ({"concurrency": 4, "request_rate": 1.0}, "mutually exclusive"),
         ({"concurrency": 0}, "concurrency 0: .*greater than 0"),
         ({"request_rate": -1.0}, "request_rate -1.0: .*greater than 0"),
         ({"request_rate": math.inf}, "request_rate inf: .*finite"),

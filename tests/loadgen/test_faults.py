@@ -101,7 +101,7 @@ def test_an_http_status_keeps_the_servers_words(status: int, body: object, words
     ("answer", "name", "words"),
     [
         (b"HTTP/1.1 503 x\r\nContent-Length: 0\r\n\r\n", "http_503", "Service Unavailable"),
-        (b"HTTP/1.1 599 x\r\nContent-Length: 0\r\n\r\n", "http_599", "without a word"),
+        (b"HTTP/1.1 599 x\r\nContent-Length: 0\r\n\r\n", "http_599", "without a reason"),
         (b"HTTP/1.1 204 No Content\r\n\r\n", "http_204", "No Content"),
         (b"HTTP/1.1 307 x\r\nLocation: /login?t=1\r\nContent-Length: 2\r\n\r\nhi", "http_307", "redirects to /login"),
         (b"HTTP/1.1 500 x\r\nContent-Length: 50\r\n\r\nTraceback", "http_500", "Traceback"),  # not whole

@@ -42,5 +42,5 @@ def test_their_continuation_can_be_guessed_and_that_of_random_words_not(kind: Te
 
 
 def test_more_than_there_is_is_refused():
-    with pytest.raises(BadInput, match=r"100000 prompts of 512 tokens .* prose gives"):
+    with pytest.raises(BadInput, match=r"100000 prompts of 512 tokens .* prose has"):
         passages("prose", 512, 100_000, np.random.default_rng(1))

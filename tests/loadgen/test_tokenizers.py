@@ -134,5 +134,5 @@ def test_a_tokenizer_that_is_none_is_bad_input(tmp_path: Path):
         (tmp_path / "tokenizer.json").write_text(content)
         with pytest.raises(BadInput, match="--tokenizer"):
             FileTokenizer.load(tmp_path)
-    with pytest.raises(BadInput, match="there is no"):
+    with pytest.raises(BadInput, match="does not exist"):
         FileTokenizer.load(tmp_path / "absent")

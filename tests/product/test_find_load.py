@@ -162,10 +162,10 @@ def test_the_prior_orders_the_candidates_as_the_capacity_does() -> None:
     [
         (["--find-load", "concurrency"], "needs a latency limit"),
         (["--find-load", "rate", "--slo", "p99_ttft_ms<=5", "--workload", "sweep"], None),
-        (["--objective", "capacity_total_token_throughput"], "is measured with --find-load concurrency or rate"),
+        (["--objective", "capacity_total_token_throughput"], "needs --find-load concurrency or rate"),
         (
             ["--find-load", "rate", "--slo", "p99_ttft_ms<=5", "--objective", "capacity_concurrency"],
-            "capacity_concurrency is measured with --find-load concurrency",
+            "capacity_concurrency needs --find-load concurrency",
         ),
         (
             ["--find-load", "rate", "--slo", "p99_ttft_ms<=5", "--weights", f"{WORKLOAD}=1"],
