@@ -201,7 +201,7 @@ def test_a_damaged_line_in_the_middle_is_named(undisturbed: Path, tmp_path: Path
 def test_rows_of_other_candidates_are_refused(undisturbed: Path, tmp_path: Path) -> None:
     shutil.copy(undisturbed / "results.jsonl", tmp_path)
     fewer = CandidateSet(CANDIDATES.items[-3:], 0)
-    with pytest.raises(BadInput, match="begin a new study"):
+    with pytest.raises(BadInput, match="start a new study"):
         opened(tmp_path, SPEC, fewer)
     opened(tmp_path, SPEC, CANDIDATES).close()
 

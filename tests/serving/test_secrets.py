@@ -85,7 +85,7 @@ def test_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ("external:http://h:1", "NO_SUCH", None, None, "is not set"),
         ("external:http://h:1", None, "no-such", None, "cannot be read"),
         ("external:http://h:1", None, "empty", None, "is empty"),
-        ("external:http://h:1", "MY_KEY", "key", None, "exclude each other"),
+        ("external:http://h:1", "MY_KEY", "key", None, "mutually exclusive"),
         ("process", "MY_KEY", None, None, "--engine-arg"),
         ("simulator", None, None, "key", "runs on simulator"),
         ("process", None, None, "no-such", "--hf-token-file no-such"),
