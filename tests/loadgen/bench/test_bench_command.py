@@ -271,7 +271,7 @@ def test_the_api_key_is_asked_for_sent_and_never_printed(tmp_path: Path, monkeyp
     ("options", "words"),
     [
         (["--url", "ftp://localhost:8000"], "write http://HOST:PORT"),
-        (["--concurrency", "2", "--request-rate", "3"], "exclude each other"),
+        (["--concurrency", "2", "--request-rate", "3"], "mutually exclusive"),
         (["--concurrency", "0"], "greater than 0"),
         (["--repeats", "0"], "x>=1"),
         (["--request-rate", "0"], "greater than 0"),
