@@ -226,7 +226,7 @@ class Scheduler:
         for number, replica in enumerate(self.replicas):
             needed = replica.running * (self.gain + self._block)
             if replica.running and not busy[number] and replica.used + needed > replica.capacity:
-                self._throw_out(number, replica)
+                self._throw_out(number, replica, keeps=0 if replica.fills or chunks[number] else 1)
         ids = self.running
         if len(ids) and any(busy):
             ids = ids[~np.array(busy)[self._state.replica[ids]]]
@@ -322,12 +322,12 @@ class Scheduler:
         grown: Floats = self._blocks(context + gained) - self._blocks(context)
         return grown
 
-    def _throw_out(self, number: int, replica: Replica) -> None:
+    def _throw_out(self, number: int, replica: Replica, keeps: int) -> None:
         """Preempt sequences of a pool that cannot take its next decode step."""
         s, mine, thrown = self._state, self._of(number, self.running), 0
         grown = self._grown(mine, self.gain)
-        # The last one stays, yet what the cache keeps makes room for it too.
-        while not replica.makes_room(float(grown.sum())) and len(mine) > (0 if replica.fills else 1):
+        # The last one stays beside no prompt, yet what the cache keeps makes room for it too.
+        while not replica.makes_room(float(grown.sum())) and len(mine) > keeps:
             at = len(mine) - 1
             if self._c.victim == "fewest_tokens":  # of several the longest prompt
                 at = int(np.lexsort((-s.read[mine], s.written[mine]))[0])

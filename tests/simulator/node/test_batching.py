@@ -93,8 +93,26 @@ def a_beginning_left_behind():
     return Requests(np.full(n, 18), write, np.zeros(n), group, 17, 1)
 
 
+SMALL_STEPS = {
+    **{"max_running_requests": 64, "max_batched_tokens": 512, "speculative_tokens": 1, "prefix_caching": False},
+    **{"cuda_graph_max_batch": 0, "enable_chunked_prefill": True},
+}
+
+
+def a_prompt_in_two_pieces():
+    """The second piece of a prompt is computed when the only other sequence needs a block that is not there."""
+    read, write = np.full(24, 15), np.ones(24, dtype=int)
+    read[6], write[[1, 3, 4, 5, 6]] = 383, (5, 239, 2, 241, 256)
+    return Requests(read, write, np.arange(24) * 0.05, np.zeros(24, dtype=int), 14, 5)
+
+
 @settings(max_examples=80, deadline=None)
 @given(servers(), loads(), st.integers(0, 4000))
+@example(
+    SimulatedServer(setup("vllm", 2, 4, 8, version="0.32.0", model=R1, **SMALL_STEPS)),
+    a_prompt_in_two_pieces(),
+    128,
+)
 @example(
     SimulatedServer(setup("vllm", 8, 1, 8, version="0.7.3", model=R1, prefix_caching=True)),
     a_beginning_left_behind(),
