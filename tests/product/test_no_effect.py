@@ -12,7 +12,7 @@ QUESTION = [
     *("--model", "deepseek-ai/DeepSeek-R1", "--hw", "h200", "--on", "emulator", "--engine", "sglang"),
     *("--workload", "random:64:4:16", "--launches", "3", "--space", str(SPACE)),
 ]
-SENTENCE = "`--enable-dp-attention` did nothing: SGLang ran with `enable_dp_attention=false`"
+SENTENCE = "`--enable-dp-attention` had no effect: SGLang ran with `enable_dp_attention=false`"
 
 
 def test_dp_attention_without_replicas_joins_its_equivalent(tmp_path: Path) -> None:
