@@ -113,7 +113,8 @@ def test_an_ignored_variable_is_caught(tmp_path: Path) -> None:
     assert result.resolved is not None
     assert result.resolved.differs == {"attention_backend": ("FLASHMLA_SPARSE", "FLASH_ATTN_MLA_SPARSE")}
     assert result.resolved.notes["attention_backend"] == (
-        "`VLLM_ATTENTION_BACKEND=FLASHMLA_SPARSE` had no effect: vLLM ran with `attention_backend=FLASH_ATTN_MLA_SPARSE`"
+        "`VLLM_ATTENTION_BACKEND=FLASHMLA_SPARSE` had no effect: vLLM ran with "
+        "`attention_backend=FLASH_ATTN_MLA_SPARSE`"
     )
 
 
