@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -32,7 +33,7 @@ class Finished:
     @property
     def unbroken(self) -> str:
         """What was printed, with each command that is broken over several lines in one."""
-        return self.out.replace(" \\\n  ", " ")
+        return re.sub(r" \\\n +", " ", self.out)
 
     @property
     def json(self) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -73,10 +74,17 @@ _WORD = re.compile(r"""(?:[^\s'"]|'[^']*'|"(?:[^"\\]|\\.)*")+""")
 def command(text: str, width: int) -> str:
     """Break the lines of a shell command at its options, with backslashes; here-documents stay as they are."""
     head, end, typed = text.rpartition("AUTOTUNE_EOF\n")
+    try:
+        # A quoted text of several lines leaves a quote open in its first.
+        [shlex.split(line, comments=True) for line in typed.split("\n")]
+    except ValueError:
+        return text
     return head + end + "\n".join(_broken(line, width) for line in typed.split("\n"))
 
 
 def _broken(line: str, width: int) -> str:
+    if line.startswith("#"):
+        return line
     indent, units = line[: len(line) - len(line.lstrip())], list[str]()
     for word in _WORD.findall(line):
         if units and not word.startswith("-") and units[-1].startswith("--") and " " not in units[-1]:
