@@ -52,7 +52,7 @@ def test_the_concurrency_that_keeps_the_limit_is_found(tmp_path: Path) -> None:
     rows = read_requests(tmp_path / "r.requests.parquet").columns
     assert len(rows["ok" if "ok" in rows else "outcome"]) == result["completed"] == result["num_prompts"]
     assert "one at a time: " in done.err
-    assert "32 in flight: breaks p90_ttft_ms<=205 by " in done.err
+    assert "32 in flight: violates p90_ttft_ms<=205 by " in done.err
     assert "in flight meet every limit" in done.out
     assert "Capacity (requests in flight):" in done.out
 
