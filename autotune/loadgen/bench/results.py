@@ -76,7 +76,7 @@ class Bench(BenchOptions):
         if self.find_load is not None:
             self._check_find_load(workload)
         if self.concurrency and self.request_rate is not None:
-            raise BadInput("--concurrency and --request-rate exclude each other: a load is closed or open")
+            raise BadInput("--concurrency and --request-rate are mutually exclusive: a load is closed or open")
         if self.concurrency:
             return workload.with_concurrencies(self.concurrency)
         arrival = arrival_of(None, self.request_rate, self.burstiness)
