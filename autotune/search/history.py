@@ -31,7 +31,7 @@ MAX_UNINFORMATIVE = 2
 """Launches of one candidate without information after which it is abandoned."""
 
 NONE_KEEPS = 5
-"""Failed candidates without a trade-off after which others are searched, if none ran."""
+"""Failures of candidates without a trade-off, with no success, after which candidates with one are searched."""
 
 BASELINE_ROLES = (Role.BASELINE, Role.CONTROL, Role.FINAL)
 """Roles of baseline launches."""

@@ -150,7 +150,7 @@ def slower(outcome: Recommendation) -> list[str]:
 
 
 def marked(outcome: Recommendation, fingerprint: str) -> str:
-    """Mark a launched configuration with trade-offs, for a table; empty without any."""
+    """Return a mark with the trade-offs of a launched configuration, for a table; empty without any."""
     kinds = outcome.given_up.get(fingerprint)
     return f" (trade-off: {', '.join(kinds)})" if kinds else ""
 

@@ -206,7 +206,7 @@ def _value(spec: StudySpec, metric: str, one: SteadyPrediction | None, setup: Ca
 
 
 def _latency(metric: str) -> str | None:
-    """Return the latency of a metric; None for a rate, a cost per token included."""
+    """Return the metric as a latency; None for a throughput or a cost per token."""
     return "tpot" if metric == PER_USER else next((name for name in _LATENCIES if f"_{name}_" in metric), None)
 
 

@@ -180,7 +180,7 @@ class FrontEnd:
         return self._reading[0][0] if self._reading else math.inf
 
     def drop(self, request: int) -> bool:
-        """Abort a request; returns whether it was here."""
+        """Abort a request; return False if this replica does not have it."""
         kept = [item for item in self._reading if item[1] != request]
         found = len(kept) < len(self._reading)
         heapq.heapify(kept)

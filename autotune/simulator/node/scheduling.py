@@ -236,11 +236,8 @@ class Scheduler:
     def seconds(self, ids: Ints, chunks: Sequence[Sequence[Chunk]] | None = None) -> float:
         """Return the duration of a step in which sequences `ids`, shape (n,), decode beside prompt pieces per rank."""
         # All tokens before the next one, whoever owns them: attention also reads what belongs to the prefix cache.
-        context, top_k, ranks = (
-            self._state.read[ids] + self._state.written[ids] - 1.0,
-            self._batches.top_k,
-            len(self.replicas),
-        )
+        context = self._state.read[ids] + self._state.written[ids] - 1.0
+        top_k, ranks = self._batches.top_k, len(self.replicas)
         counts = np.bincount(self._state.replica[ids], minlength=ranks).tolist() if ranks > 1 else [len(ids)]
         contexts = self._sums(ids, context)
         kept = contexts if top_k == math.inf else self._sums(ids, np.minimum(context, top_k))
