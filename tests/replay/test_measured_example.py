@@ -22,3 +22,13 @@ def test_the_bundle_comes_to_the_command_of_the_report(tmp_path: Path, example: 
     report = re.sub("</?span>", "", (measured / "report.html").read_text())
     assert done.json["command"] in report
     assert f"{done.json['gain_percent']:+.1f} %" in report
+
+
+def test_a_bundle_of_an_unfinished_study_recommends_what_its_launches_show(tmp_path: Path) -> None:
+    """The three launches on an H200 (docs/real-gpu.md): both candidates were slower than the baseline."""
+    bundle = EXAMPLES / "vllm_gpu" / "measured" / "study.bundle"
+    done = autotune("run", "--on", f"replay:{bundle}", "--json", home=new_home(tmp_path))
+    assert done.code == 0, done.err
+    assert "study h200 had not ended when it was bundled" in done.err
+    assert done.json["command"] == "vllm serve ./qwen3-8b --host 127.0.0.1"
+    assert done.json["verdict"] == "indistinguishable"

@@ -1,6 +1,7 @@
 """The simulator's start against what published logs tell (search_spaces/start_times.yaml)."""
 
 from collections import defaultdict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +29,10 @@ def gb_s(engine: str) -> list[float]:
 
 
 def test_every_row_has_its_source_and_a_known_phase() -> None:
-    assert all(row["source"].startswith("https://github.com/") and row["what"] for row in ROWS)
+    root = Path(__file__).resolve().parents[3]
+    for row in ROWS:
+        assert row["source"].startswith("https://github.com/") or (root / row["source"]).is_dir()
+        assert row["what"]
     assert {row["phase"] for row in ROWS} == {"weights", "whole", *BESIDE}
     assert {row["start"] for row in ROWS} <= {"first", "later", "unknown"}
 

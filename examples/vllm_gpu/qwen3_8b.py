@@ -1,0 +1,95 @@
+"""Write a model of Qwen3-8B's shape with random weights on a GPU: 16 GB, and what it says means nothing.
+
+    python qwen3_8b.py FOLDER
+
+The folder is as transformers would write it. The tokenizer is that of ``examples/vllm_cpu/tiny_model.py`` with
+151,936 tokens. The shape is from https://huggingface.co/Qwen/Qwen3-8B/blob/main/config.json.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+
+sys.path.append(str(Path(__file__).resolve().parent.parent / "vllm_cpu"))
+import tiny_model
+
+LAYERS, HIDDEN, WIDE, HEADS, KV_HEADS, HEAD, VOCABULARY = 36, 4096, 12288, 32, 8, 128, 151_936
+CONFIG = {
+    "architectures": ["Qwen3ForCausalLM"],
+    "model_type": "qwen3",
+    "vocab_size": VOCABULARY,
+    "hidden_size": HIDDEN,
+    "intermediate_size": WIDE,
+    "num_hidden_layers": LAYERS,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": KV_HEADS,
+    "head_dim": HEAD,
+    "max_position_embeddings": 40_960,
+    "hidden_act": "silu",
+    "rms_norm_eps": 1e-6,
+    "rope_theta": 1_000_000,
+    "attention_bias": False,
+    "tie_word_embeddings": False,
+    "bos_token_id": VOCABULARY - 1,
+    "eos_token_id": VOCABULARY - 1,
+    "dtype": "bfloat16",
+}
+LAYERS_OF_A_FILE = 9
+
+
+def weight(*shape: int) -> torch.Tensor:
+    return (torch.randn(shape, device="cuda", dtype=torch.bfloat16) / shape[1] ** 0.5).cpu()
+
+
+def layer(name: str) -> dict[str, torch.Tensor]:
+    queries, keys = HEADS * HEAD, KV_HEADS * HEAD
+    shapes = {
+        "q_proj": (queries, HIDDEN),
+        "k_proj": (keys, HIDDEN),
+        "v_proj": (keys, HIDDEN),
+        "o_proj": (HIDDEN, queries),
+    }
+    tensors = {f"{name}.self_attn.{part}.weight": weight(*shape) for part, shape in shapes.items()}
+    for part, shape in {"gate_proj": (WIDE, HIDDEN), "up_proj": (WIDE, HIDDEN), "down_proj": (HIDDEN, WIDE)}.items():
+        tensors[f"{name}.mlp.{part}.weight"] = weight(*shape)
+    for part, size in {"input_layernorm": HIDDEN, "post_attention_layernorm": HIDDEN}.items():
+        tensors[f"{name}.{part}.weight"] = torch.ones(size, dtype=torch.bfloat16)
+    for part in ("q_norm", "k_norm"):
+        tensors[f"{name}.self_attn.{part}.weight"] = torch.ones(HEAD, dtype=torch.bfloat16)
+    return tensors
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(0)
+    tiny_model.tokenizer(VOCABULARY).save(str(folder / "tokenizer.json"))
+    for name, content in {"config.json": CONFIG, "tokenizer_config.json": tiny_model.TOKENIZER_CONFIG}.items():
+        (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    files: list[dict[str, torch.Tensor]] = [
+        {
+            "model.embed_tokens.weight": weight(VOCABULARY, HIDDEN),
+            "lm_head.weight": weight(VOCABULARY, HIDDEN),
+            "model.norm.weight": torch.ones(HIDDEN, dtype=torch.bfloat16),
+        }
+    ]
+    index: dict[str, str] = {}
+    count = 1 + LAYERS // LAYERS_OF_A_FILE
+    for number in range(count):
+        tensors = files[0] if number == 0 else {}
+        for at in range((number - 1) * LAYERS_OF_A_FILE, number * LAYERS_OF_A_FILE) if number else ():
+            tensors |= layer(f"model.layers.{at}")
+        file = f"model-{number + 1:05d}-of-{count:05d}.safetensors"
+        save_file(tensors, folder / file, metadata={"format": "pt"})
+        index |= dict.fromkeys(tensors, file)
+    about = {"metadata": {}, "weight_map": index}
+    (folder / "model.safetensors.index.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
