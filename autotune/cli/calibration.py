@@ -22,6 +22,7 @@ from autotune.simulator.node.calibration import packaged_calibration, read_calib
 from autotune.study.home import Home, calibration_of_home, write_atomically
 from autotune.study.options import CalibrateOptions
 
+_SEEN = "the shipped figures have seen published rows: only --from physics leaves such a row out of all figures"
 _HEADING = "# Written by `autotune calibrate`; the next calibration overwrites it.\n"
 
 
@@ -32,7 +33,7 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
     path = None if asked.compare else _output(asked, home)
     reading = read(asked.files, asked.studies, Home(home), allow_unmeasured=asked.allow_unmeasured)
     points = points_of(reading.rows)
-    for line in _told(reading, points):
+    for line in (*_told(reading, points), *([_SEEN] if asked.cross_validate and asked.start == "shipped" else ())):
         say(line)
     if path is None:
         own = calibration_of_home(None, home)
@@ -77,9 +78,8 @@ def _told(reading: Reading, points: Sequence[MeasuredPoint]) -> list[str]:
     lines = [f"{len(rows)} rows, {sum(row.failure is not None for row in rows)} of them failures: {len(points)} points"]
     for what, counts in _counts(points).items():
         lines.append(f"  by {what}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
-    for point in points:
-        if len(point.members) > 1:
-            lines.append(f"  {point.label} are one configuration, measured {math.expm1(point.spread):.0%} apart")
+    several = [point for point in points if len(point.members) > 1]
+    lines += [f"  {p.label} are one configuration, measured {math.expm1(p.spread):.0%} apart" for p in several]
     for row in rows:
         if row.deductions:
             lines.append(f"  {row.label} ({row.source}) has the weight {row.weight:.2f}: {'; '.join(row.deductions)}")

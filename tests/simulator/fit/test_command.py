@@ -117,3 +117,12 @@ def test_no_data_and_an_unknown_study_end_with_exit_code_2_and_make_nothing(tmp_
     assert (done.code, done.out) == (2, "")
     assert "unknown study 'nobody'" in done.err
     assert not (tmp_path / "home").exists()
+
+
+@pytest.mark.parametrize(("begun", "told"), [("shipped", True), ("physics", False)])
+def test_a_cross_validation_from_figures_that_saw_published_rows_says_so(tmp_path, capsys, begun, told):
+    shape = {"workload": "", "output_len": 64, "num_prompts": 64}
+    rows = [own_row(command=VLLM, input_len=read, **shape) for read in (256, 1024)]
+    table = csv_file(tmp_path, *rows, name="mine.csv")
+    calibrate(CalibrateOptions(files=[table], start=begun, cross_validate=True), tmp_path / "home", False)
+    assert ("only --from physics leaves such a row out" in capsys.readouterr().err) is told
