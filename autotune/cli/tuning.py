@@ -201,7 +201,7 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
     lines += ["", cost_line(prepared, first), "", "first launches, with predicted values"]
     for trial, predicted in first:
         what = trial.configuration
-        lines.append(f"{what.engine:<12}  {predicted}  {described(history, what)}")
+        lines += [f"{what.engine:<12}  {predicted}  {described(history, what)}", f"    {trial.command.shell()}"]
         row = {"role": trial.role.value, "engine": what.engine, "config": dict(what.knobs)}
         told["first"].append({**row, "command": trial.command.shell(), "predicted": asdict(predicted)})
     lines += ["", "baseline", baseline, "", "defaults and good starts", *dict.fromkeys(starts)]

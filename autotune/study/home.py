@@ -22,7 +22,7 @@ import yaml
 from pydantic import ValidationError
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
-from autotune.space.library import Library
+from autotune.space.library import KINDS, Library, documents, spaces_root
 from autotune.study.recommendation import Recommendation
 from autotune.study.results import RESULTS, Lock, counted, read_launches, sync_folder
 from autotune.study.spec import StudySpec, check_study_name
@@ -174,10 +174,8 @@ class Home:
         numbers = [launch.trial.number for launch in self.launches(spec.study)]
         made, folder = max(numbers, default=-1) + 1, self.study_folder(spec.study)
         if launches < made + least:
-            raise BadInput(
-                f"--launches {launches}: study {spec.study!r} has {made} launches, and new finals take {least}; "
-                f"give at least {made + least}"
-            )
+            why = f"study {spec.study!r} has {made} launches, and new finals take {least}"
+            raise BadInput(f"--launches {launches}: {why}; give at least {made + least}")
         lock, ended = Lock(folder), folder / "recommendation.json"
         try:
             spec = spec.model_copy(update={"launches": launches, "finals_from": made})
@@ -213,14 +211,15 @@ def calibration_of_home(given: Path | None, home: Path) -> Path | None:
 
 def library_for(space: Path | None, calibration: Mapping[str, Any] | None = None) -> Library:
     """Return the packaged spaces, overlaid by the user's folder or engine file, with other coefficients if given."""
-    if space is None:
-        return Library(calibration=calibration)
-    if not space.exists():
+    if space is not None and not space.exists():
         raise BadInput(f"--space {space}: no such file or folder")
-    if not space.is_dir():
-        return Library(files=(space,), calibration=calibration)
-    if not any(space.glob("*/*.yaml")):
-        raise BadInput(f"--space {space}: no engines/*.yaml, models/*.yaml, hardware/*.yaml or workloads/*.yaml in it")
+    if space is None or not space.is_dir():
+        return Library(files=() if space is None else (space,), calibration=calibration)
+    found = {path for kind in KINDS for _, path in documents(space, kind)}
+    yaml = [*space.glob("*/*.y*ml"), *(p for p in space.glob("*.y*ml") if not (spaces_root() / p.name).exists())]
+    if (unread := sorted({*yaml} - found)) or not found:
+        right = ", ".join(f"{kind}/*.yaml" for kind in KINDS)
+        raise BadInput(f"--space {unread[0] if unread else space}: is not read; right: {right}, ENGINE/engine.yaml")
     return Library((space,), calibration=calibration)
 
 
