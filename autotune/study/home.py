@@ -22,7 +22,8 @@ import yaml
 from pydantic import ValidationError
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
-from autotune.space.library import KINDS, Library, documents, spaces_root
+from autotune.space.entry import spaces_root
+from autotune.space.library import KINDS, Library, documents
 from autotune.study.recommendation import Recommendation
 from autotune.study.results import RESULTS, Lock, counted, read_launches, sync_folder
 from autotune.study.spec import StudySpec, check_study_name
