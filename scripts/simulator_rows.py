@@ -4,10 +4,10 @@
     python scripts/simulator_rows.py --from FILE
 
 ``docs/simulator-rows.csv`` has a line per point of a fit that began at physics: total tokens per second measured
-(*warm*: less the seconds in which a cold server answered no request), predicted with the 90 % interval, and their ratio; the
-ratio by a fit that has not seen the point's engine, GPU, workload, curve, model or version; ratios of mean TTFT and
-TPOT; the spread of equivalent rows in percent. A row is printed where it holds every word. ``--from`` takes what
-``autotune calibrate --cross-validate`` printed.
+(*warm*: less the seconds in which a cold server answered no request), predicted with the 90 % interval, and their
+ratio; the ratio by a fit that has not seen the point's engine, GPU, workload, curve, model or version; ratios of mean
+TTFT and TPOT; the spread of equivalent rows in percent. A row is printed where it holds every word. ``--from`` takes
+what ``autotune calibrate --cross-validate`` printed.
 """
 
 from __future__ import annotations
