@@ -53,9 +53,10 @@ def capacity(history: History) -> int:
     """Return the study's launches in total, by number and by time.
 
     Hours are those of the study, however many launches run side by side. What is left of them is turned into launches
-    by the mean time of those made and by how many run at a time, so that one rule serves both ceilings.
+    by the mean time of those made and by how many run at a time, so that one rule serves both ceilings. Launches with
+    random weights that turned out useless cost hours, and no launch of the budget.
     """
-    launches, hours = history.spec.launches, history.spec.hours
+    launches, hours = history.spec.launches + len(history.screened) * bool(history.screen.over), history.spec.hours
     done = [e for e in (*history.entries, *history.screened) if not e.pending]
     used_s = covered_s([(e.began_s, e.began_s + e.seconds) for e in done])
     if hours is None or used_s <= 0:

@@ -259,13 +259,12 @@ class Plan:
     def _ending(self, history: History) -> str:
         searched = history.before_finals()
         tried = any(p != history.candidates.baseline for p in searched.by_position)
-        alone = (
-            "; no configuration other than the baseline met the limits" if tried and not searched.challengers else ""
-        )
-        if len(history) >= history.spec.launches:
-            return f"the budget of {history.spec.launches} launches is used{alone}"
-        if len(history) >= capacity(history):
-            return f"the budget of {history.spec.hours:g} hours is used{alone}"
+        none = tried and not searched.challengers
+        alone = "; no configuration other than the baseline met the limits" if none else ""
+        if len(history) >= (most := capacity(history)):
+            timed = history.spec.hours is not None and most < history.spec.launches
+            used = f"{history.spec.hours:g} hours" if timed else f"{history.spec.launches} launches"
+            return f"the budget of {used} is used{alone}"
         done = "; the finals are done" if history.of_role(Role.FINAL) else alone
         if searched.exhausted:
             return f"every candidate was tried{done}"

@@ -88,6 +88,7 @@ def test_a_study_ranks_by_random_weights_and_recommends_by_real_ones(tmp_path: P
 def test_the_control_ends_it_where_the_start_is_hardly_shorter(tmp_path: Path) -> None:
     spec, launches, study = play(tmp_path, lambda _: 1.0, start_s=190.0)
     assert len(cheap(launches)) == 1
+    assert len(launches) == spec.launches + 1
     why = recommend(spec, GRID, launches, (), study.stop_reason).stop_reason
     assert "a launch with random weights is not much shorter (290 s instead of 300 s)" in why
 
@@ -102,6 +103,7 @@ def test_the_control_ends_it_where_random_weights_do_not_rank(tmp_path: Path) ->
     history = History.of(spec, GRID, launches)
     assert not history.ranked, "what was ranked before the control ended it counts for nothing"
     assert len(cheap(launches)) < 10
+    assert len(launches) == spec.launches + len(cheap(launches)), "and takes no launch of the budget"
 
 
 def test_what_fails_with_random_weights_is_launched_with_its_own(tmp_path: Path) -> None:
