@@ -262,8 +262,8 @@ class Plan:
         none = tried and not searched.challengers
         alone = "; no configuration other than the baseline met the limits" if none else ""
         if len(history) >= (most := capacity(history)):
-            timed = history.spec.hours is not None and most < history.spec.launches
-            used = f"{history.spec.hours:g} hours" if timed else f"{history.spec.launches} launches"
+            by_number = history.spec.launches + len(history.screened) * bool(history.screen.over)
+            used = f"{history.spec.hours:g} hours" if most < by_number else f"{history.spec.launches} launches"
             return f"the budget of {used} is used{alone}"
         done = "; the finals are done" if history.of_role(Role.FINAL) else alone
         if searched.exhausted:
