@@ -275,7 +275,7 @@ class Progress:
         # Its number is that of the report, of MLflow and of its folder.
         who = (
             f"#{trial.number}",
-            f"{len(launches)}/{self._spec.launches}",
+            f"{len(launches)}/{self._history(launches).most_launches}",
             trial.role.value,
             trial.configuration.engine,
         )
@@ -291,8 +291,8 @@ class Progress:
         label = self._backend.evidence.value.upper() if self._backend.evidence is not Evidence.MEASURED else ""
         block, left_s = self._block, self._left_s(launches)
         block.ends_s = None if left_s is None else time.monotonic() + left_s
-        block.facts = [f"{len(launches)}/{self._spec.launches}", label, f"{failed} failed" if failed else ""]
         history = self._history(launches)
+        block.facts = [f"{len(launches)}/{history.most_launches}", label, f"{failed} failed" if failed else ""]
         best = best_of(history)
         if best is None:
             block.best = [self._best_line(launches)]

@@ -56,7 +56,7 @@ def capacity(history: History) -> int:
     by the mean time of those made and by how many run at a time, so that one rule serves both ceilings. Launches with
     random weights that turned out useless cost hours, and no launch of the budget.
     """
-    launches, hours = history.spec.launches + len(history.screened) * bool(history.screen.over), history.spec.hours
+    launches, hours = history.most_launches, history.spec.hours
     done = [e for e in (*history.entries, *history.screened) if not e.pending]
     used_s = covered_s([(e.began_s, e.began_s + e.seconds) for e in done])
     if hours is None or used_s <= 0:

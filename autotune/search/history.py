@@ -158,6 +158,11 @@ class History:
     def __len__(self) -> int:
         return len(self.entries) + len(self.screened)
 
+    @property
+    def most_launches(self) -> int:
+        """Return the launches of the budget, and with them those with random weights that turned out useless."""
+        return self.spec.launches + len(self.screened) * bool(self.screen.over)
+
     def of_role(self, *roles: Role) -> list[Entry]:
         return [e for e in self.entries if e.role in roles]
 
@@ -325,10 +330,7 @@ class History:
         return [(e.node, e.score) for e in entries if e.score is not None and (not roles or e.role in roles)]
 
     def evidence(self, position: int, *roles: Role) -> list[Entry]:
-        """Return the measured launches of a candidate of these roles, else of any; not those of off nodes.
-
-        Those count where there are no others.
-        """
+        """Return the measured launches of a candidate of these roles, else of any; of off nodes for want of others."""
         whole = [e for e in self.at(position) if e.measured]
         chosen = [e for e in whole if e.role in roles] or whole
         return self.on_normal_nodes(chosen) or chosen
@@ -347,10 +349,7 @@ class History:
         return len(known) == 1 and known[0].may_pass and len(entries) <= MAX_UNINFORMATIVE
 
     def keeps_slos(self, position: int, *roles: Role) -> bool:
-        """Return whether a candidate meets every SLO on average over its launches (of these roles, if it has any).
-
-        Those on nodes that were off do not count where there are others.
-        """
+        """Return whether a candidate meets every SLO on average over its `evidence`."""
         chosen = self.evidence(position, *roles)
         return bool(chosen) and all(_mean_violation(chosen, str(slo)) <= 0 for slo in self.spec.slos)
 

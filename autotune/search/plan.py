@@ -262,8 +262,8 @@ class Plan:
         none = tried and not searched.challengers
         alone = "; no configuration other than the baseline met the limits" if none else ""
         if len(history) >= (most := capacity(history)):
-            by_number = history.spec.launches + len(history.screened) * bool(history.screen.over)
-            used = f"{history.spec.hours:g} hours" if most < by_number else f"{history.spec.launches} launches"
+            timed, spec = most < history.most_launches, history.spec
+            used = f"{spec.hours:g} hours" if timed else f"{spec.launches} launches"
             return f"the budget of {used} is used{alone}"
         done = "; the finals are done" if history.of_role(Role.FINAL) else alone
         if searched.exhausted:

@@ -217,8 +217,8 @@ def library_for(space: Path | None, calibration: Mapping[str, Any] | None = None
     if space is None or not space.is_dir():
         return Library(files=() if space is None else (space,), calibration=calibration)
     found = {path for kind in KINDS for _, path in documents(space, kind)}
-    yaml = [*space.glob("*/*.y*ml"), *(p for p in space.glob("*.y*ml") if not (spaces_root() / p.name).exists())]
-    if (unread := sorted({*yaml} - found)) or not found:
+    there = [*space.glob("*/*.y*ml"), *(p for p in space.glob("*.y*ml") if not (spaces_root() / p.name).exists())]
+    if (unread := sorted({*there} - found)) or not found:
         right = ", ".join(f"{kind}/*.yaml" for kind in KINDS)
         raise BadInput(f"--space {unread[0] if unread else space}: is not read; right: {right}, ENGINE/engine.yaml")
     return Library((space,), calibration=calibration)

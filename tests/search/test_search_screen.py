@@ -104,6 +104,7 @@ def test_the_control_ends_it_where_random_weights_do_not_rank(tmp_path: Path) ->
     assert not history.ranked, "what was ranked before the control ended it counts for nothing"
     assert len(cheap(launches)) < 10
     assert len(launches) == spec.launches + len(cheap(launches)), "and takes no launch of the budget"
+    assert history.most_launches == len(launches), "as the terminal says"
 
 
 def test_what_fails_with_random_weights_is_launched_with_its_own(tmp_path: Path) -> None:
