@@ -21,7 +21,7 @@ from autotune.errors import BadInput
 from autotune.loadgen.loads import asked_load, with_loads
 from autotune.loadgen.workloads import load_workload, with_speedup
 from autotune.machine import check_gpus, gpus, has, node, power_of
-from autotune.metrics.table import ENERGY, METRICS
+from autotune.metrics.table import ENERGY
 from autotune.notify import Notify, silent
 from autotune.prepare.names import engine_and_version, find_model, knob_named
 from autotune.prepare.recipes import with_recipe
@@ -88,31 +88,19 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     spec = with_goals(spec, options)
     _check_energy(spec, backend)
     spec = with_loads(spec, options, backend.measurable, library, sent=not backend.recorded)
-    return spec.model_copy(update={"screened": _screened(spec, options, backend, library)})
+    return spec.model_copy(update={"screened": _screened(spec, options, library)})
 
 
-_LEAST_LAUNCHES, _LEAST_GB = 20, 100
-"""Least budget and weights for which launches with random weights can save more than their control costs."""
-
-
-def _screened(spec: StudySpec, options: RunOptions, backend: Backend, library: Library) -> tuple[str, ...]:
-    """Return the engines whose launches may have random weights; empty if that saves no time.
-
-    They rank by work per second alone, one launch at a time, of engines that can force the acceptance of drafts too.
-    """
-    alone = is_local(spec.executor) and spec.gpus == spec.hardware.gpus
-    limited = spec.slos or len(spec.goals) > 1 or spec.load_key or not METRICS[spec.objective].is_work
-    small = spec.launches < _LEAST_LAUNCHES or spec.model.weights_gb < _LEAST_GB
-    able = (backend.launches or backend.predicted) and spec.sampler == "gp" and spec.verifies is None
-    if options.screen == "off" or not able or limited or small or not alone:
+def _screened(spec: StudySpec, options: RunOptions, library: Library) -> tuple[str, ...]:
+    """Return the engines whose launches may have random weights: those that can force the acceptance of drafts too."""
+    if options.screen == "off" or not spec.may_screen:
         return ()
-    about = Context(spec.model, spec.hardware, spec.gpus, "")
-    kinds = [(one, engine(one.name, library)) for one in spec.engines]
-    return tuple(
-        one.name
-        for one, kind in kinds
-        if kind.random_weights(replace(about, version=one.version)) and kind.switch(one.version)
-    )
+
+    def able(name: str, version: str) -> bool:
+        kind, context = engine(name, library), Context(spec.model, spec.hardware, spec.gpus, version)
+        return kind.random_weights(context) is not None and kind.switch(version) is not None
+
+    return tuple(one.name for one in spec.engines if able(one.name, one.version))
 
 
 def _check_energy(spec: StudySpec, backend: Backend) -> None:

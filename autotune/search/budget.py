@@ -19,6 +19,8 @@ LEAST_FINALS = 3
 """Launches of the finals for the clearest gain: two of the finalist and one of the baseline."""
 NOISY = 0.1
 """Standard deviation of a launch before any repeat: that of noisy nodes."""
+RANKED = 1
+"""Launches before the finals for what ranks best by launches with random weights alone."""
 DRIFT = 0.3
 """Drift of a node during a study, score units: a larger lead, luck excluded, needs no control."""
 SHARE = 0.4
@@ -37,12 +39,9 @@ def most_nodes(launches: int) -> int:
 
 
 def usable_nodes(nodes: Sequence[str], launches: int, known: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the nodes that a study should use, in their order: at most `most_nodes`, including the known ones.
+    """Return which of the nodes a budget of launches should use, in their order: at most `most_nodes`.
 
-    Args:
-        nodes: names of the nodes that there are.
-        launches: the study's budget.
-        known: nodes that have had their baseline, which count first.
+    Those that have had their baseline (`known`) count first.
     """
     left = max(0, most_nodes(launches) - len(set(known)))
     new = [node for node in dict.fromkeys(nodes) if node not in known][:left]
@@ -62,7 +61,9 @@ def capacity(history: History) -> int:
     if hours is None or used_s <= 0:
         return launches
     busy_s = sum(e.seconds for e in done)
-    mean_s, left_s = busy_s / len(done), hours * 3600 - used_s
+    # The finals read their weights: what is left is that many launches that do.
+    alike = [e.seconds for e in history.entries if not e.pending] or [e.seconds for e in done]
+    mean_s, left_s = sum(alike) / len(alike), hours * 3600 - used_s
     if left_s < mean_s:
         return min(launches, len(history))
     # Those that run, and the one that is decided about; where nodes have come or gone, somewhat between then and now.
@@ -78,7 +79,8 @@ def before_finals(budget: int, reserve: int) -> int:
 def search_ends(history: History, budget: int) -> int:
     """Return the number of launches before the finals; repeats and controls so far count against the finals' share."""
     again = sum(len(entries) - 1 for entries in history.by_position.values())
-    return before_finals(budget, max(LEAST_FINALS, min(_needed(history), int(SHARE * budget) - again)))
+    ranked = RANKED * history.screen.trusted
+    return before_finals(budget, max(LEAST_FINALS, min(_needed(history), int(SHARE * budget) - again)) + ranked)
 
 
 def lead(history: History) -> tuple[float, float]:

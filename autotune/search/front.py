@@ -37,7 +37,7 @@ Mixture = Sequence[tuple[float, Floats, Floats]]
 
 
 def suggest_front(kernels: Kernels, history: History, number: int) -> Suggestion | None:
-    """Suggest the next launch for the Pareto front; None if every candidate is spent.
+    """Suggest the next launch for the Pareto front, as `acquisition.suggest`; None if every candidate is spent.
 
     In turns: where the front is expected to grow most; the best of the first goal, which is what is recommended; the
     best of the second. The last two are the ends of the front, beyond which the first one would hardly look. A turn
@@ -45,9 +45,6 @@ def suggest_front(kernels: Kernels, history: History, number: int) -> Suggestion
 
     `Suggestion.improvement` is the largest that any turn expects, in logarithms; the growth of the front is divided by
     the longer side of the box that holds it: how much one goal would gain all along it.
-
-    Args:
-        history, number: as of `acquisition.suggest`.
     """
     turn, turns = number % 3, number // 3
     alone = suggest(kernels, history, turns)

@@ -62,6 +62,7 @@ class Entry:
         too_slow: it breaks an SLO at the lightest load: no score, but no reason to launch it again.
         pending: not finished.
         seconds: that it took.
+        start_s: of them, until its server was ready.
         began_s: when, on the study's own clock (`timeline.start_times`).
         node: where it ran, or must run; empty: not known, or the study knows one place only.
         longest: tokens of the longest request that its server was found to serve; None where that is not known.
@@ -84,6 +85,7 @@ class Entry:
     too_slow: bool = False
     pending: bool = False
     seconds: float = 0.0
+    start_s: float = 0.0
     began_s: float = 0.0
     node: str = ""
     longest: int | None = None
@@ -254,7 +256,12 @@ class History:
         """Return the results of launches with random weights; over if the study has none."""
         if not self.spec.screened:
             return Screen(over="not asked for")
-        return screen_of([one.configuration for one in self.candidates.items], self.entries, self.screened)
+        last, found = max((e.number for e in self.screened), default=-1), Screen()
+        # What has ended stays so, whatever is launched later.
+        for number in (last, *(e.number for e in self.entries if e.number > last)):
+            known = [e for e in self.entries if e.number <= number]
+            found = found if found.over else screen_of(self.candidates.items, known, self.screened)
+        return found
 
     @property
     def changes(self) -> list[str]:
@@ -266,7 +273,7 @@ class History:
         """Return the launches with random weights that the search uses."""
         items = self.candidates.items
         ran = ((e.position, e.score) for e in self.screened if e.score is not None and self.screen.trusted)
-        return tuple(Ranked(p, score, layout_of(items[p].configuration)) for p, score in ran)
+        return tuple(Ranked(p, score, layout_of(items[p].configuration), self.screen.layouts) for p, score in ran)
 
     @cached_property
     def known_good(self) -> list[int]:
@@ -398,11 +405,7 @@ class History:
 
 
 def one_at_a_time(control: Sequence[Entry]) -> str:
-    """Explain why launches may not run side by side; empty if they may, or before the decision.
-
-    Args:
-        control: the baseline's first launches on every place.
-    """
+    """Explain by the baseline's first launches on every place why none may run side by side; empty if they may."""
     together = [run for run in control if is_beside(run.node)]
     before = next((run.score for run in control if is_alone(run.node) and run.score is not None), None)
     if before is None or len(together) < 2 or any(run.pending for run in control):
@@ -450,6 +453,7 @@ def _entry_of(
         cause=_cause(failure) if failure is not None else "",
         too_slow=objective.too_slow(spec, launch),
         seconds=result.seconds,
+        start_s=result.times_s.get("launch", 0.0) + result.times_s.get("ready", 0.0),
         began_s=began_s,
         node=result.node or trial.node,
         longest=longest,

@@ -131,10 +131,7 @@ def best_so_far(spec: StudySpec, launches: Iterable[Launch]) -> list[tuple[int, 
     """Return the number of each launch with an objective within the limits, and the best configuration's mean after it.
 
     The means are those of the verdict: fresh launches replace those of the search, which may have been lucky, and once
-    a challenger has some, what was launched by the search alone is compared no more.
-
-    Args:
-        launches: by number.
+    a challenger has some, what was launched by the search alone is compared no more. The launches are by number.
     """
     better = max if maximises(spec.objective) else min
     searched: dict[str, list[float]] = {}

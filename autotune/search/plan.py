@@ -13,7 +13,7 @@ the search run, the other nodes make the baseline's first launches for the final
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -30,7 +30,7 @@ from autotune.search.gp.posterior import Posterior
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History
 from autotune.search.reach import OUT_OF_REACH, out_of_reach
 from autotune.search.sampler import CandidateSampler
-from autotune.search.screen import CHECK, layout_of
+from autotune.search.screen import CHECKS, KNOWN, layout_of
 from autotune.study.recommendation import Verdict
 from autotune.study.spec import is_alone, is_beside
 from autotune.trial import Launch, Role
@@ -163,18 +163,21 @@ class Plan:
             return None if failed is None else Step(Role.SEARCH, failed)
         if candidates.baseline not in cheap and _may_screen(history, candidates.baseline):
             return Step(Role.SCREEN, candidates.baseline)
+        layouts = {p: layout_of(candidates.items[p].configuration) for p in (*cheap, *history.challengers)}
+        # What was launched both ways, or failed.
+        both = {p: layouts[p] for p in cheap if history.at(p)}
         if not screen.trusted:
-            tried = {layout_of(candidates.items[p].configuration) for p in cheap}
-            others = [p for p in history.challengers if _may_screen(history, p)]
-            other = next((p for p in others if layout_of(candidates.items[p].configuration) not in tried), None)
-            return None if other is None else Step(Role.SCREEN, other)
-        last = max(e.number for e in history.entries)
-        return self._unweighed(history) if sum(e.number > last for e in history.screened) >= CHECK else None
+            others = (p for p in history.challengers if _may_screen(history, p) and layouts[p] not in both.values())
+            return next((Step(Role.SCREEN, other) for other in others), None)
+        last, sure = max(e.number for e in history.entries), screen.layouts < KNOWN
+        due = sum(e.number > last for e in history.screened) >= CHECKS[sure]
+        return self._unweighed(history, () if sure else both.values()) if due else None
 
-    def _unweighed(self, history: History) -> Step | None:
-        """Return the best candidate launched only with random weights, to launch with its own; None for none."""
-        new = [one.position for one in history.ranked if not history.at(one.position)]
-        return Step(Role.SEARCH, self._best(history, new)) if new else None
+    def _unweighed(self, history: History, but: Collection[object] = ()) -> Step | None:
+        """Return the best of those with only random weights, to launch with its own, rather than one of `but`."""
+        new = [one for one in history.ranked if not history.at(one.position)]
+        chosen = [one.position for one in new if one.layout not in but] or [one.position for one in new]
+        return Step(Role.SEARCH, self._best(history, chosen)) if chosen else None
 
     def _after_search(self, history: History, budget: int, places: Sequence[str]) -> Decision:
         """Return the first launch of the finals, after the search's launches; before it the best by rank only."""
@@ -322,9 +325,7 @@ def _places(history: History, nodes: Sequence[str]) -> Sequence[str]:
 def _open_places(control: Sequence[Entry], decided: str, places: Sequence[str]) -> Sequence[str]:
     """Return an executor's free places for the next launch, in the order of the control; none: wait.
 
-    Args:
-        decided: what `one_at_a_time` says.
-        places: where none is alone, they are nodes of their own, and all of them are open.
+    Where none is alone, they are nodes of their own, and all of them are open. What is `decided`: `one_at_a_time`.
     """
     if not any(map(is_alone, (*places, *(run.node for run in control)))):
         return places

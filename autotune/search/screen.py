@@ -5,48 +5,46 @@ mean over all candidates, and a part for each engine and each layout; both are l
 covariance that the launches with random weights share (`shared`). So they rank candidates, and the level is that of the
 launches with weights.
 
-A control comes first: the baseline and one candidate of another layout are launched both ways. Later on the best of
-what has random weights is launched with its own, every few launches, so that the finals have what to choose from. Where
-the differences spread too much to rank, or the start is not so much shorter, all further launches have their weights.
+A control comes first, unless the baseline starts too soon for that: it and one candidate of another layout are launched
+both ways. Later, every few launches, one that has random weights is launched with its own: of each layout, then the
+best. Where layouts differ too much to rank, or starts too little to pay, all further launches have their weights.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from scipy.special import chdtrc
 
 from autotune.arrays import Floats
 from autotune.search.decide.sequential_test import LAUNCH_NOISE
 from autotune.space.context import RANKS
 from autotune.trial import Configuration, Scalar
 
+if TYPE_CHECKING:
+    from autotune.search.history import Entry
+    from autotune.space.enumeration import Candidate
+
 CONTROLS = 2
 """Candidates launched both ways before launches with random weights are trusted."""
-CHECK = 4
-"""Launches with random weights after which the best of them is launched with real ones."""
-DOUBT = 0.01
-"""Odds of the observed variation of differences, under the assumed similarity, below which ranks are not used."""
+CHECKS, KNOWN = (2, 4), 0.06
+"""Launches with random weights after which one is launched with real ones; the second once `Screen.layouts` is below
+that, which takes four candidates launched both ways."""
+START_S = 120.0
+"""Start beside the reading of weights, ``start_s`` of search_spaces/*/simulator.yaml."""
+BADLY, FEW = (0.12, 0.095), 4
+"""`Screen.layouts` above which ranks are not used; the second from so many candidates launched both ways."""
 WORTH = 0.85
 """Share of the time of a launch with real weights above which random weights are not worth their spread."""
-_OVERALL, _EXPERTS, _ENGINE, _LAYOUT, _OWN = 0.3, 0.2, 0.05, 0.05, 0.01
+_OVERALL, _EXPERTS, _ENGINE, _OWN = 0.3, 0.2, 0.05, 0.01
 """Standard deviations of the difference: over all candidates; of experts that are spread over many GPUs, on which real
-tokens fall unevenly; and the parts of an engine, a layout and a candidate. They are choices."""
-
-
-class Made(Protocol):
-    """Fields of a launch that are read, an `autotune.search.history.Entry`."""
-
-    @property
-    def position(self) -> int: ...
-    @property
-    def score(self) -> float | None: ...
-    @property
-    def seconds(self) -> float: ...
+tokens fall unevenly; and the parts of an engine and a candidate. They are choices."""
+_LAYOUT = {0.03: 0.3, 0.06: 0.3, 0.12: 0.2, 0.24: 0.1, 0.48: 0.1}
+"""Standard deviation of a layout's part to its odds before any launch, a choice as well."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,49 +52,53 @@ class Screen:
     """Results so far of the launches with random weights.
 
     Attributes:
-        spread: standard deviation of what candidates launched both ways differ by; None of fewer than `CONTROLS`.
+        layouts: standard deviation of the layouts' parts; 0 until launches with random weights are `trusted`.
         over: why no more launches have random weights; empty while they may.
     """
 
-    spread: float | None = None
+    layouts: float = 0.0
     over: str = ""
 
     @property
     def trusted(self) -> bool:
-        """Return whether the search uses launches with random weights."""
-        return not self.over and self.spread is not None
+        return self.layouts > 0.0
 
 
-def screen_of(configurations: Sequence[Configuration], entries: Sequence[Made], screened: Sequence[Made]) -> Screen:
+def screen_of(candidates: Sequence[Candidate], entries: Sequence[Entry], screened: Sequence[Entry]) -> Screen:
     """Judge the `screened` launches, with random weights, by those of the same candidates with real ones."""
-    full, cheap = _means(entries), _means(screened)
+    full, cheap = _measured(entries), _measured(screened)
     both = [p for p in cheap if p in full]
-    if not both:
-        return Screen()
-    took = [fmean(e.seconds for e in rows if e.position in both) for rows in (entries, screened)]
-    if took[1] > WORTH * took[0]:
-        times = f"{took[1]:.0f} s instead of {took[0]:.0f} s"
+    # The second start of a command finds its kernels compiled: one with random weights is shorter for that as well.
+    timed = [p for p in both if cheap[p][0].number < full[p][0].number] or both
+    took = [[fmean(e.seconds for e in rows[p]) for rows in (full, cheap)] for p in timed]
+    # Before the control: the first launch as it was, and as expected if it read no weights.
+    took = took or [[e.seconds, e.seconds - max(0.0, e.start_s - START_S)] for e in entries if e.measured][:1]
+    full_s, cheap_s = map(fmean, zip(*took, strict=True)) if took else (0.0, 0.0)
+    if cheap_s > WORTH * full_s:
+        times = f"{cheap_s:.0f} s instead of {full_s:.0f} s"
         return Screen(over=f"a launch with random weights is not much shorter ({times})")
     if len(both) < CONTROLS:
         return Screen()
-    differences = np.array([cheap[p] - full[p] for p in both])
-    covariance = shared([Ranked(p, cheap[p], layout_of(configurations[p])) for p in both])
-    means_of = [sum(1 / sum(e.position == p for e in rows) for rows in (entries, screened)) for p in both]
-    covariance += LAUNCH_NOISE**2 * np.diag(means_of)
-    inverse = np.linalg.inv(covariance)
-    residuals = differences - inverse.sum(axis=0) @ differences / inverse.sum()
-    spread = float(differences.std(ddof=1))
-    if chdtrc(len(both) - 1, residuals @ inverse @ residuals) < DOUBT:
-        return Screen(spread, f"random weights rank badly: their effect varies by {100 * spread:.0f} %")
-    return Screen(spread)
+    rank, score = (np.array([fmean(e.score or 0.0 for e in rows[p]) for p in both]) for rows in (cheap, full))
+    noise = LAUNCH_NOISE**2 * np.diag([1 / len(cheap[p]) + 1 / len(full[p]) for p in both])
+    odds = []
+    for layouts, before in _LAYOUT.items():
+        covariance = noise + shared([Ranked(p, 0.0, layout_of(candidates[p].configuration), layouts) for p in both])
+        distance = (rank - score) @ np.linalg.solve(covariance, rank - score)
+        odds.append(math.log(before) - (distance + np.linalg.slogdet(covariance)[1]) / 2)
+    learned = float(np.average(list(_LAYOUT), weights=np.exp(np.array(odds) - max(odds))))
+    if learned > BADLY[len(both) >= FEW]:
+        return Screen(over=f"random weights rank badly: their effect on a layout varies by {100 * learned:.0f} %")
+    return Screen(learned)
 
 
 class Ranked(NamedTuple):
-    """One complete launch with random weights; its layout is from `layout_of`."""
+    """One complete launch with random weights; its layout is from `layout_of`, the last of `Screen.layouts`."""
 
     position: int
     score: float
     layout: tuple[Scalar, ...]
+    layouts: float
 
 
 def shared(rows: Sequence[Ranked]) -> Floats:
@@ -107,16 +109,15 @@ def shared(rows: Sequence[Ranked]) -> Floats:
 
     apart = np.array([1.0 - 1.0 / max(1.0, float(one.layout[-1] or 1)) for one in rows])
     found = _OVERALL**2 + _EXPERTS**2 * np.outer(apart, apart) + _ENGINE**2 * alike([one.layout[0] for one in rows])
-    found += _LAYOUT**2 * alike([one.layout for one in rows]) + _OWN**2 * alike([one.position for one in rows])
-    return np.asarray(found, dtype=np.float64)
+    found += _OWN**2 * alike([one.position for one in rows])
+    return np.asarray(found + rows[0].layouts ** 2 * alike([one.layout for one in rows]), dtype=np.float64)
 
 
 def layout_of(configuration: Configuration) -> tuple[Scalar, ...]:
     """Return the engine of a configuration and its distribution over GPUs."""
-    knobs = configuration.knobs
-    return (configuration.engine, *(knobs.get(name) for name in (*RANKS, "expert_parallel")))
+    return (configuration.engine, *(configuration.knobs.get(name) for name in (*RANKS, "expert_parallel")))
 
 
-def _means(entries: Sequence[Made]) -> Mapping[int, float]:
-    ran = [(e.position, e.score) for e in entries if e.score is not None]
-    return {position: fmean(score for p, score in ran if p == position) for position, _ in ran}
+def _measured(entries: Sequence[Entry]) -> dict[int, list[Entry]]:
+    ran = [e for e in entries if e.measured]
+    return {p: [e for e in ran if e.position == p] for p in dict.fromkeys(e.position for e in ran)}

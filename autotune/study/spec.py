@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from autotune.errors import BadInput, UnknownName
 from autotune.metrics.formulas import MOST_VIOLATIONS, Slo, goodput_limits
-from autotune.metrics.table import GOODPUT, PER_USER, Rent
+from autotune.metrics.table import GOODPUT, METRICS, PER_USER, Rent
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.context import gpus_of
 from autotune.space.entry import parse_yaml
@@ -27,6 +27,8 @@ BUILTIN = "builtin"
 """The check of answers with autotune's own texts."""
 AUTO = "auto"
 """Pinned value that stands for the engine's default."""
+_LEAST_LAUNCHES, _LEAST_GB = 20, 100
+"""Least budget and weights for which launches with random weights can save more than their control costs."""
 
 
 class _Value(BaseModel):
@@ -177,6 +179,15 @@ class StudySpec(_Value):
         option, _, value = needs.partition(" ")
         given = {"": "", "--gpu-hour-price": self.gpu_hour_price, "--find-load": self.find_load}[option]
         return given is None or value not in ("", given)
+
+    @property
+    def may_screen(self) -> bool:
+        """True if launches with random weights, which rank work per second, can save more than their control costs."""
+        alone = is_local(self.executor) and self.gpus == self.hardware.gpus and self.verifies is None
+        limited = self.slos or len(self.goals) > 1 or self.load_key or not METRICS[self.objective].is_work
+        small = self.launches < _LEAST_LAUNCHES or self.model.weights_gb < _LEAST_GB
+        given = self.on.startswith(("replay", "external")) or self.sampler != "gp"
+        return alone and not (limited or small or given)
 
     @property
     def reference_checks(self) -> int:

@@ -44,14 +44,31 @@ def again(line: str) -> RunOptions:
 
 
 @pytest.mark.parametrize(
+    ("asked", "screened"),
+    [
+        ({}, True),
+        ({"screen": "off"}, False),
+        ({"launches": 19}, False),
+        ({"slos": ["p99_ttft_ms<=2000"]}, False),
+        ({"sampler": "random"}, False),
+        ({"model": "Qwen/Qwen3-8B"}, False),
+    ],
+    ids=["auto", "off", "few launches", "a limit", "another sampler", "a small model"],
+)
+def test_launches_have_random_weights_where_they_can_pay(asked: dict[str, Any], screened: bool) -> None:
+    assert bool(build_spec(replace(RUN, **{"screen": "auto", **asked})).screened) == screened
+
+
+@pytest.mark.parametrize(
     "asked",
     [
         {},
         ALL,
         {"find_load": "rate", "slos": ["p99_ttft_ms<=2000"], "allow": ["shorter-context", "no-prefix-caching"]},
+        {"screen": "auto"},
         {"on": "emulator", "accuracy": "builtin", "baseline": "recipe:sglang", "executor": "local:1"},
     ],
-    ids=["little", "everything", "load search", "answers"],
+    ids=["little", "everything", "load search", "random weights", "answers"],
 )
 def test_the_command_line_asks_for_the_same_study(asked: dict[str, Any]) -> None:
     spec = build_spec(replace(RUN, **asked))

@@ -41,11 +41,11 @@ Change = Callable[[Configuration], float]
 """Factor of random weights on the throughput of a configuration."""
 
 
-def launched(spec: StudySpec, trial: Trial, change: Change, start_s: float = 60.0) -> Launch:
-    """A launch; with random weights it starts in so many seconds instead of 200."""
+def launched(spec: StudySpec, trial: Trial, change: Change, start_s: float = 60.0, full_s: float = 200.0) -> Launch:
+    """A launch; with random weights it starts in `start_s` instead of `full_s`."""
     launch = evaluate(spec, ridge, trial)
     if trial.role is not Role.SCREEN:
-        return launch
+        return replace(launch, result=replace(launch.result, times_s={"launch": full_s, "load": 100.0}))
     factor, result = change(trial.configuration), launch.result
     metrics = {w: {m: v * factor for m, v in row.items()} for w, row in result.metrics.items()}
     return replace(
@@ -53,11 +53,13 @@ def launched(spec: StudySpec, trial: Trial, change: Change, start_s: float = 60.
     )
 
 
-def play(folder: Path, change: Change, start_s: float = 60.0, seed: int = 0) -> tuple[StudySpec, list[Launch], Study]:
-    spec = make_spec(noise=0.02, seed=seed, screened=("vllm", "sglang"))
+def play(
+    folder: Path, change: Change, start_s: float = 60.0, full_s: float = 200.0, **asked: float
+) -> tuple[StudySpec, list[Launch], Study]:
+    spec = make_spec(noise=0.02, screened=("vllm", "sglang"), **asked)
     study = opened(folder, spec, GRID)
     while (trial := study.ask()) is not None:
-        study.tell(launched(spec, trial, change, start_s))
+        study.tell(launched(spec, trial, change, start_s, full_s))
     study.close()
     return spec, list(study.launches), study
 
@@ -91,6 +93,43 @@ def test_the_control_ends_it_where_the_start_is_hardly_shorter(tmp_path: Path) -
     assert len(launches) == spec.launches + 1
     why = recommend(spec, GRID, launches, (), study.stop_reason).stop_reason
     assert "a launch with random weights is not much shorter (290 s instead of 300 s)" in why
+
+
+def test_no_control_where_the_baseline_started_too_soon_to_save_much(tmp_path: Path) -> None:
+    """All but 120 s of a start may be the reading of weights: 30 s of 250 are not worth it."""
+    spec, launches, _ = play(tmp_path, lambda _: 1.0, start_s=10.0, full_s=150.0)
+    assert not cheap(launches)
+    assert len(launches) == spec.launches
+
+
+def test_a_start_with_compiled_kernels_is_not_taken_for_one_without_weights(tmp_path: Path) -> None:
+    """Every second start of a command is short, whatever its weights: only what is new with random weights tells."""
+    spec, seen = make_spec(noise=0.02, screened=("vllm", "sglang")), set[str]()
+    study = opened(tmp_path, spec, GRID)
+    while (trial := study.ask()) is not None:
+        start_s = 60.0 if trial.configuration.fingerprint in seen else 250.0
+        seen.add(trial.configuration.fingerprint)
+        study.tell(launched(spec, trial, lambda _: 1.0, start_s, start_s))
+    study.close()
+    assert "not much shorter" in recommend(spec, GRID, study.launches, (), study.stop_reason).stop_reason
+    assert len(cheap(list(study.launches))) < 6
+
+
+def test_the_first_candidates_launched_both_ways_have_different_layouts(tmp_path: Path) -> None:
+    _, launches, _ = play(tmp_path, lambda _: 1.1)
+    ranked = {x.trial.configuration.fingerprint: x.trial.configuration for x in cheap(launches)}
+    full = dict.fromkeys(x.trial.configuration.fingerprint for x in launches if x.trial.role is not Role.SCREEN)
+    both = [layout_of(ranked[name]) for name in full if name in ranked]
+    layouts = {layout_of(configuration) for configuration in ranked.values()}
+    assert len(set(both[:4])) == min(4, len(layouts))
+
+
+def test_the_finals_have_their_hours(tmp_path: Path) -> None:
+    """What is left of the hours is counted in launches with weights, which take twice as long here."""
+    _, launches, _ = play(tmp_path, lambda _: 1.1, hours=1.5)
+    assert cheap(launches)
+    assert sum(x.result.seconds for x in launches) <= 1.5 * 3600
+    assert len([x for x in launches if x.trial.role is Role.FINAL]) >= 3
 
 
 def test_the_control_ends_it_where_random_weights_do_not_rank(tmp_path: Path) -> None:
@@ -189,7 +228,7 @@ def test_random_weights_rank_and_set_no_level() -> None:
     truth = np.array([math.log(ridge(item.configuration)) for item in GRID.items])
     rng = np.random.default_rng(0)
     both, more = [GRID.baseline, GRID.starts[0]], rng.choice(len(GRID), 15, replace=False).tolist()
-    rows = [Ranked(p, truth[p] + 0.34, layout_of(GRID.items[p].configuration)) for p in (*both, *more)]
+    rows = [Ranked(p, truth[p] + 0.34, layout_of(GRID.items[p].configuration), 0.05) for p in (*both, *more)]
     apart = np.zeros((len(both) + len(rows),) * 2)
     apart[len(both) :, len(both) :] = shared(rows)
     positions, scores = [*both, *(one.position for one in rows)], [*truth[both], *(one.score for one in rows)]
