@@ -57,7 +57,8 @@ def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool
 
 def _so_far(home: Home, spec: StudySpec, lacking: str) -> str:
     """Return the progress of an unfinished study, and the command that continues it."""
-    progress = f"{len(home.launches(spec.study))} of at most {spec.launches} launches are done"
+    done = len(home.launches(spec.study))
+    progress = f"{done} of at most {max(done, spec.launches)} launches are done"
     if is_held(home.study_folder(spec.study)):
         return f"study {spec.study!r} is still running, so it has no {lacking}: {progress}"
     how = f"continue with:\n{home.resume_command(spec.study)}"
@@ -136,7 +137,7 @@ def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:
     if gain is not None and row["gain_ci95"] is not None:
         low, high = row["gain_ci95"]
         gain += f" ({low:+.1f} to {high:+.1f})"
-    launches = f"{row['launches']} of {row['budget']}" if unfinished else row["launches"]
+    launches = f"{row['launches']} of {max(row['launches'], row['budget'])}" if unfinished else row["launches"]
     cells = {name: row[name] for name in ("study", "model", "hardware", "evidence")}
     cells |= {"verdict": verdict, "gain": gain}
     if row["gain_interval90_on_a_node"] is not None:

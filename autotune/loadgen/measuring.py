@@ -350,10 +350,7 @@ def send(url: str, model: str, load: Load, options: LoadOptions, on_probe: Notif
 
     Each probe finds an empty prefix cache, no queue, and prompts of its own. A search ends early where the server
     answers nothing, or a load was measured wrong. Of a server that dies of a load the heaviest load that it kept before
-    stands. Raises `BadInput` and `ClientFailed` as `measure` does.
-
-    Args:
-        on_probe: called with a line for each probe.
+    stands. `on_probe` is called with a line for each probe. Raises `BadInput` and `ClientFailed` as `measure` does.
     """
     search = load.search
     if search is None:

@@ -21,7 +21,7 @@ from autotune.metrics.table import PROMPTS
 from autotune.search import equivalents, objective, timeline
 from autotune.search.decide.sequential_test import LAUNCH_NOISE, Spread, mean, percent
 from autotune.search.nodes import NodeOffset, NodeScore, additive_spread, node_offsets
-from autotune.search.screen import Ranked, Screen, layout_of, screen_of
+from autotune.search.screen import Made, Ranked, Screen, layout_of, screen_of
 from autotune.space.enumeration import CandidateSet
 from autotune.space.promises import BY_LENGTH, UNASKED, GivenUp
 from autotune.study.spec import StudySpec, is_alone, is_beside
@@ -256,11 +256,15 @@ class History:
         """Return the results of launches with random weights; over if the study has none."""
         if not self.spec.screened:
             return Screen(over="not asked for")
-        last, found = max((e.number for e in self.screened), default=-1), Screen()
+        full, cheap = (
+            [Made(e.number, e.position, e.score, e.seconds, e.start_s) for e in rows if e.score is not None]
+            for rows in (self.entries, self.screened)
+        )
+        last, found = max((e.number for e in cheap), default=-1), Screen()
         # What has ended stays so, whatever is launched later.
-        for number in (last, *(e.number for e in self.entries if e.number > last)):
-            known = [e for e in self.entries if e.number <= number]
-            found = found if found.over else screen_of(self.candidates.items, known, self.screened)
+        for number in (last, *(e.number for e in full if e.number > last)):
+            known = [e for e in full if e.number <= number]
+            found = found if found.over else screen_of(self.candidates.items, known, cheap)
         return found
 
     @property

@@ -64,10 +64,8 @@ def by_rank(launch: Launch) -> Launch:
 def score(spec: StudySpec, launch: Launch, workload: str | None = None) -> float | None:
     """Return the natural logarithm of the objective, with the sign that makes more better; None without one.
 
-    Logarithms, because effects and noise are factors, and because a gain in percent is a difference of scores.
-
-    Args:
-        workload: this one alone; None: the objective's, all of which must have been measured.
+    Logarithms, because effects and noise are factors, and because a gain in percent is a difference of scores. It is
+    of one workload; None: of the objective's, all of which must have been measured.
     """
     shares = weights(spec) if workload is None else {workload: 1.0}
     total = []

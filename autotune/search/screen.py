@@ -16,24 +16,20 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from autotune.arrays import Floats
 from autotune.search.decide.sequential_test import LAUNCH_NOISE
 from autotune.space.context import RANKS
+from autotune.space.enumeration import Candidate
 from autotune.trial import Configuration, Scalar
-
-if TYPE_CHECKING:
-    from autotune.search.history import Entry
-    from autotune.space.enumeration import Candidate
 
 CONTROLS = 2
 """Candidates launched both ways before launches with random weights are trusted."""
 CHECKS, KNOWN = (2, 4), 0.06
-"""Launches with random weights after which one is launched with real ones; the second once `Screen.layouts` is below
-that, which takes four candidates launched both ways."""
+"""Launches with random weights after which one is launched with real ones; the second once `Screen.layouts` is less."""
 START_S = 120.0
 """Start beside the reading of weights, ``start_s`` of search_spaces/*/simulator.yaml."""
 BADLY, FEW = (0.12, 0.095), 4
@@ -45,6 +41,16 @@ _OVERALL, _EXPERTS, _ENGINE, _OWN = 0.3, 0.2, 0.05, 0.01
 tokens fall unevenly; and the parts of an engine and a candidate. They are choices."""
 _LAYOUT = {0.03: 0.3, 0.06: 0.3, 0.12: 0.2, 0.24: 0.1, 0.48: 0.1}
 """Standard deviation of a layout's part to its odds before any launch, a choice as well."""
+
+
+class Made(NamedTuple):
+    """Fields of a measured launch, an `autotune.search.history.Entry`."""
+
+    number: int
+    position: int
+    score: float
+    seconds: float
+    start_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,22 +70,22 @@ class Screen:
         return self.layouts > 0.0
 
 
-def screen_of(candidates: Sequence[Candidate], entries: Sequence[Entry], screened: Sequence[Entry]) -> Screen:
+def screen_of(candidates: Sequence[Candidate], entries: Sequence[Made], screened: Sequence[Made]) -> Screen:
     """Judge the `screened` launches, with random weights, by those of the same candidates with real ones."""
-    full, cheap = _measured(entries), _measured(screened)
+    full, cheap = ({e.position: [o for o in r if o.position == e.position] for e in r} for r in (entries, screened))
     both = [p for p in cheap if p in full]
     # The second start of a command finds its kernels compiled: one with random weights is shorter for that as well.
     timed = [p for p in both if cheap[p][0].number < full[p][0].number] or both
     took = [[fmean(e.seconds for e in rows[p]) for rows in (full, cheap)] for p in timed]
     # Before the control: the first launch as it was, and as expected if it read no weights.
-    took = took or [[e.seconds, e.seconds - max(0.0, e.start_s - START_S)] for e in entries if e.measured][:1]
+    took = took or [[e.seconds, e.seconds - max(0.0, e.start_s - START_S)] for e in entries][:1]
     full_s, cheap_s = map(fmean, zip(*took, strict=True)) if took else (0.0, 0.0)
     if cheap_s > WORTH * full_s:
         times = f"{cheap_s:.0f} s instead of {full_s:.0f} s"
         return Screen(over=f"a launch with random weights is not much shorter ({times})")
     if len(both) < CONTROLS:
         return Screen()
-    rank, score = (np.array([fmean(e.score or 0.0 for e in rows[p]) for p in both]) for rows in (cheap, full))
+    rank, score = (np.array([fmean(e.score for e in rows[p]) for p in both]) for rows in (cheap, full))
     noise = LAUNCH_NOISE**2 * np.diag([1 / len(cheap[p]) + 1 / len(full[p]) for p in both])
     odds = []
     for layouts, before in _LAYOUT.items():
@@ -116,8 +122,3 @@ def shared(rows: Sequence[Ranked]) -> Floats:
 def layout_of(configuration: Configuration) -> tuple[Scalar, ...]:
     """Return the engine of a configuration and its distribution over GPUs."""
     return (configuration.engine, *(configuration.knobs.get(name) for name in (*RANKS, "expert_parallel")))
-
-
-def _measured(entries: Sequence[Entry]) -> dict[int, list[Entry]]:
-    ran = [e for e in entries if e.measured]
-    return {p: [e for e in ran if e.position == p] for p in dict.fromkeys(e.position for e in ran)}

@@ -142,8 +142,7 @@ class Study:
     def explanation(self, no_effect_of: KnownNoEffects) -> Explanation:
         """Explain the contribution of each knob of the winner, and the knobs without effect.
 
-        Args:
-            no_effect_of: what on a launch's command is known to have no effect without measuring it.
+        `no_effect_of` tells what on a launch's command is known to have no effect without measuring it.
         """
         history = self._history(self.launches).adjusted()
         judgement = judge(history)

@@ -96,7 +96,7 @@ class RunOptions:
     space: Path | None = option("--space", "Your space file or folder.", SPACE)
     sampler: str = option("--sampler", "gp is autotune's; Optuna's: tpe, random, nsgaii, optuna-gp.", SPACE, default="gp", needs="search")
     sources: Sequence[str] = option("--from", "Earlier study, or replay file, to learn from; repeatable.", SPACE, default=(), needs="search")
-    screen: Literal["auto", "off"] = option("--screen", "auto: rank candidates by launches with random weights, if that saves hours.", STUDY, default="off", needs="launch", again=lambda spec: "auto" if spec.screened else None)
+    screen: Literal["auto", "off"] = option("--screen", "auto: rank candidates by launches with random weights, if that saves hours.", STUDY, default="auto", needs="launch", again=lambda spec: "auto" if spec.screened else None)
     launches: int = option("--launches", "Most server launches, finals included; what --screen discards is not counted.", FIRST, default=30)
     hours: float | None = option("--hours", "Most hours of the study; virtual hours when simulated.", STUDY)
     seed: int = option("--seed", "Seed of the search, the prompts and simulated noise.", STUDY, default=0, least=0, most=2**32 - 1)

@@ -18,7 +18,13 @@ QUESTION = [
     *("--workload", "random:256:64:64"),
     *("--space", str(Path(__file__).resolve().parents[2] / "examples" / "small-space.yaml")),
 ]
-KILLS = [3, pytest.param(20, marks=pytest.mark.slow)]
+SCREENED = [*("20" if word == "12" else word for word in QUESTION), "--screen", "auto"]
+"""Some of its launches have random weights, which 12 launches are too few for."""
+KILLS = [
+    (QUESTION, 3),
+    pytest.param(SCREENED, 4, marks=pytest.mark.e2e),
+    pytest.param(QUESTION, 20, marks=pytest.mark.slow),
+]
 
 
 def recommendation(home: Path, study: str) -> dict[str, Any]:
@@ -42,20 +48,22 @@ def children(home: Path, study: str) -> list[int]:
     return sorted(int(value) for (value,) in found)
 
 
-@pytest.mark.parametrize("wanted", KILLS)
-def test_nothing_is_lost_or_run_twice(tmp_path: Path, wanted: int) -> None:
+@pytest.mark.parametrize(("question", "wanted"), KILLS, ids=["full", "screened", "often"])
+def test_nothing_is_lost_or_run_twice_or_taken_for_the_other_fidelity(
+    tmp_path: Path, question: list[str], wanted: int
+) -> None:
     home = new_home(tmp_path)
-    undisturbed = autotune("run", *QUESTION, "--study", "undisturbed", home=home)
+    undisturbed = autotune("run", *question, "--study", "undisturbed", home=home)
     assert undisturbed.code == 0, undisturbed.err
     reference = [essence(row) for row in rows(home, "undisturbed")]
     expected = recommendation(home, "undisturbed")
 
     moments = random.Random(20)
-    kills, study_number = 0, 0
+    kills, study_number, broken_off = 0, 0, set[str]()
     while kills < wanted:
         study_number += 1
         study = f"killed-{study_number}"
-        arguments = ["run", *QUESTION, "--study", study]
+        arguments = ["run", *question, "--study", study]
         killed = True
         while kills < wanted and killed:
             # Every other kill meets a launch for certain, however slow the machine is; the rest come at any time.
@@ -70,11 +78,13 @@ def test_nothing_is_lost_or_run_twice(tmp_path: Path, wanted: int) -> None:
                 arguments = ["resume", study]
             kept = finished_rows(home, study)
             assert [essence(json.loads(line)) for line in kept] == reference[: len(kept)]
+            broken_off |= {row["fidelity"] for row in reference[len(kept) :][: int(killed)]}
         finished = autotune(*arguments, home=home)
         assert finished.code == 0, finished.err
         assert [essence(row) for row in rows(home, study)] == reference
         assert recommendation(home, study) == expected
         assert children(home, study) == list(range(len(reference)))
+    assert broken_off == {"full", *["random_weights"][: question is SCREENED]} == {row["fidelity"] for row in reference}
     again = autotune("resume", "killed-1", home=home)
     assert again.code == 0
     assert expected["command"] in again.unbroken

@@ -114,8 +114,8 @@ def test_command_report_and_script_have_the_same_flags(main_job: tuple[Path, Fin
 
 
 LAUNCH = (
-    r"#\d+ +\d+/30  (baseline|start|search|drift|final) +(vllm|sglang|tensorrt_llm) +"
-    r"([\d,.]+ simulated( +[-+][\d.]+ %)?|failed) +\d+ min  \w.*"
+    r"#\d+ +\d+/30  (baseline|start|search|screen|drift|final) +(vllm|sglang|tensorrt_llm) +"
+    r"([\d,.]+ simulated( +[-+][\d.]+ %)?|failed|ranked) +\d+ min  \w.*"
 )
 
 

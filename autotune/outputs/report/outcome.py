@@ -47,7 +47,7 @@ def opening(study: StudyRecord) -> list[str]:
     worth = f"> **{outcome.label}.** {_WORTH[outcome.origin]}"
     if outcome.verdict is not Verdict.UNFINISHED:
         return [title, worth]
-    of = f"{outcome.launches} of at most {study.spec.launches} launches"
+    of = f"{outcome.launches} of at most {max(outcome.launches, study.spec.launches)} launches"
     return [title, f"> **UNFINISHED.** {of} have ended; nothing is decided, and nothing is recommended yet.", worth]
 
 

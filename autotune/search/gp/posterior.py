@@ -366,8 +366,7 @@ class Posterior:
     def predict(self, rows: Ints | None = None) -> list[tuple[float, Floats, Floats]]:
         """Return per sample of the hyper-parameters its weight, means and standard deviations (without launch noise).
 
-        Args:
-            rows: positions of the candidates to predict; None = all.
+        They are of the candidates at the positions `rows`; None = all.
         """
         chosen = np.arange(len(self._kernels.encoding)) if rows is None else rows
         sets = len(self.weights)

@@ -32,8 +32,7 @@ def coverage(priors: Sequence[Prior], candidates: CandidateSet) -> str:
 def priors_of(prepared: Prepared, sources: Sequence[Source] = ()) -> list[Prior]:
     """Return the applicable priors of a study, the best supported first; none for a single candidate.
 
-    Args:
-        sources: the earlier launches that it learns from, as `sources_of` gives them.
+    It learns from the earlier launches in `sources`, as `sources_of` gives them.
     """
     if len(prepared.candidates) == 1:
         return []
