@@ -98,7 +98,7 @@ def recommend(
         nearest_miss=sheet.nearest_miss() if winner is None else None,
         curves=sheet.curves() if spec.rungs_of(Role.FINAL) else None,
         study_cost=study_cost(spec, launches),
-        duration_s=sum(entry.seconds for entry in history),
+        duration_s=sum(launch.result.seconds for launch in launches),
     )
 
 

@@ -15,10 +15,7 @@ def start_times(launches: Iterable[Launch], several: bool = True) -> Mapping[int
 
     Where it did not, every launch begins, in the order of their numbers, as soon as those before it have begun and its
     GPUs are free. The same GPUs of a node run one after the other, also where a clock was set back; all else side by
-    side.
-
-    Args:
-        several: whether rows name nodes of the study; else there is one place, whatever its host is called.
+    side. Where not `several`, rows name no nodes of the study: there is one place, whatever its host is called.
     """
     found: dict[int, float] = {}
     free: dict[tuple[str, str], float] = {}

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -19,7 +20,7 @@ sys.path.append(str(Path(__file__).resolve().parent.parent / "vllm_cpu"))
 import tiny_model
 
 LAYERS, HIDDEN, WIDE, HEADS, KV_HEADS, HEAD, VOCABULARY = 36, 4096, 12288, 32, 8, 128, 151_936
-CONFIG = {
+CONFIG: dict[str, object] = {
     "architectures": ["Qwen3ForCausalLM"],
     "model_type": "qwen3",
     "vocab_size": VOCABULARY,
@@ -39,11 +40,10 @@ CONFIG = {
     "eos_token_id": VOCABULARY - 1,
     "dtype": "bfloat16",
 }
-LAYERS_OF_A_FILE = 9
 
 
 def weight(*shape: int) -> torch.Tensor:
-    return (torch.randn(shape, device="cuda", dtype=torch.bfloat16) / shape[1] ** 0.5).cpu()
+    return (torch.randn(shape, device="cuda", dtype=torch.bfloat16) / shape[-1] ** 0.5).cpu()
 
 
 def layer(name: str) -> dict[str, torch.Tensor]:
@@ -64,25 +64,26 @@ def layer(name: str) -> dict[str, torch.Tensor]:
     return tensors
 
 
-def main() -> None:
-    folder = Path(sys.argv[1])
+def write(
+    folder: Path, config: dict[str, object], layers_of_a_file: int, layer: Callable[[str], dict[str, torch.Tensor]]
+) -> None:
+    """Write a model of this shape, a file at a time."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    tiny_model.tokenizer(VOCABULARY).save(str(folder / "tokenizer.json"))
-    for name, content in {"config.json": CONFIG, "tokenizer_config.json": tiny_model.TOKENIZER_CONFIG}.items():
+    vocabulary, hidden, layers = (int(str(config[k])) for k in ("vocab_size", "hidden_size", "num_hidden_layers"))
+    tiny_model.tokenizer(vocabulary).save(str(folder / "tokenizer.json"))
+    for name, content in {"config.json": config, "tokenizer_config.json": tiny_model.TOKENIZER_CONFIG}.items():
         (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    files: list[dict[str, torch.Tensor]] = [
-        {
-            "model.embed_tokens.weight": weight(VOCABULARY, HIDDEN),
-            "lm_head.weight": weight(VOCABULARY, HIDDEN),
-            "model.norm.weight": torch.ones(HIDDEN, dtype=torch.bfloat16),
-        }
-    ]
+    ends = {
+        "model.embed_tokens.weight": weight(vocabulary, hidden),
+        "lm_head.weight": weight(vocabulary, hidden),
+        "model.norm.weight": torch.ones(hidden, dtype=torch.bfloat16),
+    }
     index: dict[str, str] = {}
-    count = 1 + LAYERS // LAYERS_OF_A_FILE
+    count = 1 + layers // layers_of_a_file
     for number in range(count):
-        tensors = files[0] if number == 0 else {}
-        for at in range((number - 1) * LAYERS_OF_A_FILE, number * LAYERS_OF_A_FILE) if number else ():
+        tensors = ends if number == 0 else {}
+        for at in range((number - 1) * layers_of_a_file, number * layers_of_a_file) if number else ():
             tensors |= layer(f"model.layers.{at}")
         file = f"model-{number + 1:05d}-of-{count:05d}.safetensors"
         save_file(tensors, folder / file, metadata={"format": "pt"})
@@ -92,4 +93,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    write(Path(sys.argv[1]), CONFIG, 9, layer)

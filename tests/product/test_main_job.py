@@ -156,6 +156,14 @@ def test_the_rows_are_whole(main_job: tuple[Path, Finished]) -> None:
     assert {"search", "final"} <= {row["role"] for row in launches}
     report = (home / "studies" / "demo" / "report.md").read_text()
     assert "```" in report
+    # Some have random weights: no failures, and hours like the others.
+    cheap = [row for row in launches if row["fidelity"] == "random_weights"]
+    assert cheap
+    valid = len(launches) - len(cheap)
+    assert f"{len(launches)} launches, {valid} valid, {len(cheap)} with random weights, which rank only. " in report
+    found = json.loads((home / "studies" / "demo" / "recommendation.json").read_text())
+    assert found["duration_s"] == pytest.approx(3600 * found["study_cost"]["node_hours"])
+    assert found["duration_s"] == pytest.approx(sum(sum(row["times_s"].values()) for row in launches))
 
 
 def test_what_is_recommended_is_what_simulate_says(main_job: tuple[Path, Finished]) -> None:

@@ -108,7 +108,8 @@ def tried(study: StudyRecord) -> Picture | None:
     if not study.launches:
         return None
     spec, looks, points, kept = study.spec, _looks(study), list[Point](), list[Point]()
-    for launch in study.launches:
+    with_weights = [launch for launch in study.launches if launch.trial.role is not Role.SCREEN]
+    for launch in with_weights:
         number, value = launch.trial.number, achieved(spec, launch)
         look, shape = looks[launch.trial.configuration.engine]
         broken = tables.broken_slos(spec, launch) if value is not None else []
@@ -138,12 +139,14 @@ def tried(study: StudyRecord) -> Picture | None:
     told = f"{text.count(len(points), 'launch', 'launches')}, all invalid: the failures are listed below."
     if kept:
         top = (max if maximises(spec.objective) else min)(kept, key=lambda point: point.y)
-        without = f" and {len(points) - len(kept)} invalid" if len(kept) < len(points) else ""
+        others = {"with random weights, which rank only": len(study.launches) - len(with_weights)}
+        others["invalid"] = len(points) - len(kept)
+        without = "".join(f", {number} {kind}" for kind, number in others.items() if number)
         lucky = (
             "; chance may have helped it, so the finals launch the model's choice, less idle settings" if finals else ""
         )
         told = (
-            f"{text.count(len(points), 'launch', 'launches')}, {len(kept)} valid{without}. "
+            f"{text.count(len(study.launches), 'launch', 'launches')}, {len(kept)} valid{without}. "
             f"The best single launch is {top.x:g} with {text.number(top.y)}{lucky}."
         )
     axes = ("launch", text.title(spec.objective))
