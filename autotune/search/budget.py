@@ -21,6 +21,8 @@ NOISY = 0.1
 """Standard deviation of a launch before any repeat: that of noisy nodes."""
 RANKED = 1
 """Launches before the finals for what ranks best by launches with random weights alone."""
+EXPLAINED = 0.25
+"""Share of the budget for the winner without each of its settings, where a study shall measure what they add."""
 DRIFT = 0.3
 """Drift of a node during a study, score units: a larger lead, luck excluded, needs no control."""
 SHARE = 0.4
@@ -79,8 +81,8 @@ def before_finals(budget: int, reserve: int) -> int:
 def search_ends(history: History, budget: int) -> int:
     """Return the number of launches before the finals; repeats and controls so far count against the finals' share."""
     again = sum(len(entries) - 1 for entries in history.by_position.values())
-    ranked = RANKED * history.screen.trusted
-    return before_finals(budget, max(LEAST_FINALS, min(_needed(history), int(SHARE * budget) - again)) + ranked)
+    more = RANKED * history.screen.trusted + int(EXPLAINED * budget) * (history.spec.explain == "measured")
+    return before_finals(budget, max(LEAST_FINALS, min(_needed(history), int(SHARE * budget) - again)) + more)
 
 
 def lead(history: History) -> tuple[float, float]:

@@ -87,16 +87,12 @@ class RunOptions:
     pins: Sequence[str] = option("--set", "Pin a knob, e.g. kv_cache_dtype=bfloat16, tensor_parallel=8; repeatable.", SPACE, default=(), needs="search")
     engine_args: Sequence[str] = option("--engine-arg", "Options added to every command of an engine, e.g. sglang='--trust-remote-code'.", SPACE, default=(), needs="launch")
     min_context: int | None = option("--min-context", "Longest request, in tokens, that must be served.", SPACE, least=1, needs="launch")
-    allow: Sequence[Literal["shorter-context", "no-prefix-caching", "lossy"]] = option(
-        "--allow",
-        "Allowed trade-off for speed. Default: none; repeatable.",
-        SPACE,
-        default=(),
-    )
+    allow: Sequence[Literal["shorter-context", "no-prefix-caching", "lossy"]] = option("--allow", "Allowed trade-off for speed. Default: none; repeatable.", SPACE, default=())
     space: Path | None = option("--space", "Your space file or folder.", SPACE)
     sampler: str = option("--sampler", "gp is autotune's; Optuna's: tpe, random, nsgaii, optuna-gp.", SPACE, default="gp", needs="search")
     sources: Sequence[str] = option("--from", "Earlier study, or replay file, to learn from; repeatable.", SPACE, default=(), needs="search")
     screen: Literal["auto", "off"] = option("--screen", "auto: rank candidates by launches with random weights, if that saves hours.", STUDY, default="auto", needs="launch", again=lambda spec: "auto" if spec.screened else None)
+    explain: Literal["model", "measured"] = option("--explain", "measured: keep a quarter of --launches for the winner without each of its settings.", STUDY, default="model", needs="search")
     launches: int = option("--launches", "Most server launches, finals included; what --screen discards is not counted.", FIRST, default=30)
     hours: float | None = option("--hours", "Most hours of the study; virtual hours when simulated.", STUDY)
     seed: int = option("--seed", "Seed of the search, the prompts and simulated noise.", STUDY, default=0, least=0, most=2**32 - 1)

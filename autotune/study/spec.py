@@ -137,6 +137,7 @@ class StudySpec(_Value):
     executor: str = "local"
     sampler: str = "gp"
     screened: tuple[str, ...] = ()
+    explain: Literal["model", "measured"] = "model"
     sources: tuple[str, ...] = ()
     verifies: Verified | None = None
     table_sha256: str | None = None

@@ -76,6 +76,8 @@ def test_a_clear_gain_needs_fewer_launches_of_the_finals(gain: float, again: flo
     if again is not None:
         entries.append(Entry(10, Role.SEARCH, 0, again, violations={}))
     assert search_ends(History(make_spec(launches=30), GRID, tuple(entries)), 30) == 30 - finals
+    explained = History(make_spec(launches=30, explain="measured"), GRID, tuple(entries))
+    assert search_ends(explained, 30) == 30 - min(finals + 7, 12), "a quarter for that, and 40 % at most for all"
 
 
 @pytest.mark.parametrize(("launches", "roles"), [(1, ["baseline"]), (2, ["baseline", "search"])])

@@ -49,6 +49,8 @@ def truth(at: int, worth: Mapping[str, float] = WORTH) -> float:
 class Search:
     """A study's launches so far, over a node where every launch has its noise."""
 
+    explain = "model"
+
     def __init__(self, seed: int, noise: float, worth: Mapping[str, float] = WORTH) -> None:
         self._rng, self._noise, self._worth = np.random.default_rng(seed), noise, worth
         self.entries: list[Entry] = []
@@ -60,7 +62,7 @@ class Search:
 
     @property
     def history(self) -> History:
-        return History(make_spec(), NODE, tuple(self.entries))
+        return History(make_spec(explain=self.explain), NODE, tuple(self.entries))
 
     @property
     def model(self) -> Posterior:
@@ -92,6 +94,25 @@ def test_fresh_launches_after_the_finals_show_what_rode_on_luck() -> None:
         ends.append(ITEMS[winner].configuration.knobs)
     assert all(knobs["big"] and knobs["some"] for knobs in ends)
     assert sum(bool(knobs["idle"]) + bool(knobs["still"]) for knobs in ends) <= 3, "of 16"
+
+
+@pytest.mark.parametrize(("explain", "measured"), [("model", set[str]()), ("measured", {"big", "some"})])
+def test_a_setting_that_nobody_doubts_has_a_launch_without_it_on_request_alone(
+    explain: str, measured: set[str]
+) -> None:
+    search, ends = Search(0, 0.003), position("big", "some")
+    search.explain = explain
+    for at in (0, ends, position("big"), position("some")) * 3:
+        search.launch(at)
+    for at in (ends, 0) * 3:
+        search.launch(at, role=Role.FINAL)
+    before = len(search.entries)
+    with one_thread():
+        assert min(chance for _, chance in odds_shown(search.history, search.model, ends).values()) > 0.9
+        while (shorter := next_without(search.history, search.model, ends)) is not None:
+            search.launch(shorter, role=Role.FINAL)
+    launched = [ITEMS[e.position].configuration.knobs for e in search.entries[before:]]
+    assert sorted(name for knobs in launched for name in ("big", "some") if not knobs[name]) == sorted(measured)
 
 
 @pytest.mark.parametrize(("worth", "leaves"), [(WORTH, True), ({**WORTH, "big": 0.0, "some": 0.0}, False)])

@@ -55,12 +55,13 @@ def plain(history: History, model: Posterior, command: int, likely: Callable[[in
 def next_without(history: History, model: Posterior, winner: int) -> int | None:
     """Return the winner of the finals without its least effective setting that is not shown; None: all are shown.
 
-    What has had its fresh launches is decided, by these (`without_idle`).
+    What has had its fresh launches is decided, by these (`without_idle`). Where the study shall measure what each
+    setting adds, those that are shown have a launch as well, afterwards.
     """
     shown = odds_shown(history, model, winner)
-    open_ones = [(chance, p) for p, (_, chance) in shown.items() if len(finals_of(history, p)) < FRESH]
-    least, position = min(open_ones, default=(1.0, None))
-    return position if least < SHOWN else None
+    wanted = {True: FRESH, False: int(history.spec.explain == "measured")}
+    odds = [(chance, p) for p, (_, chance) in shown.items() if len(finals_of(history, p)) < wanted[chance < SHOWN]]
+    return min(odds, default=(1.0, None))[1]
 
 
 def without_idle(history: History, winner: int) -> int:
