@@ -42,8 +42,11 @@ CONFIG: dict[str, object] = {
 }
 
 
+DEVICE = "cuda" if torch.cuda.is_available() else "cpu"
+
+
 def weight(*shape: int) -> torch.Tensor:
-    return (torch.randn(shape, device="cuda", dtype=torch.bfloat16) / shape[-1] ** 0.5).cpu()
+    return (torch.randn(shape, device=DEVICE, dtype=torch.bfloat16) / shape[-1] ** 0.5).cpu()
 
 
 def layer(name: str) -> dict[str, torch.Tensor]:

@@ -1,7 +1,9 @@
 """Write a model of Qwen3-30B-A3B's shape with 16 of its 48 layers and random weights on a GPU: 21 GB.
 
     python qwen3_moe.py FOLDER
+    python qwen3_moe.py FOLDER small
 
+The small one has 8 layers, 512 wide, and 32 experts, for a CPU: 0.4 GB.
 As `qwen3_8b.py`; the shape is from https://huggingface.co/Qwen/Qwen3-30B-A3B/blob/main/config.json.
 """
 
@@ -13,7 +15,10 @@ from pathlib import Path
 import torch
 from qwen3_8b import CONFIG, weight, write
 
-LAYERS, HIDDEN, WIDE, HEADS, KV_HEADS, HEAD, EXPERTS = 16, 2048, 768, 32, 4, 128, 128
+SMALL = sys.argv[2:] == ["small"]
+LAYERS, HIDDEN, WIDE, HEADS, KV_HEADS, HEAD, EXPERTS = (
+    (8, 512, 384, 8, 2, 64, 32) if SMALL else (16, 2048, 768, 32, 4, 128, 128)
+)
 MOE_CONFIG = CONFIG | {
     "architectures": ["Qwen3MoeForCausalLM"],
     "model_type": "qwen3_moe",
@@ -23,6 +28,10 @@ MOE_CONFIG = CONFIG | {
     "num_hidden_layers": LAYERS,
     "num_attention_heads": HEADS,
     "num_key_value_heads": KV_HEADS,
+    "head_dim": HEAD,
+    "vocab_size": 20_000 if SMALL else CONFIG["vocab_size"],
+    "bos_token_id": 19_999 if SMALL else CONFIG["bos_token_id"],
+    "eos_token_id": 19_999 if SMALL else CONFIG["eos_token_id"],
     "num_experts": EXPERTS,
     "num_experts_per_tok": 8,
     "norm_topk_prob": True,
