@@ -178,10 +178,8 @@ class Backend(ABC):
         """Return the acceptance that a launch forces on its engine; None without drafts.
 
         Of drafts on random tokens next to none is right. There the engine is made to accept what the model does on
-        text, where its version can be; not where answers are checked, as they are wrong then.
-
-        Args:
-            cheap: the server has random weights, whose drafts are right next to never, whatever the prompts.
+        text, where its version can be; not where answers are checked, as they are wrong then. Drafts of a `cheap`
+        server, with random weights, are right next to never, whatever the prompts.
         """
         if not isinstance(drafted, int) or drafted < 1:
             return None

@@ -30,7 +30,7 @@ from autotune.search.gp.posterior import Posterior
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History
 from autotune.search.reach import OUT_OF_REACH, out_of_reach
 from autotune.search.sampler import CandidateSampler
-from autotune.search.screen import CHECKS, KNOWN, layout_of
+from autotune.search.screen import CHECKS, FAILED, KNOWN, layout_of
 from autotune.study.recommendation import Verdict
 from autotune.study.spec import is_alone, is_beside
 from autotune.trial import Launch, Role
@@ -295,7 +295,11 @@ def leaders_of(model: Posterior, history: History) -> list[int]:
 
 
 def _may_screen(history: History, position: int) -> bool:
-    return history.candidates.items[position].configuration.engine in history.spec.screened
+    """Return whether a candidate may be ranked: not where `FAILED` of its engine failed that ran with their weights."""
+    items = history.candidates.items
+    failed = [e.position for e in history.screened if not (e.pending or e.measured) and history.scores(e.position)]
+    engine, their = items[position].configuration.engine, [items[p].configuration.engine for p in failed]
+    return engine in history.spec.screened and their.count(engine) < FAILED
 
 
 def _cause_of_all(history: History) -> str | None:

@@ -34,8 +34,9 @@ START_S = 120.0
 """Start beside the reading of weights, ``start_s`` of search_spaces/*/simulator.yaml."""
 BADLY, FEW = (0.12, 0.095), 4
 """`Screen.layouts` above which ranks are not used; the second from so many candidates launched both ways."""
-WORTH = 0.85
-"""Share of the time of a launch with real weights above which random weights are not worth their spread."""
+WORTH, FAILED = 0.85, 2
+"""Share of the time of a launch with real weights above which random weights are not worth their spread; candidates of
+an engine that failed with random weights alone, after which no other one is launched so."""
 _OVERALL, _EXPERTS, _ENGINE, _OWN = 0.3, 0.2, 0.05, 0.01
 """Standard deviations of the difference: over all candidates; of experts that are spread over many GPUs, on which real
 tokens fall unevenly; and the parts of an engine and a candidate. They are choices."""

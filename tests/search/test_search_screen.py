@@ -165,6 +165,22 @@ def test_what_fails_with_random_weights_is_launched_with_its_own(tmp_path: Path)
     assert (trial.role, trial.configuration) == (Role.SEARCH, failed[0].configuration)
 
 
+def test_an_engine_that_fails_with_random_weights_alone_has_its_own_from_then_on(tmp_path: Path) -> None:
+    spec, failed = make_spec(noise=0.02, screened=("vllm", "sglang")), 0
+    study = opened(tmp_path, spec, GRID)
+    while (trial := study.ask()) is not None:
+        launch = launched(spec, trial, lambda _: 1.0)
+        if trial.role is Role.SCREEN:
+            failed += 1
+            failure = Failure(FailureKind.CRASHED, "expected scalar type Int but found Long")
+            launch = Launch(trial, TrialResult(State.FAILED, launch.result.evidence, failure, times_s={"launch": 60.0}))
+        study.tell(launch)
+    study.close()
+    engines = {item.configuration.engine for item in GRID.items}
+    assert 2 <= failed <= 2 * len(engines)
+    assert [x.trial.role for x in study.launches][-1] is Role.FINAL
+
+
 def test_a_killed_launch_is_made_again_with_the_same_weights(tmp_path: Path) -> None:
     _, whole, _ = play(tmp_path / "whole", lambda _: 1.1)
     spec = make_spec(noise=0.02, screened=("vllm", "sglang"))

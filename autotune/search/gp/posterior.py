@@ -132,10 +132,8 @@ def sample(
     """Return samples of the posterior and their weights, deterministic; and each alternative's odds.
 
     None is weighed as if no launch had spoken against it: where priors are right about the rest and wrong about the
-    best, the launches that they choose do not show it.
-
-    Args:
-        log_likelihood: of the launches, shape ``(sets,)``; None: of the prior without any.
+    best, the launches that they choose do not show it. `log_likelihood` is of the launches, shape ``(sets,)``; None: of
+    the prior without any.
     """
     generator = np.random.default_rng([seed, prior.size])
     count = len(prior.odds)
