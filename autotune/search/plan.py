@@ -155,15 +155,15 @@ class Plan:
 
     def _screening(self, history: History) -> Step | None:
         """Return a launch that random weights need for comparison: the control, or the best with its own weights."""
-        screen, candidates = history.screen, history.candidates
+        screen, base = history.screen, history.candidates.baseline
         cheap = {e.position: e for e in history.screened}
         # What fails without its weights may be to blame for that.
         failed = next((p for p, e in cheap.items() if not (e.pending or e.measured) and not history.at(p)), None)
         if failed is not None or screen.over or history.pending:
             return None if failed is None else Step(Role.SEARCH, failed)
-        if candidates.baseline not in cheap and _may_screen(history, candidates.baseline):
-            return Step(Role.SCREEN, candidates.baseline)
-        layouts = {p: layout_of(candidates.items[p].configuration) for p in (*cheap, *history.challengers)}
+        if base not in cheap and history.scores(base) and _may_screen(history, base):
+            return Step(Role.SCREEN, base)
+        layouts = {p: layout_of(history.candidates.items[p].configuration) for p in (*cheap, *history.challengers)}
         # What was launched both ways, or failed.
         both = {p: layouts[p] for p in cheap if history.at(p)}
         if not screen.trusted:

@@ -108,8 +108,10 @@ def test_an_engine_of_somebody_else_s_passes_in_its_own_environment(tmp_path: Pa
     (about / "METADATA").write_text("Metadata-Version: 2.1\nName: autotune-llama-server\nVersion: 0.1.0\n")
     (about / "entry_points.txt").write_text("[autotune.engines]\nllama_server = autotune_llama_server:LlamaServer\n")
     paths = os.pathsep.join(map(str, [ROOT, EXAMPLE, tmp_path]))
+    own = tmp_path / "pytest.ini"
+    own.write_text("")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull, "test_conformance.py"],
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(own), "test_conformance.py"],
         cwd=EXAMPLE,
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,
