@@ -59,9 +59,9 @@ PHASES = {
 }
 
 
-def phases(log: str) -> dict[str, float | None]:
+def phases(log: str) -> dict[str, float]:
     found = {name: re.search(pattern, log) for name, pattern in PHASES.items()}
-    return {name: float(match[1].replace(",", "")) if match else None for name, match in found.items()}
+    return {name: float(match[1].replace(",", "")) for name, match in found.items() if match}
 
 
 def measure(model: str, configuration: str, weights: str) -> dict[str, Any]:
@@ -102,11 +102,8 @@ def measure(model: str, configuration: str, weights: str) -> dict[str, Any]:
     done.set()
     watching.join()
     total = REQUESTS * (INPUT + OUTPUT)
-    return {
-        "ready_s": round(ready_s, 2),
-        "tokens_per_s": [round(total / one, 1) for one in seconds],
-        "power_w": round(sum(power) / len(power), 1) if power else None,
-    }
+    row = {"ready_s": round(ready_s, 2), "tokens_per_s": [round(total / one, 1) for one in seconds]}
+    return row | ({"power_w": round(sum(power) / len(power), 1)} if power else {})
 
 
 def main() -> None:
