@@ -66,9 +66,10 @@ def test_launches_have_random_weights_where_they_can_pay(asked: dict[str, Any], 
         ALL,
         {"find_load": "rate", "slos": ["p99_ttft_ms<=2000"], "allow": ["shorter-context", "no-prefix-caching"]},
         {"screen": "auto"},
+        {"screen": "off", "explain": "measured"},
         {"on": "emulator", "accuracy": "builtin", "baseline": "recipe:sglang", "executor": "local:1"},
     ],
-    ids=["little", "everything", "load search", "random weights", "answers"],
+    ids=["little", "everything", "load search", "random weights", "none of them", "answers"],
 )
 def test_the_command_line_asks_for_the_same_study(asked: dict[str, Any]) -> None:
     spec = build_spec(replace(RUN, **asked))
