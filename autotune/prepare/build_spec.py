@@ -92,7 +92,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
 
 
 def _screened(spec: StudySpec, options: RunOptions, library: Library) -> tuple[str, ...]:
-    """Return the engines whose launches may have random weights: those that can force the acceptance of drafts too."""
+    """Return the engines whose launches may have random weights: they have switches for these and for acceptance."""
     if options.screen == "off" or not spec.may_screen:
         return ()
 

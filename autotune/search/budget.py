@@ -20,7 +20,7 @@ LEAST_FINALS = 3
 NOISY = 0.1
 """Standard deviation of a launch before any repeat: that of noisy nodes."""
 RANKED = 1
-"""Launches before the finals for what ranks best by launches with random weights alone."""
+"""Launches with real weights, before the finals, of the best candidate that has had random weights alone."""
 EXPLAINED = 0.25
 """Share of the budget for the winner without each of its settings, where a study shall measure what they add."""
 DRIFT = 0.3
@@ -41,9 +41,9 @@ def most_nodes(launches: int) -> int:
 
 
 def usable_nodes(nodes: Sequence[str], launches: int, known: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return which of the nodes a budget of launches should use, in their order: at most `most_nodes`.
+    """Return the nodes to use for a budget of `launches`, in the given order: at most `most_nodes` of them.
 
-    Those that have had their baseline (`known`) count first.
+    Nodes that have had their baseline (`known`) have priority.
     """
     left = max(0, most_nodes(launches) - len(set(known)))
     new = [node for node in dict.fromkeys(nodes) if node not in known][:left]

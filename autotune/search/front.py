@@ -37,7 +37,7 @@ Mixture = Sequence[tuple[float, Floats, Floats]]
 
 
 def suggest_front(kernels: Kernels, history: History, number: int) -> Suggestion | None:
-    """Suggest the next launch for the Pareto front, as `acquisition.suggest`; None if every candidate is spent.
+    """Suggest the next launch for the Pareto front, by the arguments of `acquisition.suggest`; None if none is left.
 
     In turns: where the front is expected to grow most; the best of the first goal, which is what is recommended; the
     best of the second. The last two are the ends of the front, beyond which the first one would hardly look. A turn

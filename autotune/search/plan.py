@@ -174,7 +174,7 @@ class Plan:
         return self._unweighed(history, () if sure else both.values()) if due else None
 
     def _unweighed(self, history: History, but: Collection[object] = ()) -> Step | None:
-        """Return the best of those with only random weights, to launch with its own, rather than one of `but`."""
+        """Return the launch with real weights of the best candidate without one, preferably of no layout in `but`."""
         new = [one for one in history.ranked if not history.at(one.position)]
         chosen = [one.position for one in new if one.layout not in but] or [one.position for one in new]
         return Step(Role.SEARCH, self._best(history, chosen)) if chosen else None
@@ -295,7 +295,7 @@ def leaders_of(model: Posterior, history: History) -> list[int]:
 
 
 def _may_screen(history: History, position: int) -> bool:
-    """Return whether a candidate may be ranked: not where `FAILED` of its engine failed that ran with their weights."""
+    """Return whether a candidate may have random weights: its engine can, and failed fewer than `FAILED` times so."""
     items = history.candidates.items
     failed = [e.position for e in history.screened if not (e.pending or e.measured) and history.scores(e.position)]
     engine, their = items[position].configuration.engine, [items[p].configuration.engine for p in failed]
@@ -329,7 +329,7 @@ def _places(history: History, nodes: Sequence[str]) -> Sequence[str]:
 def _open_places(control: Sequence[Entry], decided: str, places: Sequence[str]) -> Sequence[str]:
     """Return an executor's free places for the next launch, in the order of the control; none: wait.
 
-    Where none is alone, they are nodes of their own, and all of them are open. What is `decided`: `one_at_a_time`.
+    Where none is alone, they are nodes of their own, and all of them are open. `decided` is the answer of `one_at_a_time`.
     """
     if not any(map(is_alone, (*places, *(run.node for run in control)))):
         return places

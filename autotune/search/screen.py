@@ -29,23 +29,23 @@ from autotune.trial import Configuration, Scalar
 CONTROLS = 2
 """Candidates launched both ways before launches with random weights are trusted."""
 CHECKS, KNOWN = (2, 4), 0.06
-"""Launches with random weights after which one is launched with real ones; the second once `Screen.layouts` is less."""
+"""Launches with random weights between two with real ones: the first, or the second where `Screen.layouts` < `KNOWN`."""
 START_S = 120.0
-"""Start beside the reading of weights, ``start_s`` of search_spaces/*/simulator.yaml."""
+"""Seconds of a start without the reading of weights; vLLM's and SGLang's ``start_s`` in their simulator.yaml."""
 BADLY, FEW = (0.12, 0.095), 4
-"""`Screen.layouts` above which ranks are not used; the second from so many candidates launched both ways."""
+"""Limits of `Screen.layouts` for ranks to be used: the second holds from `FEW` candidates launched both ways on."""
 WORTH, FAILED = 0.85, 2
-"""Share of the time of a launch with real weights above which random weights are not worth their spread; candidates of
-an engine that failed with random weights alone, after which no other one is launched so."""
+"""Largest ratio of the duration of a launch with random weights to one with real weights; failures of an engine with
+random weights, of candidates that ran with real ones, after which it has no more such launches."""
 _OVERALL, _EXPERTS, _ENGINE, _OWN = 0.3, 0.2, 0.05, 0.01
 """Standard deviations of the difference: over all candidates; of experts that are spread over many GPUs, on which real
 tokens fall unevenly; and the parts of an engine and a candidate. They are choices."""
 _LAYOUT = {0.03: 0.3, 0.06: 0.3, 0.12: 0.2, 0.24: 0.1, 0.48: 0.1}
-"""Standard deviation of a layout's part to its odds before any launch, a choice as well."""
+"""Prior of the standard deviation of a layout's part: its value to its probability, a choice as well."""
 
 
 class Made(NamedTuple):
-    """Fields of a measured launch, an `autotune.search.history.Entry`."""
+    """A measured launch: fields of `autotune.search.history.Entry`, times in seconds."""
 
     number: int
     position: int
@@ -100,7 +100,7 @@ def screen_of(candidates: Sequence[Candidate], entries: Sequence[Made], screened
 
 
 class Ranked(NamedTuple):
-    """One complete launch with random weights; its layout is from `layout_of`, the last of `Screen.layouts`."""
+    """One complete launch with random weights: its layout (`layout_of`), and `Screen.layouts` as the model uses it."""
 
     position: int
     score: float

@@ -28,7 +28,7 @@ BUILTIN = "builtin"
 AUTO = "auto"
 """Pinned value that stands for the engine's default."""
 _LEAST_LAUNCHES, _LEAST_GB = 20, 100
-"""Least budget and weights for which launches with random weights can save more than their control costs."""
+"""Smallest budget, launches, and smallest model, GB of weights, for which random weights can save their control."""
 
 
 class _Value(BaseModel):
@@ -183,7 +183,7 @@ class StudySpec(_Value):
 
     @property
     def may_screen(self) -> bool:
-        """True if launches with random weights, which rank work per second, can save more than their control costs."""
+        """True if launches with random weights may rank: one throughput, no limit, one launch at a time on the node."""
         alone = is_local(self.executor) and self.gpus == self.hardware.gpus and self.verifies is None
         limited = self.slos or len(self.goals) > 1 or self.load_key or not METRICS[self.objective].is_work
         small = self.launches < _LEAST_LAUNCHES or self.model.weights_gb < _LEAST_GB
