@@ -329,7 +329,7 @@ def _places(history: History, nodes: Sequence[str]) -> Sequence[str]:
 def _open_places(control: Sequence[Entry], decided: str, places: Sequence[str]) -> Sequence[str]:
     """Return an executor's free places for the next launch, in the order of the control; none: wait.
 
-    Where none is alone, they are nodes of their own, and all of them are open. `decided` is the answer of `one_at_a_time`.
+    Where none is alone, they are nodes of their own, and all of them are open. `decided` is from `one_at_a_time`.
     """
     if not any(map(is_alone, (*places, *(run.node for run in control)))):
         return places

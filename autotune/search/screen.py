@@ -29,7 +29,7 @@ from autotune.trial import Configuration, Scalar
 CONTROLS = 2
 """Candidates launched both ways before launches with random weights are trusted."""
 CHECKS, KNOWN = (2, 4), 0.06
-"""Launches with random weights between two with real ones: the first, or the second where `Screen.layouts` < `KNOWN`."""
+"""Launches with random weights between two with real ones: the second value where `Screen.layouts` < `KNOWN`."""
 START_S = 120.0
 """Seconds of a start without the reading of weights; vLLM's and SGLang's ``start_s`` in their simulator.yaml."""
 BADLY, FEW = (0.12, 0.095), 4
