@@ -35,11 +35,21 @@ def test_a_figure_above_its_ceiling_is_found_and_so_is_one_without() -> None:
     sources = {"a.py": "price = 1\nspec.on\n", "b.py": "accuracy\n", "c.py": "inspect.on = price\n"}
     figures = house.measure(sources, longest_anywhere=7)
     modes = {"accuracy": 1, "ladder": 0, "load_search": 0, "pareto": 0, "price": 2, "backends": 1}
-    assert figures == {"lines": 4, "files": 3, **modes, "lines_of_a_file": 7}
+    assert figures == {"tokens": 12, **modes, "lines_of_a_file": 7}
     assert house.above(figures, figures) == []
     assert house.above(figures, {**figures, "price": 1}) == ["price: 2 > 1"]
     with pytest.raises(ValueError, match="ladders"):
         house.above(figures, {**modes, "ladders": 1})
+
+
+def test_air_comments_and_docstrings_are_no_tokens_of_code() -> None:
+    dense = "def f(a, b):\n    return a, b\n"
+    airy = (
+        '"""Module."""\n\n\ndef f(\n    a, b\n):\n    """Return both.\n\n    Twice.\n    """\n    # why\n'
+        "    return a, b\n"
+    )
+    assert house.tokens_of(dense) == house.tokens_of(airy) == 12
+    assert house.tokens_of('NAME = "text"\n"""What it names."""\n') == 3
 
 
 def test_ci_runs_the_command_of_the_readme_then_the_linters_the_site_and_the_rest_of_the_tests() -> None:
