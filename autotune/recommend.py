@@ -4,9 +4,9 @@ The winner is the finalist, if the sequential test of its fresh launches against
 ``better``. Its gain is the test's median-unbiased estimate with its 95 % interval (`search.sequential`), so it can
 differ a little from the ratio of the geometric means; positive is better, also for latencies. The verdict is
 ``unopposed`` where the baseline could not run, ``infeasible`` where nothing ran or kept the SLOs, and else
-``indistinguishable``: then the one of baseline and finalist with the fewest settings is recommended. Where the
-baseline changed during the study, the recommendation says so. Where several nodes ran it, configurations are
-compared by launches on the same node, so that a gain can differ from the ratio of the means by a little more.
+``indistinguishable``: then the baseline stays, unless it breaks an SLO that the finalist keeps. Where the baseline
+changed during the study, the recommendation says so. Where several nodes ran it, configurations are compared by
+launches on the same node, so that a gain can differ from the ratio of the means by a little more.
 
 The judgement itself is in `autotune.search.decide.verdict`, because the study needs it too, to decide which launches
 of the finals are worth making; here it is put into words and figures.

@@ -225,7 +225,7 @@ def test_a_baseline_that_breaks_an_slo_is_not_recommended() -> None:
     assert result.recommended.engine == "sglang"
 
 
-def test_an_indistinguishable_best_leaves_the_simpler_command() -> None:
+def test_an_indistinguishable_best_leaves_the_baseline_s_command() -> None:
     values = [(Role.BASELINE, 0, 1000.0), (Role.SEARCH, 2, 1200.0), (Role.FINAL, 2, 1030.0), (Role.FINAL, 0, 1020.0)]
     values += [(Role.FINAL, 0, 990.0), (Role.FINAL, 2, 1000.0)]
     rows = [launch(i, *row) for i, row in enumerate(values)]

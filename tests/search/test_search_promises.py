@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from search_landscapes import Throughput, evaluate, make_spec, opened, play
 
+from autotune.metrics.formulas import Slo
 from autotune.outputs.report.words import promises
 from autotune.recommend import recommend
 from autotune.search.decide.verdict import judge
@@ -144,11 +145,31 @@ def test_a_baseline_that_gives_something_up_is_not_barred() -> None:
     assert at(2, 16384, True) in barred
 
 
-def test_a_simple_command_that_gives_something_up_takes_no_baseline_s_place() -> None:
-    """It has fewer settings than the baseline, and its finals tell neither from the other."""
-    base, simple = at(4, None, False), at(1, 16384, True)
+def test_what_breaks_a_promise_takes_no_place_even_of_a_baseline_that_breaks_a_limit() -> None:
+    base, simple = at(4, None, True), at(1, 16384, True)
+    slo = Slo.parse("p99_ttft_ms<=1000")
     rows = [(Role.BASELINE, base), (Role.SEARCH, simple), *((Role.FINAL, p) for p in (simple, base, base, simple))]
-    entries = [Entry(n, role, p, 0.01 * (-1) ** (n // 2), violations={}) for n, (role, p) in enumerate(rows)]
-    for broken, winner in ((NODE.given_up, base), ({}, simple)):
+    entries = [
+        Entry(n, role, p, 0.01 * (-1) ** (n // 2), violations={str(slo): 0.1 if p == base else -0.1})
+        for n, (role, p) in enumerate(rows)
+    ]
+    for broken, winner in ((NODE.given_up, None), ({}, simple)):
         node_ = replace(NODE, baseline=base, given_up=broken)
-        assert judge(History(make_spec(launches=len(rows)), node_, tuple(entries))).winner == winner
+        spec = make_spec(launches=len(rows), slos=(slo,))
+        assert judge(History(spec, node_, tuple(entries))).winner == winner
+
+
+EIGHT = tuple(Candidate(Configuration("vllm", {"dp": n, "context": None}), "0.11") for n in range(1, 9))
+SHORTER = Candidate(Configuration("vllm", {"dp": 1, "context": 16384}), "0.11")
+
+
+@pytest.mark.parametrize("ran", [False, True])
+def test_commands_with_a_trade_off_are_searched_after_five_failures_of_those_without(ran: bool) -> None:
+    """Whatever else could still be tried without a trade-off; and never where one of these ran."""
+    kept = GivenUp(knob="context", from_=None, to=16384, what="less", kind="shorter-context")
+    node_ = CandidateSet((*EIGHT, SHORTER), 0, (0,), given_up={8: (kept,)})
+    for failures in range(9):
+        entries = [Entry(n, Role.SEARCH, n, None, broke=True) for n in range(failures)]
+        if ran and failures:
+            entries[-1] = Entry(failures - 1, Role.SEARCH, failures - 1, 0.0, violations={})
+        assert (8 in History(make_spec(), node_, tuple(entries)).barred) is (ran or failures < 5)

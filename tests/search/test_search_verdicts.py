@@ -216,15 +216,16 @@ def test_without_noise_the_value_decides() -> None:
         assert len(history) <= 6
 
 
-def test_of_equals_the_one_closer_to_the_defaults_wins_unless_it_is_worse() -> None:
-    """The baseline has three settings, the finalist one."""
+@pytest.mark.parametrize("base", [0, 1])
+def test_where_nothing_is_shown_the_baseline_stays(base: int) -> None:
+    """Whatever the number of settings: the finalist has one, the baseline three or none."""
     knobs = [{"a": 1, "b": 1, "c": 1}, {"a": 0, "b": 0, "c": 0}, {"a": 0, "b": 0, "c": 1}]
-    candidates = CandidateSet(tuple(Candidate(Configuration("vllm", k), "1") for k in knobs), 0, (1,))
-    for shift, winner in ((0.0, 2), (-0.5, 0)):
-        finals = [(2, 0.01), (0, 0.02), (0, 0.01), (2, 0.0), (2, 0.02), (0, -0.01)]
-        rows = [(Role.BASELINE, 0, 0.0), *((Role.FINAL, p, s + shift * (p == 2)) for p, s in finals)]
+    candidates = CandidateSet(tuple(Candidate(Configuration("vllm", k), "1") for k in knobs), base, (1,))
+    for shift in (0.0, -0.5):
+        finals = [(2, 0.01), (base, 0.02), (base, 0.01), (2, 0.0), (2, 0.02), (base, -0.01)]
+        rows = [(Role.BASELINE, base, 0.0), *((Role.FINAL, p, s + shift * (p == 2)) for p, s in finals)]
         judgement = judge(fixed(rows, len(rows), candidates))
-        assert (judgement.verdict, judgement.winner) == (Verdict.INDISTINGUISHABLE, winner)
+        assert (judgement.verdict, judgement.winner) == (Verdict.INDISTINGUISHABLE, base)
 
 
 @pytest.mark.parametrize("launches", [2, 3, 5, 8])

@@ -1,10 +1,10 @@
 """Decide the winner, and whether it differs from the baseline.
 
 One finalist was put to the test (`finals`), so no interval needs widening for a choice among several. Where the test
-stopped at a bound the finalist is better; else it cannot be told from the baseline, and of the two the one with the
-fewest settings wins, unless it is shown to be worse: a flag that only rode on noise should not be recommended. A
-shorter command that its fresh launches do not show to be worse takes the finalist's place (`simplify.without_idle`). A
-configuration that breaks a promise is no challenger (`History.barred`).
+stopped at a bound the finalist is better; else it cannot be told from the baseline, which stays: where nothing is
+shown, a change of what runs in production has a risk and no gain. A shorter command that its fresh launches do not show
+to be worse takes the finalist's place (`simplify.without_idle`). A configuration that breaks a promise is no challenger
+(`History.barred`).
 """
 
 from __future__ import annotations
@@ -111,27 +111,15 @@ def _verdict(
     history: History, challenger: int | None, gain: Gain | None, ended: Outcome | None
 ) -> tuple[Verdict, int | None]:
     base = history.candidates.baseline
-    stands = history.feasible(base)
+    stands = base if history.feasible(base) else None
     if challenger is None:
-        return (Verdict.INDISTINGUISHABLE, base) if stands else (Verdict.INFEASIBLE, None)
+        return (Verdict.INFEASIBLE if stands is None else Verdict.INDISTINGUISHABLE), stands
     if gain is None:
         return Verdict.UNOPPOSED, challenger
     if ended is Outcome.BETTER:
         return Verdict.BETTER, challenger
-    if not stands:
-        # It breaks an SLO that the challenger keeps: it cannot be recommended however simple it is.
-        return Verdict.INDISTINGUISHABLE, challenger
-    # Without a test a bad but simple challenger would pass on a lucky launch.
-    close = gain.interval is not None and gain.interval[1] >= 0
-    equals = [base, challenger] if close else [base]
-    return Verdict.INDISTINGUISHABLE, min(equals, key=lambda p: settings(history, p))
-
-
-def settings(history: History, position: int) -> int:
-    """Count the knobs that differ from the engine's default, of the equivalent with the fewest."""
-    items, canonical = history.candidates.items, history.canonical(position)
-    group = {position, *(p for p, canonical_of in history.canonical_of.items() if canonical_of == canonical)}
-    return min(settings_of(history.candidates, items[p].configuration) for p in group)
+    # A baseline that breaks an SLO cannot be recommended: the challenger keeps it.
+    return Verdict.INDISTINGUISHABLE, challenger if stands is None else stands
 
 
 def settings_of(candidates: CandidateSet, mine: Configuration) -> int:
