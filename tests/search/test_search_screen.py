@@ -18,8 +18,9 @@ from autotune.search.gp.kernels import Encoding, Kernels
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 from autotune.search.priors.sources import sources_of
-from autotune.search.screen import Ranked, layout_of, shared
+from autotune.search.screen import Made, Ranked, layout_of, screen_of, shared
 from autotune.search.study import Study
+from autotune.space.enumeration import Candidate
 from autotune.space.library import Library
 from autotune.study.results import launch_of, read_launches, row_of
 from autotune.study.spec import StudySpec
@@ -144,6 +145,24 @@ def test_the_control_ends_it_where_random_weights_do_not_rank(tmp_path: Path) ->
     assert len(cheap(launches)) < 10
     assert len(launches) == spec.launches + len(cheap(launches)), "and takes no launch of the budget"
     assert history.most_launches == len(launches), "as the terminal says"
+
+
+LAYOUTS = ((8, -1), (4, 1), (2, -1), (1, 1))
+"""Tensor parallelism of four layouts, and the direction in which random weights move each."""
+
+
+@pytest.mark.parametrize(
+    ("pairs", "moved", "ends"),
+    [(2, 0.05, False), (3, 0.1, False), (3, 0.15, True), (4, 0.05, False), (4, 0.08, False), (4, 0.1, True)],
+)
+def test_four_pairs_of_launches_must_rank_better_than_three(pairs: int, moved: float, ends: bool) -> None:
+    """What three pairs do not tell from noise ends the screen once four show it."""
+    items = [Candidate(Configuration("vllm", {"tensor_parallel": tp}), "0.11") for tp, _ in LAYOUTS]
+    full = [Made(n, n, 0.0, 300.0, 200.0) for n in range(pairs)]
+    cheap = [Made(10 + n, n, moved * LAYOUTS[n][1], 100.0, 20.0) for n in range(pairs)]
+    found = screen_of(items, full, cheap)
+    assert ("rank badly" in found.over) is ends
+    assert found.trusted is not ends
 
 
 def test_what_fails_with_random_weights_is_launched_with_its_own(tmp_path: Path) -> None:
