@@ -6,7 +6,10 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from threading import Event
+from time import perf_counter
 
+import numpy as np
 import pytest
 
 from autotune import redact
@@ -16,6 +19,7 @@ from autotune.loadgen.measuring import Energy, Meter, energy_metrics
 from autotune.loadgen.workloads import load_workload
 from autotune.machine import Gpu
 from autotune.metrics.formulas import steady_part
+from autotune.metrics.records import RequestRecords
 from autotune.metrics.table import ENERGY
 from autotune.serving.preflight import Node
 from tests.backends.test_launched import LIBRARY, SPEC, trial
@@ -62,6 +66,28 @@ def test_readings_that_do_not_cover_the_load_tell_nothing() -> None:
     with Meter(known()) as late:
         pass
     assert late.of(log.records) is None
+
+
+def test_a_power_that_rises_is_measured_between_the_readings() -> None:
+    """A straight line is exact by trapezoids; one end of each interval would be off by 100 W here."""
+    watts_per_s, read_s, enough = 1000.0, list[float](), Event()
+
+    def rising() -> float:
+        read_s.append(perf_counter())
+        if len(read_s) == 6:
+            enough.set()
+        return watts_per_s * (read_s[-1] - read_s[0])
+
+    with Meter(rising) as meter:
+        enough.wait()
+    first, last = (np.array([moment_s]) for moment_s in (read_s[1], read_s[-2]))
+    served = RequestRecords(first, first, last, np.ones(1), np.full(1, 5.0), np.ones(1, dtype=bool))
+    begin_s, end_s, *_ = steady_part(served)
+    assert (begin_s, end_s) == (read_s[1], read_s[-2])
+    energy = meter.of(served)
+    assert energy is not None
+    middle_s = (begin_s + end_s) / 2 - read_s[0]
+    assert energy.joules / energy.seconds == pytest.approx(watts_per_s * middle_s, abs=30.0)
 
 
 def test_a_launch_reads_the_gpus_of_its_configuration(tmp_path: Path) -> None:
