@@ -154,10 +154,13 @@ def test_a_study_says_what_it_cost() -> None:
     assert cost.node_hours == pytest.approx(told.duration_s / 3600)
     assert cost.cost == pytest.approx(cost.node_hours * 8 * 3)
     took, price = money(told)
-    assert took.startswith("The study took 0.4 node-hours of the simulated node (3.")
+    assert took == "The study took 0.378 node-hours of the simulated node (3.02 GPU-hours)."
     assert price.startswith("At 3.00 per GPU-hour that is 9.")
     free = recommend(spec(), CANDIDATES, story(), (), "done")
     assert len(money(free)) == 1
+    ranked = cost.model_copy(update={"node_hours_by_fidelity": {"random_weights": 0.25}})
+    said = money(told.model_copy(update={"study_cost": ranked}))[0]
+    assert said.endswith("(3.02 GPU-hours), 0.250 node-hours of them for launches with random weights.")
     shared = [replace(row, result=replace(row.result, gpu_ids=("0", "1"))) for row in story()]
     quarter = recommend(spec(), CANDIDATES, shared, (), "done").study_cost
     assert quarter is not None

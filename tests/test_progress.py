@@ -11,10 +11,20 @@ from rich.console import Console
 
 from autotune.metrics.formulas import Slo
 from autotune.notify import Stage
-from autotune.outputs.progress import LiveBlock, Prediction, Progress, Running, cost_line, first_trials, predict
+from autotune.outputs.progress import (
+    LiveBlock,
+    Prediction,
+    Progress,
+    Running,
+    best_of,
+    cost_line,
+    first_trials,
+    predict,
+)
 from autotune.outputs.tracking.content import launch_tags
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
+from autotune.search.history import History
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.study.home import library_of
 from autotune.study.options import RunOptions
@@ -69,11 +79,11 @@ def test_a_line_says_what_was_tried_and_what_came_of_it() -> None:
     baseline, default, failed, winner, *_, last = [line.split("  ") for line in lines(small_study.spec(slos=()))]
     cells = [[cell.strip() for cell in line if cell.strip()] for line in (baseline, default, failed, winner, last)]
     assert cells == [
-        ["#0", "1/9", "baseline", "vllm", "6,000.0 simulated", "8 min", "engine defaults", "best 6,000.0"],
-        ["#1", "2/9", "default", "sglang", "7,000.0 simulated", "+16.7 %", "8 min", "engine defaults", "best 7,000.0"],
+        ["#0", "1/9", "baseline", "vllm", "6,000 simulated", "8 min", "engine defaults", "best 6,000"],
+        ["#1", "2/9", "default", "sglang", "7,000 simulated", "+16.7 %", "8 min", "engine defaults", "best 7,000"],
         ["#2", "3/9", "start", "vllm", "failed", "8 min", "tp 1 · dp 8", "out_of_memory"],
-        ["#3", "4/9", "search", "sglang", "9,100.0 simulated", "+51.7 %", "8 min", "tp 1 · dp 8", "best 9,100.0"],
-        ["#8", "9/9", "final", "vllm", "5,900.0 simulated", "8 min", "repeat of the baseline"],
+        ["#3", "4/9", "search", "sglang", "9,100 simulated", "+51.7 %", "8 min", "tp 1 · dp 8", "best 9,100"],
+        ["#8", "9/9", "final", "vllm", "5,900 simulated", "8 min", "repeat of the baseline"],
     ]
     assert len({line.index("8 min") for line in lines(small_study.spec(slos=()))}) == 1, "a column"
 
@@ -81,17 +91,17 @@ def test_a_line_says_what_was_tried_and_what_came_of_it() -> None:
 def test_a_line_says_which_limit_is_broken_and_by_how_much() -> None:
     """The best is the best that keeps the limits: 9,100 breaks one, 7,000 and 6,000 break another one, too."""
     one = lines(small_study.spec(slos=(Slo.parse("p99_ttft_ms<=8000"),)))
-    assert "breaks p99_ttft_ms<=8000 by 88 % (15,000.0)" in one[0]
+    assert "breaks p99_ttft_ms<=8000 by 88 % (15,000)" in one[0]
     assert one[0].endswith("no configuration meets the limits so far")
     assert "breaks" not in one[3]
-    assert one[3].endswith("best 9,100.0")
+    assert one[3].endswith("best 9,100")
     assert not any("best" in line or "meets the limits" in line for line in one[1:3]), "what is no news is not repeated"
     assert launch_tags(small_study.spec(slos=(Slo.parse("p99_ttft_ms<=8000"),)), LAUNCHES[0])["verdict"] == (
         "breaks p99_ttft_ms<=8000"
     ), "in MLflow"
     other = lines(small_study.spec(slos=(Slo.parse("mean_tpot_ms>=160"),)))
-    assert "breaks mean_tpot_ms>=160 by 6 % (150.00)" in other[3]
-    assert other[1].endswith("best 7,000.0")
+    assert "breaks mean_tpot_ms>=160 by 6 % (150)" in other[3]
+    assert other[1].endswith("best 7,000")
     assert "best" not in other[3]
 
 
@@ -114,8 +124,20 @@ def test_a_terminal_shows_the_study_at_a_glance() -> None:
     *_, phase, running, best = "\n".join(line.rstrip() for line in screen.display).rstrip("\n").splitlines()
     assert phase == "final       8/9 · SIMULATED · 2 failed · at most about 0 s left"
     assert running == "running     loaded with sharegpt 0 s · a-node · vllm  repeat of the baseline"
-    assert best == "best        9,099.5 · +50.4 % (+40.8 to +60.6) · sglang  tp 1 · dp 8"
+    assert best == "best        9,100 · +50.4 % (+40.8 % to +60.6 %) · sglang  tp 1 · dp 8"
     assert not screen.cursor.hidden
+
+
+def test_a_final_of_the_baseline_alone_does_not_make_it_the_best() -> None:
+    """The finals may begin with it; what the search found is the best until a challenger has one."""
+    finals = [LAUNCHES[6], LAUNCHES[5]]
+    items = {one.trial.configuration.fingerprint: Candidate(one.trial.configuration, "1.0") for one in LAUNCHES}
+    candidates = CandidateSet(tuple(items.values()), 0, (0, 1))
+    spec, before = small_study.spec(slos=()), LAUNCHES[:4]
+    winner = candidates.position(small_study.WINNER.fingerprint)
+    for count in range(3):
+        history = History.of(spec, candidates, [*before, *finals[:count]])
+        assert best_of(history) == winner
 
 
 def test_as_many_launches_are_shown_as_there_is_room_for() -> None:

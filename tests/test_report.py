@@ -11,9 +11,10 @@ from markdown_it import MarkdownIt
 
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
-from autotune.outputs.report.words import conclusion
+from autotune.outputs.report.words import brief, conclusion, promises, sentences
 from autotune.study.home import ui_command
 from autotune.study.recommendation import (
+    AccuracyComparison,
     Recommendation,
     Regret,
     WorkloadComparison,
@@ -61,8 +62,8 @@ def cells(text: str) -> list[list[str]]:
 
 def test_the_conclusion_says_engine_gain_interval_verdict_and_evidence(report: str) -> None:
     text = section(report, "Conclusion")
-    assert "sglang 0.5.23 reaches a total TPS of 9,100.00 tok/s on sharegpt" in text
-    assert "the baseline reaches a total TPS of 6,000.00 tok/s on sharegpt with vllm 0.32.0" in text
+    assert "sglang 0.5.23 reaches a total TPS of 9,100 tok/s on sharegpt" in text
+    assert "the baseline reaches a total TPS of 6,000 tok/s on sharegpt with vllm 0.32.0" in text
     assert "Gain +51.7 % (95 % interval +47.2 % to +56.1 %, from 2 launches against 2 launches)" in text
     assert "Verdict: better" in text
     assert blocks(text) == [small_study.COMMANDS[WINNER].shell()]
@@ -76,7 +77,7 @@ def test_it_leads_with_the_command_what_it_gives_up_and_the_alternative_with_its
     gain = "(95 % interval +47.2 % to +56.1 %, from 2 launches against 2 launches; 90 % prediction interval "
     places = [text.index(part) for part in (command, given, "that has no trade-off", price, other, gain)]
     assert places == sorted(places)
-    assert "on a real node -4.0 % to +160.0 %)" in text
+    assert "on a real node -4.0 % to +160 %)" in text
     nothing = small_study.recommendation(gives_up=[])
     assert "Unchanged: context, prefix caching" in render(record(tmp_path, nothing), "md")
     assert "Unchanged: " not in render(record(tmp_path), "md"), "it was not recorded"
@@ -147,15 +148,15 @@ def test_it_begins_with_verdict_and_gain_in_both_intervals(tmp_path: Path) -> No
     assert shown["Verdict"] == "better in the simulation, open on a real node"
     assert shown["Gain over the baseline"] == "+51.7 %"
     assert shown["95 % interval, launch to launch"] == "+47.2 % to +56.1 %"
-    assert shown["90 % interval on a real node"] == "-4.0 % to +160.0 %"
+    assert shown["90 % interval on a real node"] == "-4.0 % to +160 %"
 
 
 def test_before_and_after_of_each_workload(report: str) -> None:
     rows = cells(section(report, "Before and after"))
-    assert ["sharegpt", "6,000.00", "9,100.00", "+51.7 %"] in rows
-    assert ["random:4000:200:500", "9,000.00", "–", "–"] in rows
-    assert ["Mean TTFT (ms)", "5,000.00", "2,450.00", "-51.0 %"] in rows
-    assert ["P99 TPOT (ms)", "400.00", "300.00", "-25.0 %"] in rows
+    assert ["sharegpt", "6,000", "9,100", "+51.7 %"] in rows
+    assert ["random:4000:200:500", "9,000", "–", "–"] in rows
+    assert ["Mean TTFT (ms)", "5,000", "2,450", "-51.0 %"] in rows
+    assert ["P99 TPOT (ms)", "400", "300", "-25.0 %"] in rows
 
 
 def test_what_became_worse_is_said(tmp_path: Path) -> None:
@@ -181,7 +182,7 @@ def test_the_setup_says_what_was_sent_and_how(report: str) -> None:
     assert rows["Sampler, seed, noise"].endswith("seed 7, log-normal, sigma 0.03, one draw per launch")
     assert "500 prompts of 4000 random tokens" in rows["random:4000:200:500"]
     assert "all at once" in rows["sharegpt"]
-    assert next(row[2:] for row in cells(text) if row[0] == "sharegpt") == ["1,000", "219.20", "200.80"]
+    assert next(row[2:] for row in cells(text) if row[0] == "sharegpt") == ["1,000", "219", "201"]
 
 
 def test_a_workload_that_cannot_be_looked_up_is_still_listed(tmp_path: Path) -> None:
@@ -192,8 +193,8 @@ def test_a_workload_that_cannot_be_looked_up_is_still_listed(tmp_path: Path) -> 
 def test_the_best_of_each_engine_and_the_engines_left_out(report: str) -> None:
     text = section(report, "Best configuration per engine")
     assert cells(text)[1:] == [
-        ["sglang 0.5.23", "9,099.45", "2", "tensor_parallel=1, data_parallel=8"],
-        ["vllm 0.32.0", "5,999.44", "3", "its reference configuration"],
+        ["sglang 0.5.23", "9,100", "2", "tensor_parallel=1, data_parallel=8"],
+        ["vllm 0.32.0", "6,000", "3", "its reference configuration"],
     ]
     assert "no known version serves this model on h200" in text
 
@@ -237,13 +238,13 @@ def test_contributions_finals_and_launches(report: str) -> None:
     assert shown[1] == ["memory_fraction", "engine decides", "0.85", "needed to start", "–", "–", shown[1][-1]]
     finals = cells(section(report, "Is the gain significant?"))
     baseline, winner = sorted(finals[1:], key=lambda row: row[0])
-    assert baseline[:2] == [f"baseline {BASELINE.fingerprint}", "6,000.00 (#0), 6,100.00 (#6), 5,900.00 (#8)"]
-    assert winner[1:] == ["9,000.00 (#5), 9,200.00 (#7)", "9,099.45", "1.6 %"]
+    assert baseline[:2] == [f"baseline {BASELINE.fingerprint}", "6,000 (#0), 6,100 (#6), 5,900 (#8)"]
+    assert winner[1:] == ["9,000 (#5), 9,200 (#7)", "9,100", "1.6 %"]
     rows = cells(section(report, "Launches"))
     assert [row[0] for row in rows[1:]] == [str(number) for number in range(9)]
     assert rows[3][-1] == "failed: out_of_memory"
     assert rows[5][-1] == "invalid measurement"
-    assert rows[8][3:6] == ["tensor_parallel=1, data_parallel=8", "9,200.00", "100 %"]
+    assert rows[8][3:6] == ["tensor_parallel=1, data_parallel=8", "9,200", "100 %"]
 
 
 def test_a_setting_that_is_a_coin_toss_is_marked_unless_it_is_needed(tmp_path: Path) -> None:
@@ -274,14 +275,62 @@ def test_a_launch_that_breaks_a_limit_says_so_and_is_not_the_best(tmp_path: Path
         small_study.launch(1, Role.SEARCH, small_study.TOO_BIG, {"sharegpt": metrics(9000.0, ttft=9000.0)}),
     ]
     report = render(record(tmp_path, launches=launches), "md")
-    assert cells(section(report, "Launches"))[2][-1] == "breaks p99_ttft_ms<=20000 by 35 % (27,000.0)"
-    assert cells(section(report, "Best configuration"))[1][1] == "6,000.00"
+    assert cells(section(report, "Launches"))[2][-1] == "breaks p99_ttft_ms<=20000 by 35 % (27,000)"
+    assert cells(section(report, "Best configuration"))[1][1] == "6,000"
 
 
 def test_less_is_better_for_a_latency(tmp_path: Path) -> None:
     report = render(record(tmp_path, objective="mean_tpot_ms"), "md")
-    assert cells(section(report, "Best configuration"))[1][:2] == ["sglang 0.5.23", "150.00"]
-    assert cells(section(report, "Launches"))[4][4:6] == ["150.00", "100 %"]
+    assert cells(section(report, "Best configuration"))[1][:2] == ["sglang 0.5.23", "150"]
+    assert cells(section(report, "Launches"))[4][4:6] == ["150", "100 %"]
+
+
+def test_a_cost_that_falls_is_not_announced_as_a_rise(tmp_path: Path) -> None:
+    """A gain of 141.7 % in a cost is 58.6 % less of it, everywhere on the page."""
+    metric, outcome = "cost_per_million_tokens", small_study.recommendation()
+    changes = {}
+    for role, value in (("recommended", 0.0691), ("baseline", 0.167)):
+        choice = getattr(outcome, role)
+        goal = {"metric": metric, "value": value, "ci95": (value * 0.98, value * 1.02)}
+        changes[role] = choice.model_copy(update={"objective": choice.objective.model_copy(update=goal)})
+    changes |= {"gain_percent": 141.7, "gain_ci95": (121.2, 155.6)}
+    sides = {"baseline": {metric: 0.167}, "recommended": {metric: 0.0691}, "gain_percent": 141.7}
+    changes["workloads"] = {"sharegpt": WorkloadComparison(**sides)}
+    done = small_study.recommendation(**changes)
+    text = render(record(tmp_path, done, objective=metric), "md")
+    head = dict(zip(*cells(section(text, "Conclusion"))[:2], strict=True))
+    assert head["Gain over the baseline"] == "costs 58.6 % less"
+    assert head["95 % interval, launch to launch"] == "-60.9 % to -54.8 %"
+    assert head["Cost (per million tokens)"] == "0.0691 from 0.167"
+    assert "Costs 58.6 % less (95 % interval -60.9 % to -54.8 %, from 2 launches" in text
+    assert "a cost of 0.0691 per million tokens on sharegpt" in text
+    rows = cells(section(text, "Before and after"))
+    assert rows[0] == ["Workload", "Baseline", "Recommended", "Change (less is better)"]
+    assert rows[1] == ["sharegpt", "0.167", "0.0691", "-58.6 %"]
+    assert "141.7" not in text
+    assert "+142" not in text
+    told = brief(done)[0]
+    assert "Cost 0.0691 per million tokens on sharegpt with sglang, baseline 0.167 with vllm" in told
+    assert "with vllm: costs 58.6 % less (95 % interval -60.9 % to -54.8 %)." in told
+    assert not any("  " in line for line in [*brief(done), *sentences(done), *promises(done)])
+
+
+def test_answers_that_were_checked_are_not_called_unjudged(tmp_path: Path) -> None:
+    """Neither is a check that came to nothing called one."""
+    check = AccuracyComparison(
+        kind="builtin",
+        baseline=99.0,
+        baseline_ci95=None,
+        recommended=99.0,
+        recommended_ci95=None,
+        threshold=98.0,
+        passed=True,
+    )
+    unknown = check.model_copy(update={"passed": None})
+    for accuracy, judged in ((None, False), (unknown, False), (check, True)):
+        text = render(record(tmp_path, small_study.recommendation(accuracy=accuracy)), "md")
+        assert ("The quality of the answers was not judged." in text) is not judged
+        assert ("The quality of the answers was judged by the check above alone." in text) is judged
 
 
 def test_the_reproduction_asks_the_same_question(tmp_path: Path) -> None:

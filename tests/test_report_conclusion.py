@@ -88,7 +88,7 @@ def test_infeasible_gives_no_command(tmp_path: Path) -> None:
         ),
         "Conclusion",
     )
-    assert "- launch 0: mean\\_tpot\\_ms\\<=50 by 300 % (200.00)" in broken
+    assert "- launch 0: mean\\_tpot\\_ms\\<=50 by 300 % (200)" in broken
     nothing = section(render(record(tmp_path, small_study.infeasible(), []), "md"), "Conclusion")
     assert "No launch is valid" in nothing
 

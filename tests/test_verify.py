@@ -134,7 +134,7 @@ def test_each_command_stands_beside_its_prediction_and_its_error(tmp_path: Path)
     outcome = small_study.recommendation(predictions=rows, evidence=Evidence.MEASURED)
     assert Recommendation.from_json(outcome.to_json()) == outcome
     assert predictions(outcome)[1] == (
-        "Recommended (sglang): predicted 8,645.00 (90 % interval 4,322.50 to 17,290.0), measured 9,099.45, "
+        "Recommended (sglang): predicted 8,640 (90 % interval 4,320 to 17,300), measured 9,100, "
         "prediction error -5.0 %."
     )
     report = render(StudyRecord(spec, launches, outcome, tmp_path), "md")

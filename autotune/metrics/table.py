@@ -114,6 +114,7 @@ class Metric:
             objective scales (`time_power` is not 0).
         is_work: True if a gain in it is a gain in work per hour.
         may_be_zero: True if 0 is a possible measurement.
+        less: says by how much less of it there is, where less is better.
         needs: the option without which it is not measured.
         shown: places that show it unasked.
         predicted_as: the predicted metric that orders candidates alike, where it is not predicted itself.
@@ -127,6 +128,7 @@ class Metric:
     time_power: int = 0
     is_work: bool = False
     may_be_zero: bool = False
+    less: str = ""
     needs: Literal["", "--gpu-hour-price", "--find-load", "--find-load concurrency", "--find-load rate"] = ""
     shown: tuple[Place, ...] = ()
     predicted_as: str = ""
@@ -134,7 +136,7 @@ class Metric:
 
 
 _RATE: dict[str, Any] = {"time_power": 1}
-_TIME: dict[str, Any] = {"maximise": False, "time_power": -1}
+_TIME: dict[str, Any] = {"maximise": False, "time_power": -1, "less": "takes {} less time"}
 _WORK: dict[str, Any] = {**_RATE, "is_work": True}
 
 
@@ -176,9 +178,10 @@ def _cost(tokens: str, tokens_per_s: Callable[[Load], float], shown: tuple[Place
 
     No figure says how a node's time is divided between prefill and decode.
     """
-    name, title = f"cost_per_million_{tokens}", f"Cost per million {tokens.replace('_', ' ')}"
-    derive = lambda load: load.cost(tokens_per_s(load))  # noqa: E731
-    return Metric(name, title, **_TIME, is_work=True, needs="--gpu-hour-price", shown=shown, derive=derive)
+    name, unit = f"cost_per_million_{tokens}", f"per million {tokens.replace('_', ' ')}"
+    more: dict[str, Any] = {**_TIME, "less": "costs {} less", "needs": "--gpu-hour-price"}
+    more["derive"] = lambda load: load.cost(tokens_per_s(load))
+    return Metric(name, "Cost", unit, **more, is_work=True, shown=shown)
 
 
 _WORDS = {"ttft": "TTFT", "tpot": "TPOT", "itl": "ITL", "e2el": "end-to-end latency"}
@@ -225,7 +228,13 @@ _ROWS = (
     _cost("tokens", lambda load: load.positive(HEADLINE), ("mlflow", "bench")),
     _cost("input_tokens", _read_per_s),
     _cost("output_tokens", lambda load: load.positive("output_throughput")),
-    Metric(ENERGY[0], "Energy per output token", "J", **_TIME, shown=("report",)),
+    Metric(
+        ENERGY[0],
+        "Energy per output token",
+        "J",
+        **{**_TIME, "less": "uses {} less energy"},
+        shown=("report",),
+    ),
     Metric(ENERGY[1], "Mean power", "W", maximise=False, shown=("report",)),
     Metric(ENERGY[2], "Output tokens per joule", "tok/J", **_RATE, shown=("mlflow",), derive=_per_joule),
     Metric(VIOLATIONS, "Requests that break a limit", "%", maximise=False, derive=_violations),

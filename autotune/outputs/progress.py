@@ -23,6 +23,7 @@ from autotune.backends import Checked, backend_of
 from autotune.backends.simulator import Simulated
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
+from autotune.metrics import readable
 from autotune.metrics.table import HEADLINE
 from autotune.notify import Stage
 from autotune.outputs.report import text
@@ -65,9 +66,9 @@ class Prediction:
         if self.value is None:
             return f"fails: {self.failure}" if self.failure else "not predicted"
         if self.interval90 is None:
-            return f"{self.value:,.1f} simulated"
-        low, high = self.interval90
-        return f"{self.value:,.1f} simulated (90 % interval on a real node: {low:,.0f} to {high:,.0f})"
+            return f"{readable.number(self.value)} simulated"
+        within = f"90 % interval on a real node: {readable.interval(self.interval90)}"
+        return f"{readable.number(self.value)} simulated ({within})"
 
 
 def predict(prepared: Prepared, trial: Trial) -> Prediction:
@@ -299,14 +300,14 @@ class Progress:
             return
         # Its value, its gain over the baseline with the 95 % interval, and its differences from the defaults.
         mine, base = history.candidates.items[best].configuration, history.candidates.baseline
-        value = f"{objective.value_of(self._spec.objective, fmean(evidence(history, best))):,.1f}"
+        value = self._level(history, best)
         both = [history.node_scores(p, *history.fresh_roles(p)) or history.node_scores(p) for p in (best, base)]
         gain = ""
         half = history.spread.half_width([len(scores) for scores in both])
         if best != base and half is not None:
             difference, _ = contrast(*both)
-            low, high = percents(difference, half)
-            gain = f"{text.percent(percent(difference))} ({low:+.1f} to {high:+.1f})"
+            metric, ends = self._spec.objective, percents(difference, half)
+            gain = f"{readable.gain(metric, percent(difference))} ({readable.gains(metric, ends)})"
         block.best = [value, gain, f"{mine.engine}  {described(self._history(()), mine)}"]
 
     def _history(self, launches: Sequence[Launch]) -> History:
@@ -325,18 +326,25 @@ class Progress:
         base = self._candidates.items[self._candidates.baseline]
         scores = self._history(launches).scores(self._candidates.baseline)
         own = launch.trial.configuration.fingerprint == base.fingerprint
-        gain = text.percent(100 * math.expm1(mine - fmean(scores))) if scores and not own else ""
+        gain = ""
+        if scores and not own:
+            gain = readable.gain(self._spec.objective, 100 * math.expm1(mine - fmean(scores)))
         at = carried(result.metrics.get(self._spec.workloads[0]))
         broken = [f"breaks {one}" for one in broken_slos(self._spec, launch)]
-        return [f"{value:,.1f} {result.label.lower()}", gain, *filter(None, [at]), *broken]
+        return [f"{readable.number(value)} {result.label.lower()}", gain, *filter(None, [at]), *broken]
 
     def _best_line(self, launches: Sequence[Launch]) -> str:
         history = self._history(launches)
         best = best_of(history)
         if best is not None:
-            return f"best {objective.value_of(self._spec.objective, fmean(evidence(history, best))):,.1f}"
+            return f"best {self._level(history, best)}"
         limited = history.measured and self._spec.slos
         return f"no {'configuration meets the limits' if limited else 'complete launch'} so far"
+
+    def _level(self, history: History, position: int) -> str:
+        """Format the mean of a configuration's launches."""
+        score = fmean(evidence(history, position))
+        return readable.number(objective.value_of(self._spec.objective, score))
 
     def _left_s(self, launches: Sequence[Launch]) -> float | None:
         """Return the remaining time of the budget, from the mean of the complete launches, on as many nodes."""
@@ -351,10 +359,12 @@ class Progress:
 
 
 def best_of(history: History) -> int | None:
-    """Return the position of the feasible candidate with the best mean score, in the finals if they have one."""
+    """Return the feasible candidate with the best mean score, in the finals once they have a challenger."""
     kept = [position for position in history.by_position if history.feasible(position)]
     final = [position for position in kept if history.scores(position, Role.FINAL)]
-    return max(final or kept, key=lambda position: fmean(evidence(history, position)), default=None)
+    # The finals may begin with the baseline, which has not won by running alone.
+    among = final if any(position != history.candidates.baseline for position in final) else kept
+    return max(among, key=lambda position: fmean(evidence(history, position)), default=None)
 
 
 def described(history: History, tried: Configuration) -> str:

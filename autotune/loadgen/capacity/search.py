@@ -139,7 +139,7 @@ class FoundLoad:
 
 def described(by: By, load: float) -> str:
     """Describe a load in words."""
-    return f"{load:g} in flight" if by == "concurrency" else f"{load:.3g} requests per second"
+    return f"{load:,.0f} in flight" if by == "concurrency" else f"{load:.3g} requests per second"
 
 
 def of(broken: Broken) -> str:

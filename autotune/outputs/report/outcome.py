@@ -14,6 +14,7 @@ from itertools import chain, product
 from autotune import redact
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
+from autotune.metrics import readable
 from autotune.metrics.table import COSTS, CURVE, INVALID, counts, shown_in
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.outputs.report.tables import average, best_per_engine, broken_slos, values_of
@@ -99,7 +100,7 @@ def _so_far(study: StudyRecord) -> list[str | text.Facts]:
         trial, several = launch.trial, text.count(count, "launch", "launches")
         own = [row for row in study.launches if row.trial.role is Role.BASELINE]
         base = average(values_of(study, own)) if trial.role is not Role.BASELINE else None
-        over = f", {text.change(base, value)} against the baseline" if base else ""
+        over = f", {readable.change(base, value)} against the baseline" if base else ""
         said = f"Best so far: {trial.configuration.engine} {trial.engine_version}"
         parts = [
             f"{said}, {text.measure(study.spec.objective, value)} ({several}{over}). It is not confirmed yet.",
@@ -115,15 +116,17 @@ def _facts(study: StudyRecord) -> text.Facts:
     """List the summary cells: verdict, gain with both intervals, launches and their hours."""
     outcome = study.recommendation
     facts = {"Verdict": outcome.qualified_verdict}
+    metric = study.spec.objective
     if outcome.gain_percent is not None and outcome.recommended is not None:
-        facts["Gain over the baseline"] = text.percent(outcome.gain_percent)
-        facts["95 % interval, launch to launch"] = text.percents(outcome.gain_ci95)
-    if outcome.gain_interval90_on_a_node:
-        facts["90 % interval on a real node"] = text.percents(outcome.gain_interval90_on_a_node)
+        gained = readable.gain_in_words(metric, outcome.gain_percent)
+        facts["Gain over the baseline"] = gained
+        facts["95 % interval, launch to launch"] = readable.gains(metric, outcome.gain_ci95)
+    if ends := outcome.gain_interval90_on_a_node:
+        facts["90 % interval on a real node"] = readable.gains(metric, ends)
     if outcome.recommended is not None:
         goal = outcome.recommended.objective
-        before = f" from {text.number(outcome.baseline.objective.value)}" if outcome.baseline else ""
-        facts[text.title(goal.metric)] = f"{text.number(goal.value)}{before}"
+        values = [one.objective.value for one in (outcome.recommended, outcome.baseline) if one]
+        facts[text.title(goal.metric)] = " from ".join(readable.numbers(values))
         if (longest := outcome.recommended.longest_request_tokens) is not None:
             known = outcome.baseline.longest_request_tokens if outcome.baseline else None
             facts["Longest request"] = f"{longest:,} tokens" + (
@@ -134,7 +137,7 @@ def _facts(study: StudyRecord) -> text.Facts:
         for name, (first, last) in product(("p99_ttft_ms", "p99_tpot_ms"), before_after):
             old, new = first.get(name), last.get(name)
             if new and name != goal.metric:
-                facts[text.title(name)] = text.number(new) + (f" from {text.number(old)}" if old else "")
+                facts[text.title(name)] = " from ".join(readable.numbers([new, old] if old else [new]))
     facts["Launches"] = f"{outcome.launches}, {text.seconds(outcome.duration_s)}"
     return text.Facts(facts)
 
@@ -167,20 +170,24 @@ def comparison(study: StudyRecord) -> list[str]:
         return []
 
     def row(heading: str, name: str, old: object, new: object, last: str, change: str) -> dict[str, str]:
-        return {heading: name, "Baseline": text.number(old), "Recommended": text.number(new), last: change}
+        before, after = readable.numbers([old, new])
+        return {heading: name, "Baseline": before, "Recommended": after, last: change}
 
+    heading_of_gains = readable.gain_heading(objective)
     sides = {name: (both.baseline or {}, both.recommended or {}) for name, both in outcome.workloads.items()}
     rows = []
     for name, (before, after) in sides.items():
-        gain = text.percent(outcome.workloads[name].gain_percent)
-        rows.append(row("Workload", text.code(name), before.get(objective), after.get(objective), "Gain", gain))
+        gain, shown = readable.gain(objective, outcome.workloads[name].gain_percent), text.code(name)
+        values = before.get(objective), after.get(objective)
+        rows.append(row("Workload", shown, *values, heading_of_gains, gain))
     goals = [choice.objective if choice else None for choice in (outcome.baseline, outcome.recommended)]
     if weighted := next((goal for goal in goals if goal and goal.workload not in outcome.workloads), None):
-        name, gain = f"weighted geometric mean, {text.code(weighted.workload)}", text.percent(outcome.gain_percent)
+        name = f"weighted geometric mean, {text.code(weighted.workload)}"
+        gain = readable.gain(objective, outcome.gain_percent)
         old, new = (goal.value if goal else None for goal in goals)
-        rows.append(row("Workload", name, old, new, "Gain", gain))
+        rows.append(row("Workload", name, old, new, heading_of_gains, gain))
     parts = [
-        f"{text.title(objective)}. Means over valid launches; a positive gain is better; – means not measured.",
+        f"{text.title(objective)}. Means over valid launches; – means not measured.",
         text.table(rows, " rrr"),
     ]
     asked = (objective, *([spec.pareto] if spec.pareto else []), *(slo.metric for slo in spec.slos))
@@ -189,7 +196,7 @@ def comparison(study: StudyRecord) -> list[str]:
         for metric in dict.fromkeys((*SHOWN, *asked, *COSTS)):
             old, new = before.get(metric), after.get(metric)
             if old is not None or new is not None:
-                lines.append(row("Metric", text.title(metric), old, new, "Change", text.change(old, new)))
+                lines.append(row("Metric", text.title(metric), old, new, "Change", readable.change(old, new)))
         parts += [f"### {text.code(name)}", text.table(lines, " rrr")]
     return parts
 
@@ -197,13 +204,14 @@ def comparison(study: StudyRecord) -> list[str]:
 def matrix(study: StudyRecord) -> list[str]:
     """Tabulate the finalists by workload, with the best command of each; [] for one workload."""
     outcome = study.recommendation
-    if len(study.spec.workloads) < 2 or not outcome.matrix:
+    spec, names = study.spec, study.spec.workloads
+    if len(names) < 2 or not outcome.matrix:
         return []
-    names = study.spec.workloads
     rows = []
     for row in outcome.matrix:
         who = f"{row.role}, {row.engine} {text.code(row.fingerprint)}{words.marked(outcome, row.fingerprint)}"
-        rows.append({"Configuration": who, **{text.code(name): _cell(row.workloads.get(name)) for name in names}})
+        cells = (_cell(spec.objective, row.workloads.get(name)) for name in names)
+        rows.append({"Configuration": who, **dict(zip(map(text.code, names), cells, strict=True))})
     note = (
         f"{text.title(study.spec.objective)}: the mean, the gain over the baseline, and its 95 % interval; the best "
         "mean of each workload is bold. SLOs are those of the first workload."
@@ -221,14 +229,14 @@ def matrix(study: StudyRecord) -> list[str]:
     return parts
 
 
-def _cell(cell: MatrixCell | None) -> str:
+def _cell(metric: str, cell: MatrixCell | None) -> str:
     if cell is None:
         return "–"
-    value = f"**{text.number(cell.value)}**" if cell.best else text.number(cell.value)
+    value = f"**{readable.number(cell.value)}**" if cell.best else readable.number(cell.value)
     if cell.gain_percent is None:
         return value
-    within = f" ({text.percents(cell.ci95)})" if cell.ci95 else ""
-    return f"{value}, {text.percent(cell.gain_percent)}{within}"
+    within = f" ({readable.gains(metric, cell.ci95)})" if cell.ci95 else ""
+    return f"{value}, {readable.gain(metric, cell.gain_percent)}{within}"
 
 
 def _command(choice: Choice) -> str:
@@ -263,7 +271,7 @@ def front(study: StudyRecord) -> list[str]:
             who = f"{point.engine} {point.engine_version} {text.code(point.fingerprint)}"
             who += words.marked(outcome, point.fingerprint)
             row = {"Point": name, "Configuration": who}
-            row |= {"In flight": text.number(point.concurrency)} if loads else {}
+            row |= {"In flight": readable.number(point.concurrency)} if loads else {}
             row |= dict(zip(goals, map(_goal, (point.objective, point.second)), strict=True))
             rows.append({**row, "Launches": str(point.objective.repeats), "Evidence": point.label})
         parts += [f"### {text.plain(engine)}"] if engine else []
@@ -274,7 +282,8 @@ def front(study: StudyRecord) -> list[str]:
 
 
 def _goal(goal: Objective) -> str:
-    return text.number(goal.value) + (f" [{', '.join(map(text.number, goal.ci95))}]" if goal.ci95 else "")
+    ends = f" [{', '.join(readable.numbers(goal.ci95))}]" if goal.ci95 else ""
+    return readable.number(goal.value) + ends
 
 
 _BESIDE = ("output_tokens_per_s_per_user", "mean_ttft_ms", "cost_per_million_tokens")
@@ -292,16 +301,14 @@ def curves(study: StudyRecord) -> list[str]:
     beside = [name for name in _BESIDE if name != pair.metric and any(name in m for r in rows for m in r.values())]
     body = []
     for point in pair.points:
-        row = {
-            "In flight": str(point.concurrency),
-            "Baseline": text.number(point.baseline),
-            "Recommended": text.number(point.recommended),
-            "Gain": text.percent(point.gain_percent),
-            "95 % interval": text.percents(point.ci95),
-        }
+        values = zip(("Baseline", "Recommended"), (point.baseline, point.recommended), strict=True)
+        row = {"In flight": str(point.concurrency)}
+        row |= {side: readable.number(value) for side, value in values}
+        row[readable.gain_heading(pair.metric)] = readable.gain(pair.metric, point.gain_percent)
+        row["95 % interval"] = readable.gains(pair.metric, point.ci95)
         for name in beside:
-            values = (text.number(side.get(point.concurrency, {}).get(name)) for side in rows)
-            row[f"{text.title(name)}: baseline, recommended"] = ", ".join(values)
+            beside_them = (readable.number(side.get(point.concurrency, {}).get(name)) for side in rows)
+            row[f"{text.title(name)}: baseline, recommended"] = ", ".join(beside_them)
         body.append(row)
     theirs, mine = pair.launches
     parts = [
@@ -326,16 +333,18 @@ def curves(study: StudyRecord) -> list[str]:
 
 def contributions(study: StudyRecord) -> list[str]:
     """Tabulate the gain of each setting of the winner."""
-    rows = []
+    rows, metric = [], study.spec.objective
+    heading = readable.gain_heading(metric)
     for row in study.recommendation.contributions:
+        gain = readable.gain(metric, row.gain_percent)
         needed = f"needed to {row.needed_to}; " if row.needed_to not in (None, "start") else ""
         rows.append(
             {
                 "Setting": text.code(row.knob),
                 "Without it": text.code(text.scalar(row.from_)),
                 "In this command": text.code(text.scalar(row.to)),
-                "Gain": "needed to start" if row.needed_to == "start" else text.percent(row.gain_percent),
-                "95 % interval": text.percents(row.ci95),
+                heading: "needed to start" if row.needed_to == "start" else gain,
+                "95 % interval": readable.gains(metric, row.ci95),
                 "Odds": "–" if row.odds is None else f"{100 * row.odds:.0f} %{', a coin toss' * row.coin_toss}",
                 "Measured on": text.plain(needed + row.measured_on),
             }
@@ -419,7 +428,7 @@ def _load(study: StudyRecord, name: str) -> dict[str, str]:
     row = {"Workload": text.code(name), "Requests and arrivals": said, "Requests": f"{done:,.0f}" if done else "–"}
     for side in ("input", "output"):
         total = metrics.get(f"total_{side}_tokens")
-        row[f"Mean {side} tokens"] = text.number(total / done if total is not None and done else None)
+        row[f"Mean {side} tokens"] = readable.number(total / done if total is not None and done else None)
     return row
 
 
@@ -464,7 +473,7 @@ def limits(study: StudyRecord) -> list[str]:
         "or arrivals can change the ranking.",
         "The search launched some of the valid configurations, not all: a better one may exist.",
         "The interval covers the spread between launches, not an error common to all launches.",
-        "The quality of the answers was not judged.",
+        words.unjudged(outcome),
     ]
     if outcome.recommended and outcome.recommended.objective.repeats < 2:
         points.append("The recommended configuration was launched only once: its figure has no interval.")

@@ -10,6 +10,7 @@ from itertools import pairwise
 from statistics import geometric_mean
 
 from autotune import redact
+from autotune.metrics import readable
 from autotune.metrics.table import CURVE, PER_GPU, PER_USER, Rent, counts
 from autotune.outputs.report import StudyRecord, tables, text, words
 from autotune.search.objective import achieved, best_so_far, maximises
@@ -117,7 +118,7 @@ def tried(study: StudyRecord) -> Picture | None:
             shape = "x"
             said = words.failed(launch.result.failure) if launch.result.failure else launch.result.state.value
         else:
-            said = text.number(value) + (f", breaks {'; '.join(broken)}" if broken else "")
+            said = readable.number(value) + (f", breaks {'; '.join(broken)}" if broken else "")
         look = "bad" if broken or value is None else look
         name = f"launch {number} ({launch.trial.role.value}), {launch.trial.configuration.engine}"
         points.append(Point(f"{name}: {said}\n{_command(launch)}", look, number, value or 0.0, shape))
@@ -147,7 +148,7 @@ def tried(study: StudyRecord) -> Picture | None:
         )
         told = (
             f"{text.count(len(study.launches), 'launch', 'launches')}, {len(kept)} valid{without}. "
-            f"The best single launch is {top.x:g} with {text.number(top.y)}{lucky}."
+            f"The best single launch is {top.x:g} with {readable.number(top.y)}{lucky}."
         )
     axes = ("launch", text.title(spec.objective))
     panel = Panel(*axes, points=points, lines=lines, bands=finals, whole=True, zero=True)
@@ -163,13 +164,13 @@ def finals(study: StudyRecord) -> Picture | None:
         names.append(f"{who}\n{_short(group[0].trial.configuration.engine)}")
         for launch in group:
             if (value := achieved(study.spec, launch)) is not None:
-                told = f"{who}, launch {launch.trial.number}: {text.number(value)}"
+                told = f"{who}, launch {launch.trial.number}: {readable.number(value)}"
                 points.append(Point(told, look, value, row + 0.12))
         if (choice := choices.get(who.partition(" and ")[0])) is not None:
             goal = choice.objective
-            within = f", 95 % interval {text.interval(goal.ci95)}" if goal.ci95 else ""
+            within = f", 95 % interval {readable.interval(goal.ci95)}" if goal.ci95 else ""
             count = text.count(goal.repeats, "launch", "launches")
-            told = f"{who}: mean {text.number(goal.value)} of {count}{within}"
+            told = f"{who}: mean {readable.number(goal.value)} of {count}{within}"
             points.append(Point(told, look, goal.value, row - 0.12, "D", goal.ci95, across=True))
     if not points:
         return None
@@ -223,7 +224,7 @@ def _speed_points(study: StudyRecord, looks: Mapping[str, tuple[str, str]]) -> l
         told = (
             f"{f'{role}: ' if role else ''}{rows[0].trial.configuration.engine}{load}, "
             f"{'launch' if len(rows) == 1 else 'launches'} {numbers}: "
-            f"{text.number(pair[1])} tok/s per GPU, {text.number(pair[0])} tok/s per user"
+            f"{readable.number(pair[1])} tok/s per GPU, {readable.number(pair[0])} tok/s per user"
             f"{', breaks a limit' if style[0] == 'bad' else ''}\n{_command(rows[0])}"
         )
         points.append(Point(told, style[0], *pair, style[1]))
@@ -273,19 +274,23 @@ def _front(points: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 def contributions(study: StudyRecord) -> Picture | None:
     """Draw the gain of each setting, with its interval."""
-    rows, points = study.recommendation.contributions, list[Point]()
+    rows, points, metric = study.recommendation.contributions, list[Point](), study.spec.objective
     for place, row in enumerate(rows):
         change = f"{row.knob}, {text.scalar(row.from_)} → {text.scalar(row.to)}"
         if row.gain_percent is None:
             points.append(Point(f"{change}: needed to {row.needed_to}", "bad", 0.0, place, "x"))
             continue
         odds = "" if row.odds is None else f", odds of more than 0.5 %: {100 * row.odds:.0f} %"
-        told = f"{change}: {text.percent(row.gain_percent)}, 95 % interval {text.percents(row.ci95)}{odds}"
-        points.append(Point(told, "chosen", row.gain_percent, place, "D", row.ci95, across=True))
+        within = f"95 % interval {readable.gains(metric, row.ci95)}"
+        told = f"{change}: {readable.gain(metric, row.gain_percent)}, {within}{odds}"
+        x, ends = readable.changed(metric, row.gain_percent), readable.changes(metric, row.ci95)
+        points.append(Point(told, "chosen", x or 0.0, place, "D", ends, across=True))
     if not points:
         return None
     names = ["\n".join(map(_short, row.knob.replace(" + ", "+").split("+")[:3])) for row in rows]
-    panel = Panel("gain, %", "", points=points, y_ticks=names, lines=[Line([0.0], [], "soft")])
+    panel = Panel(
+        f"{readable.gain_heading(metric).lower()}, %", "", points=points, y_ticks=names, lines=[Line([0.0], [], "soft")]
+    )
     keys = {("chosen", "D"): "gain, with its 95 % interval"}
     keys |= {("bad", "x"): "does not start without it"} if any(point.look == "bad" for point in points) else {}
     return Picture("contributions", "What does each setting add?", "", [panel], keys, height=100 + 38 * len(rows))
@@ -312,7 +317,7 @@ def curves(study: StudyRecord) -> Picture | None:
             what = f"{side}, launch {launch.trial.number}"
             values = [(load, row[metric]) for load, row in curve if row.get(metric) is not None]
             for load, value in values:
-                told = f"{what}, load {load:g}, {text.title(metric)}: {text.number(value)}"
+                told = f"{what}, load {load:g}, {text.title(metric)}: {readable.number(value)}"
                 points.append(Point(told, look, load, value, shape))
             lines.append(Line([load for load, _ in values], [value for _, value in values], look))
         lines += [Line([], [slo.limit], "bad", dashed=True) for slo in study.spec.slos if slo.metric == metric]

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from statistics import geometric_mean, mean, stdev
 
 from autotune import redact
+from autotune.metrics import readable
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.search.equivalents import canonical_of
 from autotune.search.objective import achieved, maximises
@@ -24,7 +25,7 @@ def engines(study: StudyRecord) -> list[str]:
         rows.append(
             {
                 "Engine": f"{engine} {launch.trial.engine_version}",
-                text.title(study.spec.objective): text.number(value),
+                text.title(study.spec.objective): readable.number(value),
                 "Launches": str(count),
                 "Best configuration, differences from the reference": changed,
             }
@@ -40,10 +41,11 @@ def finals(study: StudyRecord) -> list[str]:
     rows = []
     for fingerprint, who, group in finalists(study):
         values = values_of(study, group)
-        each = ", ".join(f"{text.number(achieved(study.spec, row))} (#{row.trial.number})" for row in group)
+        shown = readable.numbers(achieved(study.spec, row) for row in group)
+        each = ", ".join(f"{value} (#{row.trial.number})" for value, row in zip(shown, group, strict=True))
         spread = f"{stdev(values) / mean(values) * 100:.1f} %" if len(values) > 1 and mean(values) else "–"
         who = f"{who} {text.code(fingerprint)}{words.marked(study.recommendation, fingerprint)}"
-        row = {"Configuration": who, "Each launch": each, "Mean": text.number(average(values))}
+        row = {"Configuration": who, "Each launch": each, "Mean": readable.number(average(values))}
         rows.append({**row, "Spread (standard deviation)": spread})
     return [text.table(rows, "  rr")]
 
@@ -99,10 +101,10 @@ def launches(study: StudyRecord) -> list[str]:
             "Role": launch.trial.role.value,
             "Engine": made.engine,
             "Knobs that differ from the reference": knobs,
-            text.title(study.spec.objective): text.number(value),
+            text.title(study.spec.objective): readable.number(value),
             "Of the best": f"{value / best * 100:.0f} %" if value is not None and best else "–",
-            "KV cache (tokens of a replica)": text.number(result.kv_cache_tokens),
-            "Longest request (tokens)": text.number(result.longest_request_tokens),
+            "KV cache (tokens of a replica)": readable.number(result.kv_cache_tokens),
+            "Longest request (tokens)": readable.number(result.longest_request_tokens),
             "State": result.state.value,
         }
         if result.failure is not None:
@@ -150,9 +152,9 @@ def nodes(study: StudyRecord) -> list[str]:
         {
             "Node": text.code(share.node),
             "Launches": str(share.launches),
-            f"Baseline: {text.title(study.spec.objective)}": text.number(share.baseline),
-            "Difference from the others": text.percent(share.difference_percent),
-            "Corrected by": text.percent(share.offset_percent),
+            f"Baseline: {text.title(study.spec.objective)}": readable.number(share.baseline),
+            "Difference from the others": readable.percent(share.difference_percent),
+            "Corrected by": readable.percent(share.offset_percent),
         }
         for share in shares
     ]
@@ -178,7 +180,7 @@ def broken_slos(spec: StudySpec, launch: Launch) -> list[str]:
         if not isinstance(value, int | float):
             broken.append(f"{slo} (not measured)")
         elif slo.violation(value) > 0:
-            broken.append(f"{slo} by {100 * slo.excess(value):.0f} % ({text.number(value)})")
+            broken.append(f"{slo} by {100 * slo.excess(value):.0f} % ({readable.number(value)})")
     return broken
 
 
@@ -285,8 +287,10 @@ def capacities(study: StudyRecord) -> list[str]:
         rows = [
             {
                 unit.capitalize(): f"{row[key]:g}",
-                **{text.title(metric): text.number(row.get(metric)) for metric in shown},
-                "Output tok/s per user": text.number(1e3 / row["mean_tpot_ms"] if row.get("mean_tpot_ms") else None),
+                **{text.title(metric): readable.number(row.get(metric)) for metric in shown},
+                "Output tok/s per user": readable.number(
+                    1e3 / row["mean_tpot_ms"] if row.get("mean_tpot_ms") else None
+                ),
                 "Meets the limits": "yes" if row.get("kept") else "no",
             }
             for row in metrics.get("curve") or ()

@@ -1,4 +1,4 @@
-"""Pieces of Markdown, and numbers as people read them."""
+"""Pieces of Markdown."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from autotune.metrics import readable
 from autotune.metrics.table import title_of
 from autotune.trial import Scalar
 
@@ -58,16 +59,6 @@ def plain(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>#|~])", r"\\\1", " ".join(text.split()))
 
 
-def number(value: object) -> str:
-    """Format a figure with three or four significant digits; None is an en dash."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return "–"
-    if isinstance(value, int) or abs(value) >= 100_000:
-        return f"{value:,.0f}"
-    digits = 4 if 0 < abs(value) < 0.1 else 2 if abs(value) < 10_000 else 1
-    return f"{value:,.{digits}f}"
-
-
 _WORD = re.compile(r"""(?:[^\s'"]|'[^']*'|"(?:[^"\\]|\\.)*")+""")
 
 
@@ -99,31 +90,9 @@ def _broken(line: str, width: int) -> str:
     return " \\\n".join(lines)
 
 
-def percent(value: float | None) -> str:
-    """Format a signed percentage, e.g. ``+51.7 %``."""
-    return "–" if value is None else f"{value:+.1f} %"
-
-
 def count(number: int, one: str, several: str) -> str:
     """Format a count with its noun, e.g. ``1 launch`` or ``2 launches``."""
     return f"{number} {one if number == 1 else several}"
-
-
-def percents(bounds: tuple[float, float] | None) -> str:
-    """Format an interval of percentages, e.g. ``-1.5 % to +2.3 %``."""
-    return "–" if bounds is None else f"{percent(bounds[0])} to {percent(bounds[1])}"
-
-
-def interval(bounds: tuple[float, float] | None) -> str:
-    """Format an interval of a figure, e.g. ``6,000 to 7,000``; None is ``–``."""
-    return "–" if bounds is None else " to ".join(map(number, bounds))
-
-
-def change(before: object, after: object) -> str:
-    """Return the change of a metric in percent."""
-    if not isinstance(before, int | float) or not isinstance(after, int | float) or not before:
-        return "–"
-    return percent((after / before - 1) * 100)
 
 
 def title(metric: str) -> str:
@@ -136,7 +105,7 @@ def measure(metric: str, value: float) -> str:
     """Name a figure in a sentence: ``total TPS of 9,100.00 tok/s``."""
     name, unit = title_of(metric)
     name = name if name[1:2].isupper() or name[1:2].isdigit() else name[:1].lower() + name[1:]
-    return f"{name} of {number(value)} {unit}".strip()
+    return f"{name} of {readable.number(value)} {unit}".strip()
 
 
 def scalar(value: Scalar) -> str:

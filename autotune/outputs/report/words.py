@@ -8,6 +8,7 @@ from collections import Counter
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.search import LOADS, described
 from autotune.loadgen.workloads import how_fixed, load_workload
+from autotune.metrics import readable
 from autotune.metrics.formulas import SHORT_S, Slo
 from autotune.metrics.table import GOODPUT, VIOLATIONS, title_of
 from autotune.outputs.report import text
@@ -52,17 +53,22 @@ def brief(outcome: Recommendation) -> list[str]:
     if choice is not None and baseline is not None and choice.fingerprint != baseline.fingerprint:
         verdict, (name, unit) = outcome.qualified_verdict, title_of(choice.objective.metric)
         verdict = verdict.capitalize() if outcome.origin is Evidence.MEASURED else f"{outcome.label}: {verdict}"
-        mine, theirs = (text.number(one.objective.value) for one in (choice, baseline))
-        at = f" {carried(_of_objective(outcome))}".rstrip()
-        within = f"95 % interval {text.percents(outcome.gain_ci95)}" if outcome.gain_ci95 else "no interval"
+        mine, theirs = readable.numbers(one.objective.value for one in (choice, baseline))
+        metric, at = choice.objective.metric, carried(_of_objective(outcome))
+        figure = " ".join(filter(None, (name, mine, unit, at)))
+        within = "no interval"
+        if outcome.gain_ci95:
+            within = f"95 % interval {readable.gains(metric, outcome.gain_ci95)}"
         told = [
-            f"{verdict}. {name} {mine} {unit}{at} on {choice.objective.workload} with {choice.engine}, baseline "
-            f"{theirs} with {baseline.engine}: {text.percent(outcome.gain_percent)} ({within})."
+            f"{verdict}. {figure} on {choice.objective.workload} with {choice.engine}, baseline "
+            f"{theirs} with {baseline.engine}: "
+            f"{readable.gain_in_words(metric, outcome.gain_percent)} ({within})."
         ]
         if ends := outcome.gain_interval90_on_a_node:
-            told[0] += f" On a real node {text.percents(ends)} (90 %)."
+            told[0] += f" On a real node {readable.gains(metric, ends)} (90 %)."
         if (over := outcome.gain_over_recipe) is not None and over.ci95 is not None:
-            told[0] += f" Over {over.engine}'s recipe {text.percent(over.percent)}."
+            recipe = f"{over.engine}'s recipe"
+            told[0] += f" {_gained(outcome, over.percent, recipe)}."
         if outcome.verdict is Verdict.BETTER and outcome.origin in (Evidence.SIMULATED, Evidence.EMULATED):
             told.append(f"Measure it: autotune verify {outcome.study} --on process")
     lost, given, slow = trade_off(outcome), outcome.gives_up or (), slower(outcome)
@@ -73,18 +79,20 @@ def brief(outcome: Recommendation) -> list[str]:
     if choice is not None and choice.longest_request_tokens:
         costs.append(f"Longest request {choice.longest_request_tokens:,} tokens.")
     costs += [f"Another command {other.label}: see the report." for other in outcome.alternatives]
-    hours = f"The study took {_hours(cost.node_hours)} node-hours." if cost is not None else ""
+    hours = f"The study took {readable.number(cost.node_hours)} node-hours." if cost is not None else ""
     return [one for one in (*told, " ".join(costs), f"{remaining(outcome)} {hours}".strip()) if one]
 
 
 def regression(one: Regression, outcome: Recommendation) -> list[str]:
     """Report a comparison of two versions: each command's change, possible causes, the verdict, the next step."""
     label = "" if one.evidence is Evidence.MEASURED else f" ({one.evidence.upper()})"
+    metric = outcome.recommended.objective.metric if outcome.recommended else ""
     lines = [f"{one.engine} {one.to_version} against {one.from_version}{label}, {one.launches} launches:"]
     for row in one.commands:
         told = f"does not run: {row.failure}" if row.failure else "no valid launch"
         if row.change_percent is not None:
-            told = f"{text.percent(row.change_percent)} (95 % interval {text.percents(row.change_ci95)})"
+            told = readable.gain_in_words(metric, row.change_percent)
+            told += f" (95 % interval {readable.gains(metric, row.change_ci95)})"
         lines.append(f"{WHO[row.role]}: {told}, {text.count(row.launches, 'launch', 'launches')}")
     if one.old == "rows":
         lines.append("the old version was not launched: the study's launches are used instead, from another day")
@@ -100,7 +108,8 @@ def regression(one: Regression, outcome: Recommendation) -> list[str]:
     if one.tune_again is not None:
         cost, hours = outcome.study_cost, ""
         if cost is not None:
-            hours = f" and {cost.node_hours:.1f} node-hours" + (f", {cost.cost:,.2f} in money" if cost.cost else "")
+            hours = f" and {readable.number(cost.node_hours)} node-hours"
+            hours += f", {readable.number(cost.cost)} in money" if cost.cost else ""
         took = f"the study took {outcome.launches} launches{hours}"
         lines.append(f"the best configuration changed: tune again, starting from this study ({took})")
     return lines
@@ -126,12 +135,15 @@ def promises(outcome: Recommendation) -> list[str]:
         for one in outcome.gives_up
     ] or [nothing]
     for other in outcome.alternatives:
-        over = text.percent(other.lead_percent)
-        within = f", 95 % interval {text.percents(other.lead_ci95)}" if other.lead_ci95 else ""
+        metric = other.objective.metric
+        lead = readable.gain_in_words(metric, other.lead_percent, "it")
+        lead = f"is {lead}" if lead[0] in "+-" else lead
+        ends = readable.gains(metric, other.lead_ci95)
+        within = f", 95 % interval {ends}" if other.lead_ci95 else ""
         facts = (text.count(other.objective.repeats, "launch", "launches"), served(other))
         lines.append(
             f"The best command that {other.label} reaches {_value(outcome, other.objective)} "
-            f"({'; '.join(filter(None, facts))}): the recommended one is {over} over it{within}."
+            f"({'; '.join(filter(None, facts))}): the recommended one {lead}{within}."
         )
     slow = slower(outcome)
     return [*head, *lines, *([f"Slower: {_listed(slow)}."] if slow else [])]
@@ -144,8 +156,8 @@ def slower(outcome: Recommendation) -> list[str]:
         for name in ("p99_ttft_ms", "p99_tpot_ms"):
             old, new = (row.baseline or {}).get(name), (row.recommended or {}).get(name)
             if old and new and new / old > _WORSE:
-                times = f"{new / old:.1f} times the baseline's {text.number(old)}"
-                found.append(f"{text.title(name)} {text.number(new)} on {workload}, {times}")
+                times = f"{new / old:.1f} times the baseline's {readable.number(old)}"
+                found.append(f"{text.title(name)} {readable.number(new)} on {workload}, {times}")
     return found
 
 
@@ -169,12 +181,12 @@ def predictions(outcome: Recommendation) -> list[str]:
     """Compare prediction and measurement of each command of a verified study: a sentence each."""
     lines = []
     for one in outcome.predictions:
-        within = f" (90 % interval {text.interval(one.predicted.interval90)})" if one.predicted.interval90 else ""
+        within = f" (90 % interval {readable.interval(one.predicted.interval90)})" if one.predicted.interval90 else ""
         came = f"{one.failure}, not measured" if one.failure else "not measured"
         if one.measured is not None:
-            error = text.percent(one.predicted.error_percent)
-            came = f"{outcome.label} {text.number(one.measured.value)}, prediction error {error}"
-        predicted = f"predicted {text.number(one.predicted.value)}{within}"
+            error = readable.percent(one.predicted.error_percent)
+            came = f"{outcome.label} {readable.number(one.measured.value)}, prediction error {error}"
+        predicted = f"predicted {readable.number(one.predicted.value)}{within}"
         lines.append(f"{one.role[:1].upper()}{one.role[1:]} ({one.engine}): {predicted}, {came}.")
     return lines
 
@@ -216,13 +228,20 @@ def _answers(outcome: Recommendation) -> str:
     return f"Answers pass: {kinds[check.kind]} {mine}, the baseline's {theirs}, threshold {threshold}.{fell}"
 
 
+def unjudged(outcome: Recommendation) -> str:
+    """Say what is not known of the answers' quality."""
+    if outcome.accuracy is None or outcome.accuracy.passed is None:
+        return "The quality of the answers was not judged."
+    return "The quality of the answers was judged by the check above alone."
+
+
 def score(kind: str, value: float | None, interval: tuple[float, float] | None = None) -> str:
     """Return a score of a check of answers, with its interval; in percent except for a command's."""
     if value is None:
         return "–"
     unit = "" if kind == "command" else " %"
-    within = f" ({interval[0]:.4g} to {interval[1]:.4g}{unit})" if interval else ""
-    return f"{value:.4g}{unit}{within}"
+    within = f" ({readable.interval(interval)}{unit})" if interval else ""
+    return f"{readable.number(value)}{unit}{within}"
 
 
 def _speculation(outcome: Recommendation) -> str:
@@ -320,22 +339,31 @@ def gain(outcome: Recommendation) -> str:
     if outcome.gain_percent is None or choice.fingerprint == baseline.fingerprint:
         return f"Verdict: {outcome.verdict.value}, so no gain is claimed."
     repeats = " against ".join(text.count(one.objective.repeats, "launch", "launches") for one in (choice, baseline))
-    sure = f"no interval, from {repeats}"
+    metric, sure = choice.objective.metric, f"no interval, from {repeats}"
     if outcome.gain_ci95 is not None:
-        sure = f"95 % interval {text.percents(outcome.gain_ci95)}, from {repeats}"
+        sure = f"95 % interval {readable.gains(metric, outcome.gain_ci95)}, from {repeats}"
     if ends := outcome.gain_interval90_on_a_node:
-        sure += f"; 90 % prediction interval on a real node {text.percents(ends)}"
+        sure += f"; 90 % prediction interval on a real node {readable.gains(metric, ends)}"
     meaning = ": the difference may be chance" if outcome.verdict is Verdict.INDISTINGUISHABLE else ""
     if outcome.verdict is Verdict.BETTER and outcome.origin in (Evidence.SIMULATED, Evidence.EMULATED):
         meaning = f": measure these commands with `autotune verify {outcome.study} --on process`"
     elif outcome.verdict is Verdict.BETTER and outcome.gain_ci95:
         meaning = ": the test of the finals passed"
-    told, over = f"Gain {text.percent(outcome.gain_percent)} ({sure})", outcome.gain_over_recipe
+    gained, over = _gained(outcome, outcome.gain_percent), outcome.gain_over_recipe
+    told = f"{'Gain ' if gained[0] in '+-' else ''}{gained} ({sure})"
     if over is not None:
         recipe = f"{over.engine}'s recipe {over.recipe}"
-        within = f"{text.percent(over.percent)} over {recipe} (95 % interval {text.percents(over.ci95)})"
-        told += f"; the command is {recipe}" if over.ci95 is None else f"; {within}"
+        within = f"(95 % interval {readable.gains(metric, over.ci95)})"
+        against = f"{readable.gain_in_words(metric, over.percent, recipe)} {within}"
+        told += f"; the command is {recipe}" if over.ci95 is None else f"; {against}"
     return f"{told}. Verdict: {outcome.qualified_verdict}{meaning}."
+
+
+def _gained(outcome: Recommendation, percent: float, other: str = "") -> str:
+    """Name a gain in the objective at the beginning of a sentence."""
+    metric = outcome.recommended.objective.metric if outcome.recommended else ""
+    told = readable.gain_in_words(metric, percent, other)
+    return told[:1].upper() + told[1:]
 
 
 def prompts(outcome: Recommendation) -> str:
@@ -350,7 +378,9 @@ def prompts(outcome: Recommendation) -> str:
         return f"{told}."
     halves = [(high - low) / 2 for low, high in filter(None, (within, outcome.gain_ci95))]
     shrinks = len(halves) > 1 and expected - gained > math.hypot(*halves)
-    told += f"; the search's estimate was {text.percent(expected)} (95 % interval {text.percents(within)})"
+    metric = outcome.recommended.objective.metric
+    sure = f"(95 % interval {readable.gains(metric, within)})"
+    told += f"; the search's estimate was {readable.gain(metric, expected)} {sure}"
     return told + (": the gain on new prompts is smaller by more than chance explains." if shrinks else ".")
 
 
@@ -401,14 +431,12 @@ def money(outcome: Recommendation) -> list[str]:
     if cost is None:
         return []
     whose = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: ", as recorded"}.get(outcome.evidence, "")
-    of_gpus = "" if cost.gpu_hours is None else f" ({_hours(cost.gpu_hours)} GPU-hours)"
-    ranking = cost.node_hours_by_fidelity.get("random_weights", 0.0)
-    of_gpus += f", {_hours(ranking)} of them for launches with random weights" if ranking else ""
-    return [f"The study took {_hours(cost.node_hours)} node-hours{whose}{of_gpus}.", *filter(None, [cost.in_money])]
-
-
-def _hours(hours: float) -> str:
-    return f"{hours:,.1f}" if hours >= 0.1 else f"{hours:.2g}"
+    hours = f"{readable.number(cost.node_hours)} node-hours{whose}"
+    if cost.gpu_hours is not None:
+        hours += f" ({readable.number(cost.gpu_hours)} GPU-hours)"
+    if ranking := cost.node_hours_by_fidelity.get("random_weights", 0.0):
+        hours += f", {readable.number(ranking)} node-hours of them for launches with random weights"
+    return [f"The study took {hours}.", *filter(None, [cost.in_money])]
 
 
 def trade_off(outcome: Recommendation) -> str:
