@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path, PurePath
@@ -17,6 +18,7 @@ from typing import Any
 from autotune import redact
 from autotune.engines.detect import cache_folder
 from autotune.errors import BadInput
+from autotune.serving.watchdog import append_line
 from autotune.space.schema import EngineCard
 from autotune.space.serving import Serving
 from autotune.trial import Command, Failure, reference_in
@@ -99,6 +101,11 @@ def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
             (folder / name).write_text(text, encoding="utf-8")
         # For its user alone: engines print the prompts that they were sent.
         os.close(os.open(log, os.O_CREAT | os.O_APPEND | os.O_WRONLY, 0o600))
+        if log.stat().st_size:
+            now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
+            append_line(
+                log, f"[autotune: launched again at {now} UTC; what stands above is of an earlier launch of this trial]"
+            )
     except OSError as error:
         where = error.filename or folder
         raise BadInput(

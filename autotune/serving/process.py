@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import select
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -35,7 +34,8 @@ from autotune.serving.ports import LOOPBACK, PortLease, foreign_listener, is_fre
 from autotune.serving.preflight import visible
 from autotune.serving.processes import MARKER, Membership, end
 from autotune.serving.server import PATHS, Replicas, Server
-from autotune.serving.watchdog import Request, finish_log
+from autotune.serving.watchdog import Request, finish_log, remove_temporary
+from autotune.space.library import shared_memory_names
 from autotune.space.schema import EngineCard
 from autotune.trial import Command, Failure, FailureKind
 
@@ -123,7 +123,7 @@ class WatchdogClient:
         if self.ended is not None:
             return replace(rest, signals=(*self.ended.signals, *rest.signals))
         finish_log(Path(self._request.log), self._request.secrets, self._request.log_offset)
-        shutil.rmtree(self._request.temporary, ignore_errors=True)
+        remove_temporary(self._request)
         return rest
 
     def _send(self, message: Mapping[str, object]) -> None:
@@ -287,6 +287,7 @@ class ProcessLauncher:
             docker=front[0] if front else "",
             secrets=sorted(secrets | inherited_secrets(environment)),
             temporary=temporary,
+            shared_memory=[one.pattern for one in (*card.serving.shared_memory, *shared_memory_names())],
         )
         try:
             return self.server(request, lease, card, self.timeouts, api_key)

@@ -11,13 +11,9 @@ the tuner, which reads the watchdog's standard output, ends the rest.
 Tuner to watchdog, one JSON object per line: a `Request`, later ``{"stop": {"terminate_s": …, "kill_s": …}}``.
 Watchdog to tuner: ``{"started": pid}`` or ``{"refused": reason}``, then ``{"exited": code}`` (negative = signal) when
 the first process ends, and ``{"ended": …}``, a `StopReport`, as its last word.
-Before that it ends the server's container, where it has one, removes the shared memory and the temporary files that the
-server left, cuts a log that is too long, and masks the secrets that stand in it.
+Before that it ends the server's container, where it has one, removes the shared memory (`shared_memory`) and the
+temporary files that the server left, cuts a log that is too long, and masks the secrets that stand in it.
 Standard library only: it starts with every server and must never be the thing that is slow.
-
-Engines share memory between their processes as files in ``/dev/shm`` and remove them when they are asked to end. One
-that is killed, or dies, does not: they stay until the machine is started again, and when none is left servers die at
-their start. So the watchdog removes them.
 
 A server may print gigabytes. While it writes, the disk gets the middle of its log back and every byte keeps its place:
 nothing stands between the server and its log. On a file system that cannot do so (fallocate(2),
@@ -34,11 +30,10 @@ import resource
 import select
 import shutil
 import signal
-import stat
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterable
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -46,8 +41,8 @@ from typing import BinaryIO
 from autotune.child import adopt_orphans, die_with_parent
 from autotune.serving import StopReport
 from autotune.serving.processes import Membership, end, process_table, remove_container
+from autotune.serving.shared_memory import LeftMemory, kept_line
 
-SHARED_MEMORY = "/dev/shm/"
 _TICK_S = 0.5
 _LONGEST_LOOK_S = 60.0  # Longest pause between looks at the server's shared memory: engines create theirs as they start
 _ORPHAN_GRACE_S = 1.5  # Seconds for a server without a tuner: shorter, as its last requests are not needed
@@ -64,32 +59,6 @@ _LIBC = ctypes.CDLL(None)
 _LIBC.fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
 
 
-def shared_memory_of(pids: Iterable[int]) -> set[str]:
-    """List the files in ``/dev/shm`` that processes have mapped or open (proc(5)); none of other users' processes."""
-    paths: set[str] = set()
-    for pid in pids:
-        with contextlib.suppress(OSError):
-            for line in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace").splitlines():
-                paths.add(line.split(maxsplit=5)[-1])
-        with contextlib.suppress(OSError):
-            for name in os.listdir(f"/proc/{pid}/fd"):
-                with contextlib.suppress(OSError):
-                    paths.add(os.readlink(f"/proc/{pid}/fd/{name}"))
-    return {path for path in paths if path.startswith(SHARED_MEMORY) and not path.endswith(" (deleted)")}
-
-
-def remove_shared_memory(paths: Collection[str]) -> None:
-    """Remove unused files in ``/dev/shm``; files that other users may use remain."""
-    if not paths:
-        return
-    used = shared_memory_of(int(entry) for entry in os.listdir("/proc") if entry.isdecimal())
-    for path in set(paths) - used:
-        with contextlib.suppress(OSError):
-            found = os.lstat(path)
-            if stat.S_ISREG(found.st_mode) and found.st_uid == os.getuid() and not found.st_mode & 0o066:
-                os.unlink(path)
-
-
 @dataclass(frozen=True, slots=True)
 class Request:
     """The tuner's request to start a server.
@@ -102,6 +71,7 @@ class Request:
         secrets: values that the server was given, to be masked in its log.
         temporary: folder for its temporary files, made for it and removed when it has ended; empty: none.
         output: file for standard output; empty: the log.
+        shared_memory: regular expressions of the names that the server gives to its files in ``/dev/shm``.
     """
 
     argv: list[str]
@@ -115,6 +85,7 @@ class Request:
     secrets: list[str] = field(default_factory=list, repr=False)
     temporary: str = ""
     output: str = ""
+    shared_memory: list[str] = field(default_factory=list)
 
 
 class Watchdog:
@@ -126,7 +97,7 @@ class Watchdog:
         self._abandoned = False
         self._exit_code: int | None = None
         self._stop: dict[str, float] | None = None
-        self._shared_memory: set[str] = set()
+        self._shared_memory = LeftMemory(request.shared_memory, request.argv, request.env)
         self._look_s = (time.monotonic(), _TICK_S)
         # Becomes readable when a child ends.
         self._wake, writer = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -151,7 +122,7 @@ class Watchdog:
             self._notice_exit()
             self._look()
         report = self._end()
-        remove_shared_memory(self._shared_memory)
+        append_line(Path(self._request.log), kept_line(self._shared_memory.remove()))
         self._remove_temporary()
         # What has ended, the first process too: not every init collects it for us at once.
         with contextlib.suppress(ChildProcessError):
@@ -161,15 +132,14 @@ class Watchdog:
         _tell(ended=asdict(report))
 
     def _remove_temporary(self) -> None:
-        if self._request.temporary:
-            shutil.rmtree(self._request.temporary, ignore_errors=True)
+        remove_temporary(self._request)
 
     def _end(self) -> StopReport:
         asked = self._stop or {}
         terminate_s = _ORPHAN_GRACE_S if self._abandoned else float(asked.get("terminate_s", _ORPHAN_GRACE_S))
-        members = Membership(self._request.marker, self._leader, os.getpid())
+        members = self._members()
         by_itself = self._exit_code
-        self._shared_memory |= shared_memory_of(process.pid for process in members.alive())
+        self._look_at_memory()
         kill_s = float(asked.get("kill_s", _KILL_S))
         report = end(members.alive, terminate_s, kill_s, self._pause)
         if not self._request.docker:
@@ -182,9 +152,14 @@ class Watchdog:
         """Record the server's shared memory: after its death the owner is unknown."""
         last_s, pause_s = self._look_s
         if time.monotonic() - last_s >= pause_s:
-            members = Membership(self._request.marker, self._leader, os.getpid())
-            self._shared_memory |= shared_memory_of(process.pid for process in members.alive())
+            self._look_at_memory()
             self._look_s = (time.monotonic(), min(2 * pause_s, _LONGEST_LOOK_S))
+
+    def _look_at_memory(self) -> None:
+        self._shared_memory.look(lambda: [process.pid for process in self._members().alive()])
+
+    def _members(self) -> Membership:
+        return Membership(self._request.marker, self._leader, os.getpid())
 
     def _pause(self, seconds: float) -> bool:
         """Wait; returns True if the tuner died while its server was being stopped."""
@@ -261,6 +236,22 @@ def _start(request: Request) -> int:
     # From here on it is collected by number; Popen would complain of a child that it thinks running.
     server.returncode = 0
     return server.pid
+
+
+def remove_temporary(request: Request) -> None:
+    """Remove the folder for a server's temporary files, which was made for it alone."""
+    if request.temporary:
+        shutil.rmtree(request.temporary, ignore_errors=True)
+
+
+def append_line(log: Path, line: str) -> None:
+    """Add a line of ours to a log, on a line of its own; nothing for an empty line or a log that is not writable."""
+    if not line:
+        return
+    with contextlib.suppress(OSError), log.open("ab+") as file:
+        file.seek(max(0, file.tell() - 1))
+        is_complete = file.read() in (b"", b"\n")
+        file.write(("" if is_complete else "\n").encode() + line.encode(errors="replace") + b"\n")
 
 
 def finish_log(path: Path, secrets: Iterable[str], offset: int = 0) -> None:

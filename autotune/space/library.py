@@ -20,7 +20,7 @@ from autotune.space.entry import LOADER, parse_yaml, spaces_root
 from autotune.space.expression import names, template_names
 from autotune.space.huggingface import CONFIG, model_from_file
 from autotune.space.schema import Case, EngineCard, NarrowedEngine, Narrowing, Values
-from autotune.space.serving import LogPattern, SharedFailures
+from autotune.space.serving import LogPattern, SharedFailures, SharedMemoryName, SharedMemoryNames
 
 _FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
 _READ_NAMES = frozenset({"args", "env", "config", "servers"})
@@ -355,6 +355,12 @@ def shared_failures() -> list[LogPattern]:
     """Return the log patterns of all engines; an engine's own take precedence."""
     shared: SharedFailures = _cached(spaces_root() / "failures.yaml", SharedFailures)
     return shared.failures
+
+
+def shared_memory_names() -> list[SharedMemoryName]:
+    """Return the names that the libraries of all engines give to their files in ``/dev/shm``."""
+    shared: SharedMemoryNames = _cached(spaces_root() / "shared_memory.yaml", SharedMemoryNames)
+    return shared.shared_memory
 
 
 @lru_cache(maxsize=256)

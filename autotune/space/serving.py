@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 
 from autotune.space.entry import Entry, VersionRange
 from autotune.trial import FailureKind, Phase
@@ -99,6 +99,27 @@ class ResolvedSource(Entry):
         return self
 
 
+class SharedMemoryName(Entry):
+    """A name that an engine or a library gives to its files in ``/dev/shm``: what is left of them is removed."""
+
+    pattern: str = Field(description="regular expression of the whole name")
+    reason: str = Field(description="what the file is, and when it is left behind")
+    source: str
+
+    @field_validator("pattern")
+    @classmethod
+    def _is_a_name(cls, pattern: str) -> str:
+        if re.compile(pattern).fullmatch("model-00001-of-00002.safetensors"):
+            raise ValueError("the pattern would match a file of a model")
+        return pattern
+
+
+class SharedMemoryNames(Entry):
+    """``search_spaces/shared_memory.yaml``."""
+
+    shared_memory: list[SharedMemoryName]
+
+
 class Serving(Entry):
     """Ways to talk to a running server of the engine. Paths are below the server's URL."""
 
@@ -123,6 +144,9 @@ class Serving(Entry):
         default={},
         description="variable to a folder of its own for compiled kernels, below one per engine, version and GPU kind; "
         "set for servers that autotune launches where the user has not set it",
+    )
+    shared_memory: list[SharedMemoryName] = Field(
+        default=[], description="the engine's own files in /dev/shm; those of its libraries are listed once for all"
     )
     metrics_path: str = "/metrics"
     metrics: dict[str, str] = Field(default={}, description="our name to the engine's Prometheus name")

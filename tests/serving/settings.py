@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
@@ -13,7 +14,7 @@ from autotune.serving import ShutdownTimeouts, StartupTimeouts
 from autotune.serving.process import ProcessLauncher
 from autotune.serving.server import Server
 from autotune.space.schema import EngineCard
-from autotune.space.serving import LogPattern, Serving
+from autotune.space.serving import LogPattern, Serving, SharedMemoryName
 from autotune.trial import Command, FailureKind
 from tests.processes import alive
 
@@ -28,7 +29,12 @@ CARD = EngineCard(
     versions=["1.0"],
     on_node={},
     knobs={},
-    serving=Serving(environment={"STAND_IN": "yes"}),
+    serving=Serving(
+        environment={"STAND_IN": "yes"},
+        shared_memory=[
+            SharedMemoryName(pattern="autotune-test-[0-9a-f]{32}", reason="--share-memory", source="stand_in.py")
+        ],
+    ),
     failures=[
         LogPattern(
             pattern=r"error: unrecognized arguments: (?P<flags>.+)",
@@ -91,3 +97,9 @@ def alive_with(token: str) -> list[int]:
         if token.encode() in text and alive(int(entry.name)):
             found.append(int(entry.name))
     return found
+
+
+def memory_of(server: Server) -> Path:
+    """The file in ``/dev/shm`` of a stand-in that shares memory, as it says itself."""
+    (path,) = re.findall(r"^shares (\S+)$", server.log.read_text(), re.MULTILINE)
+    return Path(path)

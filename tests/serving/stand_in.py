@@ -18,6 +18,7 @@ import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, ClassVar
+from uuid import uuid4
 
 SHARED: list[mmap.mmap] = []
 
@@ -109,13 +110,28 @@ def forget_environment(name: str) -> None:
     detach(lambda: os.execve(sys.executable, [sys.executable, "-S", "-c", program, name], {}))
 
 
-def share_memory(name: str) -> None:
-    """Map a file in ``/dev/shm`` for as long as the process lives."""
-    file = os.open(f"/dev/shm/{name}", os.O_CREAT | os.O_RDWR, 0o600)
+def share_memory() -> None:
+    """Map a file in ``/dev/shm`` for as long as the process lives, and say which: the command does not name it."""
+    path = f"/dev/shm/autotune-test-{uuid4().hex}"
+    file = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    say(f"shares {path}")
     os.ftruncate(file, mmap.PAGESIZE)
     SHARED.append(mmap.mmap(file, mmap.PAGESIZE))
     os.close(file)
     os.close(tempfile.mkstemp()[0])
+
+
+def map_file(path: str) -> None:
+    """Have a file open and mapped for as long as the process lives, as a server has its weights."""
+    file = os.open(path, os.O_RDONLY)
+    SHARED.append(mmap.mmap(file, 0, prot=mmap.PROT_READ))
+
+
+def use_memory(options: argparse.Namespace) -> None:
+    if options.share_memory:
+        share_memory()
+    for path in options.map:
+        map_file(path)
 
 
 def options_given() -> argparse.Namespace:
@@ -136,7 +152,8 @@ def options_given() -> argparse.Namespace:
     parser.add_argument("--die-after-token-s", type=float, help="so long after the token that shows it ready")
     parser.add_argument("--last-words", default="", help="printed before either ends it")
     parser.add_argument("--leave-the-port", action="store_true", help="a stranger of a child keeps it listening")
-    parser.add_argument("--share-memory", metavar="NAME", help="and leave it, with a temporary file")
+    parser.add_argument("--share-memory", action="store_true", help="and leave it, with a temporary file")
+    parser.add_argument("--map", action="append", default=[], metavar="FILE", help="map it, and keep it open")
     parser.add_argument("--flood-mib", type=int, default=0)
     parser.add_argument("--hold-token", action="store_true")
     parser.add_argument("--unhealthy", action="store_true")
@@ -153,8 +170,7 @@ def start(options: argparse.Namespace) -> None:
         say(line)
     if options.forget_environment:
         forget_environment(options.forget_environment)
-    if options.share_memory:
-        share_memory(options.share_memory)
+    use_memory(options)
     if options.flood_mib:
         block = b"all work and no play\n" * 50_000
         for _ in range(options.flood_mib):

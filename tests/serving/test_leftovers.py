@@ -1,36 +1,22 @@
-"""Shared memory and temporary files of a server that does not end by itself are removed; what others use is left."""
+"""Shared memory and temporary files of a server that does not end by itself are removed (see `test_shared_memory`)."""
 
 from __future__ import annotations
 
-import mmap
 import os
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
-from uuid import uuid4
-
-import pytest
 
 from autotune.serving.process import ProcessLauncher
 from autotune.serving.server import Server
-from autotune.serving.watchdog import remove_shared_memory, shared_memory_of
 from autotune.trial import Command
 from tests.processes import until
 
-from .settings import CARD, GRACE, PATIENT, launch, stand_in
+from .settings import CARD, GRACE, PATIENT, launch, memory_of, stand_in
 
 TUNER = Path(__file__).with_name("tuner.py")
-
-
-@pytest.fixture
-def shared() -> Iterator[Path]:
-    """A name for shared memory."""
-    path = Path("/dev/shm", f"autotune-test-{uuid4().hex}")
-    yield path
-    path.unlink(missing_ok=True)
 
 
 def temporary_of(server: Server) -> Path:
@@ -40,9 +26,10 @@ def temporary_of(server: Server) -> Path:
     return path
 
 
-def test_nothing_is_left_of_a_server_that_is_killed(tmp_path: Path, shared: Path) -> None:
-    with launch(tmp_path / "trial", "--share-memory", shared.name, "--ignore-term") as server:
+def test_nothing_is_left_of_a_server_that_is_killed(tmp_path: Path) -> None:
+    with launch(tmp_path / "trial", "--share-memory", "--ignore-term") as server:
         assert server.wait_ready(PATIENT) is None
+        shared = memory_of(server)
         assert shared.exists()
         temporary = temporary_of(server)
         assert temporary.stat().st_mode & 0o777 == 0o700
@@ -51,37 +38,20 @@ def test_nothing_is_left_of_a_server_that_is_killed(tmp_path: Path, shared: Path
     assert not temporary.exists()
 
 
-def test_nothing_is_left_of_a_server_that_died(tmp_path: Path, shared: Path) -> None:
-    with launch(tmp_path / "trial", "--share-memory", shared.name, "--die-after-token-s", "0.5") as server:
+def test_nothing_is_left_of_a_server_that_died(tmp_path: Path) -> None:
+    with launch(tmp_path / "trial", "--share-memory", "--die-after-token-s", "0.5") as server:
         assert server.wait_ready(PATIENT) is None
+        shared = memory_of(server)
         temporary = temporary_of(server)
         assert until(lambda: server.failure() is not None)
     assert not shared.exists()
     assert not temporary.exists()
 
 
-def test_shared_memory_that_somebody_else_uses_is_left(tmp_path: Path, shared: Path) -> None:
-    with launch(tmp_path / "trial", "--share-memory", shared.name) as server:
-        assert server.wait_ready(PATIENT) is None
-        with shared.open("r+b") as file:
-            ours = mmap.mmap(file.fileno(), mmap.PAGESIZE)
-    with ours:
-        assert shared.exists()
-        assert str(shared) in shared_memory_of([os.getpid()])
-    remove_shared_memory([str(shared)])
-    assert not shared.exists()
-
-
-def test_shared_memory_that_others_may_use_is_left(shared: Path) -> None:
-    shared.touch(0o644)
-    remove_shared_memory([str(shared)])
-    assert shared.exists()
-
-
-def test_a_folder_for_temporary_files_that_the_command_names_is_left_as_it_is(tmp_path: Path, shared: Path) -> None:
+def test_a_folder_for_temporary_files_that_the_command_names_is_left_as_it_is(tmp_path: Path) -> None:
     named = tmp_path / "named"
     named.mkdir()
-    command = Command(stand_in("--share-memory", shared.name).argv, {"TMPDIR": str(named)})
+    command = Command(stand_in("--share-memory").argv, {"TMPDIR": str(named)})
     with ProcessLauncher(GRACE).launch(command, tmp_path / "trial", CARD) as server:
         assert server.wait_ready(PATIENT) is None
     assert len(list(named.iterdir())) == 1
