@@ -105,6 +105,7 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
             recommendation = recommend(
                 spec, prepared.candidates, study.launches, prepared.excluded, study.stop_reason, explanation
             )
+            recommendation = recommendation.model_copy(update={"regressions": home.regressions(spec.study)})
             for note in write_artefacts(folder, spec, study.launches, recommendation):
                 progress.note(note)
             tracker.finish(recommendation, folder)

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import Any, Literal
 
 from autotune import redact
@@ -50,11 +51,11 @@ from autotune.simulator.node.calibration import calibration_in
 from autotune.simulator.resolve_command import changed_defaults
 from autotune.space.context import RANKS
 from autotune.space.library import LOCAL, Library
-from autotune.study.home import Home, library_of, write_atomically
+from autotune.study.home import REGRESS, Home, library_of, write_atomically
 from autotune.study.options import RegressOptions, VerifyOptions, command_line
 from autotune.study.recommendation import Choice, ComparedCommand, Recommendation, Regression
-from autotune.study.results import RESULTS, Lock, Results
-from autotune.study.spec import EngineChoice, PredictedCommand, StudySpec, Verified, verified_name
+from autotune.study.results import RESULTS, Lock, Results, read_launches
+from autotune.study.spec import EngineChoice, PredictedCommand, StudySpec, Verified, check_study_name, verified_name
 from autotune.trial import Command, Evidence, Launch, Role, Scalar, Trial, TrialResult
 
 _PREDICTED = (Evidence.SIMULATED, Evidence.EMULATED)
@@ -76,6 +77,8 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
     _check_predicts(home, spec, done)
     library = library_of(spec)
     backend = _backend(options, spec)
+    study = _name(home, options.study, backend)
+    home.check_free(study)
     notify("looking for the best commands")
     known = list(_known(home, spec))
     if backend.foreign:
@@ -84,7 +87,7 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
     label = done.label if done else ""
     asked = moved(spec, backend, versions, options, library, notify)
     notes = (f"measures the predictions of study {options.study} ({label})", *asked.notes)
-    asked = asked.model_copy(update={"study": verified_name(options.study), "notes": notes})
+    asked = asked.model_copy(update={"study": study, "notes": notes})
     commands, _ = launchable(known, asked, options.top, library, notify)
     launches = len(commands) + RESERVE if options.launches is None else options.launches
     if not backend.foreign and launches < len(commands) + _LEAST_FINALS:
@@ -100,6 +103,13 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
             "verifies": Verified(study=options.study, label=label, commands=commands),
         }
     )
+
+
+def _name(home: Home, study: str, backend: Backend) -> str:
+    """Return a verification's name; where that of another backend has the usual one, this backend's is behind it."""
+    name = verified_name(study)
+    other = name in home.names() and backend_of(home.spec(name)).kind != backend.kind
+    return check_study_name(f"{name}-{backend.kind}") if other else name
 
 
 def asked_backend(options: VerifyOptions | RegressOptions, spec: StudySpec) -> Backend:
@@ -248,6 +258,7 @@ def launchable(
 
 
 _OLD, _NEW = 0, 1
+_BACKEND = "backend"  # File of a comparison's folder: the kind of its backend
 _EACH = 16
 """Most launches of a command: at a launch noise of 3.5 %, eight pairs detect 5 % in four of five cases."""
 _FAILURES = 2  # Failures after which a command that never ran on the new version is reported as not running
@@ -260,14 +271,14 @@ def regress(
 
     Raises `BadInput` for what cannot be compared, `Interrupted` or `CannotGoOn` with what is finished kept.
     """
-    spec, done = home.spec(options.study), home.recommendation(options.study)
-    if done is None:
-        raise BadInput(f"study {spec.study!r} has not ended; continue with:\n{home.resume_command(spec.study)}")
-    folder, lock = home.study_folder(spec.study), Lock(home.study_folder(spec.study))
+    spec, folder = home.spec(options.study), home.study_folder(options.study)
+    lock = Lock(folder)
     try:
+        done = home.recommendation(spec.study)
+        if done is None:
+            raise BadInput(f"study {spec.study!r} has not ended; continue with:\n{home.resume_command(spec.study)}")
         found = Comparison(home, spec, done, options, notify).run(evaluator)
-        others = [one for one in done.regressions if (one.engine, one.to_version) != (found.engine, found.to_version)]
-        done = done.model_copy(update={"regressions": [*others, found]})
+        done = done.model_copy(update={"regressions": home.regressions(spec.study)})
         write_artefacts(folder, spec, home.launches(spec.study), done)
     finally:
         lock.release()
@@ -316,7 +327,7 @@ class Comparison:
         self._sides: list[Prepared | None] = [None if old is None else self._side(old), self._side(new)]
         engine = self._known[0].choice.engine
         version = next(one.version for one in new.engines if one.name == engine)
-        self._folder, self._to = home.study_folder(spec.study) / "regress" / version, version
+        self._folder, self._to = _folder_of(home.study_folder(spec.study) / REGRESS, version, self._backend), version
         self._margin, each = -math.log1p(-options.margin / 100), len(self._known) * (1 if old is None else 2)
         self._pairs = (options.launches or _EACH // 2 * each) // each
         if not self._pairs:
@@ -387,6 +398,7 @@ class Comparison:
     def run(self, make: Callable[..., Evaluator]) -> Regression:
         """Make the missing launches, and decide."""
         (self._folder / "trials").mkdir(parents=True, exist_ok=True)
+        write_atomically(self._folder / _BACKEND, self._backend.kind)
         results = Results(self._folder / RESULTS)
         kept, made = {row.trial.number: row for row in results.launches}, list[TrialResult]()
         setup = partial(EvaluationSetup, make, folder=self._folder, notify=self._notify)
@@ -404,10 +416,12 @@ class Comparison:
                     evaluate = evaluators[side]
                     assert evaluate is not None
                     row = Launch(trial, evaluate(trial))
+                    self._check_evidence(row)
                     results.append(row)
                     made.append(row.result)
                     self._tell(row, side)
                     retire_bad_node(made, LocalExecutor(evaluate))
+                self._check_evidence(row)
                 self._rows[trial.number] = row
         except (KeyboardInterrupt, CannotGoOn, OSError) as error:
             so_far = f"{len(results.launches)} launches are stored; the same command continues with them."
@@ -419,6 +433,17 @@ class Comparison:
         found = self._outcome()
         write_atomically(self._folder / "regress.json", json.dumps(found.model_dump(mode="json"), indent=2) + "\n")
         return found
+
+    def _check_evidence(self, row: Launch) -> None:
+        """Raise `BadInput` for a figure of another evidence than those that it would be compared with."""
+        stand_in = () if self._sides[_OLD] is not None else self._before
+        others = {one.result.evidence for one in (*self._rows.values(), *stand_in) if one.result.metrics}
+        if row.result.metrics and others - {row.result.evidence}:
+            kinds = " and ".join(sorted({one.upper() for one in (*others, row.result.evidence)}))
+            raise BadInput(
+                f"{self._folder}: its figures are {kinds}, which cannot be compared; name two programs of one kind, "
+                f"by --engine-bin and --old-engine-bin, and move the folder away"
+            )
 
     def _turns(self) -> Iterator[tuple[int, Trial]]:
         """Yield each open command's launches: old and new version, then new and old, so that drift cancels."""
@@ -483,10 +508,11 @@ class Comparison:
             from_version=choice.engine_version,
             to_version=self._to,
             margin_percent=self._options.margin,
-            evidence=self._backend.evidence,
+            evidence=next((row.result.evidence for row in self._rows.values()), self._backend.evidence),
             commands=[
                 ComparedCommand(
                     role="baseline" if command else "recommended",
+                    fingerprint=self._known[command].choice.fingerprint,
                     argv=list(self._trial(command, _NEW, 0).command.words),
                     change_percent=None if change.log is None else percent(change.log),
                     change_ci95=None if change.log is None else (percent(change.low), percent(change.high)),
@@ -499,7 +525,7 @@ class Comparison:
             launches=len(self._rows),
             still_ahead=ahead,
             changed_defaults=self._changed_defaults(),
-            notes=[*self._notes, *self._broken_limits()],
+            notes=[*self._notes, *self._broken_limits(), *([] if self._comparable else [self._own_spread()])],
             tune_again=self._tune_again() if ahead is False else None,
         )
 
@@ -518,6 +544,11 @@ class Comparison:
             beyond = [violations(self._spec, row).get(slo) for row in self._of(0, side)]
             sides[side] |= {slo} if mean([one for one in beyond if one is not None] or [0.0]) > 0 else set()
         return [f"it violates {slo} on {self._to}" for slo in sorted(sides[_NEW] - sides[_OLD])]
+
+    def _own_spread(self) -> str:
+        """Explain why the same figures have another interval on the study's own backend."""
+        kind = self._before[0].result.label.lower()
+        return f"the interval is by the spread of these launches alone: those of the study are {kind}"
 
     def _changed_defaults(self) -> list[dict[str, Any]]:
         """Compare the recommended command's resolved settings on both versions."""
@@ -542,6 +573,18 @@ class Comparison:
         there = {"installed": {**spec.installed, **new.spec.installed}, "images": {**spec.images, **new.spec.images}}
         update = {**there, "on": self._backend.on, "engines": engines, "sources": (spec.study,)}
         return redact.text(command_line(spec.model_copy(update=update)))
+
+
+def _folder_of(comparisons: Path, version: str, backend: Backend) -> Path:
+    """Return the folder of a comparison: each backend has its own, so that it takes up no other one's launches."""
+    usual, own = comparisons / version, comparisons / f"{version}-{backend.kind}"
+    note = usual / _BACKEND
+    if note.is_file():
+        return usual if note.read_text() == backend.kind else own
+    # Earlier versions left no note.
+    rows = [row for row in read_launches(usual / RESULTS) if row.result.metrics]
+    kinds = {(row.result.evidence, bool(row.trial.command.container)) for row in rows}
+    return usual if kinds <= {(backend.evidence, backend.contained)} else own
 
 
 def _compared(done: Recommendation, with_baseline: bool) -> list[Known]:

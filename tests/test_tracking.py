@@ -200,6 +200,8 @@ def write_files(folder: Path) -> None:
     (folder / "report.md").write_text(f"{report}\nHF_TOKEN={SECRET}\n")
     (folder / "trials" / "0003").mkdir(parents=True)
     (folder / "trials" / "0003" / "server.log").write_text("INFO: started\ntoken is my-own-secret\n")
+    (folder / "trials" / "0003" / "server-1").mkdir()
+    (folder / "trials" / "0003" / "server-1" / "server.log").write_text("INFO: the second one\nmy-own-secret\n")
 
 
 def test_finish_gives_the_parent_figures_verdict_and_files(tracker: Tracker) -> None:
@@ -230,9 +232,11 @@ def test_finish_gives_the_parent_figures_verdict_and_files(tracker: Tracker) -> 
     (workload, *_) = parent.inputs.dataset_inputs
     assert workload.dataset.name == "sharegpt"
     assert {item.path for item in client.list_artifacts(parent.info.run_id)} == set(ARTIFACTS)
-    assert {item.path for item in client.list_artifacts(child.info.run_id)} == {"server.log"}
+    assert {item.path for item in client.list_artifacts(child.info.run_id)} == {"server.log", "server-1"}
+    assert [item.path for item in client.list_artifacts(child.info.run_id, "server-1")] == ["server-1/server.log"]
     stored = "".join(p.read_text() for p in (tracker.home / "artifacts").rglob("*") if p.is_file())
     assert "INFO: started" in stored
+    assert "INFO: the second one" in stored, "of several servers each one's log"
     assert SECRET not in stored
     assert "my-own-secret" not in stored
     assert "my-own-secret" not in str(child.data)

@@ -18,7 +18,7 @@ from autotune.prepare.build_spec import build_spec
 from autotune.study.home import Home, calibration_of_home, library_of, ui_command
 from autotune.study.options import RegressOptions, RunOptions, VerifyOptions
 from autotune.study.recommendation import Recommendation
-from autotune.study.spec import StudySpec, is_local, verified_name
+from autotune.study.spec import StudySpec, is_local
 
 
 def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
@@ -53,8 +53,6 @@ def verify(options: VerifyOptions, home: Path, as_json: bool) -> None:
     from autotune.verify import verification
 
     folder = Home(home)
-    folder.spec(options.study)
-    folder.check_free(verified_name(options.study))
     spec = verification(folder, options, say)
     _announce(spec, options)
     _conclude(_tune(spec, folder, as_json), folder, as_json)

@@ -26,7 +26,7 @@ from autotune.notify import Notify
 from autotune.prepare.candidates import prepare
 from autotune.replay.bundle import CANDIDATES, RECOMMENDATION, STUDY, KnownCandidate, KnownCandidates, pack
 from autotune.search.decide.simplify import ablations
-from autotune.serving.command import read_secret
+from autotune.serving.command import read_secret, server_logs
 from autotune.serving.watchdog import read_ends
 from autotune.space.library import Library
 from autotune.study.home import Home, library_of
@@ -73,8 +73,9 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
     members[RESULTS] = "".join(f"{row}\n" for row in rows).encode()
     for launch in launches:
         place = f"trials/{launch.trial.number:04d}"
-        with suppress(OSError):
-            members[f"{place}/server.log"] = _trimmed(folder / place / "server.log", secrets, prompts=prompts)
+        for name, log in server_logs(folder / place).items():
+            with suppress(OSError):
+                members[f"{place}/{name}"] = _trimmed(log, secrets, prompts=prompts)
         with suppress(OSError, ValueError):
             resolved = json.loads((folder / place / "resolved.json").read_bytes())
             members[f"{place}/resolved.json"] = _json(redact.document(resolved, secrets))

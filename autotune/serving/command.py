@@ -87,6 +87,12 @@ def _absolute(word: str) -> str:
     return os.path.abspath(word) if is_path else word
 
 
+def server_logs(folder: Path) -> dict[str, Path]:
+    """Return the logs of a launch's servers by their names in its folder, the first server's first."""
+    logs = [*folder.glob(LOG_NAME), *sorted(folder.glob(f"*/{LOG_NAME}"))]
+    return {str(path.relative_to(folder)): path for path in logs}
+
+
 def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
     """Make a trial's folder with the command's files; returns its log. Raises `BadInput` if it is not writable."""
     for name in files:

@@ -24,10 +24,13 @@ from pydantic import ValidationError
 from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.space.entry import spaces_root
 from autotune.space.library import KINDS, Library, documents
-from autotune.study.recommendation import Recommendation
+from autotune.study.recommendation import Recommendation, Regression
 from autotune.study.results import RESULTS, Lock, counted, read_launches, sync_folder
 from autotune.study.spec import StudySpec, check_study_name
 from autotune.trial import Launch
+
+REGRESS = "regress"
+"""Folder of a study's comparisons of versions."""
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> None:
@@ -198,6 +201,16 @@ class Home:
             problem = "not a recommendation; remove it, then `autotune resume` writes it again from the launches"
             raise MalformedFile(path, problem) from error
         return content.model_copy(update={"study": study})
+
+    def regressions(self, study: str) -> list[Regression]:
+        """Return a study's comparisons of versions, the latest last; raises `MalformedFile` for an invalid file."""
+        found = list[tuple[int, Regression]]()
+        for path in (self.study_folder(study) / REGRESS).glob("*/regress.json"):
+            try:
+                found.append((path.stat().st_mtime_ns, Regression.model_validate_json(path.read_bytes())))
+            except (ValueError, OSError) as error:
+                raise MalformedFile(path, "not a comparison; remove it, then `autotune regress` makes it") from error
+        return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
 
 def library_of(spec: StudySpec) -> Library:

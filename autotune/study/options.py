@@ -185,7 +185,7 @@ def same(name: str) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class VerifyOptions:
-    """The typed options of ``autotune verify`` in addition to those of ``run``."""
+    """The typed options of ``autotune verify``; its study has the others."""
 
     study: str
     on: str | None = option(
@@ -199,7 +199,7 @@ class VerifyOptions:
 
 @dataclass(frozen=True, slots=True)
 class RegressOptions:
-    """The typed options of ``autotune regress`` in addition to those of ``run``."""
+    """The typed options of ``autotune regress``; its study has the others."""
 
     # fmt: off
     study: str
@@ -218,7 +218,7 @@ class RegressOptions:
 
 @dataclass(frozen=True, slots=True)
 class SimulateOptions:
-    """The typed options of ``autotune simulate`` in addition to those of ``run``."""
+    """The typed options of ``autotune simulate``, some of them those of ``run``."""
 
     hardware: str
     engine_command: Sequence[str]

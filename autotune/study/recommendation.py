@@ -424,7 +424,8 @@ class Verification(_Value):
 class ComparedCommand(_Value):
     """A command of a study on two versions of its engine, as the new version takes it.
 
-    A change is below 0 where the new version is worse. `failure` says why the command does not run there.
+    A change is below 0 where the new version is worse. `failure` says why the command does not run there, and
+    `fingerprint` which of the study's configurations it was (empty: not stored).
     """
 
     role: Side
@@ -433,6 +434,7 @@ class ComparedCommand(_Value):
     change_ci95: tuple[float, float] | None
     launches: int
     failure: str | None = None
+    fingerprint: str = ""
 
 
 class Regression(_Value):

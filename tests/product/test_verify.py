@@ -76,3 +76,10 @@ def test_two_versions_are_compared_through_processes_killed_in_between(tmp_path:
     assert f"sglang 0.5.9 against {old} (EMULATED)" in report
     again = autotune(*asked, home=home)
     assert (again.code, len(finished())) == (compared.code, len(rows_)), "it was decided"
+    # The same command on another backend launches for itself.
+    other = autotune(*(word.replace("emulator", "simulator") for word in asked), "--json", home=home)
+    assert other.code in (0, 5, 6), other.err
+    assert other.json["evidence"] == "simulated"
+    simulated = (folder.with_name("0.5.9-simulator") / "results.jsonl").read_text().splitlines()
+    assert {json.loads(row)["evidence"] for row in simulated} == {"simulated"}
+    assert len(finished()) == len(rows_)

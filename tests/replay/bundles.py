@@ -50,6 +50,8 @@ def study_in(folder: Path) -> Path:
     left.mkdir(parents=True)
     lines = [f"token={SECRET}", "Received request 7: prompt: 'the novel that nobody knows'", "x" * 40_000, "Killed"]
     (left / "server.log").write_text("\n".join(["vLLM 0.33.0", *lines]))
+    (left / "server-1").mkdir()
+    (left / "server-1" / "server.log").write_text(f"the second server\ntoken={SECRET}\nKilled")
     (left / "resolved.json").write_text(json.dumps({"args": {"hf_token": SECRET, "tensor_parallel_size": 8}}))
     return home
 

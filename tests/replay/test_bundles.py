@@ -140,6 +140,7 @@ def test_no_secret_is_in_a_bundle_and_prompts_on_request_only(home: Path, file: 
     assert log.startswith("vLLM 0.33.0\ntoken=REDACTED\n[a line that may quote a prompt is left out]\n")
     assert log.endswith("Killed")
     assert "bytes omitted" in log
+    assert members["trials/0002/server-1/server.log"] == b"the second server\ntoken=REDACTED\nKilled"
     assert json.loads(members["trials/0002/resolved.json"])["args"]["tensor_parallel_size"] == 8
     asked = members_of(bundled(home, prompts=True))
     assert b"the novel that nobody knows" in asked["trials/0002/server.log"]

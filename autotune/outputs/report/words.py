@@ -93,7 +93,9 @@ def regression(one: Regression, outcome: Recommendation) -> list[str]:
         if row.change_percent is not None:
             told = readable.gain_in_words(metric, row.change_percent)
             told += f" (95 % interval {readable.gains(metric, row.change_ci95)})"
-        lines.append(f"{WHO[row.role]}: {told}, {text.count(row.launches, 'launch', 'launches')}")
+        now = getattr(outcome, row.role)
+        earlier = ", an earlier one" if row.fingerprint and now and now.fingerprint != row.fingerprint else ""
+        lines.append(f"{WHO[row.role]}{earlier}: {told}, {text.count(row.launches, 'launch', 'launches')}")
     if one.old == "rows":
         lines.append("the old version was not launched: the study's launches are used instead, from another day")
     if any(row.role == "baseline" for row in one.commands):

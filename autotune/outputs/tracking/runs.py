@@ -25,6 +25,7 @@ from autotune import redact
 from autotune.outputs.export import EXPORTS
 from autotune.outputs.report.render import PICTURES
 from autotune.outputs.tracking import content
+from autotune.serving.command import server_logs
 from autotune.serving.watchdog import read_ends
 from autotune.study.home import credentials, database_file, is_server, shown
 from autotune.study.recommendation import Recommendation
@@ -150,11 +151,10 @@ class StudyRuns:
         run_id = child.info.run_id
         knobs = {"engine": trial.configuration.engine, **trial.configuration.knobs}
         self._log_batch(run_id, content.launch_points(self._spec, launch, baseline, child.info.start_time), knobs)
-        log = self._folder / "trials" / f"{trial.number:04d}" / "server.log"
-        if log.is_file():
-            secrets = redact.secrets_in(trial.command.argv, trial.command.env)
+        secrets = redact.secrets_in(trial.command.argv, trial.command.env)
+        for name, log in server_logs(self._folder / "trials" / f"{trial.number:04d}").items():
             text = read_ends(log, _LOG_END_BYTES).decode(errors="replace")
-            self._log_text(run_id, redact.text(text, secrets), "server.log")
+            self._log_text(run_id, redact.text(text, secrets), name)
         status = "FINISHED" if result.state is State.COMPLETE else "FAILED"
         self._client.set_terminated(run_id, status, end_time=end)
         self._children[trial.number] = self._client.get_run(run_id)
