@@ -98,10 +98,23 @@ class ClientFailed(LoadFailed):
     """A process of the load client ended during a load, or has a bug; the message names it."""
 
 
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: an interruption like Ctrl-C, but for its exit code."""
+
+    exit_code = 143
+
+
 class Interrupted(AutotuneError):
     """The user stopped the study; it can be resumed."""
 
     exit_code = 130
+
+    @classmethod
+    def by(cls, stop: KeyboardInterrupt, message: str) -> Interrupted:
+        """Return the error with the exit code of what stopped it."""
+        error = cls(message)
+        error.exit_code = getattr(stop, "exit_code", cls.exit_code)
+        return error
 
 
 class CannotGoOn(Interrupted):

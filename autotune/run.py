@@ -109,8 +109,8 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
             for note in write_artefacts(folder, spec, study.launches, recommendation):
                 progress.note(note)
             tracker.finish(recommendation, folder)
-    except KeyboardInterrupt:
-        raise Interrupted(f"stopped, {_kept(study, spec, home)}") from None
+    except KeyboardInterrupt as stop:
+        raise Interrupted.by(stop, f"stopped, {_kept(study, spec, home)}") from None
     except (BadInput, CannotGoOn) as error:
         # With launches behind it the question was fine; since then the machine has changed.
         if isinstance(error, BadInput) and not study.launches:

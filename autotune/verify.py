@@ -428,8 +428,9 @@ class Comparison:
             if isinstance(error, OSError):
                 where = f"{error.filename or self._folder} is not writable ({error.strerror}); free disk space there"
                 raise CannotGoOn(f"{where}. {so_far}") from None
-            kind, why = (CannotGoOn, f"{error}\nThe comparison has") if str(error) else (Interrupted, "")
-            raise kind(f"{why} stopped, {so_far}".strip()) from None
+            if isinstance(error, KeyboardInterrupt):
+                raise Interrupted.by(error, f"stopped, {so_far}") from None
+            raise CannotGoOn(f"{error}\nThe comparison has stopped, {so_far}") from None
         found = self._outcome()
         write_atomically(self._folder / "regress.json", json.dumps(found.model_dump(mode="json"), indent=2) + "\n")
         return found

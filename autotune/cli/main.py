@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import signal
 import sys
 from pathlib import Path
 from random import randrange
@@ -13,7 +14,7 @@ import click
 from autotune import __version__, redact
 from autotune.cli import shared
 from autotune.cli.shared import EXAMPLES, GroupedCommand, refusal
-from autotune.errors import AutotuneError, BadInput
+from autotune.errors import AutotuneError, BadInput, Interrupted, Terminated
 from autotune.study.options import (
     BenchOptions,
     CalibrateOptions,
@@ -238,16 +239,22 @@ def check(path: Path | None, engines: tuple[str, ...], as_json: bool) -> None:
     spaces.space_check(path, engines, as_json)
 
 
+def _terminate(*_: object) -> None:
+    raise Terminated
+
+
 def main() -> None:
     """Run the console script: one message, and the contract's exit code, for every error of ours."""
+    signal.signal(signal.SIGTERM, _terminate)
     try:
         cli.main(standalone_mode=False)
     except AutotuneError as error:
         click.echo(f"autotune: {redact.text(str(error))}", err=True)
         sys.exit(error.exit_code)
-    except (KeyboardInterrupt, click.exceptions.Abort):
+    except (KeyboardInterrupt, click.exceptions.Abort) as stop:
         click.echo("autotune: interrupted", err=True)
-        sys.exit(130)
+        # Click raises its own error because of ours.
+        sys.exit(getattr(stop.__cause__ or stop, "exit_code", Interrupted.exit_code))
     except click.exceptions.NoArgsIsHelpError as error:
         error.show()
         sys.exit(error.exit_code)

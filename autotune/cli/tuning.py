@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, replace
 from pathlib import Path
 from textwrap import fill
@@ -13,7 +14,7 @@ from typing import Any
 
 from autotune.backends import backend_of
 from autotune.cli.shared import MESSAGES, answer, say
-from autotune.errors import BadInput, NothingFeasible, StudyLocked, UnknownName
+from autotune.errors import BadInput, Interrupted, NothingFeasible, StudyLocked, Terminated, UnknownName
 from autotune.prepare.build_spec import build_spec
 from autotune.study.home import Home, calibration_of_home, library_of, ui_command
 from autotune.study.options import RegressOptions, RunOptions, VerifyOptions
@@ -42,7 +43,8 @@ def run(options: RunOptions, home: Path, as_json: bool, dry_run: bool) -> None:
         _dry_run(spec, as_json)
         return
     Home(home).check_free(spec.study)
-    recommendation = _tune(spec, Home(home), as_json)
+    with _resumable(Home(home), spec.study):
+        recommendation = _tune(spec, Home(home), as_json)
     if told := backend.conclusion(spec, recommendation):
         say(told)
     _conclude(recommendation, Home(home), as_json)
@@ -55,7 +57,9 @@ def verify(options: VerifyOptions, home: Path, as_json: bool) -> None:
     folder = Home(home)
     spec = verification(folder, options, say)
     _announce(spec, options)
-    _conclude(_tune(spec, folder, as_json), folder, as_json)
+    with _resumable(folder, spec.study):
+        done = _tune(spec, folder, as_json)
+    _conclude(done, folder, as_json)
 
 
 def regress(options: RegressOptions, home: Path, as_json: bool) -> int:
@@ -65,7 +69,7 @@ def regress(options: RegressOptions, home: Path, as_json: bool) -> int:
 
     folder = Home(home)
     spec = folder.spec(options.study)
-    _obey_signals()
+    sys.unraisablehook = interrupt_again
     found, done = compare(folder, options, lambda message: say(message) if isinstance(message, str) else None)
     _send_to_mlflow(spec, done, folder, again=True)
     answer(as_json, found.model_dump(mode="json"), [*regression(found, done), *filter(None, [found.tune_again])])
@@ -80,13 +84,26 @@ def resume(study: str, home: Path, as_json: bool, launches: int | None = None) -
         from autotune.search.budget import LEAST_FINALS
 
         spec = folder.extend(spec, launches, LEAST_FINALS)
-    done = folder.recommendation(study)
-    if done is not None:
-        _send_to_mlflow(spec, done, folder)
-    else:
-        _announce(spec, None)
-        done = _tune(spec, folder, as_json)
+    with _resumable(folder, study):
+        done = folder.recommendation(study)
+        if done is not None:
+            _send_to_mlflow(spec, done, folder)
+        else:
+            _announce(spec, None)
+            done = _tune(spec, folder, as_json)
     _conclude(done, folder, as_json)
+
+
+@contextmanager
+def _resumable(home: Home, study: str) -> Iterator[None]:
+    """Say how a study that is interrupted goes on, also where its launches have not begun or are just being ended."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        begun = (home.study_folder(study) / "study.yaml").exists()
+        way_on = f"continue with:\n{home.resume_command(study)}" if begun else "the study had not begun"
+        raise Interrupted.by(stop, f"interrupted; {way_on}") from None
 
 
 def _tune(spec: StudySpec, home: Home, as_json: bool) -> Recommendation:
@@ -104,24 +121,19 @@ def _tune(spec: StudySpec, home: Home, as_json: bool) -> Recommendation:
             signal.raise_signal(signal.SIGTSTP)
             signal.signal(signal.SIGTSTP, suspend)
 
-    _obey_signals()
+    sys.unraisablehook = interrupt_again
     # By Ctrl-Z: what the shell prints meanwhile is not ours to draw over.
     signal.signal(signal.SIGTSTP, suspend)
     with progress:
         return run_study(spec, home, progress)
 
 
-def _obey_signals() -> None:
-    """Treat SIGTERM and SIGHUP as an interruption like Ctrl-C: finish the row, print how to resume."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
-    sys.unraisablehook = interrupt_again
-
-
 def interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
     """Raise again an interruption that occurred in a finaliser: Python prints it and continues."""
     if issubclass(ignored.exc_type, KeyboardInterrupt):
         main = threading.main_thread().ident
-        threading.Timer(0.1, signal.pthread_kill, [main, signal.SIGINT]).start()
+        number = signal.SIGTERM if issubclass(ignored.exc_type, Terminated) else signal.SIGINT
+        threading.Timer(0.1, signal.pthread_kill, [main, number]).start()
     else:
         sys.__unraisablehook__(ignored)
 

@@ -19,6 +19,7 @@ from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection, wait
+from typing import Any
 
 from autotune.backends import backend_of
 from autotune.child import IMPORT_FOLDER, die_with_parent, start_python
@@ -246,8 +247,16 @@ def main() -> None:
     if os.getppid() != tuner:
         return
     with suppress(EOFError, ConnectionError, KeyboardInterrupt), Connection(descriptor) as connection:
-        setup: EvaluationSetup = connection.recv()
+        setup: EvaluationSetup = _received(connection)
         evaluate = replace(setup, notify=connection.send).evaluator()
         while True:
-            trial: Trial = connection.recv()
+            trial: Trial = _received(connection)
             connection.send(outcome_of(evaluate, trial))
+
+
+def _received(connection: Connection) -> Any:
+    """Return the next message; raises `EOFError` also where the tuner has ended in the middle of one."""
+    try:
+        return connection.recv()
+    except OSError as error:
+        raise EOFError from error

@@ -7,16 +7,19 @@ import shlex
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from autotune.serving.processes import descendants, process_table
 from autotune.study.home import Home
+from tests.processes import until
 
-from .cli import autotune, new_home, rows
+from .cli import autotune, finished_rows, kill_after, new_home, rows
 from .processes import Process, start
+from .test_real_path import nothing_is_left
 
 # A workload of many load points: each launch takes long enough for a signal to come in between.
 QUESTION = [
@@ -42,14 +45,16 @@ def running_study(home: Path) -> Iterator[Process]:
                 process.kill()
 
 
-@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
-def test_an_interruption_keeps_everything_and_says_how_to_go_on(tmp_path: Path, sent: signal.Signals) -> None:
+@pytest.mark.parametrize(("sent", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_an_interruption_keeps_everything_and_says_how_to_go_on(
+    tmp_path: Path, sent: signal.Signals, code: int
+) -> None:
     home = new_home(tmp_path)
     with running_study(home) as process:
         process.send_signal(sent)
         assert process.stderr is not None
         rest = process.stderr.read()
-        assert process.wait() == 130
+        assert process.wait() == code
     command = rest.splitlines()[-1]
     assert shlex.split(command) == ["autotune", "resume", "s", "--home", str(home)], "alone on its line"
     assert "Traceback" not in rest
@@ -60,6 +65,62 @@ def test_an_interruption_keeps_everything_and_says_how_to_go_on(tmp_path: Path, 
     done = autotune(*shlex.split(command)[1:], home=tmp_path / "another home")
     assert done.code == 0, done.err
     assert rows(home, "s")[: len(kept)] == kept
+
+
+def test_two_interruptions_at_once_say_how_to_go_on(tmp_path: Path) -> None:
+    home = new_home(tmp_path)
+    with running_study(home) as process:
+        process.send_signal(signal.SIGINT)
+        process.send_signal(signal.SIGINT)
+        assert process.stderr is not None
+        rest = process.stderr.read()
+        assert process.wait() == 130
+    assert "Traceback" not in rest
+    assert shlex.split(rest.splitlines()[-1]) == ["autotune", "resume", "s", "--home", str(home)]
+
+
+SIDE_BY_SIDE = [
+    *("run", "--model", "openai/gpt-oss-120b", "--hw", "h200", "--gpus", "4", "--on", "emulator", "--engine", "vllm"),
+    *("--workload", "random:64:200:4", "--launches", "12", "--study", "s"),
+]
+
+
+def at_its_first_line(process: Process) -> str:
+    assert process.stderr is not None
+    return process.stderr.readline()
+
+
+def while_children_start(process: Process) -> str:
+    """A process for each half of the GPUs is there, and has not yet been told what to do."""
+    assert until(lambda: len(descendants(process_table(), [process.pid])) >= 2)
+    return ""
+
+
+@pytest.mark.parametrize("moment", [at_its_first_line, while_children_start])
+@pytest.mark.parametrize("begun", [False, True], ids=["run", "resume"])
+def test_sigterm_at_the_start_is_one_line_and_143(
+    tmp_path: Path, begun: bool, moment: Callable[[Process], str]
+) -> None:
+    home = new_home(tmp_path)
+    if begun:
+        assert kill_after(SIDE_BY_SIDE, home, 0.0, lambda: len(finished_rows(home, "s")) >= 1)
+    before = finished_rows(home, "s")
+    words = ["resume", "s"] if begun else SIDE_BY_SIDE
+    with start(*words, environment={**os.environ, "AUTOTUNE_HOME": str(home)}, err=subprocess.PIPE) as process:
+        said = moment(process)
+        process.send_signal(signal.SIGTERM)
+        assert process.stderr is not None
+        said += process.stderr.read()
+        assert process.wait() == 143
+    assert "Traceback" not in said
+    last = said.rstrip().splitlines()
+    if (home / "studies" / "s" / "study.yaml").exists():
+        assert shlex.split(last[-1]) == ["autotune", "resume", "s", "--home", str(home)]
+        assert last[-2].startswith(("autotune: interrupted; continue with:", "autotune: stopped, "))
+    else:
+        assert last[-1].startswith("autotune: interrupted")
+    assert nothing_is_left(home, 5.0) == []
+    assert finished_rows(home, "s")[: len(before)] == before
 
 
 def test_an_interruption_while_an_object_is_finalised_is_not_lost() -> None:

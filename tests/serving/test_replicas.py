@@ -11,11 +11,11 @@ from uuid import uuid4
 import pytest
 
 from autotune.errors import BadInput
-from autotune.serving import StartupTimeouts
+from autotune.serving import StartupTimeouts, StopReport
 from autotune.serving.ports import is_free
 from autotune.serving.process import ProcessLauncher, among_visible, launch_replicas
-from autotune.serving.server import Server
-from autotune.trial import Command
+from autotune.serving.server import Replicas, Server
+from autotune.trial import Command, Failure
 from tests.processes import until
 
 from .settings import CARD, GRACE, PATIENT, alive_with, stand_in
@@ -75,6 +75,26 @@ def test_what_was_started_is_stopped_where_the_next_cannot_be(tmp_path: Path, to
     with pytest.raises(BadInput, match="server-1"):
         several(tmp_path, 2, stand_in())
     assert until(lambda: alive_with(token) == [])
+
+
+class Ended(Server):
+    """A server that has ended, and how."""
+
+    def __init__(self, port_free: bool) -> None:
+        self.url, self._report = "http://127.0.0.1:1", StopReport(port_free=port_free)
+
+    def failure(self, within_s: float = 0.0) -> Failure | None:
+        return None
+
+    def stop(self) -> StopReport:
+        return self._report
+
+
+@pytest.mark.parametrize("free", [(True, True), (True, False), (False, True), (False, False)])
+def test_a_port_that_one_of_several_leaves_taken_is_told(free: tuple[bool, bool]) -> None:
+    report = Replicas([Ended(port_free) for port_free in free]).stop()
+    assert report.port_free == (free == (True, True))
+    assert (report.failure() is None) == report.port_free
 
 
 def test_gpus_are_counted_among_those_that_may_be_seen() -> None:
