@@ -81,7 +81,8 @@ class Ended(Server):
     """A server that has ended, and how."""
 
     def __init__(self, port_free: bool) -> None:
-        self.url, self._report = "http://127.0.0.1:1", StopReport(port_free=port_free)
+        self.url, self.title, self.health, self.api_key = "http://127.0.0.1:1", "Ended", "/health", None
+        self._report = StopReport(port_free=port_free)
 
     def failure(self, within_s: float = 0.0) -> Failure | None:
         return None
