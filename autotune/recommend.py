@@ -30,6 +30,7 @@ from autotune.search.history import History
 from autotune.search.reach import OUT_OF_REACH
 from autotune.space.enumeration import CandidateSet
 from autotune.study.recommendation import (
+    Choice,
     Exclusion,
     Explanation,
     FrontPoint,
@@ -63,9 +64,10 @@ def recommend(
     nodes, told = comparison.nodes(measured), explanation or Explanation()
     sheet = comparison.Sheet(history, launches, judgement)
     gain, winner, base = judgement.gain, judgement.winner, candidates.baseline
-    baseline = sheet.choice(base) if history.scores(base) else None
     seen, on_a_node = launches[0].result if launches else TrialResult(State.COMPLETE, Evidence.MEASURED), None
-    if seen.origin in (Evidence.SIMULATED, Evidence.EMULATED) and gain and baseline and winner not in (None, base):
+    predicted = seen.origin in (Evidence.SIMULATED, Evidence.EMULATED)
+    baseline = _chosen(sheet, base, predicted) if history.scores(base) else None
+    if predicted and gain and baseline and winner not in (None, base):
         on_a_node = sheet.gain_interval90(winner, gain)
     joined = equivalents.canonical_of(launches, candidates, candidates.items[base].fingerprint)
     names = dict.fromkeys(launch.trial.configuration.fingerprint for launch in launches)
@@ -76,7 +78,7 @@ def recommend(
         **_head(spec, launches, seen),
         verdict=judgement.verdict,
         stop_reason="; ".join(_explained(stop_reason, judgement, history, launches, nodes)),
-        recommended=sheet.choice(winner) if winner is not None else None,
+        recommended=_chosen(sheet, winner, predicted) if winner is not None else None,
         baseline=baseline,
         gain_percent=percent(gain.log) if gain else None,
         gain_ci95=comparison.percents(gain.interval) if gain else None,
@@ -100,6 +102,15 @@ def recommend(
         study_cost=study_cost(spec, launches),
         duration_s=sum(launch.result.seconds for launch in launches),
     )
+
+
+def _chosen(sheet: Sheet, position: int, predicted: bool) -> Choice:
+    """Return a configuration, where predicted with its objective's interval on a real node."""
+    choice = sheet.choice(position)
+    if not predicted:
+        return choice
+    within = {"interval90_on_a_node": sheet.interval90(position)}
+    return choice.model_copy(update={"objective": choice.objective.model_copy(update=within)})
 
 
 def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:

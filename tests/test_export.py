@@ -123,7 +123,7 @@ def test_the_script_says_what_the_command_gives_up_and_what_else_there_is() -> N
     head = export(small_study.giving_up(), "shell").partition("set -euo pipefail")[0]
     assert "# Trade-off: context_length 16384 instead of 163840: requests of more than 16384 tokens" in head
     assert f"# has no trade-off: {small_study.COMMANDS[small_study.BASELINE].shell()}" in head
-    assert "; 90 % prediction interval on a real node -4.0 % to +160.0 %" in head
+    assert "; 90 % prediction interval on a real node -4.0 % to +160 %" in head
 
 
 def test_further_arguments_are_passed_on(machine: Machine) -> None:

@@ -178,7 +178,9 @@ class StudyCost(_Value):
 class Objective(_Value):
     """A goal's metric on one workload. ``ci95`` is for the mean of the repeats (new launches), None below two.
 
-    ``workload`` of a weighted geometric mean over several names them with their weights: ``sharegpt=2,long=1``.
+    Attributes:
+        workload: of a weighted geometric mean, several with their weights: ``sharegpt=2,long=1``.
+        interval90_on_a_node: of a simulated or emulated objective; None for another one.
     """
 
     metric: str
@@ -186,6 +188,7 @@ class Objective(_Value):
     value: float
     ci95: tuple[float, float] | None
     repeats: int
+    interval90_on_a_node: tuple[float, float] | None = None
 
 
 class Choice(_Value):

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from heapq import heappop, heappush
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autotune.errors import BadInput
 from autotune.metrics.formulas import Slo
@@ -37,6 +40,13 @@ def told(one: Winner) -> dict[str, Any]:
     return found
 
 
+def divisor(found: dict[str, Any]) -> float:
+    """The figure that the arithmetic divides a rate by, of at most three digits."""
+    figure = found["arithmetic"].partition("N = ceil(R / ")[2].partition(")")[0].replace(",", "")
+    assert len(figure.replace(".", "").strip("0")) <= 3
+    return float(figure)
+
+
 def by_rate(*rates: float) -> Winner:
     return winner("rate", *({"capacity_request_rate": rate, "curve": []} for rate in rates))
 
@@ -48,7 +58,10 @@ def test_a_rate_has_its_interval_from_launch_to_launch_and_its_arithmetic() -> N
     assert low < found["per_replica"] < high
     assert found["per_replica"] == pytest.approx((10.0 * 10.4 * 9.6) ** (1 / 3))
     assert found["requests_per_s"] == low
-    assert found["arithmetic"].startswith(f"N replicas carry R requests/s: N = ceil(R / {low:.4g})")
+    assert divisor(found) == pytest.approx(low, rel=0.01)
+    assert found["interval90_on_a_node"] is None
+    assert "from the lower end of the 95 % interval" in found["arithmetic"]
+    assert found["load"].startswith("this number of requests per second")
     assert (found["launches"], found["start_s"], found["slo"]) == (3, 400.0, ["p99_ttft_ms<=550"])
     assert (found["evidence"], found["evidence_of"], found["workload"]) == ("simulated", None, "sharegpt")
 
@@ -63,7 +76,26 @@ def test_requests_in_flight_become_a_rate_by_littles_law() -> None:
     found = told(winner("concurrency", *rows))
     assert (found["unit"], found["per_replica"]) == ("requests in flight", pytest.approx(64))
     assert found["requests_per_s"] == pytest.approx(found["interval95"][0] / 2.0)
-    assert f"ceil(R * 2 / {found['interval95'][0]:.4g})" in found["arithmetic"]
+    assert divisor(found) == pytest.approx(found["requests_per_s"], rel=0.01)
+    assert "requests in flight, since each takes 2.00 s at this load" in found["arithmetic"]
+    assert "the streams start spread over the time of a request, not all at once" in found["load"]
+
+
+@given(st.floats(0.5, 0.99), st.floats(1.01, 2.0), st.floats(0.02, 5000))
+def test_a_predicted_capacity_is_divided_by_its_lower_end_on_a_node(low: float, high: float, rate: float) -> None:
+    """Three digits, rounded down: a divisor that is rounded up would buy too few replicas."""
+    one = by_rate(rate, rate * 1.02)
+    goal = one.choice.objective
+    ends = {"interval90_on_a_node": (goal.value * low, goal.value * high)}
+    choice = one.choice.model_copy(update={"objective": goal.model_copy(update=ends)})
+    found = told(replace(one, choice=choice))
+    (least, most), (narrow_low, narrow_high) = found["interval90_on_a_node"], found["interval95"]
+    assert least <= min(narrow_low, low * found["per_replica"] * (1 + 1e-9))
+    assert most >= max(narrow_high, high * found["per_replica"] * (1 - 1e-9))
+    assert found["requests_per_s"] == least
+    assert least * 0.99 <= divisor(found) <= least * (1 + 1e-9)
+    assert "from the lower end of the 90 % interval on a node" in found["arithmetic"]
+    assert found["evidence"] == "simulated"
 
 
 def test_it_is_written_after_a_load_search_alone() -> None:

@@ -20,6 +20,7 @@ from packaging.version import InvalidVersion, Version
 from autotune import redact
 from autotune.engines import Engine, ParsedCommand, engine
 from autotune.errors import BadInput
+from autotune.metrics import readable
 from autotune.metrics.table import CURVE
 from autotune.outputs.report import words
 from autotune.replay.table import UNKNOWN
@@ -113,14 +114,16 @@ def heading(winner: Winner) -> list[str]:
     recommendation, choice = winner.recommendation, winner.choice
     why = _WHY.get(recommendation.origin)
     worth = f"{recommendation.label}, {why}" if why else recommendation.label
-    objective = choice.objective
+    objective, sure = choice.objective, ""
+    if ends := objective.interval90_on_a_node:
+        sure = f" (90 % interval on a real node {readable.interval(ends)})"
     return [
         f"{choice.engine} {choice.engine_version} for {recommendation.model} "
         f"on {recommendation.gpus} x {recommendation.hardware}",
         f"recommended by autotune, study {recommendation.study}, configuration {choice.fingerprint}",
         *([f"{winner.replicas} servers of {winner.gpus} GPUs each share the load"] if winner.replicas > 1 else []),
         f"evidence: {worth}",
-        f"{objective.metric} on {objective.workload}: {objective.value:.2f}",
+        f"{objective.metric} on {objective.workload}: {readable.number(objective.value)}{sure}",
         words.gain(recommendation),
         *words.promises(recommendation),
         *(f"{other.label}: {redact.text(other.command)}" for other in recommendation.alternatives),
@@ -178,25 +181,47 @@ def render_json(winner: Winner) -> str:
     return json.dumps(redact.document(recommendation.to_json(), secrets), indent=2) + "\n"
 
 
+_SHAPES = {
+    "concurrency": "this number of requests in flight: a stream sends its next one when an answer ends; "
+    "the streams start spread over the time of a request, not all at once",
+    "request_rate": "this number of requests per second, whatever is in flight; they arrive at random "
+    "(Poisson), those of a trace at its own times",
+}
+
+
+def _floor(value: float) -> str:
+    """Format a figure that is divided by, rounded down: fewer replicas would not be enough."""
+    unit = 10 ** (math.floor(math.log10(value)) - 2)
+    return readable.number(math.floor(value / unit * (1 + 1e-12)) * float(unit))
+
+
 def render_capacity(winner: Winner) -> str:
     """Return the load of one deployment within the limits, for programs that compute the number of replicas."""
     key, rows = winner.spec.load_key, winner.capacities
     logs = [math.log(row[f"capacity_{key}"] / winner.replicas) for row in rows]
     half = Spread.pooled([logs]).half_width([len(logs)]) or 0.0
     per_replica, low, high = (math.exp(mean(logs) + end) for end in (0.0, -half, half))
-    told, rate = f"N replicas carry R requests/s: N = ceil(R / {low:.4g}), from the lower end of the interval", low
+    goal, on_a_node = winner.choice.objective, None
+    if goal.interval90_on_a_node:
+        ends = [per_replica * end / goal.value for end in goal.interval90_on_a_node]
+        on_a_node = [min(low, ends[0]), max(high, ends[1])]
+    least, which = (on_a_node or [low])[0], "90 % interval on a node" if on_a_node else "95 % interval"
+    rate, bound = least, f"the lower end of the {which}"
     if key == "concurrency":
         at = [one for row in rows for one in row[CURVE] if one[key] == row[f"capacity_{key}"]]
         seconds = mean([one["mean_e2el_ms"] for one in at]) / 1000
-        told = (
-            f"N replicas carry R requests/s: N = ceil(R * {seconds:.4g} / {low:.4g}), since each takes "
-            f"{seconds:.4g} s at this load; bursts need more (--find-load rate measures them)"
+        rate = least / seconds
+        bound += (
+            f", {_floor(least)} requests in flight, since each takes {readable.number(seconds)} s at "
+            "this load; bursts need more (--find-load rate measures them)"
         )
-        rate = low / seconds
+    told = f"N replicas carry R requests/s: N = ceil(R / {_floor(rate)}), from {bound}"
     document = {
         "unit": "requests/s" if key == "request_rate" else "requests in flight",
         "per_replica": per_replica,
         "interval95": [low, high],
+        "interval90_on_a_node": on_a_node,
+        "load": _SHAPES[key],
         **{"requests_per_s": rate, "arithmetic": told, "start_s": max(winner.ready_s, default=None)},
         **{"slo": [str(slo) for slo in winner.spec.slos], "evidence": winner.recommendation.evidence.value},
         **{"evidence_of": winner.recommendation.evidence_of, "launches": len(logs)},

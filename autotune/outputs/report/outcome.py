@@ -127,6 +127,8 @@ def _facts(study: StudyRecord) -> text.Facts:
         goal = outcome.recommended.objective
         values = [one.objective.value for one in (outcome.recommended, outcome.baseline) if one]
         facts[text.title(goal.metric)] = " from ".join(readable.numbers(values))
+        if goal.interval90_on_a_node:
+            facts["On a real node (90 %)"] = words.on_a_node(goal)
         if (longest := outcome.recommended.longest_request_tokens) is not None:
             known = outcome.baseline.longest_request_tokens if outcome.baseline else None
             facts["Longest request"] = f"{longest:,} tokens" + (

@@ -65,7 +65,8 @@ def brief(outcome: Recommendation) -> list[str]:
             f"{readable.gain_in_words(metric, outcome.gain_percent)} ({within})."
         ]
         if ends := outcome.gain_interval90_on_a_node:
-            told[0] += f" On a real node {readable.gains(metric, ends)} (90 %)."
+            both = filter(None, (on_a_node(choice.objective), readable.gains(metric, ends)))
+            told[0] += f" On a real node {', '.join(both)} (90 %)."
         if (over := outcome.gain_over_recipe) is not None and over.ci95 is not None:
             recipe = f"{over.engine}'s recipe"
             told[0] += f" {_gained(outcome, over.percent, recipe)}."
@@ -276,6 +277,8 @@ def _sentence(outcome: Recommendation) -> str:
         return f"{nothing} {_missed(outcome, miss)}" if miss else nothing
     value = _value(outcome, choice.objective, _of_objective(outcome))
     figure = f"{choice.engine} {choice.engine_version} reaches {value} {where}"
+    if choice.objective.interval90_on_a_node:
+        figure += f", {on_a_node(choice.objective)} on a real node (90 %)"
     if baseline is None:
         could = "carry any load within the limits" if choice.objective.metric.startswith("capacity_") else "run"
         return f"{figure}. The baseline could not {could}, so there is no comparison."
@@ -359,6 +362,12 @@ def gain(outcome: Recommendation) -> str:
         against = f"{readable.gain_in_words(metric, over.percent, recipe)} {within}"
         told += f"; the command is {recipe}" if over.ci95 is None else f"; {against}"
     return f"{told}. Verdict: {outcome.qualified_verdict}{meaning}."
+
+
+def on_a_node(goal: Objective) -> str:
+    """Return the interval of a predicted objective on a real node; empty if none."""
+    ends = goal.interval90_on_a_node
+    return f"{readable.interval(ends)} {title_of(goal.metric)[1]}".rstrip() if ends else ""
 
 
 def _gained(outcome: Recommendation, percent: float, other: str = "") -> str:

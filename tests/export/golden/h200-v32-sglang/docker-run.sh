@@ -2,8 +2,8 @@
 # sglang 0.5.23 for deepseek-ai/DeepSeek-V3.2 on 8 x h200
 # recommended by autotune, study h200-v32-sglang, configuration 7e63fec2c86b
 # evidence: SIMULATED, not measured on this hardware
-# total_token_throughput on sharegpt: 8832.34
-# Gain +106.9 % (95 % interval +89.4 % to +126.0 %, from 2 launches against 3 launches). Verdict: better in the simulation, open on a real node: measure these commands with `autotune verify h200-v32-sglang --on process`.
+# total_token_throughput on sharegpt: 8,830
+# Gain +107 % (95 % interval +89.4 % to +126 %, from 2 launches against 3 launches). Verdict: better in the simulation, open on a real node: measure these commands with `autotune verify h200-v32-sglang --on process`.
 # image: the tag is derived from earlier versions' names, check that it exists (https://docs.sglang.io (install, method 3); the release notes of v0.5.21 list its images)
 # Its address is 127.0.0.1:8000 by default; to change that: PUBLISH=0.0.0.0:8000 ./docker-run.sh
 set -euo pipefail

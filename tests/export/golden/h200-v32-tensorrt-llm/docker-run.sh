@@ -2,8 +2,8 @@
 # tensorrt_llm 1.2.0 for deepseek-ai/DeepSeek-V3.2 on 8 x h200
 # recommended by autotune, study h200-v32-tensorrt-llm, configuration f6d204ffbcf6
 # evidence: SIMULATED, not measured on this hardware
-# total_token_throughput on sharegpt: 6628.30
-# Gain +277.2 % (95 % interval +256.3 % to +299.5 %, from 2 launches against 3 launches). Verdict: better in the simulation, open on a real node: measure these commands with `autotune verify h200-v32-tensorrt-llm --on process`.
+# total_token_throughput on sharegpt: 6,630
+# Gain +277 % (95 % interval +256 % to +299 %, from 2 launches against 3 launches). Verdict: better in the simulation, open on a real node: measure these commands with `autotune verify h200-v32-tensorrt-llm --on process`.
 # Its address is 127.0.0.1:8000 by default; to change that: PUBLISH=0.0.0.0:8000 ./docker-run.sh
 set -euo pipefail
 folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # not removed: the server reads it

@@ -2,7 +2,7 @@
 # vllm 0.32.0 for deepseek-ai/DeepSeek-V3.2 on 8 x h200
 # recommended by autotune, study h200-v32-vllm, configuration f10482dd7bf9
 # evidence: SIMULATED, not measured on this hardware
-# total_token_throughput on sharegpt: 7594.66
+# total_token_throughput on sharegpt: 7,590
 # Gain +44.5 % (95 % interval +38.8 % to +50.4 %, from 2 launches against 3 launches). Verdict: better in the simulation, open on a real node: measure these commands with `autotune verify h200-v32-vllm --on process`.
 # Its address is 127.0.0.1:8000 by default; to change that: PUBLISH=0.0.0.0:8000 ./docker-run.sh
 set -euo pipefail

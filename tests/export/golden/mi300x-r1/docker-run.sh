@@ -2,7 +2,7 @@
 # vllm 0.32.0 for deepseek-ai/DeepSeek-R1 on 8 x mi300x
 # recommended by autotune, study mi300x-r1, configuration d314bec95c38
 # evidence: SIMULATED, not measured on this hardware
-# total_token_throughput on sharegpt: 7744.77
+# total_token_throughput on sharegpt: 7,740
 # Gain +35.7 % (95 % interval +21.3 % to +51.9 %, from 2 launches against 3 launches). Verdict: better in the simulation, open on a real node: measure these commands with `autotune verify mi300x-r1 --on process`.
 # image: the tag is derived from earlier versions' names, check that it exists (Docker Hub, vllm/vllm-openai-rocm; tags from v0.14.0 to v0.31.0 are quoted in public projects)
 # Its address is 127.0.0.1:8000 by default; to change that: PUBLISH=0.0.0.0:8000 ./docker-run.sh

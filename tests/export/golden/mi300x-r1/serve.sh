@@ -2,7 +2,7 @@
 # vllm 0.32.0 for deepseek-ai/DeepSeek-R1 on 8 x mi300x
 # recommended by autotune, study mi300x-r1, configuration d314bec95c38
 # evidence: SIMULATED, not measured on this hardware
-# total_token_throughput on sharegpt: 7744.77
+# total_token_throughput on sharegpt: 7,740
 # Gain +35.7 % (95 % interval +21.3 % to +51.9 %, from 2 launches against 3 launches). Verdict: better in the simulation, open on a real node: measure these commands with `autotune verify mi300x-r1 --on process`.
 # It listens on loopback by default; to change that: ./serve.sh --host 0.0.0.0
 set -euo pipefail
