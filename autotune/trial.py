@@ -76,6 +76,11 @@ class Evidence(StrEnum):
     SIMULATED = "simulated"
     REPLAYED = "replayed"
 
+    @property
+    def predicted(self) -> bool:
+        """Return whether the figures come from the simulated node."""
+        return self in (Evidence.SIMULATED, Evidence.EMULATED)
+
 
 class Evidenced:
     """Mixin of records with an `evidence`, and of replayed ones the `evidence_of` the recording."""

@@ -156,7 +156,7 @@ class Backend(ABC):
     @property
     def predicted(self) -> bool:
         """True if the launches' figures are simulated."""
-        return self.evidence in (Evidence.SIMULATED, Evidence.EMULATED)
+        return self.evidence.predicted
 
     @property
     def recorded(self) -> bool:

@@ -42,6 +42,7 @@ from autotune.replay.table import (
     same_value,
     value_at,
 )
+from autotune.simulator.unread import unseen, with_unread
 from autotune.space.context import Context, default_of
 from autotune.space.enumeration import Candidate, CandidateSet, Enumeration
 from autotune.space.library import Library
@@ -121,7 +122,10 @@ class RecordedTable(Backend):
         table = self.table(spec.table_sha256, library)
         known = known_engines(spec, {name: table.version_of(name) for name in table.engines}, library)
         commands = {row.configuration: row.command for row in table.rows if row.command is not None}
-        return OwnCandidates(candidates_of(spec, table, known, library), known, command_writer(commands, known))
+        candidates = candidates_of(spec, table, known, library)
+        if table.of_study and any(row.evidence and row.evidence.predicted for row in table.rows):
+            candidates = _with_unseen(spec, candidates, known)
+        return OwnCandidates(candidates, known, command_writer(commands, known))
 
     def announcement(self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None) -> str:
         return f"REPLAYED: nothing is launched; all numbers are as recorded in {self.path}."
@@ -511,6 +515,8 @@ class RecordedBundle(RecordedTable):
         if {one.engine for one in bundle.known.items} <= known.keys() and not candidates.as_they_are:
             candidates = replace(candidates, without=lambda one: _space(spec, *known[one.engine]).without(one))
         recorded = bundle.launches_for(spec)
+        if not bundle.spec.keeps_unread and any(launch.result.origin.predicted for launch in recorded):
+            candidates = _with_unseen(spec, candidates, known)
         commands = {launch.trial.configuration: launch.trial.command for launch in recorded}
         return OwnCandidates(candidates, known, command_writer(commands, known), bundle.known.excluded, recorded)
 
@@ -564,6 +570,19 @@ def _space(spec: StudySpec, kind: Engine, context: Context) -> EngineSpace:
     """Return an engine of a replayed study, which has no candidates of its own."""
     pins = {name: value for name, value in spec.pins.items() if name in kind.card.knobs and value != AUTO}
     return EngineSpace(kind, context, Enumeration(), pins)
+
+
+def _with_unseen(spec: StudySpec, candidates: CandidateSet, known: KnownEngines) -> CandidateSet:
+    """Return candidates, recorded of the simulated node, with those that have a setting which it does not read."""
+    rows, spaces = {i: one.configuration for i, one in enumerate(candidates.items)}, dict[str, EngineSpace]()
+    for name, (kind, context) in known.items():
+        mine = [one for one in rows.values() if one.engine == name]
+        space, base = with_unread(_space(spec, kind, context), mine), rows[candidates.baseline]
+        # A value that all have was chosen by the user, or is the engine's.
+        varied = frozenset(n for n in space.unread if len({one.knobs.get(n) for one in mine}) > 1)
+        space = replace(space, unread=varied)
+        spaces[name] = space.holding(base) if base.engine == name else space
+    return replace(candidates, unseen=unseen(rows, spaces))
 
 
 def _check_same(options: RunOptions, taken: StudySpec, library: Library) -> None:

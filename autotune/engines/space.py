@@ -124,6 +124,8 @@ class EngineSpace:
     Attributes:
         pins: the pinned knobs that it has, with ``auto`` replaced by its default.
         chosen: the knobs of which the user left one value.
+        held: values of the user's baseline that are kept where nothing else is set: of knobs that are `unread`.
+        unread: the knobs that the evidence cannot see, whatever their values.
     """
 
     engine: Engine
@@ -132,6 +134,8 @@ class EngineSpace:
     pins: Mapping[str, Scalar]
     chosen: frozenset[str] = frozenset()
     passed: PassedThrough = NOTHING
+    held: Mapping[str, Scalar] = field(default_factory=dict)
+    unread: frozenset[str] = frozenset()
 
     @property
     def card(self) -> EngineCard:
@@ -139,8 +143,18 @@ class EngineSpace:
 
     def effective(self, settings: Mapping[str, Scalar]) -> Configuration:
         """Return the engine's defaults on all GPUs with some settings; pins override both."""
-        knobs = self.engine.default_knobs(self.context, {**settings, **self.pins})
+        knobs = self.engine.default_knobs(self.context, {**self.held, **settings, **self.pins})
         return effective(self.card, Configuration(self.engine.name, knobs), self.context)
+
+    def seen(self, configuration: Configuration) -> Configuration:
+        """Return a configuration as far as the evidence shows it: without settings of knobs that are `unread`."""
+        return self.effective({n: value for n, value in configuration.knobs.items() if n not in self.unread})
+
+    def holding(self, configuration: Configuration) -> EngineSpace:
+        """Return the space in which all have the settings of a configuration that the evidence cannot see."""
+        decided = self.seen(configuration).knobs
+        own = {n: v for n, v in configuration.knobs.items() if n in self.unread and v != decided.get(n)}
+        return replace(self, held=own)
 
     def without(self, configuration: Configuration) -> dict[str, Configuration]:
         """Map each of a configuration's settings to the effective configuration of the command without it."""

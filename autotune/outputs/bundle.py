@@ -115,6 +115,7 @@ def _candidates(spec: StudySpec, launches: Sequence[Launch], library: Library, n
             engine_version=candidates.items[position].engine_version,
             config=dict(candidates.items[position].configuration.knobs),
             default=position in candidates.defaults,
+            unseen=position in candidates.unseen,
             gives_up=candidates.given_up.get(position, ()),
         )
         for position in kept

@@ -72,6 +72,7 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         allow=tuple(dict.fromkeys(options.allow)),
         executor=check_executor(options.executor),
         noise=backend.noise(options.noise),
+        keeps_unread=backend.predicted,
         space=str(options.space.resolve()) if options.space else None,
         **asked_load(options),
         **_accuracy(options.accuracy, backend),

@@ -6,8 +6,10 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
+from typing import Any
 
 from packaging.version import InvalidVersion
 
@@ -23,6 +25,7 @@ from autotune.prepare.predicted_memory import MemoryPlans, leave_out_by_memory, 
 from autotune.prepare.recipes import known_recipes
 from autotune.serving.command import resolve_references
 from autotune.serving.weights import missing_for
+from autotune.simulator.unread import unseen, with_unread
 from autotune.space.architecture import weight_bytes_per_gpu
 from autotune.space.cards import ModelCard
 from autotune.space.context import (
@@ -152,19 +155,20 @@ def _searched(
     kind: Engine, context: Context, spec: StudySpec, library: Library
 ) -> tuple[EngineSpace, list[str], str | None]:
     """Enumerate the configurations accepted by an engine's parser; with notes, and the reason if there are none."""
-    text, narrowed = spec.engine_args.get(kind.name, ""), library.narrowed.get(kind.name)
-    space = _engine_space(kind, context, spec.pins, narrowed, text)
+    narrowed = library.narrowed.get(kind.name)
+    space, unread = _engine_space(kind, context, spec, library)
     _leave_out_unasked(spec, space)
     unjudged = _leave_out_unjudged(spec, space, library)
     # A recipe with values that are not searched, or that gives up more than is allowed, is launched to compare with.
-    recipes = _recipes(space, narrowed).values()
-    space.space.configurations += [one for one in recipes if one not in space.space.configurations]
+    # So is it without what the evidence cannot see, which is what may be recommended.
+    recipes = [one for read in _recipes(space, narrowed).values() for one in (read, space.seen(read))]
+    space.space.configurations += [one for one in dict.fromkeys(recipes) if one not in space.space.configurations]
     left, counts = accepted(kind, context, space.space.configurations)
     kept = _agreeing(space, left)
     space.space.removed |= {n: k for n, k in ((RULE, sum(counts.values())), (CONTRADICTS, len(left) - len(kept))) if k}
     space.space.configurations = left = kept
     refusals = [f"{count} candidates are removed, {RULE}: {refusal}" for refusal, count in counts.items()]
-    told = [f"{kind.card.title} {context.version}: {refusal}" for refusal in [*unjudged, *refusals]]
+    told = [f"{kind.card.title} {context.version}: {refusal}" for refusal in [*unread, *unjudged, *refusals]]
     absent = [rule for rule in kind.card.rules if rule.module and space.space.removed.get(rule.name)]
     told += [f"{kind.card.title}: {space.space.removed[r.name]} combinations are removed: {r.reason}" for r in absent]
     if passed := ", ".join(f"{name}={value}" for name, value in space.passed.pins.items()):
@@ -214,16 +218,14 @@ def _given(spec: StudySpec, library: Library, given: OwnCandidates) -> Prepared:
     return Prepared(spec, library, candidates, spaces, given.excluded, None, given.command_of, given.recorded)
 
 
-def _engine_space(
-    kind: Engine, context: Context, pins: Mapping[str, Scalar], narrowed: NarrowedEngine | None, text: str
-) -> EngineSpace:
-    """Enumerate an engine's candidates under its pins, narrowed by a space file.
+def _engine_space(kind: Engine, context: Context, spec: StudySpec, library: Library) -> tuple[EngineSpace, list[str]]:
+    """Enumerate an engine's candidates under its pins, narrowed by a space file; with notes.
 
-    A pin ``auto`` is the engine's default, unless it has a value of that name. Options of the `text` that is passed
-    through pin their knobs too.
+    A pin ``auto`` is the engine's default, unless it has a value of that name. Options that are passed through pin
+    their knobs too. Knobs that the evidence cannot see keep the engine's default, or the value of the user's baseline.
     """
-    card = kind.card
-    pins = {name: value for name, value in pins.items() if name in card.knobs}
+    card, narrowed, text = kind.card, library.narrowed.get(kind.name), spec.engine_args.get(kind.name, "")
+    pins = {name: value for name, value in spec.pins.items() if name in card.knobs}
     auto = {n for n, value in pins.items() if value == AUTO and value not in (card.knobs[n].choices or ())}
     defaults = kind.default_knobs(context, {n: value for n, value in pins.items() if n not in auto})
     pins = {name: defaults[name] for name in pins}
@@ -233,11 +235,39 @@ def _engine_space(
     if narrowed is not None:
         on_node = {name: defaults[name] for name in card.on_node}
         fixed = {n: value for n, value in {**on_node, **pins}.items() if n in pins or n not in narrowed.search}
-        # A knob that is searched no more has its default, which may depend on the knobs that are.
-        knobs = {n: knob.model_copy(update={"search": narrowed.search.get(n, [])}) for n, knob in card.knobs.items()}
-        card = card.model_copy(update={"knobs": knobs})
+        card = _searching(card, narrowed.search)
     single = {n for n, values in narrowed.search.items() if len(values) == 1} if narrowed else set()
-    return EngineSpace(kind, context, enumerate_engine(card, context, fixed), pins, frozenset({*pins, *single}), passed)
+    space = EngineSpace(kind, context, Enumeration(), pins, frozenset({*pins, *single}), passed)
+    if backend_of(spec).predicted:
+        space = with_unread(space, [space.effective({}), *_starts(space, narrowed)])
+    told: list[str] = []
+    if spec.keeps_unread:
+        space = _holding_baseline(space, spec, library)
+        scope = context.scope(space.effective({}).knobs)
+        left = [
+            n for n in card.knobs if n in space.unread and len(search_values(card.knobs[n], scope, context.version)) > 1
+        ]
+        told = [f"not searched, as the simulator does not read them: {', '.join(left)}"] if left else []
+        card = _searching(card, {n: knob.search for n, knob in card.knobs.items() if n not in space.unread})
+        fixed = {**space.held, **fixed}
+    return replace(space, space=enumerate_engine(card, context, fixed)), told
+
+
+def _searching(card: EngineCard, search: Mapping[str, Sequence[Any]]) -> EngineCard:
+    """Return a card that searches some knobs; another one has its default, which may depend on those."""
+    knobs = {n: knob.model_copy(update={"search": search.get(n, [])}) for n, knob in card.knobs.items()}
+    return card.model_copy(update={"knobs": knobs})
+
+
+def _holding_baseline(space: EngineSpace, spec: StudySpec, library: Library) -> EngineSpace:
+    """Keep what the user's baseline sets and the evidence cannot see, if it is of this engine."""
+    kind, context = space.engine, space.context
+    with suppress(BadInput):  # `typed_candidate` reports what is wrong with it.
+        command = replace(split_command(spec.baseline or ""), files=spec.baseline_files)
+        if recognise(command.argv, library).name == kind.name:
+            knobs = kind.knobs(kind.parse(command, context.version), context)
+            return space.holding(effective(kind.card, knobs, context))
+    return space
 
 
 def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
@@ -273,7 +303,8 @@ def _starts(space: EngineSpace, narrowed: NarrowedEngine | None) -> list[Configu
     """Return the applicable good starts of the space file, else of the card with its vendors' recipes."""
     scope = space.context.scope(space.engine.default_knobs(space.context))
     starts = [s for s in (narrowed.starts if narrowed else space.card.starts) if evaluate(s.when, scope)]
-    made = [space.effective({name: fill_value(value, scope) for name, value in s.set.items()}) for s in starts]
+    given = [{n: fill_value(v, scope) for n, v in s.set.items() if n not in space.unread} for s in starts]
+    made = [space.effective(settings) for settings in given]
     return [*made, *_recipes(space, narrowed).values()]
 
 
@@ -320,6 +351,9 @@ def _with_baseline(
     defaults = [space.effective({}) for space in spaces.values()]
     starts = [start for name, space in spaces.items() for start in _starts(space, library.narrowed.get(name))]
     given_up, promised = promises_kept(listed, spaces, plans)
+    recipes = _named_recipes(spaces, library, positions)
+    # What was enumerated without a setting of these has none.
+    asked = recipes if spec.keeps_unread else positions.values()
     candidates = CandidateSet(
         listed,
         0,
@@ -329,7 +363,8 @@ def _with_baseline(
         given_up,
         without=lambda configuration: spaces[configuration.engine].without(configuration),
         promised=promised,
-        recipes=_named_recipes(spaces, library, positions),
+        recipes=recipes,
+        unseen=unseen({i: listed[i].configuration for i in asked}, spaces),
     )
     prepared = Prepared(spec, library, candidates, spaces, excluded, command)
     _check_commands(prepared)

@@ -56,6 +56,7 @@ class KnownCandidate(Entry):
     engine_version: str
     config: dict[str, Scalar]
     default: bool = False
+    unseen: bool = False
     gives_up: tuple[GivenUp, ...] = ()
 
 
@@ -77,6 +78,7 @@ class KnownCandidates(Entry):
             monotone_memory=library.monotone_memory,
             given_up={i: one.gives_up for i, one in enumerate(self.items) if one.gives_up},
             as_they_are=self.as_they_are,
+            unseen=frozenset(i for i, one in enumerate(self.items) if one.unseen),
         )
 
 

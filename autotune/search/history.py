@@ -389,19 +389,20 @@ class History:
 
     @cached_property
     def barred(self) -> frozenset[int]:
-        """Return the candidates with trade-offs that are not allowed: they are neither searched nor recommended.
+        """Return the candidates that are neither searched nor recommended: with settings that the evidence cannot see.
 
-        Where `NONE_KEEPS` candidates that keep every promise failed, and none ran, the others are searched too, but for
-        promises that no workload can speak for (`UNASKED`).
+        And with trade-offs that are not allowed. Where `NONE_KEEPS` candidates that keep every promise failed, and none
+        ran, the others are searched too, but for promises that no workload can speak for (`UNASKED`).
         """
+        unseen = self.candidates.unseen - {self.candidates.baseline}
         allowed = frozenset(self.spec.allow)
         found = {*self.candidates.giving_up(allowed), *self.told_given_up} - {self.candidates.baseline}
         found = {p for p in found if p not in self.told_given_up or self.broken(p)}
         kept = [e for e in self.entries if e.position not in found]
         failed = {e.position for e in kept if e.broke}
         if any(e.measured for e in kept) or len(failed) < min(NONE_KEEPS, len(self.candidates) - len(found)):
-            return frozenset(found)
-        return frozenset(p for p in found if self.broken(p) & UNASKED)
+            return unseen.union(found)
+        return unseen.union(p for p in found if self.broken(p) & UNASKED)
 
     def given_up(self, position: int) -> tuple[GivenUp, ...]:
         """Return a candidate's trade-offs for speed, as launched, else as predicted."""

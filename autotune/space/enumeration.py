@@ -35,6 +35,7 @@ class CandidateSet:
     Attributes:
         baseline, defaults, starts: positions of the baseline, the engines' defaults on all GPUs, known good starts.
         recipes: position to the name of the vendor's recipe that it is.
+        unseen: positions with a setting that the evidence cannot see, whatever its value: not to be recommended.
         monotone_memory: knobs of which a larger value never needs less GPU memory.
         given_up: position to the promises that a candidate breaks for speed.
         promised: the longest request that is to be served.
@@ -53,6 +54,7 @@ class CandidateSet:
     without: Callable[[Configuration], Mapping[str, Configuration]] | None = field(default=None, compare=False)
     promised: Promised = field(default_factory=Promised)
     recipes: Mapping[int, str] = field(default_factory=dict)
+    unseen: frozenset[int] = frozenset()
     _positions: dict[str, int] = field(default_factory=dict, compare=False)
     _giving_up: dict[frozenset[str], list[int]] = field(init=False, default_factory=dict, compare=False)
 

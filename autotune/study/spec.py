@@ -94,6 +94,7 @@ class StudySpec(_Value):
         accuracy_sha256, table_sha256: of the content of a task file and of a replayed one; a resumed study must find
             the same.
         finals_from: finals of a smaller budget have lower numbers; they count for the search.
+        keeps_unread: knobs that the simulated node does not read are not searched; false in studies of before.
         installed: the engines that are launched from this machine, by name; a resumed study launches the same.
         notes: what was made of the question, to be told with the answer.
         api_key_env, api_key_file: where an external server's API key is; its value is never kept.
@@ -130,6 +131,7 @@ class StudySpec(_Value):
     engine_args: dict[str, str] = {}
     launches: int = Field(default=30, gt=0)
     finals_from: int = Field(default=0, ge=0)
+    keeps_unread: bool = False
     hours: float | None = None
     installed: dict[str, InstalledEngine] = {}
     notes: tuple[str, ...] = ()

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from autotune.loadgen.workloads import Workload
 from autotune.metrics.formulas import Slo, summarize_loads
 from autotune.metrics.records import RequestRecords
+from autotune.simulator.node.coefficients import conditional_knobs, speed_card
 from autotune.simulator.node.memory import TOO_CLOSE, MemoryPlan, plan_memory, start_failure, startup_s
 from autotune.simulator.node.scheduling import Batching
 from autotune.simulator.node.server import RecordedKnobs, ServerSetup, SimulatedServer
@@ -29,6 +30,7 @@ __all__ = [
     "ServerSetup",
     "SimulatedOutcome",
     "beyond_step",
+    "knobs_read",
     "run_server",
     "simulate",
     "start_failure",
@@ -57,6 +59,18 @@ def simulate(server: ServerSetup, workload: Workload, seed: int, slos: Sequence[
     names: set[str] = set()
     recorded = replace(server, knobs=RecordedKnobs(server.knobs, names))
     return replace(run_server(SimulatedServer(recorded), workload, seed, slos), knobs_read=frozenset(names))
+
+
+def knobs_read(setup: ServerSetup, workload: Workload) -> frozenset[str]:
+    """Return the knobs that the arithmetic asks for, set or not, whether or not such a server would start."""
+    names = set(conditional_knobs(speed_card(setup.engine), setup.version))
+    server = SimulatedServer(replace(setup, knobs=RecordedKnobs(setup.knobs, names)))
+    plan = plan_memory(server)
+    start_failure(server, plan)
+    too_long(server, plan, workload)
+    requests = workload.draw(0, 0)
+    Batching(server, requests, max(plan.capacity_tokens, len(requests) * workload.longest_request)).run()
+    return frozenset(names)
 
 
 def run_server(server: SimulatedServer, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
