@@ -175,7 +175,7 @@ def _explained(
 ) -> list[str]:
     """List the reasons why the study ended and why its answer is not more certain."""
     parts = [stop_reason] if stop_reason else []
-    if judgement.verdict is Verdict.INDISTINGUISHABLE:
+    if judgement.verdict is Verdict.INDISTINGUISHABLE and not history.candidates.alone:
         parts += _undecided(judgement, len(history.by_position) > 1)
     if judgement.change is not None:
         parts.append(

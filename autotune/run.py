@@ -77,7 +77,7 @@ def run(
                 progress.note(text)
             progress.opened(folder, prepared.candidates)
             candidates, priors = prepared.candidates, priors_of(prepared, sources)
-            if not prepared.recorded:
+            if not (prepared.recorded or candidates.alone):
                 prepared = prepared.with_note(coverage(priors, candidates))
                 progress.note(prepared.spec.notes[-1])
             study = Study(folder, prepared.spec, candidates, prepared.command_of, priors, prepared.recorded)

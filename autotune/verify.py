@@ -89,7 +89,8 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
     notes = (f"measures the predictions of study {options.study} ({label})", *asked.notes)
     asked = asked.model_copy(update={"study": study, "notes": notes})
     commands, _ = launchable(known, asked, options.top, library, notify)
-    launches = len(commands) + RESERVE if options.launches is None else options.launches
+    usual = backend.usual()
+    launches = options.launches or usual.get("launches", len(commands) + RESERVE)
     if not backend.foreign and launches < len(commands) + _LEAST_FINALS:
         raise BadInput(
             f"--launches {launches}: {len(commands)} commands are launched once and two of them again; give at least "
@@ -97,7 +98,7 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
         )
     return asked.model_copy(
         update={
-            "launches": launches,
+            **{"seed": spec.seed, **usual, "launches": launches},
             "baseline": None if backend.foreign else commands[0].command,
             "baseline_files": {} if backend.foreign else commands[0].files,
             "verifies": Verified(study=options.study, label=label, commands=commands),

@@ -91,6 +91,7 @@ class OwnCandidates:
         command_of: writes a candidate's command.
         excluded: engines that were not searched.
         recorded: launches that are answered one after the other.
+        notes: what was found of them.
     """
 
     candidates: CandidateSet
@@ -98,6 +99,7 @@ class OwnCandidates:
     command_of: Callable[[Candidate], Command]
     excluded: tuple[Exclusion, ...] = ()
     recorded: Sequence[Launch] = field(default=())
+    notes: Sequence[str] = ()
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,10 @@ class Backend(ABC):
         return replace(trial, command=self.place(replace(command, container=()), kind.card, spec)), asked
 
     # The question: from options to a specification.
+
+    def usual(self) -> Mapping[str, int]:
+        """Return the defaults of a study's fields that are others here."""
+        return {}
 
     def check(self, options: RunOptions, hardware: HardwareCard) -> None:
         """Raise `BadInput` for options that do not apply here."""

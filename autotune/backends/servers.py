@@ -13,10 +13,11 @@ import sys
 import time
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from random import randrange
 from typing import Any, ClassVar
 
 import yaml
@@ -25,11 +26,11 @@ from autotune import redact
 from autotune.accuracy.asking import NoAnswers
 from autotune.accuracy.check import check_of_study, timed
 from autotune.backends import PHASES, Backend, OwnCandidates, backend_of, missing_files
-from autotune.engines import Engine, engine
+from autotune.engines import Engine, engine, split_command
 from autotune.engines.choose import engine_of, from_here
 from autotune.engines.detect import why_missing
 from autotune.engines.report_back import compare, parse_reported, settings
-from autotune.errors import BadInput, CannotGoOn, ClientFailed
+from autotune.errors import BadInput, CannotGoOn, ClientFailed, UnknownName
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.loads import loads_of
 from autotune.loadgen.measuring import LoadOptions, Measurement, send
@@ -58,7 +59,7 @@ from autotune.serving.server import ExternalServer, Server, connect
 from autotune.serving.weights import missing_for
 from autotune.simulator.node.calibration import calibration_of
 from autotune.space.cards import HardwareCard
-from autotune.space.context import Context, gpus_of
+from autotune.space.context import Context, effective, gpus_of
 from autotune.space.entry import in_range
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
@@ -76,6 +77,7 @@ from autotune.trial import (
     FailureKind,
     Metrics,
     Resolved,
+    Scalar,
     State,
     Trial,
     TrialResult,
@@ -100,15 +102,25 @@ def read_back(
 ) -> tuple[Resolved | None, dict[str, Any]]:
     """Query a ready server for its resolved arguments; compare and store them, see `compare_reported`.
 
-    Of the sources of one name the first counts that reports something. Also returns the fields of a result about the
-    requests that the server takes, by its log and its context.
+    Also returns the fields of a result about the requests that the server takes, by its log and its context.
     """
-    documents: dict[str, Any] = {}
     log = read_head(server.log, server.log_offset) if server.log is not None else ""
+    reported = reported_by(server, engine.card, trial.engine_version, log)
+    resolved = compare_reported(engine, trial, context, reported, folder, server.secrets)
+    tokens = kv_cache_tokens(engine.card, log, trial.engine_version)
+    differs = resolved.differs if resolved is not None else {}
+    ran = trial.configuration.with_knobs(**{name: got for name, (_, got) in differs.items()})
+    longest = None if tokens is None else min(tokens, admitted(ran, context))
+    return resolved, {"kv_cache_tokens": tokens, "longest_request_tokens": longest, "odds_of_starting": 1.0}
+
+
+def reported_by(server: Server, card: EngineCard, version: str, log: str = "") -> list[ReportedSettings]:
+    """Return what a ready server and its log report; of the sources of one name the first that reports something."""
+    documents: dict[str, Any] = {}
     reported: dict[str, ReportedSettings] = {}
     with ServerClient(Target.parse(server.url, server.api_key), ANSWER_S) as client:
-        for source in engine.card.resolved:
-            if source.name in reported or not in_range(trial.engine_version, source.versions):
+        for source in card.resolved:
+            if source.name in reported or not in_range(version, source.versions):
                 continue
             if source.path is not None:
                 if source.path not in documents:
@@ -118,12 +130,7 @@ def read_back(
                 answer = of_log(source, log)
             if answer is not None and answer.settings:
                 reported[source.name] = answer
-    resolved = compare_reported(engine, trial, context, list(reported.values()), folder, server.secrets)
-    tokens = kv_cache_tokens(engine.card, log, trial.engine_version)
-    differs = resolved.differs if resolved is not None else {}
-    ran = trial.configuration.with_knobs(**{name: got for name, (_, got) in differs.items()})
-    longest = None if tokens is None else min(tokens, admitted(ran, context))
-    return resolved, {"kv_cache_tokens": tokens, "longest_request_tokens": longest, "odds_of_starting": 1.0}
+    return list(reported.values())
 
 
 def kv_cache_tokens(card: EngineCard, log: str, version: str) -> int | None:
@@ -540,8 +547,12 @@ class Emulator(LaunchingBackend):
         )
 
 
+MEASUREMENTS = 5
+"""Measurements of an external server unless ``--launches`` says otherwise: enough for an interval."""
+
+
 class External(ServerBackend):
-    """One external server, by its URL: the only candidate, and its own baseline."""
+    """One external server, by its URL: the only candidate, measured again and again, and its own baseline."""
 
     form = "external:URL"
     evidence = Evidence.MEASURED
@@ -558,29 +569,75 @@ class External(ServerBackend):
     def url(self) -> str:
         return self.on.partition(":")[2]
 
+    def usual(self) -> Mapping[str, int]:
+        # The server may keep the prompts of an earlier study in its cache.
+        return {"launches": MEASUREMENTS, "seed": randrange(10**6)}
+
     def check(self, options: RunOptions, hardware: HardwareCard) -> None:
         refused = {"--baseline": options.baseline, "--engine-arg": options.engine_args, "--set": options.pins}
-        asked = [option for option, value in refused.items() if value]
+        asked = " and ".join(option for option, value in refused.items() if value)
         if not is_local(options.executor):
             raise BadInput(
                 f"--executor {options.executor}: nodes would load one server at the same time; remove the option"
             )
         if asked:
-            raise BadInput(f"{' and '.join(asked)}: an external server cannot be configured; remove the option")
+            raise BadInput(
+                f"{asked}: an external server cannot be configured. To search from its command, leave out --on "
+                f"{self.on} and give the command as --baseline; to measure the server as it is, leave out {asked}"
+            )
 
     def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
         # Asks only whether it answers and serves the model: better now than after a study has begun.
-        owner = self._connect(spec).owner
-        choice = next((e for e in spec.engines if e.name == owner), spec.engines[0])
+        server = self._connect(spec)
+        for name in (server.model, server.root):
+            with suppress(UnknownName):
+                if library.model(name).architecture != spec.model.architecture:
+                    raise BadInput(f"{self.url} serves {name}, not {spec.model.id}: name it with --model")
+        choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
         kind = engine_of(choice.name, {}, library, silent)
         longest = max(load_workload(name, library).longest_request for name in spec.sent)
         context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
         candidate = Candidate(Configuration(kind.name, {"url": self.url}), choice.version)
         # Its command line is unknown; the stand-in names its address.
-        return OwnCandidates(CandidateSet((candidate,), 0), {kind.name: (kind, context)}, lambda _: Command((self.on,)))
+        return OwnCandidates(
+            CandidateSet((candidate,), 0, alone=True),
+            {kind.name: (kind, context)},
+            lambda _: Command((self.on,)),
+            notes=self._described(server, spec, kind, context, library),
+        )
+
+    def _described(
+        self, server: ExternalServer, spec: StudySpec, kind: Engine, context: Context, library: Library
+    ) -> list[str]:
+        """Say under which name the model is served, and how the server is set up as far as it reports it."""
+        renamed = server.model != spec.model.id
+        notes = [f"{self.url} serves {spec.model.id} as {server.model}"] if renamed else []
+        sources = {one.name: one.settings for one in reported_by(server, kind.card, context.version)}
+        asked = Configuration(kind.name, kind.default_knobs(context))
+        usual = f"the defaults of {kind.card.title} {context.version}"
+        if spec.verifies is not None:
+            usual = "those of the recommended command"
+            parsed = kind.parse(split_command(spec.verifies.commands[0].command), context.version)
+            asked = effective(kind.card, kind.knobs(parsed, context), context)
+        told, ran = parse_reported(kind, asked, context, sources)
+        others = [name for name in told if ran.knobs[name] != asked.knobs[name]]
+        differences = ", ".join(f"{name} {_word(ran.knobs[name])} (not {_word(asked.knobs[name])})" for name in others)
+        found = f"its settings are not {usual}: {differences}"
+        if not others:
+            found = f"the {len(told)} settings that it reports are {usual}"
+        if not told:
+            found = f"it reports no settings, so whether they are {usual} is not checked"
+        if server.owner in library.engines and server.owner != kind.name:
+            found = f"its engine is {server.owner}, so its settings are not {usual}"
+        return [*notes, f"{self.url}: {found}"]
 
     def start(self, run: Launched, trial: Trial, kind: Engine, folder: Path) -> ExternalServer:
         return self._connect(run.spec)
 
     def _connect(self, spec: StudySpec) -> ExternalServer:
-        return connect(self.url, spec.model.id, read_secret(spec.api_key_env, spec.api_key_file, "--api-key"))
+        key = read_secret(spec.api_key_env, spec.api_key_file, "--api-key")
+        return connect(self.url, (spec.model.id, *spec.model.aliases), key)
+
+
+def _word(value: Scalar) -> str:
+    return "by itself" if value is None else str(value).lower() if isinstance(value, bool) else str(value)

@@ -175,9 +175,9 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
     chosen, folder = recommendation.recommended, home.study_folder(recommendation.study)
     said = [*predictions(recommendation), *brief(recommendation)]
     lines = ["", *(fill(one, _WIDTH, break_long_words=False, break_on_hyphens=False) for one in said), ""]
-    if chosen is not None:
+    if chosen is not None and not chosen.external:
         lines += [command(chosen.command, _WIDTH), ""]
-    elif (miss := recommendation.nearest_miss) is not None:
+    elif (miss := recommendation.nearest_miss) is not None and not recommendation.address:
         broken = " and ".join(one.slo for one in miss.broken)
         lines += [f"closest attempt, violates {broken}:", command(miss.command, _WIDTH), ""]
     beside = "" if chosen is None or chosen.external or chosen.stand_in else ", serve.sh"
@@ -185,7 +185,8 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
     lines += [f"         {view}"] if (view := view_address(home.path, recommendation.study)) else []
     answer(as_json, recommendation.to_json(), lines)
     if chosen is None:
-        raise NothingFeasible(f"no feasible configuration ({recommendation.stop_reason}); see {folder / 'report.md'}")
+        found = "the server does not meet the limits" if recommendation.address else "no feasible configuration"
+        raise NothingFeasible(f"{found} ({recommendation.stop_reason}); see {folder / 'report.md'}")
 
 
 def _dry_run(spec: StudySpec, as_json: bool) -> None:

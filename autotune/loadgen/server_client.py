@@ -85,18 +85,13 @@ class ServerClient:
             raise BadInput(f"{self._target.url} {wants} (HTTP {answer.status_code}); give it with --api-key-env NAME")
         return answer
 
-    def model(self, asked: str, *, listed: bool = False) -> str:
+    def model(self, asked: str) -> str:
         """Return the model in the server's list; the only one of the list for "".
-
-        Args:
-            listed: whether a server without a list is refused.
 
         Raises `BadInput`: nothing listens, an API key is wanted, or none is asked for and the server does not serve
         one; `UnknownName`: the server lists its models and this is none of them.
         """
         served = served_models(self._listing)
-        if served is None and listed:
-            raise BadInput(f"{self._target.url} answers, but /v1/models lists no models; correct the URL")
         if not asked:
             if served is None or len(served) != 1:
                 names = f"serves {', '.join(served)}" if served else "does not report its models"
@@ -105,6 +100,26 @@ class ServerClient:
         if served is not None and asked not in served:
             raise UnknownName("model", asked, served, f"These are the models that {self._target.url} serves.")
         return asked
+
+    def served_as(self, names: Sequence[str]) -> tuple[str, str]:
+        """Return the name under which the model of these names is served, and its root; the only one of the list else.
+
+        Adapters (``parent``) and further names of one model (``root``) are no other models.
+
+        Raises `BadInput` where nothing listens or no models are listed; `UnknownName` for several other models.
+        """
+        listed = served_models(self._listing)
+        if not listed:
+            raise BadInput(f"{self._target.url} answers, but /v1/models lists no models; correct the URL")
+        rows = self._listing.json()["data"]
+        roots = {str(row["id"]): str(row.get("root") or row["id"]) for row in rows if not row.get("parent")}
+        own = next((name for name in names if name in listed), None)
+        if own is None and len(set(roots.values())) == 1:
+            own = next(iter(roots))
+        if own is None:
+            way = f"--model NAME --model-id {names[0]} names the one to measure."
+            raise UnknownName("model", names[0], listed, f"These are the models that {self._target.url} serves; {way}")
+        return own, roots.get(own, own)
 
     def emulated(self) -> bool:
         """Return whether the server declares itself emulated."""

@@ -369,6 +369,8 @@ def best_of(history: History) -> int | None:
 
 def described(history: History, tried: Configuration) -> str:
     """Name the knobs in which a configuration differs from the best so far, or from its engine's defaults."""
+    if history.candidates.alone:
+        return "the server as it runs"
     best = best_of(history)
     leader = None if best is None else history.candidates.items[best].configuration
     if tried == leader:

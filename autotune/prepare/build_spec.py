@@ -60,6 +60,8 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
     _check_figures(options, model)
     backend = named or backend_named(_on_auto(options, library, hardware))
     backend.check(options, hardware)
+    usual = backend.usual()
+    options = replace(options, **{n: v for n, v in usual.items() if not options.says(n)})  # type: ignore[arg-type]
     spec = StudySpec(
         **{name: getattr(options, name) for name in _AS_TYPED},
         study=_study_name(options, model, hardware),
@@ -188,8 +190,11 @@ def _model(options: RunOptions, library: Library) -> ModelCard:
     """Return the model card; a path stays the id for the engine, and the model's own id becomes an alias."""
     name = options.model
     model = find_model(name, options.model_id, library)
-    if name.endswith((".yaml", ".yml")) or not (name.startswith((".", "/", "~")) or Path(name).exists()):
+    if name.endswith((".yaml", ".yml")):
         return model
+    if not (name.startswith((".", "/", "~")) or Path(name).exists()):
+        # Beside the id it is the name under which a server serves the model.
+        return model.model_copy(update={"aliases": [*model.aliases, name]}) if options.model_id else model
     # By the slash a launcher tells a file's path from a model's name that is also a file's name.
     path = f"./{name}" if "/" not in name and Path(name).is_file() else name
     return model.model_copy(update={"id": path, "aliases": [*model.aliases, model.id]})

@@ -215,6 +215,7 @@ def _given(spec: StudySpec, library: Library, given: OwnCandidates) -> Prepared:
     spaces = {name: EngineSpace(kind, context, Enumeration(), {}) for name, (kind, context) in given.engines.items()}
     positions = {candidate.fingerprint: i for i, candidate in enumerate(given.candidates.items)}
     candidates = replace(given.candidates, recipes=_named_recipes(spaces, library, positions))
+    spec = spec.model_copy(update={"notes": (*spec.notes, *given.notes)})
     return Prepared(spec, library, candidates, spaces, given.excluded, None, given.command_of, given.recorded)
 
 

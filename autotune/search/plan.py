@@ -112,7 +112,8 @@ class Plan:
             return self._finals(history, places)
         if out_of_reach(self._kernels, history):
             return Wait() if history.pending else Stop(OUT_OF_REACH)
-        step = _baseline(history, places) or _unmeasured_prediction(history) or self._recipe(history, budget)
+        step = _baseline(history, places) or _again(history)
+        step = step or _unmeasured_prediction(history) or self._recipe(history, budget)
         # While nothing is there to put to the test there is no final to keep launches for.
         contested = bool(history.challengers)
         if step is None and len(history) < (search_ends(history, budget) if contested else budget):
@@ -351,6 +352,13 @@ def _baseline(history: History, places: Sequence[str]) -> Step | None:
         if all(e.says_nothing or (again and e.broke) for e in there) and len(there) < MAX_UNINFORMATIVE:
             return Step(Role.BASELINE, base, node)
     return None
+
+
+def _again(history: History) -> Step | None:
+    """Return another measurement of a server that is the only candidate; None where none is, or it fails."""
+    base = history.candidates.baseline
+    ran = history.candidates.alone and history.scores(base) and not history.broke(base)
+    return Step(Role.BASELINE, base) if ran and not history.pending else None
 
 
 def _unmeasured_prediction(history: History) -> Step | None:

@@ -156,7 +156,8 @@ class Study:
                 return found
             told: dict[str, Any] = {"learned": learned_figures(model, self._kernels)}
             # Of a bundle, and beyond given commands, nothing is known of what was not launched.
-            if not isinstance(self._plan, Recorded) and self._spec.verifies is None:
+            given = isinstance(self._plan, Recorded) or self._candidates.alone
+            if not given and self._spec.verifies is None:
                 if self._spec.sampler == "gp":
                     told["regret"] = regret(history, model, self._kernels, judgement.winner)
                 told |= search_gain(history, self._kernels, judgement.winner)

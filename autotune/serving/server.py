@@ -238,19 +238,24 @@ class Replicas(Server):
         )
 
 
-def connect(url: str, model: str, api_key: str | None = None) -> ExternalServer:
-    """Check that a server answers at the user's URL and serves the model; raises `BadInput` if not."""
+def connect(url: str, names: Sequence[str], api_key: str | None = None) -> ExternalServer:
+    """Check that a server answers at the user's URL and serves the model of these names; raises `BadInput` if not."""
     target = Target.parse(url, api_key)
     with ServerClient(target, _EXTERNAL_ANSWER_S) as client:
-        server = ExternalServer(target, client.model(model, listed=True))
-        server.emulated, server.owner = client.emulated(), client.owner()
+        name, root = client.served_as(names)
+        server = ExternalServer(target, name)
+        server.root, server.emulated, server.owner = root, client.emulated(), client.owner()
     return server
 
 
 class ExternalServer(Server):
-    """A server known by its URL and the engine's name in its model list. `stop` leaves it running."""
+    """A server known by its URL and the engine's name in its model list. `stop` leaves it running.
+
+    `root` is the model behind the served name, as far as the server tells it.
+    """
 
     owner: str = ""
+    root: str = ""
     # A gateway may have no health check, but it has served its models a moment ago.
     health = PATHS[0]
 

@@ -42,6 +42,7 @@ class CandidateSet:
         as_they_are: they are rows of a table: none is a shorter form of another one.
         without: maps a configuration's settings to what the engine makes of the command without each. What the engine
             decides by itself is no setting. None: not known, then a setting goes back to its value in the default.
+        alone: the only candidate is a server of somebody else's, which is measured until the budget is used.
     """
 
     items: Sequence[Candidate]
@@ -55,6 +56,7 @@ class CandidateSet:
     promised: Promised = field(default_factory=Promised)
     recipes: Mapping[int, str] = field(default_factory=dict)
     unseen: frozenset[int] = frozenset()
+    alone: bool = False
     _positions: dict[str, int] = field(default_factory=dict, compare=False)
     _giving_up: dict[frozenset[str], list[int]] = field(init=False, default_factory=dict, compare=False)
 

@@ -20,6 +20,9 @@ STAND_IN = "replayed:"
 """Start of `Choice.argv` if a table of recorded launches has no command; the engine's name follows."""
 
 
+EXTERNAL = "external:"
+"""Start of `Choice.argv` of a server that autotune did not start; its URL follows."""
+
 SERVED = ("kv_cache_tokens", "longest_request_tokens", "odds_of_starting")
 """Figures of launches about the longest request."""
 _PREDICTED = {Evidence.SIMULATED: "in the simulation", Evidence.EMULATED: "on the emulated node"}
@@ -223,7 +226,7 @@ class Choice(_Value):
     @property
     def external(self) -> bool:
         """True if autotune did not start the server, so that its command line is unknown."""
-        return self.argv[0].startswith("external:")
+        return self.argv[0].startswith(EXTERNAL)
 
     @property
     def stand_in(self) -> bool:
@@ -527,6 +530,12 @@ class Recommendation(_Value, Evidenced):
     curves: Curves | None = Field(default=None, validation_alias="ladder", serialization_alias="ladder")
     study_cost: StudyCost | None = None
     duration_s: float
+
+    @property
+    def address(self) -> str:
+        """Return the URL of a server that autotune measured but did not start; empty for any other study."""
+        shown = self.recommended or self.nearest_miss
+        return shown.argv[0].removeprefix(EXTERNAL) if shown and shown.argv[0].startswith(EXTERNAL) else ""
 
     @property
     def holds_on_a_node(self) -> bool | None:

@@ -127,7 +127,8 @@ def test_what_is_said_of_an_engine_that_nothing_starts_is_answered(tmp_path: Pat
     "asked", [{"baseline": SGLANG}, {"engine_args": ["vllm=--seed 1"]}, {"pins": ["block_size=1"]}]
 )
 def test_nothing_can_be_set_on_somebody_else_s_server(asked: dict[str, object]) -> None:
-    with pytest.raises(BadInput, match=r"^--[a-z-]+: an external server cannot be configured"):
+    said = r"^--[a-z-]+: an external server cannot be configured\. To search .* give the command as --baseline"
+    with pytest.raises(BadInput, match=said):
         build_spec(replace(SIMULATED, on="external:http://127.0.0.1:1", **asked))  # type: ignore[arg-type]
 
 

@@ -35,6 +35,42 @@ def test_an_engine_is_asked_everything():
             client.model("lorra")
 
 
+@pytest.mark.parametrize(
+    ("rows", "served"),
+    [
+        ([{"id": "chat"}], ("chat", "chat")),
+        ([{"id": "chat", "root": "/models/q"}, {"id": "fast", "root": "/models/q"}], ("chat", "/models/q")),
+        ([{"id": "chat", "root": "org/q", "parent": None}, {"id": "sql", "parent": "chat"}], ("chat", "org/q")),
+        ([{"id": "other"}, {"id": "Org/Q", "root": "org/q"}], ("Org/Q", "org/q")),
+        ([{"id": "chat"}, {"id": "other"}], None),
+    ],
+)
+def test_a_model_under_another_name(rows: list[dict[str, str | None]], served: tuple[str, str] | None):
+    """The only model of a server is meant; its adapters and its other names are no models of their own."""
+
+    async def listing(call: Call) -> None:
+        await call.answer(200, {"data": rows})
+
+    with Server(listing) as server, ServerClient(Target.parse(server.url)) as client:
+        if served is not None:
+            assert client.served_as(["mine", "Org/Q"]) == served
+            return
+        with pytest.raises(UnknownName, match=r"Known: chat, other.*--model NAME --model-id mine"):
+            client.served_as(["mine"])
+
+
+def test_a_server_without_models():
+    async def empty(call: Call) -> None:
+        await call.answer(200, {"data": []})
+
+    with (
+        Server(empty) as server,
+        ServerClient(Target.parse(server.url)) as client,
+        pytest.raises(BadInput, match="lists no models"),
+    ):
+        client.served_as(["mine"])
+
+
 def test_a_server_without_a_list_of_models_is_taken_as_it_is():
     async def bare(call: Call) -> None:
         await call.answer(404, "no")

@@ -167,6 +167,7 @@ def test_a_server_that_somebody_else_runs_is_measured_and_left_alone(home: Path)
     assert COMMAND[2] in other.err, "a wrong model is answered with what is served"
     found = json.loads((home / "studies" / "external" / "recommendation.json").read_text())
     assert (found["verdict"], found["config"]) == ("indistinguishable", {"url": url})
+    assert found["objective"]["repeats"] == 2
     assert found["evidence"] == "emulated", "an emulated engine says so, whoever runs it"
     assert not (home / "studies" / "external" / "serve.sh").exists()
     exported = autotune("export", "external", "--to", "shell", home=home)

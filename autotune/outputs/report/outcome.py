@@ -60,7 +60,7 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
     parts.append(_facts(study))
     choice = outcome.recommended
     if choice is None:
-        if (miss := outcome.nearest_miss) is not None:
+        if (miss := outcome.nearest_miss) is not None and not outcome.address:
             parts += ["Command of the closest attempt:", _block(miss.command, miss.argv, miss.env)]
         ran = [launch for launch in study.launches if launch.result.metrics]
         spec = study.spec.strict
@@ -115,9 +115,9 @@ def _so_far(study: StudyRecord) -> list[str | text.Facts]:
 def _facts(study: StudyRecord) -> text.Facts:
     """List the summary cells: verdict, gain with both intervals, launches and their hours."""
     outcome = study.recommendation
-    facts = {"Verdict": outcome.qualified_verdict}
-    metric = study.spec.objective
-    if outcome.gain_percent is not None and outcome.recommended is not None:
+    facts = {} if outcome.address else {"Verdict": outcome.qualified_verdict}
+    metric, baseline = study.spec.objective, None if outcome.address else outcome.baseline
+    if outcome.gain_percent is not None and outcome.recommended is not None and not outcome.address:
         gained = readable.gain_in_words(metric, outcome.gain_percent)
         facts["Gain over the baseline"] = gained
         facts["95 % interval, launch to launch"] = readable.gains(metric, outcome.gain_ci95)
@@ -125,8 +125,9 @@ def _facts(study: StudyRecord) -> text.Facts:
         facts["90 % interval on a real node"] = readable.gains(metric, ends)
     if outcome.recommended is not None:
         goal = outcome.recommended.objective
-        values = [one.objective.value for one in (outcome.recommended, outcome.baseline) if one]
+        values = [one.objective.value for one in (outcome.recommended, baseline) if one]
         facts[text.title(goal.metric)] = " from ".join(readable.numbers(values))
+        facts |= {"95 % interval": readable.interval(goal.ci95)} if outcome.address else {}
         if goal.interval90_on_a_node:
             facts["On a real node (90 %)"] = words.on_a_node(goal)
         if (longest := outcome.recommended.longest_request_tokens) is not None:
@@ -135,7 +136,7 @@ def _facts(study: StudyRecord) -> text.Facts:
                 f" from {known:,}" if known not in (None, longest) else ""
             )
         row = outcome.workloads.get(goal.workload)
-        before_after = ((row.baseline or {}, row.recommended or {}),) if row is not None else ()
+        before_after = ((row.baseline or {} if baseline else {}, row.recommended or {}),) if row is not None else ()
         for name, (first, last) in product(("p99_ttft_ms", "p99_tpot_ms"), before_after):
             old, new = first.get(name), last.get(name)
             if new and name != goal.metric:
@@ -168,7 +169,7 @@ def regressions(study: StudyRecord) -> list[str]:
 def comparison(study: StudyRecord) -> list[str]:
     """Tabulate baseline and recommendation: the objective over the workloads, then the metrics of each."""
     outcome, spec, objective = study.recommendation, study.spec, study.spec.objective
-    if not outcome.workloads:
+    if not outcome.workloads or outcome.address:
         return []
 
     def row(heading: str, name: str, old: object, new: object, last: str, change: str) -> dict[str, str]:
@@ -200,6 +201,17 @@ def comparison(study: StudyRecord) -> list[str]:
             if old is not None or new is not None:
                 lines.append(row("Metric", text.title(metric), old, new, "Change", readable.change(old, new)))
         parts += [f"### {text.code(name)}", text.table(lines, " rrr")]
+    return parts
+
+
+def alone(study: StudyRecord) -> list[str]:
+    """Tabulate the metrics of a server that somebody else runs, by workload."""
+    outcome, parts = study.recommendation, list[str]()
+    for name, both in outcome.workloads.items() if outcome.address else ():
+        found = both.recommended or {}
+        known = (m for m in dict.fromkeys((*SHOWN, study.spec.objective, *COSTS)) if m in found)
+        rows = [{"Metric": text.title(metric), "Measured": readable.number(found[metric])} for metric in known]
+        parts += [f"### {text.code(name)}", text.table(rows, " r")]
     return parts
 
 
@@ -473,7 +485,9 @@ def limits(study: StudyRecord) -> list[str]:
         "another version may give other numbers.",
         f"The objective was {text.title(spec.objective)} on {_aim(spec)}. Other lengths "
         "or arrivals can change the ranking.",
-        "The search launched some of the valid configurations, not all: a better one may exist.",
+        "Only the server as it runs was measured: how good others are is unknown."
+        if outcome.address
+        else "The search launched some of the valid configurations, not all: a better one may exist.",
         "The interval covers the spread between launches, not an error common to all launches.",
         words.unjudged(outcome),
     ]

@@ -92,6 +92,7 @@ _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] =
     ("What does each setting add?", (pictures.contributions, outcome.contributions)),
     ("Which settings had no effect?", (outcome.inert,)),
     ("Before and after", (outcome.comparison,)),
+    ("What was measured?", (outcome.alone,)),
     ("What load does it carry within the limits?", (tables.capacities,)),
     ("What happens under other loads?", (pictures.curves, outcome.curves)),
     ("Is it better on every workload?", (outcome.matrix,)),

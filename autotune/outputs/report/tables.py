@@ -18,6 +18,8 @@ def engines(study: StudyRecord) -> list[str]:
     """Tabulate the best configuration of each engine, and list the engines that were not searched."""
     usual = references(study.launches)
     rows = []
+    if study.recommendation.address:
+        return []
     for launch, value, count in best_per_engine(study):
         engine = launch.trial.configuration.engine
         changed = text.knobs(differing(launch, usual[engine])) or "its reference configuration"

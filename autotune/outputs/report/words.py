@@ -12,7 +12,15 @@ from autotune.metrics import readable
 from autotune.metrics.formulas import SHORT_S, Slo
 from autotune.metrics.table import GOODPUT, VIOLATIONS, title_of
 from autotune.outputs.report import text
-from autotune.study.recommendation import Choice, NearestMiss, Objective, Recommendation, Regression, Verdict
+from autotune.study.recommendation import (
+    EXTERNAL,
+    Choice,
+    NearestMiss,
+    Objective,
+    Recommendation,
+    Regression,
+    Verdict,
+)
 from autotune.trial import Evidence, Failure, FailureKind, Metrics, Phase
 
 WHO = {"baseline": "the baseline", "recommended": "the recommended command"}
@@ -41,7 +49,8 @@ def conclusion(outcome: Recommendation) -> str:
 def sentences(outcome: Recommendation) -> list[str]:
     """Return the conclusion, a paragraph per topic."""
     lost = trade_off(outcome)
-    parts = [_sentence(outcome), _few_good(outcome), gain(outcome), prompts(outcome), f"It {lost}." if lost else ""]
+    parts = [_sentence(outcome), *_way_on(outcome), _few_good(outcome), gain(outcome), prompts(outcome)]
+    parts += [f"It {lost}."] if lost else []
     parts += [crossing(outcome), _answers(outcome), _speculation(outcome), _front(outcome), short_load(outcome)]
     return [part for part in parts if part]
 
@@ -49,7 +58,7 @@ def sentences(outcome: Recommendation) -> list[str]:
 def brief(outcome: Recommendation) -> list[str]:
     """Return the conclusion for a terminal: verdict with gain, its cost, and the remaining potential."""
     choice, baseline, cost = outcome.recommended, outcome.baseline, outcome.study_cost
-    told = [_sentence(outcome)]
+    told = [_sentence(outcome), *_way_on(outcome)]
     if choice is not None and baseline is not None and choice.fingerprint != baseline.fingerprint:
         verdict, (name, unit) = outcome.qualified_verdict, title_of(choice.objective.metric)
         verdict = verdict.capitalize() if outcome.origin is Evidence.MEASURED else f"{outcome.label}: {verdict}"
@@ -76,7 +85,8 @@ def brief(outcome: Recommendation) -> list[str]:
     told += [_few_good(outcome), f"It {lost}." if lost else "", crossing(outcome), _answers(outcome), _front(outcome)]
     costs = [f"Trade-off: {one.knob} {text.scalar(one.to)}, not {text.scalar(one.from_)}: {one.what}." for one in given]
     costs += [f"Slower: {_listed(slow)}."] if slow else []
-    costs += ["Unchanged: context, prefix caching, precision, memory reserve."] if outcome.gives_up == [] else []
+    kept = outcome.gives_up == [] and not outcome.address
+    costs += ["Unchanged: context, prefix caching, precision, memory reserve."] if kept else []
     if choice is not None and choice.longest_request_tokens:
         costs.append(f"Longest request {choice.longest_request_tokens:,} tokens.")
     costs += [f"Another command {other.label}: see the report." for other in outcome.alternatives]
@@ -129,7 +139,7 @@ def promises(outcome: Recommendation) -> list[str]:
         against = f", the baseline's {baseline:,}" if baseline is not None else ""
         head = [f"{kept[:1].upper()}{kept[1:]}{against}."]
     replayed = outcome.origin is Evidence.REPLAYED
-    if outcome.gives_up is None or (replayed and not outcome.gives_up):
+    if outcome.gives_up is None or outcome.address or (replayed and not outcome.gives_up):
         return head  # what a table's rows promise is not known, nor what was recommended before it was recorded
     open_ = "" if kept or outcome.origin is not Evidence.MEASURED else "; the longest request is unknown"
     nothing = f"Unchanged: context, prefix caching, precision, memory reserve{open_}."
@@ -268,7 +278,34 @@ def _speculation(outcome: Recommendation) -> str:
     )
 
 
+def measured(outcome: Recommendation) -> str:
+    """Describe the measurement of a server that somebody else runs, with its interval."""
+    choice, label = outcome.recommended, "Measured" if outcome.origin is Evidence.MEASURED else outcome.label
+    if choice is None:
+        miss = outcome.nearest_miss
+        return f"{outcome.address} does not meet the limits. {_missed(outcome, miss) if miss else ''}".rstrip()
+    goal = choice.objective
+    interval = f"95 % interval {readable.interval(goal.ci95)}" if goal.ci95 else "no interval"
+    repeats = text.count(goal.repeats, "measurement", "measurements")
+    value = _value(outcome, goal, _of_objective(outcome))
+    return f"{label}: {value} at {outcome.address} ({interval}, {repeats})."
+
+
+def _way_on(outcome: Recommendation) -> list[str]:
+    """Say how to search from a server that somebody else runs; empty for other studies and for a verification."""
+    if not outcome.address or outcome.predictions:
+        return []
+    asked = f"--model {outcome.model} --hw {outcome.hardware} --gpus {outcome.gpus}"
+    return [
+        "autotune cannot reconfigure this server.",
+        f"To search: autotune run {asked} --baseline '<your command>'",
+        f"To check a result on it: autotune verify STUDY --on {EXTERNAL}{outcome.address}",
+    ]
+
+
 def _sentence(outcome: Recommendation) -> str:
+    if outcome.address:
+        return measured(outcome)
     where = f"for {outcome.model} on {outcome.gpus} x {outcome.hardware} ({outcome.label})"
     choice, baseline = outcome.recommended, outcome.baseline
     if choice is None:
@@ -311,7 +348,7 @@ def _missed(outcome: Recommendation, miss: NearestMiss) -> str:
         else:
             beyond = f"{100 * Slo.parse(one.slo).excess(one.value):.0f} % beyond the limit {one.slo}"
             parts.append(f"a {text.measure(one.metric, one.value)}{at}, {beyond}")
-    told = f"Closest attempt: {_listed(parts)}."
+    told = f"{'Measured' if outcome.address else 'Closest attempt'}: {_listed(parts)}."
     broken = [one.metric for one in miss.broken if one.metric.endswith("_ms") or one.metric == VIOLATIONS]
     try:
         workload = load_workload(next(iter(outcome.workloads)))
@@ -323,8 +360,9 @@ def _missed(outcome: Recommendation, miss: NearestMiss) -> str:
     if VIOLATIONS in broken:
         least = next(100 - one.limit for one in miss.broken if one.metric == VIOLATIONS)
         limits, how = f"the limits for {least:g} % of them", " with --slo"
+    who = "it does not meet" if outcome.address else "no configuration meets"
     return (
-        f"{told} With {workload.points[0].prompts:,} requests at once, no configuration meets {limits}; "
+        f"{told} With {workload.points[0].prompts:,} requests at once, {who} {limits}; "
         f"--find-load concurrency{how} finds the highest load that does."
     )
 
@@ -338,6 +376,8 @@ def _value(outcome: Recommendation, objective: Objective, metrics: Metrics | Non
 def gain(outcome: Recommendation) -> str:
     """Return the gain with its intervals, and the verdict, in a sentence or two."""
     choice, baseline = outcome.recommended, outcome.baseline
+    if outcome.address:
+        return ""
     if choice is None or baseline is None:
         unopposed = ": the baseline did not run, so the gain is unknown" if choice is not None else ""
         return f"Verdict: {outcome.verdict.value}{unopposed}."

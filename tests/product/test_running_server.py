@@ -1,0 +1,122 @@
+"""A server that somebody else runs: measured again and again, under its own name, and beside a recommended command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from .cli import autotune, rows
+from .server import emulated
+
+MODEL = "Qwen/Qwen3-32B"
+LOAD = ("--workload", "random:64:8:32")
+QUESTION = ["run", "--model", MODEL, "--hw", "h100", "--gpus", "2", *LOAD]
+SERVED = ["vllm", "serve", MODEL, "-tp", "2", "--max-num-seqs", "64"]
+COMPARED = ("the baseline", "no configuration", "no other configuration", "significantly", "Unchanged", "regret")
+"""Words of a study that compares configurations: this one has nothing to compare with."""
+
+
+def serving(*more: str, speed: str = "8"):
+    """Run an emulated vLLM on two H100."""
+    return emulated("--hw", "h100", "--gpus", "2", "--speed", speed, command=[*SERVED, *more])
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+def test_it_is_measured_until_the_budget_is_used(home: Path) -> None:
+    with serving("--served-model-name", "chat") as url:
+        done = autotune(*QUESTION, "--on", f"external:{url}", "--study", "s", home=home)
+        again = autotune(*QUESTION, "--on", f"external:{url}", "--study", "t", "--launches", "2", home=home)
+    assert (done.code, again.code) == (0, 0), done.err + again.err
+    assert f"{url} serves {MODEL} as chat" in done.err
+    assert "95 % interval" in done.out
+    assert "5 measurements" in done.out
+    assert f"at {url}" in done.out
+    assert "autotune cannot reconfigure this server." in done.out
+    way_on = f"autotune run --model {MODEL} --hw h100 --gpus 2 --baseline '<your command>'"
+    assert way_on in done.out
+    assert f"autotune verify STUDY --on external:{url}" in done.out
+    report = (home / "studies" / "s" / "report.md").read_text()
+    head = report.partition("## What was launched?")[0]
+    for word in COMPARED:
+        assert word not in done.out, word
+        assert word not in head, word
+    assert "| Verdict" not in report
+    found = json.loads((home / "studies" / "s" / "recommendation.json").read_text())
+    assert (found["verdict"], found["regret"], found["objective"]["repeats"]) == ("indistinguishable", None, 5)
+    low, high = found["objective"]["ci95"]
+    assert low < found["objective"]["value"] < high
+    # Prompts that neither an earlier measurement nor an earlier study sent, so no cache answers.
+    seeds = {name: _seeds(home, name) for name in ("s", "t")}
+    assert (len(seeds["s"]), len(seeds["t"])) == (5, 2)
+    assert not seeds["s"] & seeds["t"]
+
+
+def _seeds(home: Path, study: str) -> set[int]:
+    """Return the seeds of a study's prompts."""
+    return {
+        json.loads(path.read_text())["seed"]
+        for path in (home / "studies" / study / "trials").glob("*/random*8*32.json")
+    }
+
+
+def test_a_limit_that_it_does_not_meet(home: Path) -> None:
+    limit = ("--slo", "p99_ttft_ms<=0.1", "--launches", "2")
+    with serving() as url:
+        done = autotune(*QUESTION, "--on", f"external:{url}", "--study", "s", *limit, home=home)
+    assert done.code == 3, done.err
+    assert f"{url} does not meet the limits. Measured: a P99 TTFT of" in done.out
+    assert "the server does not meet the limits" in done.err
+    for word in COMPARED:
+        assert word not in done.out, word
+
+
+def test_a_server_of_another_model_is_refused(home: Path) -> None:
+    with serving("--served-model-name", "chat") as url:
+        # The name says nothing; what stands behind it does.
+        done = autotune(*QUESTION, "--on", f"external:{url}", "--model", "Qwen/Qwen3-8B", home=home)
+    assert done.code == 2, done.err
+    assert f"serves {MODEL}, not Qwen/Qwen3-8B" in done.err
+    assert not home.exists()
+
+
+def test_the_name_of_one_of_several_models(home: Path) -> None:
+    """``--model NAME --model-id ID`` is the way out that the error names."""
+    with serving("--served-model-name", "chat") as url:
+        named = ("--model", "chat", "--model-id", MODEL, "--launches", "1")
+        done = autotune(*QUESTION, "--on", f"external:{url}", "--study", "s", *named, home=home)
+    assert done.code == 0, done.err
+    assert json.loads((home / "studies" / "s" / "recommendation.json").read_text())["model"] == MODEL
+
+
+@pytest.mark.e2e
+@pytest.mark.parametrize("requests", [64, 128])
+def test_a_result_is_verified_on_a_running_server(home: Path, requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says whether the server is set up as the recommended command is, where the server tells it."""
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    pinned = ("--engine", "vllm", "--set", f"max_running_requests={requests}", "--launches", "6", "--on", "simulator")
+    assert autotune(*QUESTION, "--study", "s", *pinned, home=home).code == 0
+    with serving() as url:
+        done = autotune("verify", "s", "--on", f"external:{url}", "--launches", "2", home=home)
+    assert done.code == 0, done.err
+    if requests == 64:
+        assert "settings that it reports are those of the recommended command" in done.err
+    else:
+        assert "its settings are not those of the recommended command: max_running_requests 64 (not 128)" in done.err
+    assert "prediction error" in done.out
+    for word in COMPARED[1:]:
+        assert word not in done.out, word
+    assert [row["role"] for row in rows(home, "s-verified")] == ["baseline"] * 2
+
+
+def test_a_server_that_reports_nothing(home: Path) -> None:
+    """A vLLM without its development mode tells no settings, and nothing is claimed of them."""
+    with serving() as url:
+        done = autotune(*QUESTION, "--on", f"external:{url}", "--study", "s", "--launches", "1", home=home)
+    assert done.code == 0, done.err
+    assert "it reports no settings, so whether they are the defaults of vLLM 0.33.0 is not checked" in done.err
