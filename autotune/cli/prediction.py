@@ -122,6 +122,8 @@ def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
         yield f"does not run ({failure['kind']}): {failure['message']}\n  {failure['log']}".rstrip()
     else:
         yield from _headline(predicted)
+    if unread := predicted["not_simulated"]:
+        yield f"not simulated: {', '.join(unread)}"
     if "gain_percent" in predicted:
         yield _gain_line(predicted)
     yield from _changes(predicted)
@@ -162,12 +164,8 @@ def _headline(predicted: Mapping[str, Any]) -> Iterator[str]:
             low, high = predicted[key]
             sure = f"  (90 % interval on a real node: {low:,.0f} to {high:,.0f})"
         yield f"  {name:<24}{predicted[name]:>12,.1f}{sure}"
-    unread = [name for name in predicted["unseen"] if name.startswith("knob ")]
-    unmeasured = [name for name in predicted["unseen"] if name not in unread]
-    if unmeasured:
+    if unmeasured := [name for name in predicted["unseen"] if not name.startswith("knob ")]:
         yield f"interval widened, never measured: {', '.join(unmeasured)}"
-    if unread:
-        yield f"not simulated, no effect here: {', '.join(unread)}"
 
 
 def _figures(predicted: Mapping[str, Any]) -> Iterator[str]:

@@ -158,11 +158,15 @@ class OptionParser(argparse.ArgumentParser):
         hint = self._table.meant([word.partition("=")[0] for word in unknown if word.startswith("-")])
         raise RefusedCommand(f"{self._table.engine} {self._table.version}", message, hint)
 
-    def parse(self, arguments: Sequence[str]) -> dict[str, Any]:
-        """Return the given options, by destination, and ``model_tag``; raises `BadInput` where the engine exits."""
-        if self._table.borrowed:
-            return vars(self.parse_known_args(list(arguments))[0])
-        return vars(self.parse_args(list(arguments)))
+    def parse(self, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
+        """Return the given options, by destination, and ``model_tag``; and the options that a borrowed table lacks.
+
+        Raises `BadInput` where the engine exits.
+        """
+        if not self._table.borrowed:
+            return vars(self.parse_args(list(arguments))), ()
+        given, unknown = self.parse_known_args(list(arguments))
+        return vars(given), tuple(word.partition("=")[0] for word in unknown if word.startswith("--"))
 
     def values(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return every option by every name, with defaults for missing ones."""
@@ -232,6 +236,7 @@ class ParsedCommand:
         args: every option by destination and by long spelling, defaults included.
         given: destinations of the options that stood on the command line.
         config: content of the engine's own config file.
+        unknown: options that a borrowed table lacks, and that are passed on.
     """
 
     engine: str
@@ -242,6 +247,7 @@ class ParsedCommand:
     env: Mapping[str, str]
     config: Mapping[str, Any] = field(default_factory=dict)
     servers: int = 1
+    unknown: tuple[str, ...] = ()
 
 
 class Engine:
@@ -437,7 +443,7 @@ class Engine:
         if arguments is None:
             raise BadInput(f"not a {self.card.title} command: {' '.join(command.argv)}")
         parser = self._parser(version)
-        given = parser.parse(self.prepare(arguments, version, command))
+        given, unknown = parser.parse(self.prepare(arguments, version, command))
         values = parser.values(given)
         named = (self.card.model_flag or "--model").lstrip("-").replace("-", "_")
         model = given.get("model_tag") or values.get(named)
@@ -445,7 +451,9 @@ class Engine:
             raise BadInput(f"{self.name} {version}: error: the command names no model: {' '.join(command.argv)}")
         config = self.config(values, command, version)
         env = dict(command.env)
-        return ParsedCommand(self.name, version, str(model), values, frozenset(given), env, config, command.replicas)
+        return ParsedCommand(
+            self.name, version, str(model), values, frozenset(given), env, config, command.replicas, unknown
+        )
 
     def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
         """Rewrite the arguments as the engine does before it parses them."""

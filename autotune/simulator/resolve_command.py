@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.engines import Engine, engine, recognise
+from autotune.engines.options import Setting, loading, unmodelled
 from autotune.loadgen.workloads import Workload
 from autotune.metrics.formulas import Slo
 from autotune.metrics.table import Rent
@@ -32,6 +33,9 @@ class ResolvedCommand:
         effective: the knobs as the engine runs them.
         on_random: see `ServerSetup`; what the command forces.
         random_weights: whether the command has the switch.
+        loaded_gb: see `ServerSetup`.
+        changes: sentences, on what its options make of the model.
+        unmodelled: settings that are simulated only where a knob of theirs is.
     """
 
     card: EngineCard
@@ -42,11 +46,14 @@ class ResolvedCommand:
     calibration: Calibration | None = None
     on_random: float | None = None
     random_weights: bool = False
+    loaded_gb: float = 0.0
+    changes: Sequence[str] = ()
+    unmodelled: Sequence[Setting] = ()
 
     @property
     def setup(self) -> ServerSetup:
         c, knobs = self.context, dict(self.effective.knobs)
-        more = self.calibration, self.on_random, self.random_weights
+        more = self.calibration, self.on_random, self.random_weights, self.loaded_gb
         return ServerSetup(self.card.engine, c.version, knobs, c.model, c.hardware, c.gpus, *more)
 
     def running(self) -> ResolvedCommand:
@@ -91,8 +98,12 @@ def resolve_for(
     width = raw.knobs.get("tensor_parallel")
     # A division's remainder is kept as a fraction, for a rule to say what does not divide.
     divides = not (isinstance(width, float) and width > 0 and not width.is_integer())
+    unseen = unmodelled(kind, parsed, raw)
     if refused is not None and divides:
-        return ResolvedCommand(card, context, raw, refused, calibration=calibration)
+        return ResolvedCommand(card, context, raw, refused, calibration=calibration, unmodelled=unseen)
+    made, _ = normalised(card, raw, context)
+    loaded = loading(kind, parsed, context, made)
+    context, refused = loaded.context, refused or loaded.failure
     made, effects = normalised(card, raw, context)
     broken = [rule for rule in broken_rules(card, made, context) if rule.kind is not FailureKind.RULE]
     if broken:
@@ -100,7 +111,8 @@ def resolve_for(
     elif refused is None and (reason := unsuited(card, context)) is not None:
         refused = Failure(FailureKind.UNSUPPORTED, reason, f"RuntimeError: {reason}")
     forced = kind.forced_length(parsed, context), not kind.reads_weights(parsed, context)
-    return ResolvedCommand(card, context, made, refused, effects, calibration, *forced)
+    resolved = ResolvedCommand(card, context, made, refused, effects, calibration, *forced)
+    return replace(resolved, loaded_gb=loaded.gb, changes=loaded.reasons, unmodelled=unseen)
 
 
 def model_of(command: Command, library: Library, version: str | None = None, model_id: str | None = None) -> ModelCard:
@@ -113,6 +125,19 @@ def knobs_read(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> frozense
     if outcome.failure is not None:
         return None
     return outcome.knobs_read | conditional_knobs(speed_card(resolved.card.engine), resolved.context.version)
+
+
+def not_simulated(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> list[str]:
+    """List the settings of a command on which no figure of its simulation depends, as they are written."""
+    if outcome.failure is not None and outcome.memory is None:
+        return []  # There is no figure.
+    read, changed = knobs_read(resolved, outcome), resolved.changed_knobs()
+
+    def unseen(knobs: frozenset[str]) -> bool:
+        # Of what did not run it is not known which knobs would have been read.
+        return read is not None and knobs.isdisjoint(read) and not knobs.isdisjoint(changed)
+
+    return [one.name for one in resolved.unmodelled if not one.knobs or unseen(one.knobs)]
 
 
 def changed_defaults(
@@ -183,10 +208,11 @@ def prediction(resolved: ResolvedCommand, workload: Workload, seed: int) -> dict
         else None,
         **sure,
         "unseen": [*sure["unseen"], *unread],
+        "not_simulated": not_simulated(resolved, outcome),
         "evidence": Evidence.SIMULATED.value,
         "workload": workload.name,
         "engine": resolved.card.engine,
         "engine_version": resolved.context.version,
         "config": dict(configuration.knobs),
-        "effects": [effect.reason for effect in resolved.effects],
+        "effects": [*(effect.reason for effect in resolved.effects), *resolved.changes],
     }

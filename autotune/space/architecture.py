@@ -78,6 +78,10 @@ class Architecture(Entry):
         default=None, description="type in which quantised matrices are multiplied; None: fp8 up to 1 byte, else bf16"
     )
 
+    quant_method: str | None = Field(
+        default=None, description="of the checkpoint, as its config.json says; None: plain, or not known"
+    )
+
     @model_validator(mode="after")
     def _layers_add_up(self) -> Architecture:
         for part in ("dense_layers", "sliding_layers", "linear_layers"):

@@ -144,6 +144,7 @@ class _Checkpoint:
     schemes: Sequence[Scheme]
     ignored: re.Pattern[str] | None
     plain_bytes: float
+    method: str | None = None
 
     def scheme(self, layer: int, names: Iterable[str]) -> Scheme | None:
         """Find the scheme of a module with one or more names; None: it is not quantised."""
@@ -193,7 +194,7 @@ def precision(
     figures: dict[str, Any] = {"weight_bytes": main, **{key: size for key, size in parts.items() if size != main}}
     if scheme is not None:
         figures |= {"weight_block": scheme.block, "matrices_in": scheme.matrices_in}
-    return figures
+    return {**figures, "quant_method": checkpoint.method}
 
 
 def _checkpoint(config: ConfigJson) -> _Checkpoint:
@@ -211,7 +212,8 @@ def _checkpoint(config: ConfigJson) -> _Checkpoint:
     if wrong := next((key for key, names in lists.items() if not isinstance(names, list)), None):
         config.refuse(f"{wrong} is {quantization[wrong]!r}; a list of modules' names is needed")
     ignored = [str(name) for names in lists.values() for name in names]
-    return _Checkpoint(_schemes(config, quantization), _pattern(config, ignored), plain)
+    method = str(quantization.get("quant_method") or "modelopt")
+    return _Checkpoint(_schemes(config, quantization), _pattern(config, ignored), plain, method)
 
 
 def _schemes(config: ConfigJson, q: Mapping[str, Any]) -> list[Scheme]:

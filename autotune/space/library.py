@@ -15,6 +15,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from autotune.errors import BadInput, MalformedFile, UnknownName
+from autotune.space.architecture import Architecture
 from autotune.space.cards import HardwareCard, ModelCard
 from autotune.space.entry import LOADER, parse_yaml, spaces_root
 from autotune.space.expression import names, template_names
@@ -24,7 +25,8 @@ from autotune.space.serving import LogPattern, SharedFailures, SharedMemoryName,
 
 _FIXED_NAMES = frozenset({"model", "hardware", "gpus", "workload", "True", "False", "None"})
 _READ_NAMES = frozenset({"args", "env", "config", "servers"})
-_CONDITIONS = frozenset({"when", "forbid", "expect", "active", "keeps"})
+_CONDITIONS = frozenset({"when", "forbid", "expect", "active", "keeps", "gb"})
+_OF_OPTIONS = frozenset({"loaded", "refusals"})
 _MARK_NAMES = frozenset({"default", "baseline"})
 _Location = tuple[str | int, ...]
 
@@ -85,13 +87,16 @@ def _check_engine(path: Path, card: EngineCard) -> None:
     for location, part in _parts(card.model_dump()):
         if location[-1] in _CONDITIONS and isinstance(part, str):
             here = _FIXED_NAMES if location[0] == "recipes" else known
-            _check_names(path, location, part, here | (_MARK_NAMES if "gives_up" in location else set()), right)
+            more = _MARK_NAMES if "gives_up" in location else _READ_NAMES if location[0] in _OF_OPTIONS else set()
+            _check_names(path, location, part, here | more, right)
         elif location[-1] == "value" and "read" in location:
             _check_names(path, location, part, known | _READ_NAMES, right)
-        elif location[-1] in ("set", "on_node") and isinstance(part, Mapping):
-            wrong = sorted(set(part) - set(card.knobs))
-            if wrong:
-                raise MalformedFile(path, f"unknown knob {wrong[0]!r}", line_of(path, (*location, wrong[0])))
+        elif location[-1] in ("set", "on_node", "figures") and isinstance(part, Mapping):
+            word, names_there = "knob", set(card.knobs)
+            if location[-1] == "figures":
+                word, names_there = "figure", set(Architecture.model_fields)
+            if wrong := sorted(set(part) - names_there):
+                raise MalformedFile(path, f"unknown {word} {wrong[0]!r}", line_of(path, (*location, wrong[0])))
 
 
 def _check_names(path: Path, location: _Location, text: str, known: frozenset[str], right: str) -> None:

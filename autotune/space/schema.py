@@ -10,6 +10,7 @@ PEP 440 specifiers (``>=0.5.20,<0.6``), ``*`` = all.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from fnmatch import fnmatchcase
 from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
@@ -226,6 +227,39 @@ class NoEffectOption(Entry):
     source: str
 
 
+class NamedOptions(Entry):
+    """Options of one class, by name: of the command line, the environment, or the engine's config file."""
+
+    names: list[str] = Field(
+        min_length=1,
+        description="as they are written, keys of an option's value behind a dot; * stands for any letters",
+    )
+    values: list[Scalar] = Field(default=[], description="with these alone; empty: with any")
+    versions: VersionRange = "*"
+    reason: str
+    source: str
+
+    def has(self, name: str, value: object) -> bool:
+        fits = not self.values or (value if isinstance(value, Scalar) else str(value)) in self.values
+        return fits and any(fnmatchcase(name, pattern) for pattern in self.names)
+
+
+class Loaded(Entry):
+    """Change of the model, or of a GPU's memory, that options of a command line make while it is loaded.
+
+    Expressions see the effective knobs, and ``args``, ``env`` and ``config`` as a knob's reading does.
+    """
+
+    when: Expression
+    versions: VersionRange = "*"
+    figures: dict[str, float | str] = Field(
+        default={}, description="of the model's architecture, in place of the checkpoint's"
+    )
+    gb: Expression = Field(default="0", description="10^9 bytes more (below 0: less) on each GPU")
+    reason: Template
+    source: str
+
+
 class Start(Entry):
     """A configuration known to be good: a head start for the search."""
 
@@ -312,6 +346,16 @@ class EngineCard(Entry):
     knobs: dict[str, Knob]
     effects: list[Effect] = []
     no_effect: list[NoEffectOption] = Field(default=[], description="reported as without effect on a command line")
+    neutral: list[NamedOptions] = Field(
+        default=[], description="further ones without effect on speed and memory, which nobody expects of them"
+    )
+    simulated: list[NamedOptions] = Field(
+        default=[], description="modelled by the simulator, beside those that its knobs are read from"
+    )
+    loaded: list[Loaded] = Field(default=[], description="each that holds counts")
+    refusals: list[Rule] = Field(
+        default=[], description="rules over `args`, `env` and `config` as well: values that end the start"
+    )
     rules: list[Rule] = []
     starts: list[Start] = []
     recipes: list[Recipe] = Field(default=[], description="of several that hold the first is `--baseline recipe`")

@@ -39,9 +39,10 @@ def test_a_knob_that_the_simulator_does_not_read_is_named_and_widens_nothing():
     plain, compiled = simulated(), simulated("--enable-torch-compile")
     assert unread(plain) == []
     assert unread(compiled) == ["knob torch_compile"]
-    same = {name: value for name, value in plain.items() if name not in ("unseen", "config")}
+    same = {name: value for name, value in plain.items() if name not in ("unseen", "not_simulated", "config")}
     assert same == {name: compiled[name] for name in same}
     assert compiled["unseen"] == [*plain["unseen"], "knob torch_compile"]
+    assert (plain["not_simulated"], compiled["not_simulated"]) == ([], ["--enable-torch-compile"])
 
 
 def test_a_knob_that_is_read_or_is_the_default_is_not_named():
@@ -58,7 +59,7 @@ def test_the_command_line_tells_them_apart_from_what_was_never_measured(tmp_path
     told = autotune(*command, "--", *engine.split(), home=tmp_path)
     assert told.code == 0, told.err
     assert "interval widened, never measured: gpu, model, workload\n" in told.out
-    assert "not simulated, no effect here: knob torch_compile\n" in told.out
+    assert "not simulated: --enable-torch-compile\n" in told.out
     assert (
         "knob torch_compile"
         in json.loads(autotune(*command, "--json", "--", *engine.split(), home=tmp_path).out)["unseen"]

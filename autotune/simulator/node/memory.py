@@ -13,6 +13,7 @@ from autotune.space.architecture import (
     expert_layers,
     kv_bytes_per_token_layer,
     linear_state_bytes,
+    vocabulary_elements,
     weight_bytes_per_gpu,
 )
 from autotune.trial import Failure, FailureKind
@@ -121,7 +122,7 @@ class MemoryPlan:
 
 
 def _weight_bytes(server: SimulatedServer) -> float:
-    """Sum the checkpoint's weights, the router in bf16, and the additions of latent attention.
+    """Sum the checkpoint's weights, the router in bf16, the additions of latent attention, and what options add.
 
     Latent attention keeps a bf16 copy of the up-projections of keys and values for decoding (vLLM's
     ``process_weights_after_loading``, SGLang's ``w_kc`` and ``w_vc``); vLLM 0.7 kept their products with the query's
@@ -136,7 +137,9 @@ def _weight_bytes(server: SimulatedServer) -> float:
         copies = a.heads / tp * a.kv_lora_rank * (a.q_lora_rank + a.hidden_size) * a.weight_bytes * a.layers
     elif a.kv_lora_rank:
         copies = a.heads / tp * a.kv_lora_rank * (a.qk_nope_head_dim + a.v_head_dim) * BF16 * a.layers
-    return checkpoint + (router + copies) / stages
+    held = checkpoint + (router + copies) / stages + server.setup.loaded_gb * 1e9
+    # Layers are moved to the host's memory, the vocabulary is not.
+    return max(held, vocabulary_elements(a) * BF16 / tp / stages)
 
 
 def _activation_bytes(server: SimulatedServer) -> tuple[float, float]:

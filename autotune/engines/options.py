@@ -1,0 +1,171 @@
+"""Classes of a command's settings: *simulated*, *without effect*, or neither; and the model as it is loaded.
+
+A setting is an option that differs from its default, a key of an option's or a file's mapping, or a
+variable of the environment. An engine's card says which are modelled beside what its knobs are read
+from, and which change neither speed nor memory. One that no card names is not simulated: no figure
+may depend on it in silence.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import lru_cache
+from typing import Any
+
+from autotune.engines.engine import Engine, ParsedCommand
+from autotune.space.context import Context, as_failure
+from autotune.space.entry import in_range
+from autotune.space.expression import evaluate, fill
+from autotune.space.schema import Option
+from autotune.trial import Configuration, Failure
+
+_PATH = re.compile(r"\b(?:args|env|config)(?:\.\w+)+")
+
+
+class OptionClass(StrEnum):
+    """Use that the simulator makes of a setting."""
+
+    SIMULATED = "simulated"
+    NO_EFFECT = "without effect"
+    NOT_SIMULATED = "not simulated"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One setting of a command.
+
+    Attributes:
+        name: as it is written.
+        paths: where expressions find it, e.g. ``args.max_num_seqs``.
+        knobs: those that are read from it.
+    """
+
+    name: str
+    paths: tuple[str, ...]
+    value: Any
+    knobs: frozenset[str] = frozenset()
+
+
+def settings(kind: Engine, parsed: ParsedCommand) -> Iterator[Setting]:
+    """List a command's settings."""
+    table = kind.table(parsed.version)
+    defaults = table.defaults
+    written = [
+        setting_of(option, value)
+        for option in table.options
+        if option.dest in parsed.given and (value := parsed.args[option.dest]) != defaults[option.dest]
+    ]
+    written += [Setting(name, (f"env.{name}",), text) for name, text in parsed.env.items()]
+    written += [Setting(key, (f"config.{key}",), value) for key, value in parsed.config.items()]
+    written += [Setting(flag, (), True) for flag in parsed.unknown]
+    for leaf in (leaf for setting in written for leaf in _leaves(setting)):
+        yield replace(leaf, knobs=readers(kind, parsed.version, leaf))
+
+
+def setting_of(option: Option, value: Any) -> Setting:
+    """Return the setting of an option, under its first long spelling; its knobs are not known yet."""
+    name = next((flag for flag in option.flags if flag.startswith("--")), option.flags[0])
+    return Setting(name, tuple(f"args.{n}" for n in option.names), value)
+
+
+def _leaves(setting: Setting) -> Iterator[Setting]:
+    if not isinstance(setting.value, Mapping):
+        yield setting
+        return
+    for key, value in setting.value.items():
+        paths = tuple(f"{path}.{key}" for path in setting.paths)
+        yield from _leaves(Setting(f"{setting.name}.{key}", paths, value))
+
+
+@lru_cache(maxsize=64)
+def _readings(kind: Engine, version: str) -> Mapping[str, frozenset[str]]:
+    """Map each knob to the paths that it is read from."""
+    texts = {name: kind.reading(name, version) for name in kind.card.knobs}
+    return {name: frozenset(_PATH.findall(text)) for name, text in texts.items()}
+
+
+def readers(kind: Engine, version: str, setting: Setting) -> frozenset[str]:
+    """Return the knobs that are read from a setting."""
+    own, below = setting.paths, tuple(f"{path}." for path in setting.paths)
+    return frozenset(
+        name
+        for name, paths in _readings(kind, version).items()
+        if any(path in own or path.startswith(below) for path in paths)
+    )
+
+
+def class_of(kind: Engine, version: str, setting: Setting, read: Collection[str]) -> OptionClass:
+    """Classify a setting in a version of which the simulator reads these knobs."""
+    card = kind.card
+    if not setting.knobs.isdisjoint(read):
+        return OptionClass.SIMULATED
+    modelled, inert = (
+        any(one.has(setting.name, setting.value) for one in group if in_range(version, one.versions))
+        for group in (card.simulated, card.neutral)
+    )
+    if modelled:
+        return OptionClass.SIMULATED
+    told = (flag for one in card.no_effect if in_range(version, one.versions) for flag in one.flags)
+    return OptionClass.NO_EFFECT if inert or setting.name in told else OptionClass.NOT_SIMULATED
+
+
+def unmodelled(kind: Engine, parsed: ParsedCommand, knobs: Configuration) -> tuple[Setting, ...]:
+    """List the settings that no figure depends on unless one of their knobs is read.
+
+    A knob with a value that its card does not list is none that the simulator could read.
+
+    Args:
+        knobs: as they are read from the command.
+    """
+    found, flags = [], kind.table(parsed.version).flags
+    for setting in settings(kind, parsed):
+        of_known_value = frozenset(
+            name
+            for name in setting.knobs
+            if not isinstance(value := knobs.knobs[name], str) or value in (kind.card.knobs[name].choices or (value,))
+        )
+        alone = replace(setting, knobs=frozenset())
+        if class_of(kind, parsed.version, alone, ()) is OptionClass.NOT_SIMULATED:
+            negated = f"--no-{setting.name.removeprefix('--')}"
+            name = negated if setting.value is False and negated in flags else setting.name
+            found.append(replace(setting, name=name, knobs=of_known_value))
+    return tuple(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """A model as a command line makes an engine load it.
+
+    Attributes:
+        context: with the model's figures as they are on the GPUs.
+        gb: 10^9 bytes that each GPU holds beside the model's weights; below 0: it holds fewer of them.
+        reasons: a sentence for each change.
+        failure: of a value that the engine refuses when it starts.
+    """
+
+    context: Context
+    gb: float = 0.0
+    reasons: tuple[str, ...] = ()
+    failure: Failure | None = None
+
+
+def loading(kind: Engine, parsed: ParsedCommand, context: Context, knobs: Configuration) -> Loading:
+    """Apply the card's ``refusals`` and ``loaded`` to a command with these effective knobs."""
+    card, version = kind.card, parsed.version
+    scope = {**knobs.knobs, **kind.scope(parsed, context)}
+    refused = (
+        replace(as_failure(rule), log_excerpt=fill(rule.message, scope))
+        for rule in card.refusals
+        if in_range(version, rule.versions) and evaluate(rule.forbid, scope)
+    )
+    held = [one for one in card.loaded if in_range(version, one.versions) and evaluate(one.when, scope)]
+    figures = {name: value for one in held for name, value in one.figures.items()}
+    if figures:
+        architecture = context.model.architecture.model_copy(update=figures)
+        model = context.model.model_copy(update={"architecture": architecture})
+        context = replace(context, model=model)
+    gb = sum(float(evaluate(one.gb, scope)) for one in held)
+    return Loading(context, gb, tuple(fill(one.reason, scope) for one in held), next(refused, None))

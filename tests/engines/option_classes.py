@@ -1,0 +1,61 @@
+"""Prints the class of every option of the newest versions: ``python -m tests.engines.option_classes [FEW]``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cache
+
+from autotune.engines import Engine, engine
+from autotune.engines.options import OptionClass, Setting, class_of, readers, setting_of
+from autotune.loadgen.workloads import load_workload
+from autotune.simulator.node.coefficients import conditional_knobs, speed_card
+from autotune.simulator.resolve_command import knobs_read, resolve_for
+from autotune.space.context import Context
+from autotune.space.library import Library
+from autotune.space.schema import Option
+from autotune.trial import Configuration
+
+NEWEST = {"vllm": "0.33.0", "sglang": "0.5.23", "tensorrt_llm": "1.2.0"}
+MODELS = ("Qwen/Qwen3-32B", "deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3.2", "openai/gpt-oss-120b")
+
+
+@cache
+def read_knobs(name: str, version: str) -> frozenset[str]:
+    """Return the knobs that the simulator reads for some model of a version."""
+    library, kind, found = Library(), engine(name), conditional_knobs(speed_card(name), version)
+    for model in MODELS:
+        context = Context(library.model(model), library.hardware["h200"], 8, version)
+        knobs = kind.default_knobs(context)
+        resolved = resolve_for(kind, kind.command(Configuration(name, knobs), context), context)
+        outcome = resolved.simulate(load_workload("random:64:4:4"), 0)
+        found |= knobs_read(resolved, outcome) or frozenset()
+    return found
+
+
+def settings_of(kind: Engine, version: str) -> Iterator[tuple[Option, Setting]]:
+    """List the options of a version, each with a value that is none of those that a card may name."""
+    for option in kind.table(version).options:
+        setting = setting_of(option, "another value")
+        yield option, replace(setting, knobs=readers(kind, version, setting))
+
+
+def classes(name: str, version: str) -> dict[str, OptionClass]:
+    """Map every option of a version, by its longest spelling, to its class."""
+    kind, read = engine(name), read_knobs(name, version)
+    return {one.name: class_of(kind, version, one, read) for _, one in settings_of(kind, version)}
+
+
+def main(few: int = 10) -> None:
+    for name, version in NEWEST.items():
+        found = classes(name, version)
+        print(f"{name} {version}: {len(found)} options")
+        for one in OptionClass:
+            names = [option for option, own in found.items() if own is one]
+            step = max(1, len(names) // few)
+            print(f"  {one.value:<14}{len(names):>4}  {', '.join(names[::step][:few])}")
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:2]))

@@ -1,0 +1,197 @@
+"""Every option of the newest versions has one class, and none that is not simulated changes a figure in silence."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from autotune.engines import engine, split_command
+from autotune.engines.options import OptionClass, class_of, settings
+from autotune.loadgen.workloads import load_workload
+from autotune.simulator.resolve_command import prediction, resolve_for
+from autotune.space.context import Context
+from autotune.space.library import Library
+from autotune.space.schema import Option
+from tests.engines.option_classes import NEWEST, classes, read_knobs
+
+LIBRARY = Library()
+DENSE = "Qwen/Qwen3-32B"
+START = {
+    "vllm": f"vllm serve {DENSE} -tp 2",
+    "sglang": f"python3 -m sglang.launch_server --model-path {DENSE} --tp-size 2",
+    "tensorrt_llm": f"trtllm-serve {DENSE} --tp_size 2",
+}
+FILES = ("model", "model_path", "config", "extra_llm_api_options")
+"""Destinations of options that name a model, or a file of further options."""
+FIGURES = ("total_token_throughput", "median_ttft_ms", "median_tpot_ms", "kv_cache_tokens", "weights_gb")
+
+
+def predicted(name: str, more: str = "", model: str = DENSE, hardware: str = "h100") -> dict[str, Any]:
+    version, kind = NEWEST[name], engine(name)
+    command = split_command(f"{START[name].replace(DENSE, model)} {more}")
+    context = Context(LIBRARY.model(model), LIBRARY.hardware[hardware], 2, version)
+    return prediction(resolve_for(kind, command, context), load_workload("random:512:32:8"), 0)
+
+
+def written(option: Option) -> str | None:
+    """Write an option with another value than its default; None where that is not known."""
+    flag = next((one for one in option.flags if one.startswith("--")), option.flags[0])
+    if option.action == "store_true":
+        return flag
+    if option.action == "boolean_optional":
+        return f"--no-{flag[2:]}" if option.default else flag
+    if option.action not in ("store", "append") or option.nargs == 0:
+        return None
+    others = [one for one in option.choices if one not in (None, option.default)]
+    values = {"int": "3", "human_int": "3", "float": "0.5", "json": "'{\"key\": 1}'", "bool": "true", "str": "other"}
+    return f"{flag} {others[0] if others else values.get(option.type, 'other')}"
+
+
+@pytest.mark.parametrize("name", NEWEST)
+def test_thirty_options_of_an_engine_have_one_class_each_and_change_nothing_in_silence(name: str) -> None:
+    kind, version = engine(name), NEWEST[name]
+    read, plain = read_knobs(name, version), predicted(name)
+    every = [option for option in kind.table(version).options if option.dest not in FILES]
+    chosen = random.Random(f"{name} {version}").sample(every, min(30, len(every)))
+    compared = dict.fromkeys(OptionClass, 0)
+    for option in chosen:
+        if (text := written(option)) is None:
+            continue
+        with_it = predicted(name, text)
+        if with_it["failure"] is not None and with_it["kv_cache_tokens"] is None:
+            continue  # It does not start, and says so.
+        named = with_it["not_simulated"]
+        same = all(with_it.get(figure) == plain[figure] for figure in FIGURES)
+        for setting in settings(kind, kind.parse(split_command(f"{START[name]} {text}"), version)):
+            if setting.name in START[name] or setting.name == "--tensor-parallel-size":
+                continue
+            own = class_of(kind, version, setting, read)
+            compared[own] += 1
+            if own is OptionClass.NOT_SIMULATED:
+                # Of a knob the value may be what the engine chooses anyway.
+                assert setting.name in named or setting.knobs, text
+            else:
+                assert setting.name not in named, text
+            assert same or named or own is OptionClass.SIMULATED, text
+    print(f"{name} {version}: {dict(compared)}")
+    assert compared[OptionClass.NOT_SIMULATED] > 0
+
+
+def test_the_classes_are_those_of_three_whole_tables() -> None:
+    found = {name: classes(name, version) for name, version in NEWEST.items()}
+    assert {name: len(own) for name, own in found.items()} == {"vllm": 320, "sglang": 531, "tensorrt_llm": 32}
+    assert found["vllm"]["--max-num-seqs"] is OptionClass.SIMULATED
+    assert found["vllm"]["--ssl-keyfile"] is OptionClass.NO_EFFECT
+    assert found["vllm"]["--enable-lora"] is OptionClass.NOT_SIMULATED
+    assert found["sglang"]["--chunked-prefill-size"] is OptionClass.SIMULATED
+    assert found["sglang"]["--served-model-name"] is OptionClass.NO_EFFECT
+    assert found["sglang"]["--enable-hierarchical-cache"] is OptionClass.NOT_SIMULATED
+    assert found["tensorrt_llm"]["--max_num_tokens"] is OptionClass.SIMULATED
+    assert found["tensorrt_llm"]["--port"] is OptionClass.NO_EFFECT
+    assert found["tensorrt_llm"]["--num_postprocess_workers"] is OptionClass.NOT_SIMULATED
+
+
+@pytest.mark.parametrize("name", NEWEST)
+def test_what_a_card_names_without_effect_is_an_option_of_some_version(name: str) -> None:
+    card, kind = engine(name).card, engine(name)
+    known = {flag for version in card.versions for flag in kind.table(version).flags}
+    for one in (*card.neutral, *card.simulated):
+        for pattern in one.names:
+            plain = pattern.partition("*")[0].partition(".")[0]
+            assert not pattern.startswith("--") or any(flag.startswith(plain) for flag in known), pattern
+            assert one.reason
+            assert one.source
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "named"),
+    [
+        ("vllm", "--enable-lora --max-loras 4", ["--enable-lora", "--max-loras"]),
+        ("vllm", "--cpu-offload-gb 10", ["--cpu-offload-gb"]),
+        ("vllm", "--served-model-name chat --port 9000 --api-key x --chat-template t.jinja --seed 3", []),
+        ("vllm", "--enable-chunked-prefill --max-num-seqs 64", []),
+        ("vllm", "--no-enable-chunked-prefill", ["--no-enable-chunked-prefill"]),
+        ("vllm", "--load-format safetensors", []),
+        ("vllm", "--kv-cache-dtype int8_per_token_head", ["--kv-cache-dtype"]),
+        ("vllm", "-cc.pass_config.fuse_attn_quant true", ["--compilation-config.pass_config.fuse_attn_quant"]),
+        ("vllm", "--quantization torchao", ["--quantization"]),
+        ("sglang", "--enable-torch-compile", ["--enable-torch-compile"]),
+        ("sglang", "--stream-interval 4 --log-level warning", ["--stream-interval"]),
+        ("sglang", "--log-level debug", ["--log-level"]),
+        ("tensorrt_llm", "--num_postprocess_workers 4", ["--num_postprocess_workers"]),
+    ],
+)  # fmt: skip
+def test_what_is_not_simulated_is_named(name: str, more: str, named: list[str]) -> None:
+    assert predicted(name, more)["not_simulated"] == named
+
+
+def test_variables_in_front_count_as_well() -> None:
+    kind, version = engine("vllm"), NEWEST["vllm"]
+    command = split_command(f"HF_HUB_OFFLINE=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 NCCL_ALGO=Ring {START['vllm']}")
+    context = Context(LIBRARY.model(DENSE), LIBRARY.hardware["h100"], 2, version)
+    found = prediction(resolve_for(kind, command, context), load_workload("random:64:4:4"), 0)
+    assert found["not_simulated"] == ["VLLM_ENABLE_V1_MULTIPROCESSING", "NCCL_ALGO"]
+
+
+def test_an_option_that_a_borrowed_table_lacks_is_not_simulated() -> None:
+    kind = engine("vllm")
+    context = Context(LIBRARY.model(DENSE), LIBRARY.hardware["h100"], 2, "0.40.0")
+    resolved = resolve_for(kind, split_command(f"{START['vllm']} --brand-new-option 3"), context)
+    assert prediction(resolved, load_workload("random:64:4:4"), 0)["not_simulated"] == ["--brand-new-option"]
+
+
+@pytest.mark.parametrize(
+    ("name", "how"), [("vllm", "fp8"), ("vllm", "fp8_per_tensor"), ("sglang", "fp8"), ("sglang", "w8a8_fp8")]
+)
+def test_weights_quantised_while_they_load_leave_16_gb_of_each_gpu_to_the_cache(name: str, how: str) -> None:
+    plain, quantised = predicted(name), predicted(name, f"--quantization {how}")
+    checkpoint = predicted(name, model="Qwen/Qwen3-32B-FP8")
+    # 31.2 of 32.8 billion weights are in the layers' matrices: a byte less for each, on two GPUs.
+    assert plain["weights_gb"] - quantised["weights_gb"] == pytest.approx(15.6, abs=0.1)
+    assert quantised["weights_gb"] == pytest.approx(checkpoint["weights_gb"], rel=0.01)
+    assert quantised["kv_cache_gb"] > plain["kv_cache_gb"] + 13
+    assert quantised["median_tpot_ms"] < plain["median_tpot_ms"]
+    assert quantised["not_simulated"] == []
+    assert any("quantised to fp8" in reason for reason in quantised["effects"])
+
+
+@pytest.mark.parametrize(
+    ("name", "how", "model", "hardware", "kind", "words"),
+    [
+        ("vllm", "bogus", DENSE, "h100", "bad_argument", "Unknown quantization method: bogus"),
+        ("vllm", "awq", DENSE, "h100", "bad_argument", "Cannot find the config file for awq"),
+        ("vllm", "awq", "Qwen/Qwen3-32B-FP8", "h100", "bad_argument", "(fp8) does not match"),
+        ("vllm", "fp8_per_tensor", "Qwen/Qwen3-32B-FP8", "h100", "bad_argument", "(fp8_per_tensor)"),
+        ("vllm", "gptq_marlin", DENSE, "mi300x", "bad_argument", "Cannot find the config file"),
+        ("vllm", "experts_int8", DENSE, "mi300x", "unsupported", "experts_int8 quantization is currently not"),
+        ("sglang", "awq", DENSE, "h100", "bad_argument", "Cannot find the config file for awq"),
+        ("sglang", "w8a8_fp8", DENSE, "a100", "unsupported", "not supported for the current GPU"),
+        ("sglang", "w8a8_int8", DENSE, "mi300x", "unsupported", "w8a8_int8 quantization is currently not"),
+        ("sglang", "awq", "Qwen/Qwen3-32B-FP8", "h100", "bad_argument", "(fp8) does not match"),
+    ],
+)  # fmt: skip
+def test_a_method_that_the_engine_refuses_does_not_run(
+    name: str, how: str, model: str, hardware: str, kind: str, words: str
+) -> None:
+    failure = predicted(name, f"--quantization {how}", model, hardware)["failure"]
+    assert failure["kind"] == kind
+    assert words in failure["log"]
+
+
+def test_the_checkpoints_own_method_changes_nothing() -> None:
+    for name, model, how in (("vllm", "Qwen/Qwen3-32B-FP8", "fp8"), ("sglang", "Qwen/Qwen3-32B-AWQ", "awq_marlin")):
+        plain, named = predicted(name, model=model), predicted(name, f"--quantization {how}", model)
+        assert [plain[one] for one in FIGURES] == [named[one] for one in FIGURES]
+        assert named["not_simulated"] == []
+
+
+def test_adapters_take_memory_and_offloading_gives_it() -> None:
+    plain = predicted("vllm")["weights_gb"]
+    # Rank 16 and Qwen3-32B's sizes: 64 layers of 16 x 83,456 values of two bytes on each of two GPUs, four times.
+    adapters = predicted("vllm", "--enable-lora --max-loras 4")["weights_gb"] - plain
+    assert adapters == pytest.approx(4 * 64 * 16 * 83_456 * 2 / 1e9, rel=1e-6)
+    assert plain - predicted("vllm", "--cpu-offload-gb 10")["weights_gb"] == pytest.approx(10 * 2**30 / 1e9)
+    # The vocabulary stays, however much may go.
+    assert predicted("vllm", "--cpu-offload-gb 400")["weights_gb"] == pytest.approx(151_936 * 5_120 * 2 / 1e9, rel=1e-6)
