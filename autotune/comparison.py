@@ -194,15 +194,15 @@ class Sheet:
             return []
         mine = bool(history.given_up(winner))
         ran = [p for p in history.by_position if history.feasible(p) and bool(history.given_up(p)) is not mine]
-        ran = [p for p in ran if mine or self._over(p, winner)[0] > 0]
+        ran = [p for p in ran if mine or self._over(p, winner).log > 0]
         # Fresh launches before others: the best of many single ones was lucky.
         best = max(ran, key=lambda p: (bool(history.scores(p, Role.FINAL)), self._level(p)), default=None)
         if best is None:
             return []
-        given, (lead, within) = list(history.given_up(best)), self._over(winner, best)
+        given, lead = list(history.given_up(best)), self._over(winner, best)
         kinds = " and ".join(dict.fromkeys(row.kind for row in given))
         label = "has no trade-off" if mine else f"has a trade-off ({kinds}, allowed by --allow)"
-        figures = {"gives_up": given, "lead_percent": lead, "lead_ci95": within}
+        figures = {"gives_up": given, "lead_percent": percent(lead.log), "lead_ci95": percents(lead.interval)}
         return [Alternative(**self.choice(best).model_dump(), label=label, **figures)]
 
     def over_recipe(self) -> RecipeGain | None:
@@ -212,35 +212,42 @@ class Sheet:
         if winner is None or not ran:
             return None
         best = max(ran, key=self._level)
-        gain, within = (0.0, None) if history.canonical(best) == winner else self._over(winner, best)
+        gain = Gain(0.0, None) if history.canonical(best) == winner else self._over(winner, best)
         engine, name = history.candidates.items[best].configuration.engine, history.candidates.recipes[best]
-        return RecipeGain(engine=engine, recipe=name, percent=gain, ci95=within)
+        return RecipeGain(engine=engine, recipe=name, percent=percent(gain.log), ci95=percents(gain.interval))
 
-    def _over(self, position: int, other: int) -> tuple[float, tuple[float, float] | None]:
-        """Return the gain of one configuration over another in percent, with its 95 % interval by launch noise."""
+    def _over(self, position: int, other: int) -> Gain:
+        """Return the gain of one configuration over another, with its 95 % interval by launch noise."""
         sides, (level, told_by) = [self._entries(p) for p in (position, other)], self.history.level
         both = [[(e.node, e.score - level * e.apart) for e in side if e.score is not None] for side in sides]
         mixed = len({e.apart for side in sides for e in side}) > 1  # One was launched by the search alone.
         gain, counts = contrast(*both)[0], [*map(len, both), *(told_by if mixed else ())]
         half = self._judgement.spread.half_width(counts)
-        return percent(gain), None if half is None else percents((gain - half, gain + half))
+        return Gain(gain, None if half is None else (gain - half, gain + half))
 
     def interval90(self, position: int) -> tuple[float, float] | None:
-        """Return the interval of a simulated configuration's objective on a real node, by the simulator's error."""
+        """Return the interval of a simulated objective on a real node: the simulator's error, and the launches'."""
         workload = self._main_workload()
         if workload is None:
             return None
         setup, metrics = self._predicted(position)
         deviation = sigma(errors_for(setup), subject_of(setup, workload, metrics), self.spec.objective)
-        return interval90(self.choice(position).objective.value, deviation)
+        half = self._judgement.spread.half_width((len(evidence(self.history, position)),)) or 0.0
+        return interval90(self.choice(position).objective.value, deviation, (half, half))
 
     def gain_interval90(self, position: int, gain: Gain) -> tuple[float, float] | None:
-        """Return the interval as `interval90`, for a configuration's gain over the baseline in percent."""
+        """Return the interval as `interval90`, for a configuration's gain over the baseline in percent.
+
+        A gain that was not tested has the spread of its launches.
+        """
         workload = self._main_workload()
         if workload is None:
             return None
         mine, base = self._predicted(position), self._predicted(self._base)
-        return gain_interval90(math.exp(gain.log), mine, base, workload, self.spec.objective)
+        untested = self._over(position, self._base).interval
+        low, high = gain.interval or untested or (gain.log, gain.log)
+        reach = gain.log - low, high - gain.log
+        return gain_interval90(math.exp(gain.log), mine, base, workload, self.spec.objective, reach)
 
     def _main_workload(self) -> Workload | None:
         """Return the objective's workload, of several the one of most weight; None for a missing or unknown one."""

@@ -83,8 +83,12 @@ def gain_interval90(
     theirs: tuple[ServerSetup, Mapping[str, Any]],
     workload: Workload,
     metric: str = HEADLINE,
+    launches: tuple[float, float] = (0.0, 0.0),
 ) -> tuple[float, float]:
-    """Return the 90 % interval of a gain in percent; `ratio` of the two predictions above 1 is better."""
+    """Return the 90 % interval of a gain in percent; `ratio` of the two predictions above 1 is better.
+
+    The last argument is that of `interval90`.
+    """
     first, second = (subject_of(setup, workload, predicted) for setup, predicted in (mine, theirs))
-    low, high = interval90(ratio, sigma_of_ratio(errors_for(mine[0]), first, second, metric))
+    low, high = interval90(ratio, sigma_of_ratio(errors_for(mine[0]), first, second, metric), launches)
     return (low - 1.0) * 100.0, (high - 1.0) * 100.0

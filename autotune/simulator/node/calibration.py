@@ -122,9 +122,17 @@ def sigma_of_ratio(errors: PredictionErrors, first: Subject, second: Subject, me
     return math.hypot(own, *groups, *(errors.unseen.get(name, 0.0) for name in apart))
 
 
-def interval90(value: float, deviation: float) -> tuple[float, float]:
-    """Return the 90 % prediction interval."""
-    return value * math.exp(-Z90 * deviation), value * math.exp(Z90 * deviation)
+def interval90(value: float, deviation: float, launches: tuple[float, float] = (0.0, 0.0)) -> tuple[float, float]:
+    """Return the 90 % prediction interval; of what was launched it holds the launches' own interval.
+
+    Both errors are independent, so the squares of what they reach add up.
+
+    Args:
+        deviation: standard deviation of the simulator's error, a logarithm.
+        launches: how far the launches' 95 % interval reaches below and above, logarithms.
+    """
+    low, high = (math.hypot(Z90 * deviation, reach) for reach in launches)
+    return value * math.exp(-low), value * math.exp(high)
 
 
 class Figure(Entry):

@@ -1,7 +1,11 @@
 """Intervals: wider for what was not measured, narrower within an engine, and as wide as they say."""
 
+import math
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.arrivals import arrival_of
@@ -119,3 +123,30 @@ def test_what_left_out_groups_got_more_wrong_is_added_for_the_unseen():
     unseen = errors_of(points, []).unseen
     assert unseen["workload"] < 0.05
     assert 0.2 < unseen["gpu"] < 0.4
+
+
+REACH = st.floats(0, 1.5)
+
+
+@given(st.floats(0, 0.6), REACH, REACH)
+def test_an_interval_on_a_node_holds_the_launches_own(deviation, below, above):
+    low, high = interval90(100.0, deviation, (below, above))
+    assert low <= 100 * math.exp(-below) * (1 + 1e-12)
+    assert high >= 100 * math.exp(above) * (1 - 1e-12)
+    alone = interval90(100.0, deviation)
+    assert low <= alone[0] * (1 + 1e-12)
+    assert high >= alone[1] * (1 - 1e-12)
+    assert interval90(100.0, 0.0, (below, above)) == pytest.approx((100 * math.exp(-below), 100 * math.exp(above)))
+
+
+def test_nine_of_ten_nodes_have_their_gain_in_the_interval_of_simulated_launches():
+    """The simulator errs on each node by what it states, and its own launches differ among themselves."""
+    rng, of_launches, inside = np.random.default_rng(0), 0.06, []
+    for error in rng.normal(0, 0.08, 4000):
+        gain = 0.5 + rng.normal(0, of_launches)  # what the launches show of a simulated gain of 0.5
+        low, high = interval90(math.exp(gain), 0.08, (1.96 * of_launches,) * 2)
+        inside.append(low <= math.exp(0.5 + error) <= high)
+    assert 0.9 <= np.mean(inside) <= 0.95
+    narrow = [interval90(math.exp(0.5 + rng.normal(0, of_launches)), 0.08) for _ in inside]
+    without = np.mean([low <= math.exp(0.5 + rng.normal(0, 0.08)) <= high for low, high in narrow])
+    assert without < 0.85, "the simulator's error alone"
