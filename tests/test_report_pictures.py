@@ -18,7 +18,7 @@ import pytest
 from autotune.outputs.export import write_artefacts
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.pictures import Picture, Point, contributions, curves, finals, speed, tried
-from autotune.outputs.report.render import files_of
+from autotune.outputs.report.render import DRAWN, files_of
 from autotune.study.results import Results
 from autotune.trial import Evidence
 from tests import report_studies, small_study
@@ -130,13 +130,19 @@ def test_the_markdown_shows_the_same_pictures_as_files(tmp_path: Path) -> None:
     study = report_studies.everything(tmp_path / "study")
     study.folder.mkdir()
     (study.folder / "report").mkdir()
-    (study.folder / "report" / "gone.svg").write_text("<svg/>")
+    # An earlier writing's picture goes; one that a person has put there stays.
+    (study.folder / "report" / "gone.svg").write_text('<svg class="drawn"/>')
+    theirs = study.folder / "report" / "theirs.svg"
+    theirs.write_text("<svg/>")
     write_artefacts(study.folder, study.spec, study.launches, study.recommendation)
+    assert theirs.read_text() == "<svg/>"
+    theirs.unlink()
     report = (study.folder / "report.md").read_text(encoding="utf-8")
     assert set(re.findall(r"!\[[^]]*]\(report/([\w-]+)\.svg\)", report)) == report_studies.ALL_PICTURES
     assert {path.stem for path in (study.folder / "report").iterdir()} == report_studies.ALL_PICTURES
     for path in (study.folder / "report").iterdir():
         svg = path.read_text(encoding="utf-8")
+        assert DRAWN in svg, "the mark by which the next writing knows it"
         assert told_by(svg)
         assert "SIMULATED" in {element.text for element in ElementTree.fromstring(svg).iter()}, "a watermark"
     assert files_of(study) == files_of(study), "the same study gives the same files"

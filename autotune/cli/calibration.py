@@ -24,6 +24,7 @@ from autotune.study.options import CalibrateOptions
 
 _SEEN = "the shipped figures have seen published rows: only --from physics leaves such a row out of all figures"
 _HEADING = "# Written by `autotune calibrate`; the next calibration overwrites it.\n"
+_MARK = 32  # Characters of the heading that name its writer
 
 
 def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
@@ -58,6 +59,8 @@ def _output(asked: CalibrateOptions, home: Path) -> Path:
     path = asked.output or Home(home).calibration
     if asked.output is not None and not path.parent.is_dir():
         raise BadInput(f"-o {path}: folder {path.parent} does not exist")
+    if asked.output is None and path.is_file() and not path.read_text(encoding="utf-8").startswith(_HEADING[:_MARK]):
+        raise BadInput(f"{path} was not written by `autotune calibrate`: move it away, or choose another file with -o")
     folder = next(folder for folder in path.parents if folder.exists())
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise BadInput(f"{path}: not writable; choose another file with -o")

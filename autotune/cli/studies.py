@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
@@ -90,13 +89,9 @@ def export(study: str, format_: str, output: Path | None, image: str | None, hom
         click.echo(text, nl=False)
 
 
-def _write(output: Path, text: str, mode: int) -> None:
-    """Write a regular file atomically, also behind a link; write to a pipe or device as a stream."""
+def _write(output: Path, content: str | bytes, mode: int) -> None:
     try:
-        if output.exists() and not output.is_file():
-            output.write_text(text, encoding="utf-8")
-        else:
-            write_atomically(Path(os.path.realpath(output)), text, mode=mode)
+        write_atomically(output, content, mode)
     except OSError as error:
         raise BadInput(f"-o {output}: not writable ({error.strerror})") from error
 
@@ -195,10 +190,7 @@ def bundle(study: str, output: Path, prompts: bool, home: Path, as_json: bool) -
     from autotune.outputs.bundle import bundle as content_of
 
     content = content_of(Home(home), study, say, prompts=prompts)
-    try:
-        write_atomically(output, content, mode=0o600 if prompts else 0o644)
-    except OSError as error:
-        raise BadInput(f"-o {output}: not writable ({error.strerror})") from error
+    _write(output, content, 0o600 if prompts else 0o644)
     told = {"study": study, "file": str(output), "bytes": len(content)}
     lines = [f"wrote {output} ({len(content):,} bytes); replay it with:", f"autotune run --on replay:{output}"]
     answer(as_json, told, lines)

@@ -36,12 +36,18 @@ REGRESS = "regress"
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> None:
     """Write a file so that a reader sees the old or the new content, never a part; it is on disk on return.
 
-    A draft that cannot be finished is removed, and so is what a killed process left of an earlier one.
+    A link stays, and the file that it leads to is replaced; a pipe or device, as /dev/stdout, is written to. A draft
+    that cannot be finished is removed, and so is what a killed process left of an earlier one.
     """
+    content = content.encode() if isinstance(content, str) else content
+    if path.exists() and not path.is_file():
+        path.write_bytes(content)
+        return
+    path = Path(os.path.realpath(path))
     draft = path.with_name(f".{path.name}.{platform.node()}.{os.getpid()}.tmp")
     try:
         with open(draft, "wb", opener=lambda name, flags: os.open(name, flags, mode)) as stream:
-            stream.write(content.encode() if isinstance(content, str) else content)
+            stream.write(content)
             stream.flush()
             os.fsync(stream.fileno())
         draft.chmod(mode)
@@ -126,6 +132,7 @@ class Home:
             raise BadInput(
                 f"study {study!r} exists; choose another --study name, or continue with:\n{self.resume_command(study)}"
             )
+        _check_empty(folder)
 
     def open(self, spec: StudySpec) -> Path:
         """Return a study's folder, created with its ``study.yaml`` if it is new.
@@ -138,6 +145,7 @@ class Home:
             if self.spec(spec.study) != spec:
                 self.check_free(spec.study)
             return folder
+        _check_empty(folder)
         try:
             (folder / "trials").mkdir(parents=True, exist_ok=True)
             # A study that could not be locked is none.
@@ -211,6 +219,20 @@ class Home:
             except (ValueError, OSError) as error:
                 raise MalformedFile(path, "not a comparison; remove it, then `autotune regress` makes it") from error
         return [one for _, one in sorted(found, key=lambda pair: pair[0])]
+
+
+def _check_empty(folder: Path) -> None:
+    """Raise `BadInput` for a folder that no study has made: what lies there would be overwritten.
+
+    A study that was killed before its specification was written has left no more than these.
+    """
+    left = re.compile(r"lock|trials|\.study\.yaml\..+\.tmp")
+    others = [path for path in folder.glob("*") if not left.fullmatch(path.name)] + [*folder.glob("trials/*")]
+    if others:
+        raise BadInput(
+            f"{folder} is no study's folder, but {others[0].relative_to(folder)} lies there; "
+            "choose another --study name or --home, or move it away"
+        )
 
 
 def library_of(spec: StudySpec) -> Library:

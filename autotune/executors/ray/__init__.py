@@ -97,12 +97,13 @@ def take_events(queue: Queue, wait_s: float) -> list[Event]:
 def own_folder(kind: str, name: str = "") -> tempfile.TemporaryDirectory[str]:
     """Create a temporary folder, and remove those of killed processes of this machine.
 
-    Several machines may share the folder for temporary files, so a machine looks only at its own.
+    Several machines may share the folder for temporary files, so a machine looks only at its own,
+    and a user only at his.
     """
     prefix = f"{kind}-{_safe(platform.node())}-"
     for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         pid = left.name.removeprefix(prefix).partition("-")[0]
-        if pid.isdecimal() and not Path(f"/proc/{pid}").exists():
+        if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and left.stat().st_uid == os.getuid():
             shutil.rmtree(left, ignore_errors=True)
     # A container's files may be another user's.
     return tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-{_safe(name)}-", ignore_cleanup_errors=True)

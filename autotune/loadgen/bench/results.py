@@ -116,6 +116,10 @@ class Bench(BenchOptions):
         other = path is not None and path.exists() and not path.is_file()
         if path is not None and (other or not os.access(path.absolute().parent, os.W_OK)):
             raise BadInput(f"--save-result {path}: not writable; give a file in an existing folder")
+        if path is not None and (beside := requests_path(path)).exists() and not _names(path, beside):
+            raise BadInput(
+                f"--save-result {path}: {beside.name} lies next to it and is no result's; choose another name"
+            )
 
     def load_options(self, workload: Workload, target: Target) -> LoadOptions:
         """Return the load's options, with a tokenizer only for text; raises `BadInput` for no limit or tokenizer."""
@@ -251,6 +255,14 @@ def save(path: Path, result: Mapping[str, Any], runs: Sequence[Measurement]) -> 
     except OSError as error:
         raise BadInput(f"--save-result {path}: not writable ({error.strerror or error})") from error
     return written
+
+
+def _names(path: Path, beside: Path) -> bool:
+    """Return whether there is a result of ours that has this file of requests."""
+    with suppress(OSError, ValueError):
+        found = json.loads(path.read_text(encoding="utf-8"))
+        return isinstance(found, dict) and found.get("requests_file") == beside.name
+    return False
 
 
 def read(path: Path) -> dict[str, Any]:

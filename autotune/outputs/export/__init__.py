@@ -16,7 +16,7 @@ from autotune.errors import BadInput, UnknownName
 from autotune.outputs.export import compose, config_files, dstack, gpustack, kubernetes, shell
 from autotune.outputs.export.winner import Winner, render_capacity, render_json, winner_of
 from autotune.outputs.report import StudyRecord
-from autotune.outputs.report.render import PICTURES, files_of
+from autotune.outputs.report.render import DRAWN, PICTURES, files_of
 from autotune.study.home import write_atomically
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
@@ -122,8 +122,9 @@ def write_artefacts(
     files = files_of(record)
     (folder / PICTURES).mkdir(exist_ok=True)
     for path in (folder / PICTURES).glob("*.svg"):
-        if f"{PICTURES}/{path.name}" not in files:
-            path.unlink()  # of an earlier writing
+        # Of an earlier writing; a picture of the user's own stays.
+        if f"{PICTURES}/{path.name}" not in files and DRAWN in path.read_text(encoding="utf-8", errors="replace"):
+            path.unlink()
     for name, content in files.items():
         write_atomically(folder / name, content)
     texts: dict[str, str] = {}

@@ -77,6 +77,8 @@ def _body(parts: Iterable[Part], drawn: Callable[[Picture], str]) -> Iterable[st
 
 PICTURES = "report"
 """Folder of a study that holds the pictures of ``report.md``."""
+DRAWN = 'class="drawn"'
+"""Mark of every picture that `draw` has made."""
 
 _Shown = Iterable[Part] | Picture | None
 _SECTIONS: tuple[tuple[str, tuple[Callable[[StudyRecord], _Shown], ...]], ...] = (

@@ -404,8 +404,9 @@ def _create(path: Path) -> None:
     draft = path.with_name(f"{stem}{os.getpid()}.tmp")
     # Drafts of processes that are gone, and an earlier one of this process's number.
     for other in path.parent.glob(f"{stem}*"):
-        pid = other.name.removeprefix(stem).partition(".")[0]
-        if pid == str(os.getpid()) or not Path("/proc", pid).exists():
+        pid, _, kind = other.name.removeprefix(stem).partition(".")
+        ours = pid.isdecimal() and kind.startswith("tmp")
+        if ours and (pid == str(os.getpid()) or not Path("/proc", pid).exists()):
             other.unlink(missing_ok=True)
     disconnect(MlflowClient(f"sqlite:///{draft}"))
     try:
@@ -413,6 +414,7 @@ def _create(path: Path) -> None:
     except FileExistsError:  # another tuner on the same home was faster
         pass
     except OSError:  # a file system without hard links
-        draft.replace(path)
+        if not path.exists():
+            draft.replace(path)
     draft.unlink(missing_ok=True)
     sync_folder(path.parent)

@@ -62,18 +62,20 @@ _BACKLOG = 4096
 def read_faults(option: str | None) -> dict[str, float]:
     """Read ``NAME[:VALUE],…`` of the option, else of the environment; raises `UnknownName` or `BadInput`.
 
-    ``@FILE`` stands for what is in a file, which is removed: its faults are those of one server. No file: no faults.
+    ``@FILE`` stands for what is in a file, which is removed if these are faults: they are those of one server. No file:
+    no faults.
     """
     text = option if option is not None else os.environ.get(VARIABLE, "")
     values: dict[str, float] = {}
     parts: list[str] = []
+    used: list[Path] = []
     for part in text.split(","):
         if part.strip().startswith("@"):
             with suppress(FileNotFoundError):
                 path = Path(part.strip()[1:])
                 faults = path.read_text(encoding="utf-8").split(",")
-                path.unlink()
                 parts += faults
+                used.append(path)
         else:
             parts.append(part)
     for part in filter(None, map(str.strip, parts)):
@@ -84,6 +86,8 @@ def read_faults(option: str | None) -> dict[str, float]:
             values[name] = float(value) if colon else FAULTS[name]
         except ValueError as error:
             raise BadInput(f"--fault {part}: {value!r} is not a number; the default is {FAULTS[name]:g}") from error
+    for path in used:
+        path.unlink(missing_ok=True)
     return values
 
 

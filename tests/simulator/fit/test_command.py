@@ -85,7 +85,8 @@ def test_its_workers_end_with_it_and_the_old_figures_stay(tmp_path, ending):
     shape = {"workload": "", "output_len": 64, "num_prompts": 64}
     rows = [own_row(command=VLLM, input_len=read, **shape) for read in range(16, 1040, 8)]
     table = csv_file(tmp_path, *rows, name="mine.csv")
-    old = (home / "coefficients.yaml", "fitted_to: []\nfactors: {}\nerrors: {}\n")
+    heading = "# Written by `autotune calibrate`; the next calibration overwrites it.\n"
+    old = (home / "coefficients.yaml", f"{heading}fitted_to: []\nfactors: {{}}\nerrors: {{}}\n")
     old[0].write_text(old[1])
     command = ["calibrate", "--data", str(table), "--home", str(home)]
     with start(*command, out=subprocess.PIPE, err=subprocess.PIPE) as process:
