@@ -146,6 +146,12 @@ def _zero(at: Sequence[int], heights: Sequence[float]) -> float:
     return float(at[-1])
 
 
+def setup_of(spec: StudySpec, one: Choice) -> ServerSetup:
+    """Return a configuration as the simulator knows it."""
+    fitted, knobs = calibration_of(library_of(spec)), dict(one.config)
+    return ServerSetup(one.engine, one.engine_version, knobs, spec.model, spec.hardware, spec.gpus, fitted)
+
+
 class Sheet:
     """Figures of a study's candidates, by position.
 
@@ -261,10 +267,7 @@ class Sheet:
         return max(objective.weights(self.spec).items(), key=lambda pair: pair[1])[0]
 
     def _predicted(self, position: int) -> tuple[ServerSetup, Metrics]:
-        one, spec = self.choice(position), self.spec
-        fitted, knobs = calibration_of(library_of(spec)), dict(one.config)
-        setup = ServerSetup(one.engine, one.engine_version, knobs, spec.model, spec.hardware, spec.gpus, fitted)
-        return setup, self._metrics(position, self._main) or {}
+        return setup_of(self.spec, self.choice(position)), self._metrics(position, self._main) or {}
 
     def predictions(self) -> list[Verification]:
         """Compare another study's predictions of the candidates with the measurements."""

@@ -66,6 +66,14 @@ class Rent:
             raise BadInput("--gpu-hour-price needs the number of GPUs that serve: add --gpus, e.g. --gpus 8")
         return cls(gpus, price)
 
+    def break_even(self, gain: float) -> float | None:
+        """Return the hourly price at which a GPU that carries `gain` times as much costs the same a token."""
+        return None if self.gpu_hour_price is None else self.gpu_hour_price * gain
+
+    def __str__(self) -> str:
+        known = self.gpu_hour_price is not None
+        return f"{self.gpu_hour_price:.2f} a GPU hour" if known else "no price given"
+
     def derived(self, metrics: Mapping[str, Any]) -> Metrics:
         """Add derived metrics to the metrics of one load, and to the rows of its curve.
 

@@ -5,26 +5,33 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from autotune.comparison import setup_of
 from autotune.engines import engine
 from autotune.errors import BadInput
 from autotune.loadgen.bench.compare import SHOWN, Change, changes_json, rows_of
 from autotune.loadgen.bench.results import Interval
-from autotune.outputs.report import words
+from autotune.loadgen.workloads import load_workload
+from autotune.metrics import readable
+from autotune.metrics.table import PER_GPU, TABLE, Rent
+from autotune.outputs.report import text, words
 from autotune.replay.bundle import BEGINNING, read_bundle
-from autotune.search.decide.sequential_test import percent
+from autotune.search.decide.sequential_test import percents
+from autotune.simulator.node import ServerSetup
+from autotune.simulator.prediction_intervals import gain_interval90
 from autotune.space.context import Context, effective
 from autotune.study.home import Home, library_of
 from autotune.study.recommendation import Objective, Recommendation
 from autotune.study.spec import StudySpec
-from autotune.trial import Configuration, Evidence, Scalar
+from autotune.trial import Configuration, Evidence, Metrics, Scalar
 
+_PREDICTED = (Evidence.SIMULATED, Evidence.EMULATED)
 _NOTES = (
-    "a change's interval is that of the objective, from both studies' new launches; without one, better and worse "
-    "only name the direction",
+    "a change's interval is that of the objective, from both studies' new launches; what is predicted is open unless "
+    "its interval on real nodes says otherwise: there the simulator errs independently on different hardware",
     "a gain is relative to each study's own baseline",
 )
 
@@ -54,6 +61,12 @@ class FinishedStudy:
         shown = ("model", "hardware", "evidence", "evidence_of", "verdict")
         about = {"study": self.name, **{key: told[key] for key in shown}}
         return {**about, **sides, **{key: told[key] for key in gains}, "cost": cost}
+
+    def prediction(self, workload: str) -> tuple[ServerSetup, Metrics]:
+        """Return the recommended configuration as the simulator knows it, and its metrics."""
+        assert self.outcome.recommended is not None
+        metrics = self.outcome.workloads[workload].recommended
+        return setup_of(self.spec, self.outcome.recommended), metrics or {}
 
     def set_knobs(self) -> dict[str, Scalar]:
         """Return the recommended knobs that differ from the engine's default; all of an unknown engine."""
@@ -113,6 +126,7 @@ class StudyComparison:
             "comparable": not self.warnings,
             "warnings": list(self.warnings),
             "metrics": {workload: changes_json(changes) for workload, changes in self.metrics.items()},
+            "rent": self._rent(),
             "knobs": {"carried_over": carried, "not_carried_over": differ},
             "notes": list(_NOTES),
         }
@@ -122,6 +136,7 @@ class StudyComparison:
         lines = [*_told("A", self.a), *_told("B", self.b), *(f"WARNING: {text}" for text in self.warnings), ""]
         for workload, changes in self.metrics.items():
             lines += [f"{workload}:", *rows_of(changes), ""]
+        lines += self._rent_lines()
         carried = self.carried_over
         same = ", ".join(f"{name}={_text(value)}" for name, value in carried.items())
         lines += [f"knobs in common: {same or 'none'}"]
@@ -130,6 +145,40 @@ class StudyComparison:
             lines.append(f"{'knobs that differ':<31}{'A':>24}{'B':>24}")
         lines += [f"{name:<31}{_text(a):>24}{_text(b):>24}" for name, a, b in differ]
         return [*lines, "", *(f"Note: {text}." for text in _NOTES)]
+
+    def _rent(self) -> dict[str, Any] | None:
+        """Return what a GPU of each costs, and what B's may cost where a token costs as much as A's.
+
+        None without a rent of A, or without figures of both.
+        """
+        changes = {change.metric: change for change in next(iter(self.metrics.values()), ())}
+        rents = [Rent.of(study.spec, study.spec.gpus) for study in (self.a, self.b)]
+        per_gpu, aim = changes.get(PER_GPU), changes.get(self.a.spec.objective)
+        if per_gpu is None or (equal := rents[0].break_even(per_gpu.b / per_gpu.a)) is None:
+            return None
+        ends = None
+        if aim is not None and aim.on_a_node and TABLE[aim.metric].is_work:
+            low, high = (1 + end / 100 for end in aim.on_a_node)
+            ends = [equal * (low / high) ** 0.5, equal * (high / low) ** 0.5]
+        told = {name: asdict(rent) for name, rent in zip("ab", rents, strict=True)}
+        carried = {"carries_percent": per_gpu.percent, "cheaper_below": equal}
+        return {**told, **carried, "cheaper_below_interval90_on_a_node": ends}
+
+    def _rent_lines(self) -> list[str]:
+        """Compare the two by what a token costs, in two sentences."""
+        if (rent := self._rent()) is None:
+            return []
+        names = [study.spec.hardware.name.upper() for study in (self.a, self.b)]
+        a, b = names if names[0] != names[1] else "AB"
+        more, ends = rent["carries_percent"], rent["cheaper_below_interval90_on_a_node"]
+        sure = f" (90 % on real nodes: {readable.interval(ends)})" if ends else ""
+        sides = (f"{name}: {Rent(**rent[key])}" for name, key in ((a, "a"), (b, "b")))
+        return [
+            f"{'; '.join(sides)}. A GPU of {b} carries {abs(more):.1f} % "
+            f"{'fewer' if more < 0 else 'more'} tokens a second.",
+            f"{b} is cheaper below {readable.number(rent['cheaper_below'])} a GPU hour{sure}.",
+            "",
+        ]
 
 
 def compare_studies(a: FinishedStudy, b: FinishedStudy) -> StudyComparison:
@@ -173,22 +222,48 @@ def _metrics(a: FinishedStudy, b: FinishedStudy) -> dict[str, tuple[Change, ...]
         for metric in SHOWN:
             x, y = (row.get(metric) for row in rows)
             if isinstance(x, int | float) and isinstance(y, int | float):
-                changes.append(Change(metric, float(x), float(y), _interval(a.goal, b.goal, metric, name)))
+                changes.append(_change(a, b, metric, name, (float(x), float(y))))
         if changes:
             tables[name] = tuple(changes)
     return tables
 
 
-def _interval(a: Objective | None, b: Objective | None, metric: str, workload: str) -> Interval | None:
-    """Return the 95 % interval of an objective's change, percent; None for different objectives or no interval."""
-    if a is None or b is None or {(a.metric, a.workload), (b.metric, b.workload)} != {(metric, workload)}:
-        return None
-    if a.ci95 is None or b.ci95 is None or min(a.ci95[0], b.ci95[0]) <= 0:
-        return None
-    # The launches of two studies are independent: half widths of logarithms add up as squares.
-    half = math.hypot(*(math.log(high / low) / 2 for low, high in (a.ci95, b.ci95)))
-    change = math.log(b.value / a.value)
-    return percent(change - half), percent(change + half)
+def _change(a: FinishedStudy, b: FinishedStudy, metric: str, workload: str, values: Interval) -> Change:
+    """Return the change of a metric, with intervals if it is the objective of both."""
+    one, other = a.goal, b.goal
+    same = {(goal.metric, goal.workload) for goal in (one, other) if goal} == {(metric, workload)}
+    if one is None or other is None or not same:
+        return Change(metric, *values, None)
+    change, launches = math.log(other.value / one.value), _half(one.ci95, other.ci95)
+    predicted = [study.outcome.origin in _PREDICTED for study in (a, b)]
+    if not any(predicted):
+        return Change(metric, *values, _ends(change, launches))
+    nodes = _half(*(goal.interval90_on_a_node or goal.ci95 for goal in (one, other)))
+    if all(predicted) and a.spec.hardware == b.spec.hardware and launches is not None:
+        nodes = _shared(a, b, metric, workload, launches)
+    return Change(metric, *values, _ends(change, launches), _ends(change, nodes), predicted=True)
+
+
+def _half(*intervals: Interval | None) -> float | None:
+    """Return half the interval of the ratio of independent figures, a logarithm; None for an unknown one."""
+    known = [ends for ends in intervals if ends is not None and ends[0] > 0]
+    # Half widths of independent logarithms add up as squares.
+    halves = [math.log(high / low) / 2 for low, high in known]
+    return math.hypot(*halves) if len(known) == len(intervals) else None
+
+
+def _shared(a: FinishedStudy, b: FinishedStudy, metric: str, workload: str, launches: float) -> float | None:
+    """Return half the interval as `_half`, where the simulator errs alike on one kind of hardware."""
+    mine, theirs = (study.prediction(workload) for study in (a, b))
+    with suppress(BadInput):  # A file of prompts that is gone.
+        load = load_workload(workload, library_of(a.spec))
+        by_simulator = gain_interval90(1.0, mine, theirs, load, metric)[1]
+        return math.hypot(launches, math.log1p(by_simulator / 100))
+    return None
+
+
+def _ends(change: float, half: float | None) -> Interval | None:
+    return None if half is None else percents(change, half)
 
 
 def _told(name: str, study: FinishedStudy) -> list[str]:
@@ -197,15 +272,19 @@ def _told(name: str, study: FinishedStudy) -> list[str]:
     done, goal, cost = study.outcome, study.goal, told["cost"]
     lines = [f"{name}  {study.name}: {done.model} on {done.gpus} x {done.hardware}, {done.label}"]
     if done.recommended is not None and goal is not None:
-        ends = f" (95 % interval {goal.ci95[0]:,.1f} to {goal.ci95[1]:,.1f})" if goal.ci95 else ""
+        sure = [f"95 % interval {readable.interval(goal.ci95)}"] if goal.ci95 else []
+        if on_nodes := words.on_a_node(goal):
+            sure.append(f"{on_nodes} on a real node, 90 %")
         what = f"{done.recommended.engine} {done.recommended.engine_version}"
-        lines.append(f"   {what}: {goal.metric} {goal.value:,.1f} on {goal.workload}{ends}")
+        ends = f" ({'; '.join(sure)})" if sure else ""
+        lines.append(f"   {what}: {text.measure(goal.metric, goal.value)} on {goal.workload}{ends}")
         lines += [f"   {line}" for line in done.recommended.command.splitlines()]
     base = f" The baseline is {done.baseline.engine} {done.baseline.engine_version}." if done.baseline else ""
     lines.append(f"   {words.gain(done)}{base}")
     failed = f", {sum(done.failures.values())} failed" if done.failures else ""
-    money = f", {cost['money']:,.2f} for the GPUs" if cost["money"] else ""
-    hours = f"{cost['hours']:.1f} hours" + (f", {cost['gpu_hours']:.1f} GPU hours" if cost["gpu_hours"] else "")
+    money = f", {readable.number(cost['money'])} for the GPUs" if cost["money"] else ""
+    hours = f"{readable.number(cost['hours'])} hours"
+    hours += f", {readable.number(cost['gpu_hours'])} GPU hours" if cost["gpu_hours"] else ""
     return [*lines, f"   {cost['launches']} launches{failed}, {hours}{money}", ""]
 
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from autotune.errors import BadInput
 from autotune.loadgen.bench.results import Interval, moments, number, read, student
+from autotune.metrics import readable
 from autotune.metrics.table import HEADLINE, METRICS
 from autotune.trial import Evidence
 
@@ -49,12 +50,20 @@ SHOWN = tuple(name for name, metric in METRICS.items() if metric.time_power and 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One metric of both results, and the 95 % interval of its change in percent; None if unknown."""
+    """One metric of both results.
+
+    Attributes:
+        interval: 95 % interval of the change in percent, from launches or repeats; None if unknown.
+        on_a_node: 90 % interval on real nodes of a predicted change, with the errors of the simulator.
+        predicted: whether that interval decides, also where it is not known.
+    """
 
     metric: str
     a: float
     b: float
     interval: Interval | None
+    on_a_node: Interval | None = None
+    predicted: bool = False
 
     @property
     def percent(self) -> float | None:
@@ -63,18 +72,23 @@ class Change:
 
     @property
     def verdict(self) -> str | None:
-        """Return ``better``, ``worse``, ``equal``, or ``unclear`` if the interval contains 0; None without one."""
+        """Return ``better``, ``worse`` or ``equal``; None without an interval.
+
+        Where the interval contains 0 it is ``unclear``, of a prediction ``open``.
+        """
         if self.a == self.b:
             return "equal"
-        if self.interval is None:
+        if self.interval is None and not self.predicted:
             return None
-        if self.interval[0] <= 0 <= self.interval[1]:
-            return "unclear"
+        ends = self.on_a_node if self.predicted else self.interval
+        if ends is None or ends[0] <= 0 <= ends[1]:
+            return "open" if self.predicted else "unclear"
         return "better" if (self.b > self.a) is METRICS[self.metric].maximise else "worse"
 
     def to_json(self) -> dict[str, Any]:
         row = {"a": self.a, "b": self.b, "change_percent": self.percent}
-        return {**row, "interval95": self.interval, "verdict": self.verdict}
+        ends = {"interval95": self.interval, "interval90_on_a_node": self.on_a_node}
+        return {**row, **ends, "verdict": self.verdict}
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,12 +129,14 @@ def changes_json(changes: Sequence[Change]) -> dict[str, Any]:
 
 
 def rows_of(changes: Sequence[Change]) -> list[str]:
-    lines = [f"{'metric':<31}{'A':>14}{'B':>14}{'change':>11}  {'':<8} 95 % interval".rstrip()]
+    lines = [f"{'metric':<31}{'A':>14}{'B':>14}{'change':>11}  {'':<8} 95 % interval"]
+    lines[0] += "       90 % on real nodes" if any(change.predicted for change in changes) else ""
     for change in changes:
-        percent = "–" if change.percent is None else f"{change.percent:+.1f} %"
-        ends = f"{change.interval[0]:+.1f} % to {change.interval[1]:+.1f} %" if change.interval else ""
-        row = f"{change.metric:<31}{change.a:>14,.2f}{change.b:>14,.2f}{percent:>11}  {change.verdict or '–':<8} {ends}"
-        lines.append(row.rstrip())
+        a, b = readable.numbers([change.a, change.b])
+        ends = readable.percents(change.interval) if change.interval else ""
+        on_nodes = readable.percents(change.on_a_node) if change.on_a_node else ""
+        row = f"{change.metric:<31}{a:>14}{b:>14}{readable.percent(change.percent):>11}"
+        lines.append(f"{row}  {change.verdict or '–':<8} {ends:<19} {on_nodes}".rstrip())
     return lines
 
 
