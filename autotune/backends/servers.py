@@ -258,7 +258,9 @@ class Launched:
             unfit = None
             if self.backend.launches:
                 kind = engine(trial.configuration.engine, self.library)
-                unfit = node.unfit(self.folder) or weights_failure(trial, kind, self.spec)
+                unfit = node.unfit(self.folder)
+                # Here they were checked before the first launch.
+                unfit = unfit or (None if is_local(self.spec.executor) else weights_failure(trial, kind, self.spec))
             result = self._failed(unfit) if unfit else self._launch(trial, node, times_s)
             failure = result.failure
             if wait_s is None or failure is None or not _is_blameless(result) or result.quarantine or failure.lasting:
@@ -268,14 +270,21 @@ class Launched:
             self.notify(Stage(trial.number, "waiting for the next try"))
             with measured(times_s, "launch"):
                 self.pause(wait_s)
-        # Where the next trial would fare no better, the study stops; this trial is made again on resuming.
-        if failure is not None and self.backend.launches and _is_blameless(result) and not result.quarantine:
-            if unfit:
-                raise CannotGoOn(failure.message)
-            if trial.number == 0:
-                raise CannotGoOn(f"the first launch failed, but not because of its configuration: {failure.message}")
+        if failure is not None and self.backend.launches and not result.quarantine:
+            self._check_prospects(trial, result, unfit or weights_failure(trial, kind, self.spec))
         where = platform.node()
         return replace(result, times_s=times_s, gpus=self.spec.gpus, node=where, started_at=started_at)
+
+    def _check_prospects(self, trial: Trial, result: TrialResult, unfit: Failure | None) -> None:
+        """Stop the study after a failed launch where the next would fare no better; resuming makes this one again.
+
+        Whatever an engine says of a weight file that has gone since, its configuration is not to blame.
+        """
+        if unfit is not None and not result.metrics:
+            raise CannotGoOn(unfit.message)
+        if trial.number == 0 and result.failure and _is_blameless(result):
+            why = f"the first launch failed, but not because of its configuration: {result.failure.message}"
+            raise CannotGoOn(why)
 
     def _failed(self, failure: Failure) -> TrialResult:
         state = State.FAILED if failure.blames_the_configuration else State.INVALID
@@ -405,10 +414,10 @@ def _is_blameless(result: TrialResult) -> bool:
 
 
 def weights_failure(trial: Trial, kind: Engine, spec: StudySpec) -> Failure | None:
-    """Describe the missing weights of a trial on this node of a cluster; None for none, or uncertain."""
+    """Describe the missing weights of a trial on this node; None for none, or uncertain."""
     backend = backend_of(spec)
-    if not backend.on_gpus or is_local(spec.executor):
-        return None  # Here they were checked before the first launch.
+    if not backend.on_gpus:
+        return None
     if (installed := spec.installed.get(kind.name)) is not None:
         kind = kind.installed(installed.program, kind.table(installed.version))
     told = missing_for(trial.command, kind, trial.engine_version, spec, contained=backend.contained)

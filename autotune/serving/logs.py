@@ -230,18 +230,28 @@ def _from_pattern(pattern: LogPattern, match: re.Match[str], phase: Phase | None
     return Failure(pattern.kind, message, line, phase, lasting=not pattern.retry)
 
 
-def _best_line(lines: Iterable[str]) -> str:
+def _best_line(lines: Iterator[str]) -> str:
     """Return the first exception, else the first error, else the last line."""
     error, last = "", ""
     for line in lines:
         last = line or last
         if _HARMLESS.search(line):
             continue
-        if _EXCEPTION.search(line):
-            return line[:_EXCERPT_CHARACTERS]
+        if exception := _EXCEPTION.search(line):
+            return _with_message(line, exception, lines)[:_EXCERPT_CHARACTERS]
         if not error and _ERROR.search(line):
             error = line
     return (error or last)[:_EXCERPT_CHARACTERS]
+
+
+def _with_message(line: str, exception: re.Match[str], following: Iterator[str]) -> str:
+    """Return an exception's line; where its message begins on a later one, with the first that is not blank."""
+    if exception.end() < len(line):
+        return line
+    # Each line of a process begins with its name.
+    own = line[: exception.start()].strip()
+    words = (one.removeprefix(own).strip() for one in following)
+    return f"{line} {next(filter(None, words), '')}".rstrip()
 
 
 def _shorten(text: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -96,3 +97,38 @@ def test_a_crash_that_is_known_to_depend_on_the_configuration_does_not_stop_it(
 ) -> None:
     done, _, starts = run(tmp_path, monkeypatch, "RuntimeError: CUDA error: an illegal memory access was encountered")
     assert (done.code, starts) == (3, 5), done.err
+
+
+GONE = "FileNotFoundError: Weight files referenced in index but missing: {'model.safetensors'}"
+
+
+@pytest.mark.parametrize("says", [GONE, "RuntimeError: the loader gave up"])
+def test_weights_that_vanish_while_it_runs_stop_the_study(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, says: str
+) -> None:
+    """Whatever the engine says of it, one launch meets it, and what it teaches is nothing about its configuration."""
+    weights, starts = ["model-00001-of-00002.safetensors", "model-00002-of-00002.safetensors"], tmp_path / "starts"
+    folder = cache(tmp_path / "hub", MODEL, weights, weights)
+    emulate = [sys.executable, "-m", "autotune", "emulate", "--hw", "h200", "--startup-s", "0", "--", "vllm"]
+    runs_twice = (
+        f"#!{python_with(tmp_path, vllm='0.32.0')}\nimport os, sys\n"
+        f"if '--port' not in sys.argv:\n    sys.exit(1)\n"
+        f"open({str(starts)!r}, 'a').write('x')\n"
+        f"if len(open({str(starts)!r}).read()) < 3:\n"
+        f"    os.execv({sys.executable!r}, {emulate!r} + sys.argv[1:])\n"
+        f"if os.path.exists({str(folder / weights[1])!r}):\n    os.unlink({str(folder / weights[1])!r})\n"
+        f"sys.exit({says!r})\n"
+    )
+    program = executable(tmp_path / "bin" / "vllm", runs_twice)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    question = ["--model", MODEL, "--hw", "h200", "--engine", "vllm", "--on", "process", "--study", "dead"]
+    few = ["--workload", "random:16:4:8", "--space", str(ROOT / "examples" / "small-space.yaml"), "--seed", "1"]
+    home = new_home(tmp_path)
+    done = autotune("run", *question, *few, home=home)
+    assert (done.code, len(starts.read_text())) == (130, 3), done.err
+    assert f"the weights of {MODEL} are not complete in {tmp_path / 'hub'}: 1 of 2 files are missing" in done.err
+    assert f"({weights[1]} …)" in done.err
+    assert "2 launches are stored; continue with:\nautotune resume dead" in done.err
+    assert [row["state"] for row in rows(home, "dead")] == ["complete", "complete"]

@@ -255,3 +255,18 @@ def test_every_line_comes_once(tmp_path_factory: pytest.TempPathFactory, lines: 
     path = tmp_path_factory.mktemp("log") / "server.log"
     path.write_text("\n".join(lines), encoding="utf-8", newline="")
     assert [line for line in read_lines(path) if line] == [line.strip() for line in lines if line.strip()]
+
+
+@pytest.mark.parametrize("before", ["", ENGINE_CORE, "(APIServer pid=7) "])
+def test_a_message_that_begins_on_a_later_line_is_told(tmp_path: Path, before: str) -> None:
+    """As Python's own: "RuntimeError:", a blank line, then the words."""
+    words = ("RuntimeError: ", "   ", "        An attempt has been made to start a new process before the", "  more")
+    log = "Traceback (most recent call last):\n" + "".join(f"{before}{line}\n" for line in words)
+    told = explain(tmp_path, "vllm", log)
+    assert "RuntimeError: An attempt has been made to start a new process before the (see" in told.message
+    assert told.log_excerpt.endswith("RuntimeError: An attempt has been made to start a new process before the")
+    assert told.unexplained
+
+
+def test_an_exception_without_a_message_stays_as_it_is(tmp_path: Path) -> None:
+    assert "last log line: KeyError: (see" in explain(tmp_path, "vllm", "KeyError:\n\n").message
