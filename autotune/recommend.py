@@ -78,6 +78,7 @@ def recommend(
         **_head(spec, launches, seen),
         verdict=judgement.verdict,
         stop_reason="; ".join(_explained(stop_reason, judgement, history, launches, nodes)),
+        unconfirmed=_unconfirmed(history, launches),
         recommended=_chosen(sheet, winner, predicted) if winner is not None else None,
         baseline=baseline,
         gain_percent=percent(gain.log) if gain else None,
@@ -143,6 +144,23 @@ def _head(spec: StudySpec, launches: Sequence[Launch], seen: TrialResult) -> dic
         "launches": len(launches),
         "failures": dict(sorted(Counter(x.result.failure.kind.value for x in launches if x.result.failure).items())),
     }
+
+
+def _unconfirmed(history: History, launches: Sequence[Launch]) -> str:
+    """Say that no final of a challenger was measured, and why; empty where one was, or none was to be."""
+    base = history.candidates.baseline
+    finals = {e.number: e for e in history.of_role(Role.FINAL) if e.position != base}
+    if any(e.measured for e in finals.values()):
+        return ""
+    kinds = Counter(
+        row.result.failure.kind.value if row.result.failure else row.result.state.value
+        for row in launches
+        if row.trial.number in finals
+    )
+    if finals:
+        failed = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
+        return f"all {len(finals)} launches of finalists failed ({failed})"
+    return "no finalist was launched again" if history.challengers else ""
 
 
 def _crashes(history: History, launches: Sequence[Launch], winner: int | None) -> str:

@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from autotune.metrics.formulas import Slo
-from autotune.outputs.report.words import conclusion
+from autotune.outputs.report.words import brief, conclusion
 from autotune.recommend import recommend
 from autotune.search.reach import OUT_OF_REACH
 from autotune.space.cards import HardwareCard, ModelCard
@@ -223,6 +223,32 @@ def test_a_baseline_that_breaks_an_slo_is_not_recommended() -> None:
     assert result.verdict is Verdict.INDISTINGUISHABLE
     assert result.recommended is not None
     assert result.recommended.engine == "sglang"
+
+
+@pytest.mark.parametrize(
+    ("finals", "told"),
+    [
+        ([(2, None), (2, None), (0, 1010.0)], "all 2 launches of finalists failed (2 crashed)"),
+        ([], "no finalist was launched again"),
+        ([(2, 1300.0), (0, 1010.0)], ""),
+        ([(2, None), (1, 1300.0)], ""),
+    ],
+)
+def test_finals_that_show_nothing_are_told(finals: list[tuple[int, float | None]], told: str) -> None:
+    """On the terminal too: "no configuration is significantly better" would be a claim that nothing supports."""
+    searched = [(Role.BASELINE, 0, 1000.0), (Role.SEARCH, 2, 1200.0), (Role.SEARCH, 1, 1100.0)]
+    made = [*searched, *((Role.FINAL, position, value) for position, value in finals)]
+    result = recommend(spec(launches=9), CANDIDATES, [launch(i, *row) for i, row in enumerate(made)])
+    assert result.unconfirmed == told
+    for said in (conclusion(result), " ".join(brief(result))):
+        assert (f"Nothing is confirmed: {told}." in said) == bool(told)
+        assert not told or "significantly better" not in said
+
+
+def test_nothing_is_to_be_confirmed_where_nothing_else_ran() -> None:
+    made = [(Role.BASELINE, 0, 1000.0), (Role.SEARCH, 2, None)]
+    result = recommend(spec(), CANDIDATES, [launch(i, *row) for i, row in enumerate(made)])
+    assert result.unconfirmed == ""
 
 
 def test_an_indistinguishable_best_leaves_the_baseline_s_command() -> None:

@@ -486,6 +486,7 @@ class Recommendation(_Value, Evidenced):
         gives_up: what the recommended command gives up for speed; None in a file of before it was recorded.
         given_up: the kinds of what each launched configuration gives up, by fingerprint; not of those that do not.
         alternatives: at least the best command that gives nothing up, where it is another one.
+        unconfirmed: why no final of a challenger counts; empty where one does, or nothing was to be confirmed.
         predictions: of the study that this one verifies, with what was measured.
         regressions: of later versions of the engine, in the order in which they were compared.
         accuracy: what the check of answers came to; None where none was asked for.
@@ -499,6 +500,7 @@ class Recommendation(_Value, Evidenced):
     evidence_of: Evidence | None = None
     verdict: Verdict
     stop_reason: str
+    unconfirmed: str = ""
     recommended: Choice | None
     baseline: Choice | None
     gain_percent: float | None

@@ -50,6 +50,7 @@ def sentences(outcome: Recommendation) -> list[str]:
     """Return the conclusion, a paragraph per topic."""
     lost = trade_off(outcome)
     parts = [_sentence(outcome), *_way_on(outcome), _few_good(outcome), gain(outcome), prompts(outcome)]
+    parts.insert(1, _open(outcome))
     parts += [f"It {lost}."] if lost else []
     parts += [crossing(outcome), _answers(outcome), _speculation(outcome), _front(outcome), short_load(outcome)]
     return [part for part in parts if part]
@@ -81,6 +82,7 @@ def brief(outcome: Recommendation) -> list[str]:
             told[0] += f" {_gained(outcome, over.percent, recipe)}."
         if outcome.verdict is Verdict.BETTER and outcome.origin in (Evidence.SIMULATED, Evidence.EMULATED):
             told.append(f"Measure it: autotune verify {outcome.study} --on process")
+    told.insert(1, _open(outcome))
     lost, given, slow = trade_off(outcome), outcome.gives_up or (), slower(outcome)
     told += [_few_good(outcome), f"It {lost}." if lost else "", crossing(outcome), _answers(outcome), _front(outcome)]
     costs = [f"Trade-off: {one.knob} {text.scalar(one.to)}, not {text.scalar(one.from_)}: {one.what}." for one in given]
@@ -92,6 +94,11 @@ def brief(outcome: Recommendation) -> list[str]:
     costs += [f"Another command {other.label}: see the report." for other in outcome.alternatives]
     hours = f"The study took {readable.number(cost.node_hours)} node-hours." if cost is not None else ""
     return [one for one in (*told, " ".join(costs), f"{remaining(outcome)} {hours}".strip()) if one]
+
+
+def _open(outcome: Recommendation) -> str:
+    """Say that no finalist was measured; empty where one was, or there was nothing to confirm."""
+    return f"Nothing is confirmed: {outcome.unconfirmed}." if outcome.unconfirmed else ""
 
 
 def regression(one: Regression, outcome: Recommendation) -> list[str]:
@@ -320,7 +327,8 @@ def _sentence(outcome: Recommendation) -> str:
         could = "carry any load within the limits" if choice.objective.metric.startswith("capacity_") else "run"
         return f"{figure}. The baseline could not {could}, so there is no comparison."
     if choice.fingerprint == baseline.fingerprint:
-        return f"{figure}. This is the baseline: no configuration is significantly better."
+        known = "" if outcome.unconfirmed else ": no configuration is significantly better"
+        return f"{figure}. This is the baseline{known}."
     both = outcome.workloads.get(baseline.objective.workload)
     value = _value(outcome, baseline.objective, both.baseline if both else None)
     theirs = f"{value} with {baseline.engine} {baseline.engine_version}"
