@@ -110,6 +110,13 @@ class Home:
                     begun[path.parent.name] = path.stat().st_mtime
         return sorted(begun, key=begun.__getitem__)
 
+    def once(self) -> list[str]:
+        """Return `names`, each study once: a link to its folder is another name of it."""
+        names, first = self.names(), dict[Path, str]()
+        for name in sorted(names, key=lambda name: (self.studies / name).is_symlink()):
+            first.setdefault((self.studies / name).resolve(), name)
+        return [name for name in names if name in first.values()]
+
     def source(self, text: str) -> Path:
         """Return the absolute path for ``--from``: a study of this home, a study's folder, or a file.
 

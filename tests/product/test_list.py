@@ -104,7 +104,7 @@ def test_an_unfinished_study_is_reported_as_far_as_it_is(home: Path) -> None:
     assert told.code == 0, told.err
     assert "**UNFINISHED.** 4 of at most 9 launches" in told.out
     assert "**SIMULATED.**" in told.out
-    assert "sglang 0.5.23, total TPS of 9,100.00 tok/s (1 launch, +51.7 % against the baseline)" in told.out
+    assert "sglang 0.5.23, total TPS of 9,100 tok/s (1 launch, +51.7 % against the baseline)" in told.out
     assert small_study.COMMANDS[small_study.WINNER].shell() in told.out
     assert "out_of_memory" in told.out
     assert f"\nautotune resume stopped --home {home}\n" in told.out
@@ -190,6 +190,21 @@ def test_a_narrow_terminal_cuts_nothing_off(home: Path) -> None:
     assert "…" not in shown
     assert "done " in shown
     assert {"deepseek-ai/DeepSeek-V3.2", "8xh200", "simulated", "better,", "(+47.2", "interrupted"} <= {*shown.split()}
+
+
+def test_a_link_to_a_study_is_no_second_study(tmp_path: Path) -> None:
+    """Whatever it is called; of a study that lies elsewhere the links are one, too, and each name still works."""
+    home = tmp_path / "home"
+    folder = study(home, "mine", LAUNCHES, small_study.recommendation(study="mine"))
+    elsewhere = shutil.copytree(folder, tmp_path / "elsewhere")
+    for name, target in (("a", folder), ("z", folder), ("other", elsewhere), ("same", elsewhere)):
+        (home / "studies" / name).symlink_to(target)
+    listed = {row["study"] for row in autotune("list", "--json", home=home).json}
+    assert len(listed) == 2
+    assert "mine" in listed
+    assert listed - {"mine"} <= {"other", "same"}
+    assert len(autotune("list", home=home).out.splitlines()) == 1 + 2
+    assert autotune("report", "a", home=home).code == 0
 
 
 def test_ages_are_told_in_minutes(tmp_path: Path) -> None:
