@@ -22,6 +22,7 @@ import numpy as np
 
 from autotune import comparison
 from autotune.comparison import Sheet
+from autotune.metrics import readable
 from autotune.search import equivalents, timeline
 from autotune.search.decide.sequential_test import Outcome, Spread, mean, percent
 from autotune.search.decide.verdict import Judgement, evidence, judge
@@ -194,7 +195,7 @@ def _explained(
     """List the reasons why the study ended and why its answer is not more certain."""
     parts = [stop_reason] if stop_reason else []
     if judgement.verdict is Verdict.INDISTINGUISHABLE and not history.candidates.alone:
-        parts += _undecided(judgement, len(history.by_position) > 1)
+        parts += _undecided(judgement, history)
     if judgement.change is not None:
         parts.append(
             f"the baseline's score changed by {percent(judgement.change):+.1f} % from its first launch to its last: "
@@ -211,17 +212,17 @@ def _explained(
     return parts + _unfit_recipes(history, launches)
 
 
-def _undecided(judgement: Judgement, challenged: bool) -> list[str]:
-    gain = judgement.challenger_gain
+def _undecided(judgement: Judgement, history: History) -> list[str]:
+    gain, challenged = judgement.challenger_gain, len(history.by_position) > 1
     if gain is None or gain.interval is None:
         # Where challengers were tried and none ran, more launches of the same would not have helped.
         few = judgement.challenger is not None or not challenged
         return ["too few launches to compare the best with the baseline: both must run again"] * few
-    low, high = (percent(end) for end in gain.interval)
+    metric, within = history.spec.objective, comparison.percents(gain.interval)
+    gained = readable.gain_in_words(metric, percent(gain.log))
+    who = "'s gain is" if gained[0] in "+-" else ""
     short = "too few launches to decide: " if judgement.outcome is Outcome.OPEN else ""
-    return [
-        f"{short}the best challenger's gain is {percent(gain.log):+.1f} % (95 % interval {low:+.1f} to {high:+.1f} %)"
-    ]
+    return [f"{short}the best challenger{who} {gained} (95 % interval {readable.gains(metric, within)})"]
 
 
 def front(sheet: Sheet) -> list[FrontPoint]:

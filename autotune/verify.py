@@ -36,6 +36,7 @@ from autotune.errors import BadInput, CannotGoOn, Interrupted
 from autotune.executors import EvaluationSetup, LocalExecutor, retire_bad_node
 from autotune.loadgen.workloads import load_workload
 from autotune.machine import has
+from autotune.metrics import readable
 from autotune.notify import Notify, Watch, silent
 from autotune.outputs.export import write_artefacts
 from autotune.outputs.report import words
@@ -458,7 +459,13 @@ class Comparison:
 
     def _tell(self, row: Launch, side: int) -> None:
         value, failure = achieved(self._spec, row), row.result.failure
-        came = f"{value:,.1f} {row.result.label}" if value else words.failed(failure) if failure else "no figure"
+        came = (
+            f"{readable.number(value)} {row.result.label}"
+            if value
+            else words.failed(failure)
+            if failure
+            else "no figure"
+        )
         who = f"{('old', 'new')[side]} {row.trial.engine_version}  {self._known[row.trial.number % 4 // 2].role}"
         self._notify(f"#{len(self._rows) + 1}  {who}  {came}")
 

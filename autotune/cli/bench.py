@@ -21,6 +21,7 @@ from autotune.loadgen.measuring import FoundCapacity, LoadOptions, Measurement, 
 from autotune.loadgen.prefix_cache import DraftReader, PrefixCache
 from autotune.loadgen.server_client import ServerClient
 from autotune.loadgen.workloads import Workload
+from autotune.metrics import readable
 from autotune.space.library import Library
 from autotune.study.home import write_atomically
 from autotune.trial import Accuracy, Evidence
@@ -159,11 +160,13 @@ def _lines(came: Accuracy) -> list[str]:
     if came.score is None:
         rows.append(f"{came.kind}: reference answers saved; compare another server with --reference FILE")
     else:
-        within = f" (95 % interval {came.ci95[0]:.4g} to {came.ci95[1]:.4g}{unit})" if came.ci95 else ""
+        within = f" (95 % interval {readable.interval(came.ci95)}{unit})" if came.ci95 else ""
         what = "agreement" if came.kind == "builtin" else "score"
-        rows.append(f"{came.kind}: {what} {came.score:.4g}{unit}{within}")
+        rows.append(f"{came.kind}: {what} {readable.number(came.score)}{unit}{within}")
     if came.passed is not None:
-        rows.append(f"reference {came.baseline:.4g}{unit}, threshold {came.threshold:.4g}{unit}")
+        rows.append(
+            f"reference {readable.number(came.baseline)}{unit}, threshold {readable.number(came.threshold)}{unit}"
+        )
     rows += filter(None, [came.note])
     for one in came.examples:
         rows += ["", f"prompt     {one.prompt}", f"reference  {one.baseline}", f"here       {one.finalist}"]

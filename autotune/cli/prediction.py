@@ -14,7 +14,8 @@ from autotune.engines.translate import translate_typed
 from autotune.errors import BadInput, NothingFeasible, RefusedCommand
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.machine import check_gpus, node
-from autotune.metrics.table import COSTS, Rent
+from autotune.metrics import readable
+from autotune.metrics.table import Rent
 from autotune.prepare.names import know_model
 from autotune.simulator.node.calibration import calibration_in
 from autotune.simulator.node.memory import MEMORY_KEYS
@@ -151,9 +152,9 @@ def _gain_line(predicted: Mapping[str, Any]) -> str:
     if predicted["versus_failure"] is not None:
         return f"{other} does not run: {predicted['versus_failure']['message']}"
     if predicted["gain_percent"] is None:
-        return f"{other} runs, at {predicted['versus_total_token_throughput']:,.0f} total tokens/s"
-    gain, (low, high) = predicted["gain_percent"], predicted["gain_interval90"]
-    return f"gain over {other}: {gain:+.1f} % (90 % interval {low:+.1f} % to {high:+.1f} %)"
+        return f"{other} runs, at {readable.number(predicted['versus_total_token_throughput'])} total tokens/s"
+    gain, ends = readable.percent(predicted["gain_percent"]), predicted["gain_interval90"]
+    return f"gain over {other}: {gain} (90 % interval {readable.percents(ends)})"
 
 
 def _headline(predicted: Mapping[str, Any]) -> Iterator[str]:
@@ -161,9 +162,8 @@ def _headline(predicted: Mapping[str, Any]) -> Iterator[str]:
     for key, name in _INTERVALS.items():
         sure = ""
         if key in predicted:
-            low, high = predicted[key]
-            sure = f"  (90 % interval on a real node: {low:,.0f} to {high:,.0f})"
-        yield f"  {name:<24}{predicted[name]:>12,.1f}{sure}"
+            sure = f"  (90 % interval on a real node: {readable.interval(predicted[key])})"
+        yield f"  {name:<24}{readable.number(predicted[name]):>12}{sure}"
     if unmeasured := [name for name in predicted["unseen"] if not name.startswith("knob ")]:
         yield f"interval widened, never measured: {', '.join(unmeasured)}"
 
@@ -172,7 +172,7 @@ def _figures(predicted: Mapping[str, Any]) -> Iterator[str]:
     hidden = {*MEMORY_KEYS, *_INTERVALS.values(), "gain_percent"}
     for name, value in predicted.items():
         if isinstance(value, int | float) and not isinstance(value, bool) and name not in hidden:
-            yield f"  {name:<32}{value:>14,.{4 if name in COSTS else 2}f}"
+            yield f"  {name:<32}{readable.number(value):>14}"
 
 
 def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:

@@ -15,6 +15,7 @@ from rich.text import Text
 
 from autotune.cli.shared import answer, print_json, say
 from autotune.errors import BadInput, UnknownName
+from autotune.metrics import readable
 from autotune.study.home import Home, write_atomically
 from autotune.study.recommendation import Recommendation, Verdict
 from autotune.study.results import is_held
@@ -23,7 +24,7 @@ from autotune.study.spec import StudySpec
 _KEYS = (
     *("study", "model", "hardware", "evidence", "verdict", "gain", "launches", "age_hours"),
     *("state", "budget", "nodes", "engine", "gain_percent", "gain_ci95", "gain_interval90_on_a_node"),
-    "holds_on_a_node",
+    *("holds_on_a_node", "objective"),
 )
 
 _NO_WIDTH = 10_000
@@ -129,15 +130,14 @@ def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:
     verdict = row["state"] if unfinished else row["verdict"]
     verdict += ", open on a node" if row["holds_on_a_node"] is False else ""
     gain = row["gain"]
+    metric = row["objective"] or ""
     if gain is not None and row["gain_ci95"] is not None:
-        low, high = row["gain_ci95"]
-        gain += f" ({low:+.1f} to {high:+.1f})"
+        gain += f" ({readable.gains(metric, row['gain_ci95'])})"
     launches = f"{row['launches']} of {max(row['launches'], row['budget'])}" if unfinished else row["launches"]
     cells = {name: row[name] for name in ("study", "model", "hardware", "evidence")}
     cells |= {"verdict": verdict, "gain": gain}
     if row["gain_interval90_on_a_node"] is not None:
-        low, high = row["gain_interval90_on_a_node"]
-        cells["gain"] += f" [{low:+.0f} to {high:+.0f}]"
+        cells["gain"] += f" [{readable.gains(metric, row['gain_interval90_on_a_node'])}]"
     cells["launches"] = launches
     if several:
         cells["nodes"] = len(row["nodes"]) if row["nodes"] else None
@@ -163,6 +163,7 @@ def _row(home: Home, name: str) -> dict[str, Any]:
     results = [launch.result for launch in launches]
     row |= {"model": spec.model.id, "hardware": f"{spec.gpus}x{spec.hardware.name}", "age_hours": round(age_h, 2)}
     row |= {"launches": len(results), "budget": spec.launches, "verdict": "unfinished"}
+    row["objective"] = spec.objective
     row["evidence"] = results[0].label.lower() if results else None
     row["nodes"] = list(dict.fromkeys(result.node for result in results if result.node))
     row["state"] = "finished" if done else "running" if is_held(path) else "interrupted"
@@ -173,7 +174,7 @@ def _row(home: Home, name: str) -> dict[str, Any]:
             row |= {"gain_percent": done.gain_percent, "gain_ci95": done.gain_ci95}
             row["gain_interval90_on_a_node"] = done.gain_interval90_on_a_node
             row["holds_on_a_node"] = done.holds_on_a_node
-            row["gain"] = f"{done.gain_percent:+.1f} %"
+            row["gain"] = readable.gain_in_words(spec.objective, done.gain_percent)
     return row
 
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from autotune.metrics import readable
 from autotune.space.promises import GivenUp
 from autotune.trial import Evidence, Evidenced, Launch, Metrics, Scalar, Speculation
 
@@ -175,7 +176,7 @@ class StudyCost(_Value):
         """Return the bill in a sentence; empty without a price."""
         if self.cost is None or self.gpu_hour_price is None:
             return ""
-        return f"At {self.gpu_hour_price:.2f} per GPU-hour that is {self.cost:,.2f}."
+        return f"At {self.gpu_hour_price:.2f} per GPU-hour that is {readable.number(self.cost)}."
 
 
 class Objective(_Value):

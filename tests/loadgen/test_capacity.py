@@ -185,7 +185,7 @@ def test_a_server_that_is_too_slow_by_itself_is_told_after_one_more_load() -> No
         assert broken.value == pytest.approx(10)
         assert load == (1 if by == "concurrency" else 100)
         assert found.sentences()[0].startswith("violated at the lightest load, 1")
-        assert found.sentences()[0].endswith("p99_ttft_ms<=8 by 25 % (10)")
+        assert found.sentences()[0].endswith("p99_ttft_ms<=8 by 25 % (10.0)")
         assert found.metrics["capacity_total_token_throughput"] == 0
         assert found.metrics["p99_ttft_ms"] == pytest.approx(10)
 

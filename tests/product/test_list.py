@@ -79,7 +79,7 @@ def test_list_tells_of_every_study_how_far_it_is(home: Path) -> None:
     lines = [line.split("  ") for line in table.out.splitlines()]
     shown = [[cell.strip() for cell in line if cell.strip()] for line in lines]
     assert shown[0] == ["study", "model", "hardware", "evidence", "verdict", "gain", "launches", "nodes", "age"]
-    assert shown[1][4:8] == ["better, open on a node", "+51.7 % (+47.2 to +56.1) [-4 to +160]", "9", "2"]
+    assert shown[1][4:8] == ["better, open on a node", "+51.7 % (+47.2 % to +56.1 %) [-4.0 % to +160 %]", "9", "2"]
     assert shown[3][4:7] == ["interrupted", "–", "4 of 9"]
     assert shown[4][4] == "running"
 

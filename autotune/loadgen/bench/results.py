@@ -36,9 +36,10 @@ from autotune.loadgen.server_client import tokenizer_for
 from autotune.loadgen.tokenizers import Tokenizer
 from autotune.loadgen.workloads import Workload, load_workload, with_speedup
 from autotune.loadgen.workloads.arrivals import arrival_of
+from autotune.metrics import readable
 from autotune.metrics.formulas import Slo, goodput_limits, parse_goodput
 from autotune.metrics.records import LATENCIES, STATISTICS
-from autotune.metrics.table import COSTS, HEADLINE, STEADY, Rent, shown_in, title_of
+from autotune.metrics.table import HEADLINE, STEADY, Rent, shown_in, title_of
 from autotune.space.library import Library
 from autotune.study.goals import slos_of
 from autotune.study.home import write_atomically
@@ -355,7 +356,8 @@ def table(result: Mapping[str, Any]) -> list[str]:
     for name, heading, short in () if sweep else _LATENCIES:
         lines.append(heading.center(_WIDTH, "-"))
         for statistic in ("mean", "median", "p90", "p99"):
-            lines.append(_line(f"{statistic.capitalize()} {short} (ms)", f"{result[f'{statistic}_{name}_ms']:.2f}"))
+            value = readable.number(result[f"{statistic}_{name}_ms"])
+            lines.append(_line(f"{statistic.capitalize()} {short} (ms)", value))
     derived = [] if sweep else _figures(result, shown_in("bench"))
     lines += ["Per GPU, per user, and costs".center(_WIDTH, "-"), *derived] if derived else []
     lines += [f"INVALID: {result['invalid']}"] if result["invalid"] else []
@@ -369,7 +371,7 @@ def curve(points: Sequence[Mapping[str, Any]]) -> list[str]:
     wide = max(map(len, ["load", *names]))
     rows = [f"{'load':<{wide}}" + "".join(f"{heading:>14}" for heading, _ in _CURVE) + "  (latencies in ms)"]
     for name, point in zip(names, points, strict=True):
-        rows.append(f"{name:<{wide}}" + "".join(f"{point['metrics'][key]:>14.2f}" for _, key in _CURVE))
+        rows.append(f"{name:<{wide}}" + "".join(f"{readable.number(point['metrics'][key]):>14}" for _, key in _CURVE))
     return rows
 
 
@@ -387,7 +389,7 @@ def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
         emptied = "no: the engine is unknown"
     lines.append(_line("Prefix cache emptied before each load", emptied))
     if cache["hit_rate"] is not None:
-        lines.append(_line("Prefix cache hit rate", f"{cache['hit_rate']:.4f}"))
+        lines.append(_line("Prefix cache hit rate", readable.number(cache["hit_rate"])))
     lines += _figures(result, _DRAFTS, _DRAFTS)
     repeats = result["repeats"]
     if len(repeats) < 2:
@@ -395,10 +397,10 @@ def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
     values = [repeat[HEADLINE] for repeat in repeats]
     title = f"Repeats, {'all load points as one load' if sweep else 'total token throughput'} (tok/s)"
     lines.append(title.center(_WIDTH, "-"))
-    lines += [_line(f"Seed {repeat['seed']}", f"{repeat[HEADLINE]:.2f}") for repeat in repeats]
-    low, high = mean_interval(values)
-    lines.append(_line("Mean", f"{sum(values) / len(values):.2f}"))
-    return [*lines, _line("95 % interval of the mean", f"{low:.2f} to {high:.2f}")]
+    shown = readable.numbers([*values, sum(values) / len(values)])
+    seeds = (f"Seed {repeat['seed']}" for repeat in repeats)
+    lines += map(_line, (*seeds, "Mean"), shown)
+    return [*lines, _line("95 % interval of the mean", readable.interval(mean_interval(values)))]
 
 
 def _figures(values: Mapping[str, Any], names: Iterable[str], titles: Mapping[str, str] = _VLLM) -> list[str]:
@@ -406,9 +408,9 @@ def _figures(values: Mapping[str, Any], names: Iterable[str], titles: Mapping[st
     lines = []
     for name in names:
         value, (title, unit) = values.get(name), title_of(name)
-        form = "d" if isinstance(value, int) else ".4f" if name in COSTS else ".2f"
         if isinstance(value, int | float):
-            lines.append(_line(titles.get(name) or (f"{title} ({unit})" if unit else title), format(value, form)))
+            shown = titles.get(name) or (f"{title} ({unit})" if unit else title)
+            lines.append(_line(shown, readable.number(value)))
     return lines
 
 

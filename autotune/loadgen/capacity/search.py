@@ -28,6 +28,7 @@ from autotune.loadgen.capacity.judge import LOOKS, Broken, Judgement, is_latency
 from autotune.loadgen.workloads import Workload
 from autotune.loadgen.workloads.arrivals import Arrival
 from autotune.loadgen.workloads.lengths import SessionLengths, TraceLengths
+from autotune.metrics import readable
 from autotune.metrics.formulas import Slo, summarize_loads
 from autotune.metrics.records import RequestRecords
 from autotune.metrics.table import ENERGY
@@ -147,8 +148,8 @@ def of(broken: Broken) -> str:
     if broken.metric in ("failed", "request_throughput"):
         return broken.slo
     if broken.excess <= 0:
-        return f"{broken.slo}, not shown to be met by {broken.value:,.4g}"
-    return f"{broken.slo} by {100 * broken.excess:.0f} % ({broken.value:,.4g})"
+        return f"{broken.slo}, not shown to be met by {readable.number(broken.value)}"
+    return f"{broken.slo} by {100 * broken.excess:.0f} % ({readable.number(broken.value)})"
 
 
 ALONE = 8
@@ -493,7 +494,9 @@ class LoadSearch:
         word = {True: "meets the limits", False: "breaks", None: "undecided"}[judgement.kept]
         if judgement.kept is False and judgement.broken is not None:
             word = f"violates {of(judgement.broken)}"
-        figures = [f"{slo.metric} {metrics[slo.metric]:,.4g}" for slo in self._slos if slo.metric in metrics]
+        figures = [
+            f"{slo.metric} {readable.number(metrics[slo.metric])}" for slo in self._slos if slo.metric in metrics
+        ]
         seconds = float(records.finished_s.max() - records.sent_s.min()) if len(records) else 0.0
         return f"{what}: {word}; {', '.join(figures)}; {len(records)} requests in {seconds:.1f} s"
 

@@ -218,7 +218,10 @@ def remaining(outcome: Recommendation) -> str:
         return ""
     if regret.percent >= 100:
         return "The launches do not bound the regret: another configuration may be twice as good."
-    return f"{100 * regret.odds:.0f} % sure that no other configuration is more than {regret.percent:.1f} % better."
+    # Of a cost, twice as good is half of it.
+    better = abs(readable.changed(outcome.recommended.objective.metric, regret.percent) or 0.0)
+    sure = f"{100 * regret.odds:.0f} % sure"
+    return f"{sure} that no other configuration is more than {better:.1f} % better."
 
 
 def carried(metrics: Metrics | None) -> str:
