@@ -28,6 +28,8 @@ from autotune.search.nodes import NodeScore, contrast
 from autotune.simulator.node import ServerSetup
 from autotune.simulator.node.calibration import calibration_of, interval90, sigma
 from autotune.simulator.prediction_intervals import errors_for, gain_interval90, subject_of
+from autotune.simulator.resolve_command import not_simulated_in
+from autotune.space.context import Context
 from autotune.study.home import library_of
 from autotune.study.recommendation import (
     SERVED,
@@ -188,6 +190,12 @@ class Sheet:
             **{name: self._least(position, name) for name in SERVED},
         )
 
+    def not_simulated(self, position: int) -> list[str]:
+        """List the settings of a configuration's command on which no figure of the simulator depends."""
+        spec, trial = self.spec, self._shown(position).trial
+        context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version)
+        return not_simulated_in(trial.command, library_of(spec), context)
+
     def _least(self, position: int, name: str) -> Any:
         """Return the least of a figure over the launches that report it; None for none."""
         told = [getattr(self._launches[entry.number].result, name) for entry in self.history.at(position)]
@@ -290,6 +298,7 @@ class Sheet:
             ),
             measured=measured,
             failure=failure.kind.value if failure else None,
+            not_simulated=self.not_simulated(position) if measured and position is not None else [],
         )
 
     def _level(self, position: int) -> float:

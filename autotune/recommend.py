@@ -112,7 +112,8 @@ def _chosen(sheet: Sheet, position: int, predicted: bool) -> Choice:
     if not predicted:
         return choice
     within = {"interval90_on_a_node": sheet.interval90(position)}
-    return choice.model_copy(update={"objective": choice.objective.model_copy(update=within)})
+    seen = {"objective": choice.objective.model_copy(update=within), "not_simulated": sheet.not_simulated(position)}
+    return choice.model_copy(update=seen)
 
 
 def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:

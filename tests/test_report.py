@@ -113,17 +113,18 @@ def test_what_was_made_of_the_question_is_told(tmp_path: Path) -> None:
     assert "--engine-bin 'vllm=/opt/my vllm/bin/vllm'" in section(text, "Reproduction")
 
 
-def test_knobs_that_the_simulator_does_not_read_are_among_what_the_numbers_do_not_say(tmp_path: Path) -> None:
-    def compiled(launch: Launch, on: bool) -> Launch:
-        made = launch.trial.configuration
-        changed = dataclasses.replace(made, knobs={**made.knobs, "torch_compile": on})
-        return dataclasses.replace(launch, trial=dataclasses.replace(launch.trial, configuration=changed))
-
-    rows = [compiled(launch, launch.trial.number % 3 == 0) for launch in small_study.launches()]
-    said = "The simulator does not model `torch_compile`: configurations that differ only there have equal predictions"
-    heading = "What are the limits of these numbers?"
-    assert said in section(render(record(tmp_path, launches=rows), "md"), heading)
-    assert "does not model" not in section(render(record(tmp_path), "md"), heading)
+def test_settings_without_a_model_are_among_what_the_numbers_do_not_say(tmp_path: Path) -> None:
+    plain, heading = small_study.recommendation(), "What are the limits of these numbers?"
+    assert plain.recommended is not None
+    assert plain.baseline is not None
+    mine = plain.recommended.model_copy(update={"not_simulated": ["--enable-lora"]})
+    theirs = plain.baseline.model_copy(update={"not_simulated": ["--enable-lora", "--cpu-offload-gb"]})
+    blind = plain.model_copy(update={"recommended": mine, "baseline": theirs})
+    said = "Not simulated: --enable-lora, --cpu-offload-gb (the baseline's)."
+    assert said in section(render(record(tmp_path, blind), "md"), heading)
+    assert said in brief(blind)
+    assert "Not simulated" not in section(render(record(tmp_path), "md"), heading)
+    assert "Not simulated" not in " ".join(brief(plain))
 
 
 def test_one_banner_says_what_the_figures_are_and_no_heading_repeats_it(report: str) -> None:

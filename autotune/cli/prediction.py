@@ -20,7 +20,14 @@ from autotune.prepare.names import know_model
 from autotune.simulator.node.calibration import calibration_in
 from autotune.simulator.node.memory import MEMORY_KEYS
 from autotune.simulator.prediction_intervals import against
-from autotune.simulator.resolve_command import ResolvedCommand, model_of, prediction, resolve_command, version_changes
+from autotune.simulator.resolve_command import (
+    ResolvedCommand,
+    model_of,
+    not_simulated_in,
+    prediction,
+    resolve_command,
+    version_changes,
+)
 from autotune.space.context import Context, gpus_of
 from autotune.space.library import Library
 from autotune.study.home import calibration_of_home, library_for
@@ -187,5 +194,12 @@ def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:
         # What the engine's parser refuses, the emulator refuses in the engine's words.
         know_model(command_of(typed), options["engine_version"], options["model_id"], library)
     hardware = node(options["hardware"], library)
-    looked_up = {"hardware": hardware, "gpus": check_gpus(options["gpus"], hardware), "engine_command": typed}
+    gpus = check_gpus(options["gpus"], hardware)
+    with suppress(BadInput):
+        command, version = command_of(typed), options["engine_version"]
+        known = recognise(command.argv, library).version(version)
+        model = model_of(command, library, known, options["model_id"])
+        if unseen := not_simulated_in(command, library, Context(model, hardware, gpus, known)):
+            say(f"not simulated: {', '.join(unseen)}")
+    looked_up = {"hardware": hardware, "gpus": gpus, "engine_command": typed}
     return emulate_engine(Emulation(**{**options, **looked_up}), library, as_json)

@@ -54,7 +54,7 @@ class FinishedStudy:
         told, done, spent = self.outcome.to_json(), self.outcome, self.outcome.study_cost
         cost = {"launches": done.launches, "failures": done.failures, "hours": done.duration_s / 3600}
         cost |= {"gpu_hours": spent.gpu_hours if spent else None, "money": spent.cost if spent else None}
-        keys = ("engine", "engine_version", "config", "fingerprint", "command", "objective")
+        keys = ("engine", "engine_version", "config", "fingerprint", "command", "objective", "not_simulated")
         choices = {"recommended": told if done.recommended else None, "baseline": told["baseline"]}
         sides = {role: {key: row[key] for key in keys} if row else None for role, row in choices.items()}
         gains = ("gain_percent", "gain_ci95", "gain_interval90_on_a_node", "holds_on_a_node")
@@ -279,6 +279,7 @@ def _told(name: str, study: FinishedStudy) -> list[str]:
         ends = f" ({'; '.join(sure)})" if sure else ""
         lines.append(f"   {what}: {text.measure(goal.metric, goal.value)} on {goal.workload}{ends}")
         lines += [f"   {line}" for line in done.recommended.command.splitlines()]
+    lines += [f"   {unseen}"] if (unseen := words.not_simulated(done)) else []
     base = f" The baseline is {done.baseline.engine} {done.baseline.engine_version}." if done.baseline else ""
     lines.append(f"   {words.gain(done)}{base}")
     failed = f", {sum(done.failures.values())} failed" if done.failures else ""

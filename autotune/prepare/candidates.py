@@ -17,6 +17,7 @@ from autotune.backends import Backend, OwnCandidates, backend_of
 from autotune.engines import Engine, recognise, split_command
 from autotune.engines.choose import engine_of
 from autotune.engines.engine import RULE, ParsedCommand, accepted
+from autotune.engines.options import Loading, loading
 from autotune.engines.space import CONTRADICTS, NOTHING, EngineSpace, passed_through
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
@@ -423,8 +424,9 @@ def typed_candidate(
         knob = kind.card.knobs[name]
         if knob.choices is None and (reason := knob.refuses(value)):
             raise BadInput(f"{name}={value}: {kind.card.title} wants {reason}")
-    configuration = effective(kind.card, raw, context)
-    check_baseline(kind.card, configuration, context)
+    loaded = loading(kind, parsed, context, raw)
+    configuration = effective(kind.card, raw, loaded.context)
+    check_baseline(kind.card, configuration, loaded)
     return Candidate(configuration, version), space, backend.typed_command(command, kind)
 
 
@@ -447,14 +449,17 @@ def too_heavy(configurations: Sequence[Configuration], context: Context, plans: 
     )
 
 
-def check_baseline(card: EngineCard, configuration: Configuration, context: Context) -> None:
+def check_baseline(card: EngineCard, configuration: Configuration, loaded: Loading) -> None:
     """Raise `BadInput` for a baseline that its engine's card refuses."""
+    context, failure = loaded.context, loaded.failure
     where = f"{card.title} {context.version}"
     if (reason := unsuited(card, context)) is not None:
         raise BadInput(f"{where} cannot serve it: {reason}")
     broken = (rule for rule in broken_rules(card, configuration, context) if rule.kind is not FailureKind.RULE)
     if (rule := next(broken, None)) is not None:
-        raise BadInput(f"{where} would refuse it ({rule.kind.value}): {rule.message}; {as_failure(rule).message}")
+        failure = as_failure(rule)
+    if failure is not None:
+        raise BadInput(f"{where} would refuse it ({failure.kind.value}): {failure.log_excerpt}; {failure.message}")
 
 
 def unknown_architecture(model: ModelCard, cards: Sequence[EngineCard]) -> list[str]:

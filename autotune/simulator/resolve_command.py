@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from autotune.engines import Engine, engine, recognise
 from autotune.engines.options import Setting, loading, unmodelled
-from autotune.loadgen.workloads import Workload
+from autotune.errors import BadInput
+from autotune.loadgen.workloads import Workload, load_workload
 from autotune.metrics.formulas import Slo
 from autotune.metrics.table import Rent
 from autotune.simulator.node import ServerSetup, SimulatedOutcome, simulate
@@ -138,6 +140,14 @@ def not_simulated(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> list[
         return read is not None and knobs.isdisjoint(read) and not knobs.isdisjoint(changed)
 
     return [one.name for one in resolved.unmodelled if not one.knobs or unseen(one.knobs)]
+
+
+def not_simulated_in(command: Command, library: Library, context: Context) -> list[str]:
+    """List what `not_simulated` does, for the context's version; of a command that cannot be read nothing is known."""
+    with suppress(BadInput):
+        resolved = resolve_command(command, library, context, context.version)
+        return not_simulated(resolved, resolved.simulate(load_workload("random:64:4:4"), 0))
+    return []
 
 
 def changed_defaults(

@@ -202,6 +202,7 @@ class Choice(_Value):
         kv_cache_tokens, longest_request_tokens, odds_of_starting: as of `autotune.trial.TrialResult`, the least of its
             launches.
         speculation: of one of its launches.
+        not_simulated: where figures are predicted, the settings of its command on which none of them depends.
     """
 
     engine: str
@@ -218,6 +219,7 @@ class Choice(_Value):
     longest_request_tokens: int | None = None
     odds_of_starting: float | None = None
     speculation: Speculation | None = None
+    not_simulated: list[str] = []
 
     @property
     def engine_argv(self) -> list[str]:
@@ -426,6 +428,7 @@ class Verification(_Value):
     predicted: PredictedValue
     measured: Objective | None
     failure: str | None = None
+    not_simulated: list[str] = []
 
 
 class ComparedCommand(_Value):

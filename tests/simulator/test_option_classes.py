@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import random
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +17,7 @@ from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.space.schema import Option
 from tests.engines.option_classes import NEWEST, classes, read_knobs
+from tests.product.cli import autotune
 
 LIBRARY = Library()
 DENSE = "Qwen/Qwen3-32B"
@@ -195,3 +198,30 @@ def test_adapters_take_memory_and_offloading_gives_it() -> None:
     assert plain - predicted("vllm", "--cpu-offload-gb 10")["weights_gb"] == pytest.approx(10 * 2**30 / 1e9)
     # The vocabulary stays, however much may go.
     assert predicted("vllm", "--cpu-offload-gb 400")["weights_gb"] == pytest.approx(151_936 * 5_120 * 2 / 1e9, rel=1e-6)
+
+
+def test_a_study_and_its_exports_name_what_no_figure_depends_on(tmp_path: Path) -> None:
+    blind = f"{START['vllm']} --max-num-seqs 64 --enable-lora --max-loras 4"
+    study = ["run", "--model", DENSE, "--hw", "h100", "--gpus", "2", "--engine", "vllm", "--on", "simulator"]
+    load = ["--workload", "random:256:16:8", "--launches", "4", "--study", "s"]
+    done = autotune(*study, *load, "--baseline", blind, home=tmp_path)
+    assert done.code == 0, done.err
+    assert "Not simulated: --enable-lora, --max-loras" in done.out
+    outcome = json.loads((tmp_path / "studies" / "s" / "recommendation.json").read_text())
+    assert outcome["baseline"]["not_simulated"] == ["--enable-lora", "--max-loras"]
+    named = "Not simulated: --enable-lora, --max-loras"
+    assert named in (tmp_path / "studies" / "s" / "serve.sh").read_text()
+    assert named in (tmp_path / "studies" / "s" / "report.md").read_text()
+    assert named in autotune("compare", "s", "s", home=tmp_path).out
+
+
+def test_a_baseline_that_the_engine_refuses_is_no_study(tmp_path: Path) -> None:
+    study = ["run", "--model", DENSE, "--hw", "h100", "--gpus", "2", "--on", "simulator"]
+    for method, words in (
+        ("bogus", "Unknown quantization method: bogus"),
+        ("awq", "Cannot find the config file for awq"),
+    ):
+        done = autotune(*study, "--baseline", f"{START['vllm']} --quantization {method}", home=tmp_path)
+        assert done.code == 2
+        assert words in done.err
+        assert "Traceback" not in done.err

@@ -125,6 +125,7 @@ def heading(winner: Winner) -> list[str]:
         f"evidence: {worth}",
         f"{objective.metric} on {objective.workload}: {readable.number(objective.value)}{sure}",
         words.gain(recommendation),
+        *filter(None, [words.not_simulated(recommendation)]),
         *words.promises(recommendation),
         *(f"{other.label}: {redact.text(other.command)}" for other in recommendation.alternatives),
     ]

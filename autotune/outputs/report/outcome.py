@@ -19,9 +19,7 @@ from autotune.metrics.table import COSTS, CURVE, INVALID, counts, shown_in
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.outputs.report.tables import average, best_per_engine, broken_slos, values_of
 from autotune.search import objective
-from autotune.simulator.resolve_command import knobs_read, resolve_command
-from autotune.space.context import Context
-from autotune.study.home import Home, is_server, library_of, shown, tracking_uri, ui_command
+from autotune.study.home import Home, is_server, shown, tracking_uri, ui_command
 from autotune.study.options import command_line, rows_of
 from autotune.study.recommendation import Choice, MatrixCell, Objective, Verdict
 from autotune.study.results import is_held
@@ -475,11 +473,8 @@ def limits(study: StudyRecord) -> list[str]:
             f"The evidence is {outcome.label}: a real server may differ in every figure and may fail "
             "where none failed here. Trust the ranking more than the numbers."
         )
-        if unread := _unread_knobs(study):
-            points.append(
-                f"The simulator does not model {', '.join(map(text.code, unread))}: configurations that differ "
-                "only there have equal predictions, but may differ on a real server."
-            )
+        if unseen := words.not_simulated(outcome):
+            points.append(f"{unseen} No figure depends on these settings; on a real server they may matter.")
     points += [
         f"They are valid for one node of {outcome.gpus} × {outcome.hardware} and the named engine versions; "
         "another version may give other numbers.",
@@ -494,22 +489,6 @@ def limits(study: StudyRecord) -> list[str]:
     if outcome.recommended and outcome.recommended.objective.repeats < 2:
         points.append("The recommended configuration was launched only once: its figure has no interval.")
     return ["\n".join(f"- {point}" for point in points)]
-
-
-def _unread_knobs(study: StudyRecord) -> list[str]:
-    """Return the knobs that differ between complete launches of an engine and that the simulator does not model."""
-    spec, library, found = study.spec, library_of(study.spec), dict[str, None]()
-    complete = [launch.trial for launch in study.launches if launch.result.state is State.COMPLETE]
-    for choice in spec.engines:
-        trials = [trial for trial in complete if trial.configuration.engine == choice.name]
-        values = [trial.configuration.knobs for trial in trials]
-        varied = [name for name in dict.fromkeys(chain(*values)) if len({str(one.get(name)) for one in values}) > 1]
-        context = Context(spec.model, spec.hardware, spec.gpus, choice.version)
-        with suppress(BadInput):  # A report is written all the same, whatever the study's commands were.
-            resolved = resolve_command(trials[0].command, library, context, choice.version) if varied else None
-            read = knobs_read(resolved, resolved.simulate(load_workload("random:64:4:4"), 0)) if resolved else None
-            found |= dict.fromkeys(name for name in varied if read is not None and name not in read)
-    return list(found)
 
 
 def reproduction(study: StudyRecord) -> list[str]:

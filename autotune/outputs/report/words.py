@@ -84,7 +84,8 @@ def brief(outcome: Recommendation) -> list[str]:
             told.append(f"Measure it: autotune verify {outcome.study} --on process")
     told.insert(1, _open(outcome))
     lost, given, slow = trade_off(outcome), outcome.gives_up or (), slower(outcome)
-    told += [_few_good(outcome), f"It {lost}." if lost else "", crossing(outcome), _answers(outcome), _front(outcome)]
+    told += [not_simulated(outcome), _few_good(outcome), f"It {lost}." if lost else ""]
+    told += [crossing(outcome), _answers(outcome), _front(outcome)]
     costs = [f"Trade-off: {one.knob} {text.scalar(one.to)}, not {text.scalar(one.from_)}: {one.what}." for one in given]
     costs += [f"Slower: {_listed(slow)}."] if slow else []
     kept = outcome.gives_up == [] and not outcome.address
@@ -207,8 +208,16 @@ def predictions(outcome: Recommendation) -> list[str]:
             error = readable.percent(one.predicted.error_percent)
             came = f"{outcome.label} {readable.number(one.measured.value)}, prediction error {error}"
         predicted = f"predicted {readable.number(one.predicted.value)}{within}"
+        predicted += f" without {', '.join(one.not_simulated)}" if one.not_simulated else ""
         lines.append(f"{one.role[:1].upper()}{one.role[1:]} ({one.engine}): {predicted}, {came}.")
     return lines
+
+
+def not_simulated(outcome: Recommendation) -> str:
+    """Name the settings on which no predicted figure depends; empty without any."""
+    one, other = (choice.not_simulated if choice else [] for choice in (outcome.recommended, outcome.baseline))
+    names = [*one, *(f"{name} (the baseline's)" for name in other if name not in one)]
+    return f"Not simulated: {', '.join(names)}." if names else ""
 
 
 def remaining(outcome: Recommendation) -> str:
