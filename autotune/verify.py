@@ -30,8 +30,8 @@ from autotune.backends import Backend, Evaluator, backend_named, backend_of, eva
 from autotune.comparison import Sheet
 from autotune.engines import Engine
 from autotune.engines.choose import choose, engine_of, named_binaries
+from autotune.engines.rewrite import rewrite
 from autotune.engines.space import EngineSpace
-from autotune.engines.translate import translate
 from autotune.errors import BadInput, CannotGoOn, Interrupted
 from autotune.executors import EvaluationSetup, LocalExecutor, retire_bad_node
 from autotune.loadgen.workloads import load_workload
@@ -50,7 +50,7 @@ from autotune.search.history import History
 from autotune.search.objective import achieved, score, too_slow, violations
 from autotune.simulator.node.calibration import calibration_in
 from autotune.simulator.resolve_command import changed_defaults
-from autotune.space.context import RANKS
+from autotune.space.context import RANKS, Context
 from autotune.space.library import LOCAL, Library
 from autotune.study.home import REGRESS, Home, library_of, write_atomically
 from autotune.study.options import RegressOptions, VerifyOptions, command_line
@@ -222,6 +222,7 @@ def launchable(
     Raises `BadInput` where the baseline or the recommended one cannot.
     """
     longest = max(load_workload(name, library).longest_request for name in spec.sent)
+    context = Context(spec.model, spec.hardware, spec.gpus, "", longest)
     versions = {one.name: one.version for one in spec.engines}
     spaces: dict[str, EngineSpace] = {}
     found: dict[str, PredictedCommand] = {}
@@ -235,7 +236,8 @@ def launchable(
             command = Command(tuple(choice.engine_argv), dict(choice.env), dict(choice.files))
             if "/" in command.argv[0] and (arguments := kind.arguments(command.argv)) is not None:
                 command = replace(command, argv=(*kind.program, *arguments))  # another installation's
-            command, said = translate(kind, command, versions[kind.name])
+            old, new = (replace(context, version=version) for version in (choice.engine_version, versions[kind.name]))
+            command, said = rewrite(kind, command, old, new)
             candidate, space, _ = typed_candidate(spec, library, command, spaces, longest)
         except BadInput as error:
             if one.role == "next best":

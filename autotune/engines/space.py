@@ -73,11 +73,11 @@ def passed_through(kind: Engine, context: Context, text: str, pins: Mapping[str,
     settings = Configuration(kind.name, kind.default_knobs(context, pins))
     alone = kind.command_with([], context.scope({}), context, words)
     try:
-        given = _given(kind, kind.parse(replace(alone, env=env), context.version))
+        given = given_names(kind, kind.parse(replace(alone, env=env), context.version))
         parsed = kind.parse(passed.command(kind, settings, context), context.version)
         knobs = kind.knobs(parsed, context).knobs
-        reads = {name: set(_READ.findall(kind.reading(name, context.version))) for name in kind.card.knobs}
-        set_by = [n for n, names in reads.items() if names & given and _decides(kind, n, parsed, context, given)]
+        reads = {name: read_from(kind, name, context.version) for name in kind.card.knobs}
+        set_by = knobs_set(kind, parsed, context, given)
         for name in set_by:
             if name in pins and pins[name] != knobs[name]:
                 raise BadInput(f"it sets {name} to {knobs[name]}, but --set {name}={pins[name]}: remove one of them")
@@ -93,7 +93,18 @@ def passed_through(kind: Engine, context: Context, text: str, pins: Mapping[str,
     return PassedThrough(option, env, words, given, {name: knobs[name] for name in set_by}, related)
 
 
-def _given(kind: Engine, parsed: ParsedCommand) -> set[tuple[str, str]]:
+def read_from(kind: Engine, knob: str, version: str) -> set[tuple[str, str]]:
+    """Return where a knob is read in a version: (``args``, ``env`` or ``config``; name)."""
+    return set(_READ.findall(kind.reading(knob, version)))
+
+
+def knobs_set(kind: Engine, parsed: ParsedCommand, context: Context, given: Set[tuple[str, str]]) -> list[str]:
+    """List the knobs of a command that the given names decide."""
+    read = [name for name in kind.card.knobs if read_from(kind, name, context.version) & given]
+    return [name for name in read if _decides(kind, name, parsed, context, given)]
+
+
+def given_names(kind: Engine, parsed: ParsedCommand) -> set[tuple[str, str]]:
     """Return the names by which readings find the given options; a config file covers all its possible keys."""
     options = [option for option in kind.table(parsed.version).options if option.dest in parsed.given]
     given = {("args", name) for option in options for name in option.names} | {("env", name) for name in parsed.env}
@@ -103,7 +114,7 @@ def _given(kind: Engine, parsed: ParsedCommand) -> set[tuple[str, str]]:
     return given
 
 
-def _decides(kind: Engine, knob: str, parsed: ParsedCommand, context: Context, given: set[tuple[str, str]]) -> bool:
+def _decides(kind: Engine, knob: str, parsed: ParsedCommand, context: Context, given: Set[tuple[str, str]]) -> bool:
     """Return whether a knob's reading changes without the given options, as none or as another value."""
     readings: list[Scalar] = []
     for absent in (None, object()):
