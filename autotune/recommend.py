@@ -15,13 +15,15 @@ of the finals are worth making; here it is put into words and figures.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from autotune import comparison
 from autotune.comparison import Sheet
+from autotune.engines.kept import Kept
 from autotune.metrics import readable
 from autotune.search import equivalents, timeline
 from autotune.search.decide.sequential_test import Outcome, Spread, mean, percent
@@ -30,19 +32,21 @@ from autotune.search.front import dominated
 from autotune.search.history import History
 from autotune.search.reach import OUT_OF_REACH
 from autotune.space.enumeration import CandidateSet
+from autotune.space.promises import promised_values
 from autotune.study.recommendation import (
     Choice,
     Exclusion,
     Explanation,
     FrontPoint,
     NodeShare,
+    PromisedValue,
     Recommendation,
     StudyCost,
     Verdict,
     checked,
 )
 from autotune.study.spec import StudySpec
-from autotune.trial import Evidence, Launch, Role, State, TrialResult
+from autotune.trial import Configuration, Evidence, Launch, Role, State, TrialResult
 
 
 def recommend(
@@ -52,11 +56,12 @@ def recommend(
     excluded: Sequence[Exclusion] = (),
     stop_reason: str = "",
     explanation: Explanation | None = None,
+    kept: Mapping[str, Kept] = MappingProxyType({}),
 ) -> Recommendation:
     """Recommend a command with its certainty; the rules are at the top of this file.
 
     The launches are of candidates (``KeyError`` otherwise), in any order. Why nothing could be decided is added to the
-    `stop_reason`.
+    `stop_reason`. By engine, `kept` is what its candidates have of the user's own command.
     """
     spec = spec.strict if stop_reason == OUT_OF_REACH else spec
     measured = History.of(spec, candidates, launches)
@@ -75,12 +80,13 @@ def recommend(
     given = {one: history.given_up(history.canonical(candidates.position(one))) for one in names}
     given_up = {one: sorted({row.kind for row in rows}) for one, rows in given.items() if rows}
     chosen = candidates.items[winner].fingerprint if winner is not None else ""
+    recommended = _chosen(sheet, winner, predicted) if winner is not None else None
     return Recommendation(
         **_head(spec, launches, seen),
         verdict=judgement.verdict,
         stop_reason="; ".join(_explained(stop_reason, judgement, history, launches, nodes)),
         unconfirmed=_unconfirmed(history, launches),
-        recommended=_chosen(sheet, winner, predicted) if winner is not None else None,
+        recommended=recommended,
         baseline=baseline,
         gain_percent=percent(gain.log) if gain else None,
         gain_ci95=comparison.percents(gain.interval) if gain else None,
@@ -88,6 +94,7 @@ def recommend(
         gain_over_recipe=sheet.over_recipe(),
         gives_up=list(history.given_up(winner)) if winner is not None else [],
         given_up=given_up,
+        **_beside_the_baseline(spec, recommended, candidates.items[base].configuration, kept),
         alternatives=sheet.alternatives(),
         predictions=sheet.predictions(),
         **checked(launches, candidates.items[base].fingerprint, chosen),
@@ -114,6 +121,30 @@ def _chosen(sheet: Sheet, position: int, predicted: bool) -> Choice:
     within = {"interval90_on_a_node": sheet.interval90(position)}
     seen = {"objective": choice.objective.model_copy(update=within), "not_simulated": sheet.not_simulated(position)}
     return choice.model_copy(update=seen)
+
+
+def _beside_the_baseline(
+    spec: StudySpec, recommended: Choice | None, baseline: Configuration, kept: Mapping[str, Kept]
+) -> dict[str, Any]:
+    """Return what the recommended command has of the user's, and their promises value by value; {} for the same."""
+    if recommended is None or recommended.fingerprint == baseline.fingerprint:
+        return {}
+    limit, own = spec.model.architecture.context_limit, kept.get(recommended.engine, Kept())
+    chosen = Configuration(recommended.engine, recommended.config)
+    mine, theirs = (promised_values(one, limit) for one in (chosen, baseline))
+    both = {what: (theirs.get(what), mine.get(what)) for what in {**theirs, **mine}}
+    # Engines mean different things by a memory fraction: what each chooses by itself cannot be compared.
+    told = {what: pair for what, pair in both.items() if pair[1] or recommended.engine == baseline.engine}
+    rows = [
+        PromisedValue(
+            what=what,
+            knob=next(filter(None, pair))[0],
+            baseline=pair[0][1] if pair[0] else "the engine's",
+            recommended=pair[1][1] if pair[1] else "the engine's",
+        )
+        for what, pair in told.items()
+    ]
+    return {"promised": rows, "kept": own.kept, "translated": own.translated, "dropped": own.dropped}
 
 
 def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:

@@ -103,7 +103,13 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
             progress.phase("writing the report")
             explanation = study.explanation(partial(no_effect_by_rule, prepared))
             recommendation = recommend(
-                spec, prepared.candidates, study.launches, prepared.excluded, study.stop_reason, explanation
+                spec,
+                prepared.candidates,
+                study.launches,
+                prepared.excluded,
+                study.stop_reason,
+                explanation,
+                prepared.kept,
             )
             recommendation = recommendation.model_copy(update={"regressions": home.regressions(spec.study)})
             for note in write_artefacts(folder, spec, study.launches, recommendation):

@@ -15,6 +15,7 @@ from autotune.outputs.report.words import brief, conclusion, promises, sentences
 from autotune.study.home import ui_command
 from autotune.study.recommendation import (
     AccuracyComparison,
+    PromisedValue,
     Recommendation,
     Regret,
     WorkloadComparison,
@@ -78,9 +79,13 @@ def test_it_leads_with_the_command_what_it_gives_up_and_the_alternative_with_its
     places = [text.index(part) for part in (command, given, "that has no trade-off", price, other, gain)]
     assert places == sorted(places)
     assert "on a real node -4.0 % to +160 %)" in text
-    nothing = small_study.recommendation(gives_up=[])
-    assert "Unchanged: context, prefix caching" in render(record(tmp_path, nothing), "md")
-    assert "Unchanged: " not in render(record(tmp_path), "md"), "it was not recorded"
+    values = [("context", "163,840", "163,840"), ("prefix caching", "off", "on"), ("KV cache", "bf16", "bf16")]
+    rows = [PromisedValue(what=what, knob=what, baseline=old, recommended=new) for what, old, new in values]
+    nothing = small_study.recommendation(gives_up=[], promised=rows)
+    told = render(record(tmp_path, nothing), "md")
+    assert "Changed: prefix caching on (baseline: off)." in told
+    assert "Same context (163,840), bf16 KV cache." in told
+    assert "Same context" not in render(record(tmp_path), "md"), "it was not recorded"
 
 
 def test_of_speculation_on_made_up_prompts_it_is_said_where_the_acceptance_comes_from() -> None:

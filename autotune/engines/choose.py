@@ -73,8 +73,8 @@ def choose(
     names = list(dict.fromkeys([*wanted, *([owner] if owner else [])]))
     kinds = {name: engine(name, library) for name in names}
     installed: dict[str, InstalledEngine] = {}
-    unused = [name for name in engine_args if name not in wanted]
-    notes = [f"--engine-arg {n} is not used: {n} is not searched, and a baseline is started as typed" for n in unused]
+    unused = [name for name in engine_args if name not in names]
+    notes = [f"--engine-arg {n} is not used: {n} is neither searched nor the baseline" for n in unused]
     if not elsewhere:
         unknown = [name for name in binaries if name not in names]
         notes += [f"--engine-bin {n} is not used: {n} is neither searched nor the baseline" for n in unknown]

@@ -455,6 +455,10 @@ class Engine:
             self.name, version, str(model), values, frozenset(given), env, config, command.replicas, unknown
         )
 
+    def given(self, words: Sequence[str], version: str) -> dict[str, Any]:
+        """Parse some prepared arguments; returns the given options by destination."""
+        return self._parser(version).parse(words)[0]
+
     def prepare(self, arguments: Sequence[str], version: str, command: Command) -> Sequence[str]:
         """Rewrite the arguments as the engine does before it parses them."""
         return arguments

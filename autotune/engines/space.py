@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.engines import Engine, ParsedCommand, settings_in_front
+from autotune.engines.kept import Kept
 from autotune.errors import BadInput
 from autotune.space.context import Context, effective
 from autotune.space.enumeration import Enumeration
@@ -31,6 +32,8 @@ class PassedThrough:
         given: where readings find what is given: (``args``, ``env`` or ``config``; name).
         pins: the knobs that it sets, with the values that the engine's parser reads.
         related: the knobs that are read from what is given, and those that share another option with them.
+        config: dotted keys of the engine's own config file, with their values.
+        own: where readings would find what is kept of the user's command, of which no knob is read.
     """
 
     option: str = ""
@@ -39,11 +42,14 @@ class PassedThrough:
     given: Set[tuple[str, str]] = frozenset()
     pins: Mapping[str, Scalar] = field(default_factory=dict)
     related: Sequence[str] = ()
+    config: Mapping[str, Any] = field(default_factory=dict)
+    own: Set[tuple[str, str]] = frozenset()
 
     def command(self, kind: Engine, configuration: Configuration, context: Context) -> Command:
         """Return a configuration's command; the option of a pinned knob is used once, as typed."""
         scope, version = context.scope(configuration.knobs), context.version
-        additions = kind.always(scope, context)
+        additions = [one for one in kind.always(scope, context) if not self._replaces(one)]
+        additions += [Addition(config=dict(self.config))] if self.config else []
         for name in reversed(kind.card.knobs):
             own = kind.knob_additions(name, scope, version)
             additions = [*(one for one in own if not (name in self.pins and self._replaces(one))), *additions]
@@ -53,7 +59,7 @@ class PassedThrough:
     def _replaces(self, addition: Addition) -> bool:
         flags = [word.partition("=")[0].partition(".")[0] for word in addition.args if word.startswith("--")]
         names = {("args", name_of(flag)) for flag in flags} | {("env", name) for name in addition.env}
-        return self.given >= names | {("config", key.partition(".")[0]) for key in addition.config}
+        return self.given | self.own >= names | {("config", key.partition(".")[0]) for key in addition.config}
 
     def contradicts(self, kind: Engine, configuration: Configuration, context: Context) -> bool:
         """Return whether a passed-through option makes the engine run another configuration."""
@@ -65,15 +71,25 @@ class PassedThrough:
 NOTHING = PassedThrough()
 
 
-def passed_through(kind: Engine, context: Context, text: str, pins: Mapping[str, Scalar]) -> PassedThrough:
-    """Read the passed-through options next to the pins; raises `BadInput` if one is refused, or contradicts a pin."""
+NO_OPTION = Kept()
+
+
+def passed_through(
+    kind: Engine, context: Context, text: str, pins: Mapping[str, Scalar], kept: Kept = NO_OPTION
+) -> PassedThrough:
+    """Read the passed-through options next to the pins; raises `BadInput` if one is refused, or contradicts a pin.
+
+    What is `kept` of the user's command stands in front, so that an option of the text wins.
+    """
     env, words = settings_in_front(shlex.split(text))
-    option = f"--engine-arg {kind.name}={shlex.quote(text)}"
-    passed = PassedThrough(option, env, words)
+    env = {**kept.env, **env}
+    option = f"--engine-arg {kind.name}={shlex.quote(text)}" if text else "--baseline"
     settings = Configuration(kind.name, kind.default_knobs(context, pins))
-    alone = kind.command_with([], context.scope({}), context, words)
+    alone, own = (kind.command_with([], context.scope({}), context, each) for each in (words, kept.words))
+    passed = PassedThrough(option, env, [*kept.words, *words], config=kept.config)
     try:
         given = given_names(kind, kind.parse(replace(alone, env=env), context.version))
+        passed = replace(passed, own=given_names(kind, kind.parse(own, context.version)))
         parsed = kind.parse(passed.command(kind, settings, context), context.version)
         knobs = kind.knobs(parsed, context).knobs
         reads = {name: read_from(kind, name, context.version) for name in kind.card.knobs}
@@ -90,7 +106,7 @@ def passed_through(kind: Engine, context: Context, text: str, pins: Mapping[str,
         raise BadInput(f"{option}: {error}") from error
     shared = set[tuple[str, str]]().union(*(names for names in reads.values() if names & given))
     related = [name for name, names in reads.items() if names & shared]
-    return PassedThrough(option, env, words, given, {name: knobs[name] for name in set_by}, related)
+    return replace(passed, given=given, pins={name: knobs[name] for name in set_by}, related=related)
 
 
 def read_from(kind: Engine, knob: str, version: str) -> set[tuple[str, str]]:

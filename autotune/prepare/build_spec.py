@@ -39,7 +39,7 @@ from autotune.study.spec import AUTO, EngineChoice, StudySpec, check_executor, c
 from autotune.trial import Scalar
 
 _DEFAULT = "sharegpt"
-_AS_TYPED = ("baseline", "explain", "hours", "launches", "min_context", "sampler", "seed", "sources")
+_AS_TYPED = ("baseline", "drop", "explain", "hours", "launches", "min_context", "sampler", "seed", "sources")
 """Options that a study stores as typed."""
 
 

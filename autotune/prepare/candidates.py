@@ -6,8 +6,7 @@ import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from typing import Any
 
@@ -17,11 +16,13 @@ from autotune.backends import Backend, OwnCandidates, backend_of
 from autotune.engines import Engine, recognise, split_command
 from autotune.engines.choose import engine_of
 from autotune.engines.engine import RULE, ParsedCommand, accepted
+from autotune.engines.kept import Kept
 from autotune.engines.options import Loading, loading
 from autotune.engines.space import CONTRADICTS, NOTHING, EngineSpace, passed_through
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
+from autotune.prepare.own_options import OwnOptions, own_options_of
 from autotune.prepare.predicted_memory import MemoryPlans, leave_out_by_memory, promises_kept
 from autotune.prepare.recipes import known_recipes
 from autotune.serving.command import resolve_references
@@ -67,6 +68,7 @@ class Prepared:
         baseline_command: ``--baseline``, to be launched as typed; None without one.
         write: writes the command of a candidate that was given; None: candidates are those of the spaces.
         recorded: of a bundle, the launches that are answered one after the other.
+        kept: by engine, what its candidates have of the user's own command.
     """
 
     spec: StudySpec
@@ -77,6 +79,7 @@ class Prepared:
     baseline_command: Command | None
     write: Callable[[Candidate], Command] | None = None
     recorded: Sequence[Launch] = ()
+    kept: Mapping[str, Kept] = field(default_factory=dict)
 
     @property
     def backend(self) -> Backend:
@@ -114,9 +117,10 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
     longest, alike = max(load.longest_request for load in loads), any(load.shares_prefixes for load in loads)
     if spec.verifies is not None:
         return _verified(spec, library, longest, anywhere=anywhere)
+    own = own_options_of(spec, library, longest)
     spaces: dict[str, EngineSpace] = {}
     excluded: list[Exclusion] = []
-    notes: list[str] = []
+    notes = list(own.notes)
     heavy, plans = "", MemoryPlans(spec, library)
     kept = [] if spec.varies_load else loads
     most = (
@@ -128,11 +132,11 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
         lacking = here.lacking if here is not None else ()
         context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest, lacking, *most, alike)
         kind = engine_of(library.engine(choice.name).engine, spec.installed, library, notify)
-        reason = unsuited(kind.card, context) or unpinnable(kind.card, spec.pins)
+        reason = unsuited(kind.card, context) or unpinnable(kind.card, spec.pins) or own.why_lost(kind, choice.version)
         if reason is None and not anywhere:
             reason = backend.why_unavailable(kind, spec)
         if reason is None:
-            space, told, reason = _searched(kind, context, spec, library)
+            space, told, reason = _searched(kind, context, spec, library, own)
             notes += told
         if reason is None and not anywhere and (weights := too_heavy(space.space.configurations, context, plans)):
             heavy, reason = f" ({weights[0]})", weights[1]
@@ -149,15 +153,17 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
         raise BadInput(f"no engine can run on {spec.hardware.name}{heavy}: {why}")
     notes += unknown_architecture(spec.model, [space.card for space in spaces.values()])
     spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
-    return _with_baseline(spec, library, spaces, tuple(excluded), longest, plans, anywhere=anywhere)
+    baseline = _baseline(spec, library, own, spaces, longest, anywhere=anywhere)
+    prepared = _with_baseline(spec, library, spaces, tuple(excluded), baseline, plans)
+    return replace(prepared, kept={name: own.kept_by(one.engine, one.context.version) for name, one in spaces.items()})
 
 
 def _searched(
-    kind: Engine, context: Context, spec: StudySpec, library: Library
+    kind: Engine, context: Context, spec: StudySpec, library: Library, own: OwnOptions
 ) -> tuple[EngineSpace, list[str], str | None]:
     """Enumerate the configurations accepted by an engine's parser; with notes, and the reason if there are none."""
     narrowed = library.narrowed.get(kind.name)
-    space, unread = _engine_space(kind, context, spec, library)
+    space, unread = _engine_space(kind, context, spec, library, own)
     _leave_out_unasked(spec, space)
     unjudged = _leave_out_unjudged(spec, space, library)
     # A recipe with values that are not searched, or that gives up more than is allowed, is launched to compare with.
@@ -220,7 +226,9 @@ def _given(spec: StudySpec, library: Library, given: OwnCandidates) -> Prepared:
     return Prepared(spec, library, candidates, spaces, given.excluded, None, given.command_of, given.recorded)
 
 
-def _engine_space(kind: Engine, context: Context, spec: StudySpec, library: Library) -> tuple[EngineSpace, list[str]]:
+def _engine_space(
+    kind: Engine, context: Context, spec: StudySpec, library: Library, own: OwnOptions
+) -> tuple[EngineSpace, list[str]]:
     """Enumerate an engine's candidates under its pins, narrowed by a space file; with notes.
 
     A pin ``auto`` is the engine's default, unless it has a value of that name. Options that are passed through pin
@@ -231,7 +239,8 @@ def _engine_space(kind: Engine, context: Context, spec: StudySpec, library: Libr
     auto = {n for n, value in pins.items() if value == AUTO and value not in (card.knobs[n].choices or ())}
     defaults = kind.default_knobs(context, {n: value for n, value in pins.items() if n not in auto})
     pins = {name: defaults[name] for name in pins}
-    passed = passed_through(kind, context, text, pins) if text else NOTHING
+    kept = own.kept_by(kind, context.version)
+    passed = passed_through(kind, context, text, pins, kept) if text or kept != Kept() else NOTHING
     pins |= passed.pins
     fixed: Mapping[str, Scalar] = pins
     if narrowed is not None:
@@ -244,7 +253,7 @@ def _engine_space(kind: Engine, context: Context, spec: StudySpec, library: Libr
         space = with_unread(space, [space.effective({}), *_starts(space, narrowed)])
     told: list[str] = []
     if spec.keeps_unread:
-        space = _holding_baseline(space, spec, library)
+        space = _holding_baseline(space, own)
         scope = context.scope(space.effective({}).knobs)
         left = [
             n for n in card.knobs if n in space.unread and len(search_values(card.knobs[n], scope, context.version)) > 1
@@ -261,15 +270,13 @@ def _searching(card: EngineCard, search: Mapping[str, Sequence[Any]]) -> EngineC
     return card.model_copy(update={"knobs": knobs})
 
 
-def _holding_baseline(space: EngineSpace, spec: StudySpec, library: Library) -> EngineSpace:
+def _holding_baseline(space: EngineSpace, own: OwnOptions) -> EngineSpace:
     """Keep what the user's baseline sets and the evidence cannot see, if it is of this engine."""
     kind, context = space.engine, space.context
-    with suppress(BadInput):  # `typed_candidate` reports what is wrong with it.
-        command = replace(split_command(spec.baseline or ""), files=spec.baseline_files)
-        if recognise(command.argv, library).name == kind.name:
-            knobs = kind.knobs(kind.parse(command, context.version), context)
-            return space.holding(effective(kind.card, knobs, context))
-    return space
+    if own.command is None or own.kind is None or own.kind.name != kind.name:
+        return space
+    knobs = kind.knobs(kind.parse(own.command, context.version), context)
+    return space.holding(effective(kind.card, knobs, context))
 
 
 def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
@@ -322,27 +329,30 @@ def _named_recipes(spaces: Mapping[str, EngineSpace], library: Library, position
     return {positions[one.fingerprint]: name for name, one in known if one.fingerprint in positions}
 
 
+def _baseline(
+    spec: StudySpec, library: Library, own: OwnOptions, spaces: dict[str, EngineSpace], longest: int, *, anywhere: bool
+) -> tuple[Candidate, Command | None]:
+    """Return the baseline, with its command if that is the user's; its engine's space is added to `spaces`."""
+    if own.command is None:
+        space = next(iter(spaces.values()))
+        return Candidate(space.effective({}), space.context.version), None
+    try:
+        candidate, space, command = typed_candidate(spec, library, own.command, spaces, longest, anywhere=anywhere)
+    except BadInput as error:
+        raise BadInput(f"--baseline: {error}") from error
+    spaces.setdefault(candidate.configuration.engine, space)
+    return candidate, command
+
+
 def _with_baseline(
     spec: StudySpec,
     library: Library,
-    spaces: dict[str, EngineSpace],
+    spaces: Mapping[str, EngineSpace],
     excluded: tuple[Exclusion, ...],
-    longest: int,
+    typed: tuple[Candidate, Command | None],
     plans: MemoryPlans,
-    *,
-    anywhere: bool,
 ) -> Prepared:
-    if spec.baseline is not None:
-        try:
-            command = replace(split_command(spec.baseline), files=spec.baseline_files)
-            baseline, space, command = typed_candidate(spec, library, command, spaces, longest, anywhere=anywhere)
-        except BadInput as error:
-            raise BadInput(f"--baseline: {error}") from error
-        spaces.setdefault(baseline.configuration.engine, space)
-    else:
-        command = None
-        space = next(iter(spaces.values()))
-        baseline = Candidate(space.effective({}), space.context.version)
+    baseline, command = typed
     items = {baseline.fingerprint: baseline}
     for space in spaces.values():
         for configuration in space.space.configurations:
@@ -382,14 +392,13 @@ def _check_commands(prepared: Prepared) -> None:
     """Check the references to the environment in one command of each engine, and in the typed baseline."""
     if prepared.backend.virtual:
         return
-    candidates = list(prepared.candidates.items)
-    if prepared.baseline_command is not None:
+    if prepared.spec.baseline is not None and prepared.baseline_command is not None:
         try:
-            resolve_references(prepared.command_of(candidates.pop(prepared.candidates.baseline)), os.environ)
+            resolve_references(split_command(prepared.spec.baseline), os.environ)
         except BadInput as error:
             raise BadInput(f"--baseline: {error}") from error
     # The last of equal keys stays: the first candidate of each engine.
-    for candidate in {c.configuration.engine: c for c in reversed(candidates)}.values():
+    for candidate in {c.configuration.engine: c for c in reversed(prepared.candidates.items)}.values():
         resolve_references(prepared.command_of(candidate), os.environ)
 
 

@@ -88,6 +88,27 @@ def admitted(configuration: Configuration, context: Context) -> int:
     return given if isinstance(given, int) else context.model.architecture.context_limit
 
 
+_SHORT = {"bfloat16": "bf16", "fp8_e4m3": "fp8"}
+
+
+def promised_values(configuration: Configuration, context_limit: int) -> dict[str, tuple[str, str]]:
+    """Return what a configuration gives the users of its server: what it is, to the knob and the value in words.
+
+    A memory fraction that the engine chooses by itself, and what a row of a table does not say, are left out.
+    """
+    knobs = configuration.knobs
+    longest, cache, share = (knobs.get(name) for name in ("context_length", "kv_cache_dtype", "memory_fraction"))
+    longest = longest if isinstance(longest, int) else context_limit
+    values = {"context": ("context_length", f"{longest:,}")} if "context_length" in knobs else {}
+    if (caching := knobs.get("prefix_caching")) is not None:
+        values["prefix caching"] = ("prefix_caching", "on" if caching else "off")
+    if cache is not None:
+        values["KV cache"] = ("kv_cache_dtype", _SHORT.get(str(cache), str(cache)))
+    if share is not None:
+        values["memory fraction"] = ("memory_fraction", f"{share:g}")
+    return values
+
+
 @dataclass(frozen=True, slots=True)
 class Promised:
     """The longest request that a recommended command serves unless the user allows less: the baseline's.

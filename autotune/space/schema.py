@@ -311,6 +311,33 @@ class Renamed(Entry):
     source: str
 
 
+class Counterpart(Entry):
+    """Option that is no knob; options of one `meaning` replace each other between engines."""
+
+    meaning: str
+    flags: list[str] = Field(default=[], description="its spellings, or dotted keys of the config file")
+    variable: str | None = Field(default=None, description="environment variable that does the same")
+    args: list[str] | None = Field(
+        default=None, description="written for it, ``{value}`` for its values; None: the flag and its values"
+    )
+    also: dict[str, str] = Field(default={}, description="flag to value, written where the command lacks the flag")
+    values: dict[str, str] = Field(default={}, description="its values to those that all engines' cards share")
+    form: str | None = Field(default=None, description="regular expression of the values that have a counterpart")
+    file: bool = Field(default=False, description="the value may name a file, also as name=path")
+    versions: VersionRange = "*"
+    source: str
+
+
+class Dispensable(Entry):
+    """Options that another engine's command does without; `tuned`: so do this engine's own candidates."""
+
+    flags: list[str] = Field(default=[], description="spellings, or dotted keys of the config file")
+    variables: list[str] = Field(default=[], description="environment variables, ``*`` at the end for any rest")
+    tuned: bool = False
+    reason: str
+    source: str
+
+
 class Word(Entry):
     """A value in a column of tables, and its name in the card."""
 
@@ -356,6 +383,9 @@ class EngineCard(Entry):
     refusals: list[Rule] = Field(
         default=[], description="rules over `args`, `env` and `config` as well: values that end the start"
     )
+    counterparts: list[Counterpart] = Field(default=[], description="of several of a meaning the first that holds")
+    dispensable: list[Dispensable] = []
+    variables: list[str] = Field(default=[], description="environment variables that no other engine reads, as above")
     rules: list[Rule] = []
     starts: list[Start] = []
     recipes: list[Recipe] = Field(default=[], description="of several that hold the first is `--baseline recipe`")

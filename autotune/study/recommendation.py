@@ -472,6 +472,15 @@ class Regression(_Value):
     tune_again: str | None
 
 
+class PromisedValue(_Value):
+    """A property that users of the server notice, of baseline and recommended command, e.g. a context of ``40,960``."""
+
+    what: str
+    knob: str
+    baseline: str
+    recommended: str
+
+
 class Exclusion(_Value):
     """An engine that was not searched, and the reason."""
 
@@ -488,6 +497,8 @@ class Recommendation(_Value, Evidenced):
         gain_over_recipe: over the fastest of the vendors' recipes that were launched and kept the limits; None where
             none is known or ran, or the baseline is the only one.
         gives_up: what the recommended command gives up for speed; None in a file of before it was recorded.
+        promised: what the recommended command promises beside what the baseline does; empty where it is the baseline.
+        kept, translated, dropped: options of the user's command, see `autotune.engines.kept.Kept`.
         given_up: the kinds of what each launched configuration gives up, by fingerprint; not of those that do not.
         alternatives: at least the best command that gives nothing up, where it is another one.
         unconfirmed: why no final of a challenger counts; empty where one does, or nothing was to be confirmed.
@@ -512,6 +523,10 @@ class Recommendation(_Value, Evidenced):
     gain_interval90_on_a_node: tuple[float, float] | None = None
     gain_over_recipe: RecipeGain | None = None
     gives_up: list[GivenUp] | None = None
+    promised: list[PromisedValue] = []
+    kept: list[str] = []
+    translated: list[str] = []
+    dropped: list[str] = []
     given_up: dict[str, list[str]] = {}
     alternatives: list[Alternative] = []
     predictions: list[Verification] = []

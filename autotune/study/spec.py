@@ -123,6 +123,7 @@ class StudySpec(_Value):
     baseline: str | None = None
     recipe: str | None = None
     baseline_files: dict[str, str] = {}
+    drop: tuple[str, ...] = ()
     pins: dict[str, Scalar] = {}
     min_context: int | None = Field(default=None, gt=0)
     allow: tuple[str, ...] = ()

@@ -112,9 +112,7 @@ def test_an_engine_that_came_after_the_beginning_stays_out(tmp_path: Path, monke
 def test_what_is_said_of_an_engine_that_nothing_starts_is_answered(tmp_path: Path) -> None:
     asked = replace(SIMULATED, engine_args=["sglang=--nsa-prefill-backend fa3"])
     spec = build_spec(asked)
-    assert spec.notes == (
-        "--engine-arg sglang is not used: sglang is not searched, and a baseline is started as typed",
-    )
+    assert spec.notes == ("--engine-arg sglang is not used: sglang is neither searched nor the baseline",)
     assert spec.engine_args == {}
     there = stand_in(tmp_path / "env")
     spec = build_spec(replace(HERE, engine_bins=[f"vllm={there.folder}", "sglang=/bin/sh"]))

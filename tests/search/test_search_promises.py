@@ -85,7 +85,7 @@ def test_a_faster_command_that_was_launched_and_breaks_a_promise_is_an_alternati
     assert [row.kind for row in other.gives_up] == ["shorter-context"]
     assert other.lead_percent < -50, "the recommended command is slower"
     told = promises(outcome)
-    assert [line.partition(",")[0] for line in told if "Unchanged" in line] == ["Unchanged: context"]
+    assert not any(line.startswith(("Same", "Changed")) for line in told), "no knob here is an engine's"
     assert any("shorter-context" in line for line in told)
     assert Recommendation.from_json(outcome.to_json()) == outcome
 

@@ -17,12 +17,16 @@ from autotune.outputs.export.winner import (
     container_of,
     heading,
     image_notes,
+    parsed_command,
     required,
     settings_without_secrets,
+    text_of,
     without_secrets,
 )
 from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
 from autotune.trial import PORT, PORT_OF_GPUS, Command, numbers_of, referenced, written
+
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def render(winner: Winner) -> str:
@@ -32,7 +36,10 @@ def render(winner: Winner) -> str:
         told = f"the replayed table has no start command of {choice.engine}; its row is: "
         row = shlex.quote(told + shlex.join(redact.argv(choice.argv)[1:]))
         return f"#!/usr/bin/env bash\n{comment(heading(winner))}printf '%s\\n' {row} >&2\nexit 1\n"
-    about = [*heading(winner), "It listens on loopback by default; to change that: ./serve.sh --host 0.0.0.0"]
+    host = text_of(parsed_command(choice, winner.engine), "host") or _LOOPBACK[0]
+    own = f"It listens on {host}, as your command does; to change that: ./serve.sh --host 127.0.0.1"
+    loopback = "It listens on loopback by default; to change that: ./serve.sh --host 0.0.0.0"
+    about = [*heading(winner), loopback if host in _LOOPBACK else own]
     # A container's words set its variables; only those that they name without a value come from outside.
     outside = {n: value for n, value in choice.env.items() if not choice.container or referenced(value)}
     # In a container the files lie in the working folder.

@@ -17,6 +17,7 @@ from autotune.study.recommendation import (
     Choice,
     NearestMiss,
     Objective,
+    PromisedValue,
     Recommendation,
     Regression,
     Verdict,
@@ -88,12 +89,12 @@ def brief(outcome: Recommendation) -> list[str]:
     told += [crossing(outcome), _answers(outcome), _front(outcome)]
     costs = [f"Trade-off: {one.knob} {text.scalar(one.to)}, not {text.scalar(one.from_)}: {one.what}." for one in given]
     costs += [f"Slower: {_listed(slow)}."] if slow else []
-    kept = outcome.gives_up == [] and not outcome.address
-    costs += ["Unchanged: context, prefix caching, precision, memory reserve."] if kept else []
+    costs += [] if outcome.address else beside_the_baseline(outcome)
     if choice is not None and choice.longest_request_tokens:
         costs.append(f"Longest request {choice.longest_request_tokens:,} tokens.")
     costs += [f"Another command {other.label}: see the report." for other in outcome.alternatives]
     hours = f"The study took {readable.number(cost.node_hours)} node-hours." if cost is not None else ""
+    told += [" ".join(own_command(outcome))]
     return [one for one in (*told, " ".join(costs), f"{remaining(outcome)} {hours}".strip()) if one]
 
 
@@ -149,12 +150,12 @@ def promises(outcome: Recommendation) -> list[str]:
     replayed = outcome.origin is Evidence.REPLAYED
     if outcome.gives_up is None or outcome.address or (replayed and not outcome.gives_up):
         return head  # what a table's rows promise is not known, nor what was recommended before it was recorded
-    open_ = "" if kept or outcome.origin is not Evidence.MEASURED else "; the longest request is unknown"
-    nothing = f"Unchanged: context, prefix caching, precision, memory reserve{open_}."
     lines = [
         f"Trade-off: {one.knob} {text.scalar(one.to)} instead of {text.scalar(one.from_)}: {one.what}."
         for one in outcome.gives_up
-    ] or [nothing]
+    ]
+    lines += [*beside_the_baseline(outcome), *own_command(outcome)]
+    lines += [] if kept or outcome.origin is not Evidence.MEASURED else ["The longest request is unknown."]
     for other in outcome.alternatives:
         metric = other.objective.metric
         lead = readable.gain_in_words(metric, other.lead_percent, "it")
@@ -168,6 +169,31 @@ def promises(outcome: Recommendation) -> list[str]:
         )
     slow = slower(outcome)
     return [*head, *lines, *([f"Slower: {_listed(slow)}."] if slow else [])]
+
+
+def beside_the_baseline(outcome: Recommendation) -> list[str]:
+    """Compare what the recommended command gives its users with the baseline, value by value: a sentence or two."""
+    given = {one.knob for one in outcome.gives_up or ()}
+    rows = [one for one in outcome.promised if one.knob not in given]
+    changed = [f"{_valued(one)} (baseline: {one.baseline})" for one in rows if one.baseline != one.recommended]
+    same = [_valued(one) for one in rows if one.baseline == one.recommended]
+    told = [f"Changed: {', '.join(changed)}."] if changed else []
+    return [*told, f"Same {', '.join(same)}."] if same else told
+
+
+def _valued(one: PromisedValue) -> str:
+    forms = {"context": f"context ({one.recommended})", "KV cache": f"{one.recommended} KV cache"}
+    return forms.get(one.what, f"{one.what} {one.recommended}")
+
+
+def own_command(outcome: Recommendation) -> list[str]:
+    """Say what has become of the options of the user's own command that are no knobs: a sentence for each fate."""
+    fates = {
+        "Kept from your command": outcome.kept,
+        "Translated": outcome.translated,
+        "Dropped (--drop)": outcome.dropped,
+    }
+    return [f"{fate}: {'; '.join(options)}." for fate, options in fates.items() if options]
 
 
 def slower(outcome: Recommendation) -> list[str]:

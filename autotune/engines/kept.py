@@ -1,0 +1,326 @@
+"""Options of a user's command that no knob reads: kept by the engine's candidates, or translated for another engine.
+
+The cards say which options are counterparts of each other (`Counterpart`), and which another engine does without
+(`Dispensable`). A setting of the environment that no engine claims is everybody's.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatchcase
+from typing import Any
+
+from autotune.engines.engine import Engine
+from autotune.errors import BadInput
+from autotune.space.context import Context
+from autotune.space.entry import in_range
+from autotune.space.schema import Addition, Counterpart, Dispensable, EngineCard, Option, name_of
+from autotune.trial import Command, referenced
+
+_PATH = re.compile(r"\b(args|env|config)((?:\.\w+)+)")
+_NUMBER = re.compile(r"-\.?\d.*")
+_FILE = re.compile(r"(?:\.{0,2}|~)/.*|.*\.(?:jinja|pem)")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnOption:
+    """One option, setting of the environment or key of the config file in a user's command.
+
+    Attributes:
+        names: by which it may be called, without leading hyphens.
+        switched_off: it says what the engine does without it.
+        tuned: a knob reads it, or it goes with one.
+    """
+
+    names: Sequence[str]
+    words: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    switched_off: bool = False
+    tuned: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.words[0].partition("=")[0] if self.words else self.names[0]
+
+    @property
+    def values(self) -> list[str]:
+        settings = [str(value) for value in (*self.env.values(), *self.config.values())]
+        _, equals, value = "".join(self.words[:1]).partition("=")
+        return [*settings, *([value] if equals else []), *self.words[1:]]
+
+    @property
+    def text(self) -> str:
+        """Return it as typed; a secret is set from a variable."""
+        settings = [f"{name}={value}" for name, value in self.env.items()]
+        keys = [f"{key}: {json.dumps(value)}" for key, value in self.config.items()]
+        set_from = " (set)" if any(referenced(value) for value in self.values) else ""
+        return " ".join([*settings, *keys, *self.words]) + set_from
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """The part of the user's command that every candidate of an engine has, with a text for each option.
+
+    Attributes:
+        kept: as they were typed.
+        translated: with what stands for them, or the reason why nothing does.
+        dropped: by ``--drop``.
+    """
+
+    words: Sequence[str] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    config: Mapping[str, Any] = field(default_factory=dict)
+    kept: Sequence[str] = ()
+    translated: Sequence[str] = ()
+    dropped: Sequence[str] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """One option of prepared arguments, by all its names, with its words; `option` is None where no table has it."""
+
+    names: Sequence[str]
+    words: list[str]
+    option: Option | None = None
+    value: Any = None
+
+
+def grouped(kind: Engine, words: Sequence[str], version: str) -> Iterator[Group]:
+    """Yield each option of prepared arguments."""
+    groups: list[list[str]] = []
+    for word in words:
+        if word.startswith("-") and not _NUMBER.fullmatch(word):
+            groups.append([word])
+        elif groups:
+            groups[-1].append(word)
+    options = {option.dest: option for option in kind.table(version).options}
+    for group in groups:
+        given = kind.given(group, version)
+        # A model may stand behind a switch.
+        group = [word for word in group if word != given.get("model_tag")]
+        option = next((options[dest] for dest in given if dest in options), None)
+        if option is None:
+            yield Group((name_of(group[0].partition("=")[0]),), group)
+        else:
+            yield Group(option.names, group, option, given[option.dest])
+
+
+def own_options(kind: Engine, command: Command, context: Context) -> list[OwnOption]:
+    """Read the options of a command, tuned ones too; raises `BadInput` as `Engine.parse` does."""
+    version, parsed = context.version, kind.parse(command, context.version)
+    readings = " ".join(kind.reading(name, version) for name in kind.card.knobs)
+    read = {(space, path[1:]) for space, path in _PATH.findall(readings)}
+    arguments = kind.prepare(kind.arguments(command.argv) or (), version, command)
+    ignored = {name_of(flag) for flag in (kind.card.model_flag or "--model", *_config_flags(kind))}
+    found: list[OwnOption] = []
+    for one in grouped(kind, arguments, version):
+        tuned = any(space == "args" and path.partition(".")[0] in one.names for space, path in read)
+        if ignored.isdisjoint(one.names):
+            off = one.value is False and one.option is not None and not one.option.default
+            along = tuned or _goes_along(kind, one.names)
+            found.append(OwnOption(one.names, tuple(one.words), switched_off=off, tuned=along))
+        found += [
+            part
+            for path, leaf in (_leaves(one.value) if tuned else ())
+            if not any(("args", f"{name}.{path}") in read for name in one.names)
+            and not _sets_a_knob(kind, context, part := _part(one, path, leaf))
+        ]
+    for path, leaf in _leaves(parsed.config):
+        key = OwnOption((path,), config={path: leaf})
+        found.append(replace(key, tuned=("config", path) in read or _sets_a_knob(kind, context, key)))
+    scope = context.scope(kind.default_knobs(context))
+    always = {name: value for one in kind.always(scope, context) for name, value in one.env.items()}
+    for name, value in command.env.items():
+        if always.get(name) != value:
+            found.append(OwnOption((name,), env={name: value}, tuned=("env", name) in read and name not in always))
+    return found
+
+
+def _part(group: Group, path: str, leaf: Any) -> OwnOption:
+    """Return one key of an option's JSON object, by its dotted name."""
+    flag = group.words[0].partition("=")[0]
+    text = leaf if isinstance(leaf, str) else json.dumps(leaf)
+    return OwnOption((f"{group.names[0]}.{path}", *group.names), (f"{flag}.{path}", text))
+
+
+def _config_flags(kind: Engine) -> list[str]:
+    flags = {str(case.value) for case in kind.card.config_flag}
+    return [flag for option in kind.table(kind.card.newest).options if flags & {*option.flags} for flag in option.flags]
+
+
+def _goes_along(kind: Engine, names: Sequence[str]) -> bool:
+    return any(one.tuned and not {*map(name_of, one.flags)}.isdisjoint(names) for one in kind.card.dispensable)
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted keys of nested mappings with their values; none for another value."""
+    for key, part in value.items() if isinstance(value, Mapping) else ():
+        below = f"{path}.{key}" if path else str(key)
+        if isinstance(part, Mapping) and part:
+            yield from _leaves(part, below)
+        else:
+            yield below, part
+
+
+def _sets_a_knob(kind: Engine, context: Context, option: OwnOption) -> bool:
+    """Return whether a knob is read from a command with this option alone as from none with it absent."""
+    scope = context.scope({})
+    additions = [Addition(config=dict(option.config))] if option.config else []
+    alone = kind.command_with(additions, scope, context, option.words)
+    commands = (alone, kind.command_with([], scope, context))
+    one, other = (kind.knobs(kind.parse(command, context.version), context) for command in commands)
+    return one.knobs != other.knobs
+
+
+def without_dropped(options: Sequence[OwnOption], asked: Sequence[str]) -> tuple[list[OwnOption], list[OwnOption]]:
+    """Split the options that are to be kept from those of ``--drop``; raises `BadInput` for one that is not there."""
+    dropped: list[OwnOption] = []
+    for typed in asked:
+        name = name_of(typed)
+        named = [one for one in options if name in one.names or typed in one.names]
+        if not named:
+            known = ", ".join(sorted(one.name for one in options if not one.tuned)) or "no option to keep"
+            raise BadInput(f"--drop {typed}: --baseline does not set it; it sets {known}")
+        if all(one.tuned for one in named):
+            raise BadInput(f"--drop {typed}: nothing to drop: it is a knob, which the search tunes; --set pins one")
+        dropped += [one for one in named if not one.tuned]
+    return [one for one in options if not one.tuned and one not in dropped], dropped
+
+
+def kept_by(options: Sequence[OwnOption], dropped: Sequence[OwnOption]) -> Kept:
+    """Return what candidates of the command's own engine have of it."""
+    return Kept(
+        tuple(word for one in options for word in one.words),
+        {name: value for one in options for name, value in one.env.items()},
+        {key: value for one in options for key, value in one.config.items()},
+        tuple(one.text for one in options),
+        dropped=tuple(one.text for one in dropped),
+    )
+
+
+def counterparts_in(card: EngineCard, version: str) -> EngineCard:
+    """Return a card with the counterparts of one version."""
+    held = [one for one in card.counterparts if in_range(version, one.versions)]
+    return card.model_copy(update={"counterparts": held})
+
+
+def translated_for(
+    target: Engine, version: str, source: EngineCard, options: Sequence[OwnOption], dropped: Sequence[OwnOption]
+) -> Kept:
+    """Translate the options for another engine; raises `BadInput` naming those without a counterpart.
+
+    `source` is the card of their engine with the counterparts of its version.
+    """
+    there = counterparts_in(target.card, version)
+    env = dict[str, str]()
+    kept, told, lacking, rows = list[str](), list[str](), list[str](), list[tuple[OwnOption, Counterpart, list[str]]]()
+    for one in options:
+        entry = _entry(source, one)
+        twin = entry and next((twin for twin in there.counterparts if twin.meaning == entry.meaning), None)
+        written = _written(target, version, one, entry, twin) if entry and twin else None
+        if one.env and not _matches(source.variables, one.name):
+            env |= one.env
+            kept.append(one.text)
+        elif twin is not None and written is not None and not one.switched_off:
+            rows.append((one, twin, written))
+        elif (why := _dispensable(source, one)) is not None:
+            told.append(f"{one.text} → nothing ({why.reason})")
+        elif not one.switched_off:  # Without the option any engine does what is said.
+            lacking.append(one.name)
+    if lacking:
+        names = ", ".join(lacking)
+        drops = " ".join(f"--drop {name.lstrip('-')}" for name in lacking)
+        have = "has no counterpart" if len(lacking) == 1 else "have no counterparts"
+        raise BadInput(f"{source.engine}'s {names} {have} in {target.name} {version}; {drops} allows it")
+    words = [word for _, _, written in rows for word in written]
+    for one, twin, written in rows:
+        more = [word for flag, value in twin.also.items() if flag not in words for word in (flag, value)]
+        words += more
+        if [*written, *more] == list(one.words):
+            kept.append(one.text)
+        else:
+            told.append(f"{one.text} → {' '.join([*written, *more]) or 'nothing (it needs no option there)'}")
+    return Kept(tuple(words), env, {}, tuple(kept), tuple(told), tuple(one.text for one in dropped))
+
+
+def _matches(patterns: Sequence[str], name: str) -> bool:
+    return any(fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _entry(card: EngineCard, option: OwnOption) -> Counterpart | None:
+    named = (one for one in card.counterparts if option.name == one.variable or _has(one.flags, option))
+    return next(named, None)
+
+
+def _has(flags: Sequence[str], option: OwnOption) -> bool:
+    return not {*flags, *map(name_of, flags)}.isdisjoint(option.names)
+
+
+def _dispensable(card: EngineCard, option: OwnOption) -> Dispensable | None:
+    found = (d for d in card.dispensable if _matches(d.variables, option.name) or _has(d.flags, option))
+    return next(found, None)
+
+
+def _written(
+    target: Engine, version: str, option: OwnOption, entry: Counterpart, twin: Counterpart
+) -> list[str] | None:
+    """Return an option's words for another engine; None where that has no such value."""
+    tries: list[list[str]] = [[]]
+    for value in option.values:
+        shared = entry.values.get(value) if entry.values else value
+        forms = [one.form for one in (entry, twin) if one.form]
+        if shared is None or not all(re.fullmatch(form, shared) for form in forms):
+            return None
+        own = [name for name, means in twin.values.items() if means == shared] if twin.values else [shared]
+        tries = [[*values, name] for values in tries for name in own]
+    template = [twin.flags[0], "{value}"] if twin.args is None else twin.args
+    for values in tries:
+        words = [word for part in template for word in (values if part == "{value}" else [part])]
+        if _accepted(target, version, words):
+            return words
+    return None
+
+
+def _accepted(target: Engine, version: str, words: Sequence[str]) -> bool:
+    """Return whether a version's parser takes these words, each option by its full name."""
+    table = target.table(version)
+    known = all(word in table.flags for word in words if word.startswith("--"))
+    try:
+        given = target.given(words, version)
+    except BadInput:
+        return False
+    return (known and "model_tag" not in given) or table.borrowed
+
+
+def missing_files(card: EngineCard, options: Sequence[OwnOption]) -> list[str]:
+    """Return the options that name a file which is not on this machine."""
+    marked = [one for one in options if any(entry.file and _has(entry.flags, one) for entry in card.counterparts)]
+    return [
+        f"{one.name} {path}"
+        for one in marked
+        for value in one.values
+        if _FILE.fullmatch(path := value if value.startswith("{") else value.rpartition("=")[2])
+        and not os.path.exists(os.path.expanduser(path))
+    ]
+
+
+def launched_too(kind: Engine, command: Command, text: Command, version: str) -> tuple[Command, list[str]]:
+    """Add the arguments of ``--engine-arg`` to a typed command, but those that it sets itself; with notes."""
+    given = kind.parse(command, version).given
+    added, left_out, words = list[str](), list[str](), list[str]()
+    for one in grouped(kind, kind.prepare(text.argv, version, text), version):
+        is_set = one.option is not None and one.option.dest in given
+        (left_out if is_set else added).append(" ".join(one.words))
+        words += [] if is_set else one.words
+    env = {name: value for name, value in text.env.items() if name not in command.env}
+    added += [f"{name}={value}" for name, value in env.items()]
+    left_out += [f"{name}={value}" for name, value in text.env.items() if name not in env]
+    notes = [f"--engine-arg {kind.name}: the baseline is started with {', '.join(added)}, too"] if added else []
+    if left_out:
+        notes.append(f"--engine-arg {kind.name}: the baseline keeps its own value, not {', '.join(left_out)}")
+    return Command((*command.argv, *words), {**command.env, **env}, command.files), notes

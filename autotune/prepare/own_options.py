@@ -1,0 +1,107 @@
+"""The user's own command, ``--baseline``: with ``--engine-arg``, and what its candidates keep of it."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from autotune.backends import backend_of
+from autotune.engines import Engine, recognise, settings_in_front, split_command
+from autotune.engines.choose import engine_of
+from autotune.engines.kept import (
+    Kept,
+    OwnOption,
+    counterparts_in,
+    grouped,
+    kept_by,
+    launched_too,
+    missing_files,
+    own_options,
+    translated_for,
+    without_dropped,
+)
+from autotune.errors import BadInput
+from autotune.notify import silent
+from autotune.space.context import Context
+from autotune.space.library import Library
+from autotune.study.spec import StudySpec, is_local
+from autotune.trial import Command
+
+
+@dataclass(frozen=True, slots=True)
+class OwnOptions:
+    """Options that the user's command sets and no knob reads; without a command, none.
+
+    Attributes:
+        command: as it is launched: with the engine's ``--engine-arg``.
+        kind, version: the command's engine.
+        options, dropped: those to be kept, and those of ``--drop``.
+        notes: on ``--engine-arg``, and on files that are not here.
+    """
+
+    command: Command | None = None
+    kind: Engine | None = None
+    version: str = ""
+    options: Sequence[OwnOption] = ()
+    dropped: Sequence[OwnOption] = ()
+    notes: Sequence[str] = ()
+
+    def kept_by(self, kind: Engine, version: str) -> Kept:
+        """Return what an engine's candidates have of it; raises `BadInput` where one has no counterpart."""
+        if self.kind is None:
+            return Kept()
+        if kind.name == self.kind.name:
+            return kept_by(self.options, self.dropped)
+        return translated_for(kind, version, counterparts_in(self.kind.card, self.version), self.options, self.dropped)
+
+    def why_lost(self, kind: Engine, version: str) -> str | None:
+        """Explain why an engine cannot keep all of it; None if it can."""
+        try:
+            self.kept_by(kind, version)
+        except BadInput as error:
+            return str(error)
+        return None
+
+
+def own_options_of(spec: StudySpec, library: Library, longest: int) -> OwnOptions:
+    """Read the user's command; raises `BadInput` if it is malformed, names a missing file, or lacks a ``--drop``.
+
+    A vendor's recipe is nobody's own command: nothing of it has to be kept.
+    """
+    if spec.drop and (spec.baseline is None or spec.recipe is not None):
+        raise BadInput(f"--drop {spec.drop[0]}: without a command of your own as --baseline there is nothing to drop")
+    if spec.baseline is None:
+        return OwnOptions()
+    try:
+        typed = replace(split_command(spec.baseline), files=spec.baseline_files)
+        kind, version = _engine_of(spec, library, typed)
+        context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
+        found = own_options(kind, typed, context) if spec.recipe is None else []
+    except BadInput as error:
+        raise BadInput(f"--baseline: {error}") from error
+    text = spec.engine_args.get(kind.name, "")
+    env, words = settings_in_front(shlex.split(text))
+    passed = Command(tuple(words), env)
+    try:
+        command, notes = launched_too(kind, typed, passed, version)
+    except BadInput as error:
+        raise BadInput(f"--engine-arg {kind.name}={shlex.quote(text)}: {error}") from error
+    options, dropped = without_dropped(found, spec.drop)
+    # For the candidates --engine-arg says it last.
+    others = {name for one in grouped(kind, kind.prepare(words, version, passed), version) for name in one.names}
+    options = [one for one in options if others.isdisjoint(one.names)]
+    if lost := missing_files(kind.card, options):
+        told = f"--baseline: {', '.join(lost)}: no such file on this machine"
+        if backend_of(spec).on_gpus and is_local(spec.executor):
+            raise BadInput(f"{told}; give the path of one that is here")
+        notes = [*notes, f"{told}; a real server would not start without it"]
+    return OwnOptions(command, kind, version, options, dropped, notes)
+
+
+def _engine_of(spec: StudySpec, library: Library, command: Command) -> tuple[Engine, str]:
+    """Return the engine of a command, and its version in the study."""
+    named = recognise(command.argv, library).name
+    kind = engine_of(named, spec.installed, library, silent)
+    version = next((one.version for one in spec.engines if one.name == named), None)
+    return kind, version or backend_of(spec).version_of(kind, spec)
