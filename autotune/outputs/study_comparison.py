@@ -49,6 +49,10 @@ class FinishedStudy:
         """Objective of the recommended command; None without a recommendation."""
         return self.outcome.recommended.objective if self.outcome.recommended else None
 
+    @property
+    def rent(self) -> Rent:
+        return Rent.of(self.spec, self.spec.gpus)
+
     def summary(self) -> dict[str, Any]:
         """Summarise one study of a comparison."""
         told, done, spent = self.outcome.to_json(), self.outcome, self.outcome.study_cost
@@ -152,15 +156,13 @@ class StudyComparison:
         None without a rent of A, or without figures of both.
         """
         changes = {change.metric: change for change in next(iter(self.metrics.values()), ())}
-        rents = [Rent.of(study.spec, study.spec.gpus) for study in (self.a, self.b)]
         per_gpu, aim = changes.get(PER_GPU), changes.get(self.a.spec.objective)
-        if per_gpu is None or (equal := rents[0].break_even(per_gpu.b / per_gpu.a)) is None:
+        if per_gpu is None or (equal := self.a.rent.break_even(per_gpu.b / per_gpu.a)) is None:
             return None
-        ends = None
+        told, ends = {"a": asdict(self.a.rent), "b": asdict(self.b.rent)}, None
         if aim is not None and aim.on_a_node and TABLE[aim.metric].is_work:
             low, high = (1 + end / 100 for end in aim.on_a_node)
             ends = [equal * (low / high) ** 0.5, equal * (high / low) ** 0.5]
-        told = {name: asdict(rent) for name, rent in zip("ab", rents, strict=True)}
         carried = {"carries_percent": per_gpu.percent, "cheaper_below": equal}
         return {**told, **carried, "cheaper_below_interval90_on_a_node": ends}
 
@@ -172,9 +174,8 @@ class StudyComparison:
         a, b = names if names[0] != names[1] else "AB"
         more, ends = rent["carries_percent"], rent["cheaper_below_interval90_on_a_node"]
         sure = f" (90 % on real nodes: {readable.interval(ends)})" if ends else ""
-        sides = (f"{name}: {Rent(**rent[key])}" for name, key in ((a, "a"), (b, "b")))
         return [
-            f"{'; '.join(sides)}. A GPU of {b} carries {abs(more):.1f} % "
+            f"{a}: {self.a.rent}; {b}: {self.b.rent}. A GPU of {b} carries {abs(more):.1f} % "
             f"{'fewer' if more < 0 else 'more'} tokens a second.",
             f"{b} is cheaper below {readable.number(rent['cheaper_below'])} a GPU hour{sure}.",
             "",
@@ -238,7 +239,8 @@ def _change(a: FinishedStudy, b: FinishedStudy, metric: str, workload: str, valu
     predicted = [study.outcome.origin in _PREDICTED for study in (a, b)]
     if not any(predicted):
         return Change(metric, *values, _ends(change, launches))
-    nodes = _half(*(goal.interval90_on_a_node or goal.ci95 for goal in (one, other)))
+    sides = zip(predicted, (one, other), strict=True)
+    nodes = _half(*(goal.interval90_on_a_node if guess else goal.ci95 for guess, goal in sides))
     if all(predicted) and a.spec.hardware == b.spec.hardware and launches is not None:
         nodes = _shared(a, b, metric, workload, launches)
     return Change(metric, *values, _ends(change, launches), _ends(change, nodes), predicted=True)
@@ -257,8 +259,8 @@ def _shared(a: FinishedStudy, b: FinishedStudy, metric: str, workload: str, laun
     mine, theirs = (study.prediction(workload) for study in (a, b))
     with suppress(BadInput):  # A file of prompts that is gone.
         load = load_workload(workload, library_of(a.spec))
-        by_simulator = gain_interval90(1.0, mine, theirs, load, metric)[1]
-        return math.hypot(launches, math.log1p(by_simulator / 100))
+        ends = gain_interval90(1.0, mine, theirs, load, metric, (launches, launches))
+        return math.log1p(ends[1] / 100)
     return None
 
 
