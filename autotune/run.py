@@ -82,7 +82,9 @@ def run(
                 progress.note(prepared.spec.notes[-1])
             study = Study(folder, prepared.spec, candidates, prepared.command_of, priors, prepared.recorded)
         with closing(study):
-            if not study.launches:
+            if study.launches:
+                progress.resumed(study.launches)
+            else:
                 progress.note(cost_line(prepared, baseline_trial(prepared), executor.nodes))
             return _tune(prepared, home, study, executor, progress)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 
 import pyte
+import pytest
 from rich.console import Console
 
 from autotune.metrics.formulas import Slo
@@ -17,6 +19,7 @@ from autotune.outputs.progress import (
     Progress,
     Running,
     best_of,
+    cost,
     cost_line,
     first_trials,
     predict,
@@ -154,6 +157,25 @@ def test_as_many_launches_are_shown_as_there_is_room_for() -> None:
         assert max(map(len, rows)) <= 40
 
 
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({}, "4 of at most 9 launches are made, of about 8 min each: at most about 39 min left"),
+        ({"hours": 0.7}, "4 of at most 9 launches are made, of about 8 min each: at most about 8 min left"),
+        ({"on": "simulator"}, "4 of at most 9 launches are made"),
+    ],
+)
+def test_a_resumed_study_tells_what_is_left_by_its_own_launches(changes: dict[str, object], told: str) -> None:
+    console = Console(file=StringIO(), width=120)
+    spec = small_study.spec(**{"slos": (), "on": "process", **changes})
+    items = {one.trial.configuration.fingerprint: Candidate(one.trial.configuration, "1.0") for one in LAUNCHES}
+    with Progress(spec, console) as progress:
+        progress.opened(Path("folder"), CandidateSet(tuple(items.values()), 0, (0, 1)))
+        progress.resumed(LAUNCHES[:4])
+    assert isinstance(console.file, StringIO)
+    assert console.file.getvalue().splitlines()[1:] == [told]
+
+
 def test_what_is_no_terminal_with_a_cursor_gets_the_lines_alone() -> None:
     spec, piped = small_study.spec(slos=()), Console(file=StringIO(), width=80)
     dumb = Console(file=StringIO(), force_terminal=True, width=80, _environ={"TERM": "dumb"})
@@ -192,6 +214,13 @@ def test_what_a_study_takes_and_tries_first_is_told_before_it() -> None:
     assert "1.0 hours, 2.0 node-hours" in cost_line(prepared, ten_minutes, ("node-0", "node-1"))
     shares = ("gpus 0-3 alone", "gpus 0-3", "gpus 4-7")
     assert "1.0 hours, 1.0 node-hours" in cost_line(prepared, ten_minutes, shares), "one node, in two halves"
+    # The hours are those of the launches; a limit is told beside them.
+    limited = replace(prepared, spec=spec.model_copy(update={"hours": 0.5}))
+    assert cost_line(limited, ten_minutes) == f"{expected}; --hours 0.5 ends it before"
+    assert cost(limited, ten_minutes)["hours"] == pytest.approx(2.0)
+    assert cost(limited, ten_minutes)["hours_limit"] == 0.5
+    enough = replace(prepared, spec=spec.model_copy(update={"hours": 2.5}))
+    assert cost_line(enough, ten_minutes) == expected
     moments = [(trial, Prediction(1.0, None, 6.0))]
     assert cost_line(prepared, moments) == "at most 12 launches of about 6 s each: 72 s of the simulated node"
     assert cost_line(prepared, []) == "at most 12 launches, which take as long as the first one shows"

@@ -22,6 +22,7 @@ import click
 from autotune import machine
 from autotune.cli.shared import print_json
 from autotune.engines import engine, names
+from autotune.engines.choose import named_binaries
 from autotune.engines.detect import find
 from autotune.errors import BadInput
 from autotune.serving.docker_run import models_folder, server_version
@@ -66,6 +67,8 @@ class Host:
     library: Library = field(default_factory=Library)
     open_files: int | None = field(default_factory=machine.open_file_limit)
     timeout_s: float = 10.0
+    engine_bins: Mapping[str, Path] = field(default_factory=dict)
+    """Named programs by engine, as of ``--engine-bin``; the others are looked for on the PATH."""
 
     @cached_property
     def gpus(self) -> tuple[machine.Gpu, ...]:
@@ -122,11 +125,11 @@ def judged(good: bool, if_good: str, if_not: str, to_do: str) -> Finding:
     return ok(if_good) if good else warning(if_not, to_do)
 
 
-def installed(name: str, library: Library) -> tuple[str, str | None]:
+def installed(name: str, host: Host) -> tuple[str, str | None]:
     """Describe an installed engine, and why it cannot start; None = it can."""
     try:
-        kind = engine(name, library)
-        found = find(kind.card)
+        kind = engine(name, host.library)
+        found = find(kind.card, host.engine_bins.get(name))
     except BadInput as error:
         return "", str(error)
     return f"{kind.card.title} {found.version} found ({' '.join(found.program)})", None
@@ -134,12 +137,19 @@ def installed(name: str, library: Library) -> tuple[str, str | None]:
 
 def _engines(host: Host) -> Iterator[Finding]:
     """Look for an engine that can start: missing ones are not searched."""
-    found = {name: installed(name, host.library) for name in names()}
+    found = {name: installed(name, host) for name in names()}
     if all(reason is not None for _, reason in found.values()):
-        to_do = "install one in a virtual environment, and put that environment's bin folder on the PATH"
+        to_do = (
+            "install one in a virtual environment, and put that environment's bin folder on the PATH, or name it by "
+            "--engine-bin NAME=FOLDER"
+        )
         yield missing(f"none of {', '.join(found)} can start", to_do)
     for name, (description, reason) in found.items():
-        yield ok(description, name) if reason is None else warning(reason, "install it to search it", name)
+        if reason is not None and name in host.engine_bins:
+            # A study with this option would not begin.
+            yield missing(reason, "name another program, or leave the option out")
+        else:
+            yield ok(description, name) if reason is None else warning(reason, "install it to search it", name)
 
 
 def present(host: Host) -> Iterator[Finding]:
@@ -360,11 +370,11 @@ def ready(findings: Sequence[Finding]) -> Mapping[str, bool]:
 _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
 
 
-def doctor(home: Path, as_json: bool) -> None:
-    """``autotune doctor``; raises `BadInput` if the home path is not a folder."""
+def doctor(engine_bins: Sequence[str], home: Path, as_json: bool) -> None:
+    """``autotune doctor``; raises `BadInput` if the home path is not a folder, or a named program is no file."""
     if home.exists() and not home.is_dir():
         raise BadInput(f"--home {home}: not a folder")
-    host = Host(home)
+    host = Host(home, engine_bins=named_binaries(engine_bins, Library()))
     findings = list(examine(host))
     if as_json:
         try:

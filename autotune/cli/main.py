@@ -202,12 +202,13 @@ def list_(home: Path, as_json: bool) -> None:
 
 
 @cli.command()
+@click.option("--engine-bin", "engine_bins", multiple=True, help="An installed engine, as for run.")
 @shared.common(home_is_used=True)
-def doctor(home: Path, as_json: bool) -> None:
+def doctor(engine_bins: tuple[str, ...], home: Path, as_json: bool) -> None:
     """Check this machine for missing prerequisites of --on process and --on docker."""
     from autotune.cli.doctor import doctor as examine
 
-    examine(home, as_json)
+    examine(engine_bins, home, as_json)
 
 
 @cli.group()

@@ -118,14 +118,13 @@ def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
 
 
 def cost(prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Collection[str] = ()) -> dict[str, Any]:
-    """Return the upper bound of a study's time, from the launches' mean time on the executor's nodes; None: unknown."""
+    """Return the time of a study's launches, from their mean on the executor's nodes, and its limit; None: unknown."""
     spec, known = prepared.spec, [one.seconds for _, one in first if one.seconds is not None]
     seconds = fmean(known) if known else None
-    hours = (
-        None if seconds is None else min(spec.launches * seconds / 3600 / at_once(places), spec.hours or float("inf"))
-    )
+    hours = None if seconds is None else spec.launches * seconds / 3600 / at_once(places)
     node_hours = None if hours is None else hours * max(1, len(set(map(node_of_place, places))))
-    return {"launches": spec.launches, "seconds_per_launch": seconds, "hours": hours, "node_hours": node_hours}
+    figures = {"launches": spec.launches, "seconds_per_launch": seconds, "hours": hours, "node_hours": node_hours}
+    return {**figures, "hours_limit": spec.hours}
 
 
 def cost_line(prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Collection[str] = ()) -> str:
@@ -139,7 +138,9 @@ def cost_line(prepared: Prepared, first: list[tuple[Trial, Prediction]], places:
     each = f"of about {text.seconds(figures['seconds_per_launch'])} each"
     hours, node_hours = figures["hours"], figures["node_hours"]
     took = f"{hours:.1f} hours, {node_hours:.1f} node-hours" if hours >= 0.1 else text.seconds(3600 * hours)
-    return f"{launches} {each}: {took} {where}"
+    limit = figures["hours_limit"]
+    ends = f"; --hours {limit:g} ends it before" if limit is not None and limit < hours else ""
+    return f"{launches} {each}: {took} {where}{ends}"
 
 
 _MOST_RUNNING = 8  # Number of launches shown; the rest is a count
@@ -345,6 +346,14 @@ class Progress:
         """Format the mean of a configuration's launches."""
         score = fmean(evidence(history, position))
         return readable.number(objective.value_of(self._spec.objective, score))
+
+    def resumed(self, launches: Sequence[Launch]) -> None:
+        """Print how far a study is, and what is left by the time that its own launches took."""
+        took = [one.result.seconds for one in launches if one.result.metrics and not self._backend.virtual]
+        left_s = self._left_s(launches) if took else None
+        learned = f", of about {text.seconds(fmean(took))} each" if took else ""
+        learned += f": {text.time_left(left_s)}" if left_s is not None else ""
+        self.note(f"{len(launches)} of at most {self._history(launches).most_launches} launches are made{learned}")
 
     def _left_s(self, launches: Sequence[Launch]) -> float | None:
         """Return the remaining time of the budget, from the mean of the complete launches, on as many nodes."""

@@ -42,6 +42,33 @@ def test_what_is_there_makes_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         assert done.json["ready"] == {"process": True, "docker": True}
 
 
+def test_a_named_program_is_the_one_that_run_would_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`process` is ready with the option exactly where `run --engine-bin` begins a study."""
+    program = executable(tmp_path / "opt" / "bin" / "vllm", f"#!{python_with(tmp_path / 'opt', vllm='0.32.0')}\n")
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    home = tmp_path / "home"
+
+    def checks(*options: str) -> dict[str, str]:
+        done = autotune("doctor", "--json", *options, home=home)
+        assert done.code == 0, done.err
+        of_process = {one["name"]: one["status"] for one in done.json["checks"] if "process" in one["targets"]}
+        assert done.json["ready"]["process"] is ("missing" not in of_process.values())
+        return of_process
+
+    bare = checks()
+    assert (bare["engine"], bare["engine vllm"]) == ("missing", "warning")
+    named = checks("--engine-bin", f"vllm={program}")
+    assert named["engine vllm"] == "ok"
+    assert "engine" not in named
+    # Another program is none: with it no study would begin, whatever else is there.
+    wrong = checks("--engine-bin", f"vllm={program}", "--engine-bin", f"sglang={program}")
+    assert wrong["engine vllm"] == "ok"
+    assert wrong["engine"] == "missing"
+    for text, why in (("vllm=/nowhere", "no such file"), ("vllm", "write engine=path"), ("bogus=/bin/sh", "bogus")):
+        refused = autotune("doctor", "--engine-bin", text, home=home)
+        assert (refused.code, why in refused.err) == (2, True), refused.err
+
+
 def test_the_table_says_what_to_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "bin"))
     done = autotune("doctor", home=tmp_path / "home")
