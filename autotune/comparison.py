@@ -216,7 +216,7 @@ class Sheet:
         given, lead = list(history.given_up(best)), self._over(winner, best)
         kinds = " and ".join(dict.fromkeys(row.kind for row in given))
         label = "has no trade-off" if mine else f"has a trade-off ({kinds}, allowed by --allow)"
-        figures = {"gives_up": given, "lead_percent": percent(lead.log), "lead_ci95": percents(lead.interval)}
+        figures = {"gives_up": given, "lead_percent": percent(lead.log), "lead_ci95": lead.percents}
         return [Alternative(**self.choice(best).model_dump(), label=label, **figures)]
 
     def over_recipe(self) -> RecipeGain | None:
@@ -228,7 +228,7 @@ class Sheet:
         best = max(ran, key=self._level)
         gain = Gain(0.0, None) if history.canonical(best) == winner else self._over(winner, best)
         engine, name = history.candidates.items[best].configuration.engine, history.candidates.recipes[best]
-        return RecipeGain(engine=engine, recipe=name, percent=percent(gain.log), ci95=percents(gain.interval))
+        return RecipeGain(engine=engine, recipe=name, percent=percent(gain.log), ci95=gain.percents)
 
     def _over(self, position: int, other: int) -> Gain:
         """Return the gain of one configuration over another, with its 95 % interval by launch noise."""
@@ -413,7 +413,7 @@ class Sheet:
             cells[position] = MatrixCell(
                 value=objective.value_of(self.spec.objective, mean(scores)),
                 gain_percent=percent(gain.log) if gain else None,
-                ci95=percents(gain.interval) if gain else None,
+                ci95=gain.percents if gain else None,
                 repeats=len(scores),
                 best=position == best,
             )
@@ -474,11 +474,6 @@ class Sheet:
             for p in (base, winner if winner != base else None)
         ]
         return compare(self.spec, self._judgement.spread, *launches)
-
-
-def percents(interval: tuple[float, float] | None) -> tuple[float, float] | None:
-    """Return an interval of differences of logarithms as gains in percent."""
-    return (percent(interval[0]), percent(interval[1])) if interval else None
 
 
 def _means_of(rows: Sequence[Metrics]) -> Metrics:

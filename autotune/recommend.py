@@ -26,7 +26,7 @@ from autotune.comparison import Sheet
 from autotune.engines.kept import Kept
 from autotune.metrics import readable
 from autotune.search import equivalents, timeline
-from autotune.search.decide.sequential_test import Outcome, Spread, mean, percent
+from autotune.search.decide.sequential_test import Outcome, Spread, mean, percent, percents
 from autotune.search.decide.verdict import Judgement, evidence, judge
 from autotune.search.front import dominated
 from autotune.search.history import History
@@ -89,7 +89,7 @@ def recommend(
         recommended=recommended,
         baseline=baseline,
         gain_percent=percent(gain.log) if gain else None,
-        gain_ci95=comparison.percents(gain.interval) if gain else None,
+        gain_ci95=gain.percents if gain else None,
         gain_interval90_on_a_node=on_a_node,
         gain_over_recipe=sheet.over_recipe(),
         gives_up=list(history.given_up(winner)) if winner is not None else [],
@@ -250,7 +250,7 @@ def _undecided(judgement: Judgement, history: History) -> list[str]:
         # Where challengers were tried and none ran, more launches of the same would not have helped.
         few = judgement.challenger is not None or not challenged
         return ["too few launches to compare the best with the baseline: both must run again"] * few
-    metric, within = history.spec.objective, comparison.percents(gain.interval)
+    metric, within = history.spec.objective, percents(gain.interval)
     gained = readable.gain_in_words(metric, percent(gain.log))
     who = "'s gain is" if gained[0] in "+-" else ""
     short = "too few launches to decide: " if judgement.outcome is Outcome.OPEN else ""

@@ -307,7 +307,7 @@ class Progress:
         half = history.spread.half_width([len(scores) for scores in both])
         if best != base and half is not None:
             difference, _ = contrast(*both)
-            metric, ends = self._spec.objective, percents(difference, half)
+            metric, ends = self._spec.objective, percents((difference - half, difference + half))
             gain = f"{readable.gain(metric, percent(difference))} ({readable.gains(metric, ends)})"
         block.best = [value, gain, f"{mine.engine}  {described(self._history(()), mine)}"]
 

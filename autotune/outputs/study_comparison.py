@@ -265,7 +265,7 @@ def _shared(a: FinishedStudy, b: FinishedStudy, metric: str, workload: str, laun
 
 
 def _ends(change: float, half: float | None) -> Interval | None:
-    return None if half is None else percents(change, half)
+    return None if half is None else percents((change - half, change + half))
 
 
 def _told(name: str, study: FinishedStudy) -> list[str]:

@@ -19,7 +19,7 @@ from autotune.arrays import Bools, Floats, Ints, argmax, descending
 from autotune.metrics.formulas import Slo
 from autotune.search.feasibility import believed, p_starts
 from autotune.search.gp.kernels import Kernels
-from autotune.search.gp.posterior import Posterior
+from autotune.search.gp.posterior import QUICK, Posterior, Sampling
 from autotune.search.history import History
 from autotune.search.screen import Ranked, shared
 
@@ -49,28 +49,29 @@ _BY_MEAN, _AT_RANDOM, _STEPS = 1200, 600, 2
 _LEADERS = 12
 
 
-def model_of(kernels: Kernels, history: History) -> Posterior:
+def model_of(kernels: Kernels, history: History, effort: Sampling = QUICK) -> Posterior:
     """Return the posterior of the score after a history; running launches count as if they met the prediction."""
-    return _posterior(kernels, history.measured, history.ranked, tuple(history.running), history.spec.seed)
+    return _posterior(kernels, history.measured, history.ranked, tuple(history.running), history.spec.seed, effort)
 
 
-@lru_cache(maxsize=4)
+@lru_cache(maxsize=8)
 def _posterior(
     kernels: Kernels,
     measured: tuple[tuple[int, float], ...],
     ranked: tuple[Ranked, ...],
     running: tuple[int, ...],
     seed: int,
+    effort: Sampling,
 ) -> Posterior:
     """Return the posterior (the latest few are cached, as decisions share them); ranked: with random weights."""
     if running:
-        known = _posterior(kernels, measured, ranked, (), seed)
+        known = _posterior(kernels, measured, ranked, (), seed, effort)
         return known.condition_on_pending(np.array(running, dtype=np.int64))
     rows = [*measured, *(one[:2] for one in ranked)]
     apart = np.zeros((len(rows), len(rows)))
     if ranked:
         apart[len(measured) :, len(measured) :] = shared(ranked)
-    return Posterior(kernels, [p for p, _ in rows], [s for _, s in rows], seed=seed, apart=apart)
+    return Posterior(kernels, [p for p, _ in rows], [s for _, s in rows], seed=seed, apart=apart, effort=effort)
 
 
 def _scaled(slo: Slo, history: History) -> list[tuple[int, float]]:

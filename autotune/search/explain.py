@@ -13,20 +13,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.special import ndtr, stdtr, stdtrit
+from scipy.special import stdtrit
 
 from autotune.arrays import descending
 from autotune.search import equivalents
 from autotune.search.acquisition import expected_improvement, model_of, p_feasible, shortlist
-from autotune.search.decide.sequential_test import CONFIDENCE, Spread, Z, percent, percents
-from autotune.search.decide.simplify import LEAST_EFFECT, ablations, default_knobs, leads
+from autotune.search.decide.sequential_test import Effect, Spread, percent, percents
+from autotune.search.decide.simplify import LEAST_EFFECT, ablations, default_knobs
 from autotune.search.decide.verdict import Judgement
 from autotune.search.gp.kernels import Kernels
-from autotune.search.gp.posterior import Posterior
+from autotune.search.gp.posterior import THOROUGH, Posterior
 from autotune.search.history import History
 from autotune.search.nodes import contrast
 from autotune.study.recommendation import Contribution, Explanation, LearnedFigure, NoEffect, Regret
@@ -88,20 +87,8 @@ def no_effect_by_engine(history: History, launches: Sequence[Launch]) -> list[No
 
 
 ENGINE = "engine"
-LEAST_DEGREES = 3
-"""Degrees of freedom that the posterior is assumed to have about the noise without repeats."""
 _REPEATED = 1.0
 """Information of `contrast` from which on new launches are sufficient: two of either command."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Difference:
-    """Lead of a command over another one, score units; half of the 95 % interval; the odds of `LEAST_EFFECT`."""
-
-    mean: float
-    half: float
-    odds: float
-    measured_on: str
 
 
 def contributions(history: History, model: Posterior, winner: int, spread: Spread) -> list[Contribution]:
@@ -141,37 +128,32 @@ def _row(
         kind = failed.cause.partition(":")[0] or "failed"
         on = f"launch {failed.number} without it: {kind}"
         return Contribution(**cells, gain_percent=None, ci95=None, needed_to="start", measured_on=on)
-    found = _difference(history, model, commands, spread)
+    found, on = _difference(history, model, commands, spread)
     breaks = any(e.measured for e in other) and not history.keeps_slos(commands[1])
     less = history.broken(commands[1]) - history.broken(commands[0])
     return Contribution(
         **cells,
         gain_percent=percent(found.mean),
-        ci95=percents(found.mean, found.half),
-        odds=found.odds,
+        ci95=percents(found.interval),
+        odds=found.odds(LEAST_EFFECT),
         needed_to="keep the limits" if breaks else "keep what it promises" if less else None,
-        measured_on=found.measured_on,
+        measured_on=on,
     )
 
 
-def _difference(history: History, model: Posterior, commands: tuple[int, int], spread: Spread) -> _Difference:
-    """Return the lead of the first of two commands over the second."""
+def _difference(history: History, model: Posterior, commands: tuple[int, int], spread: Spread) -> tuple[Effect, str]:
+    """Return the lead of the first of two commands over the second, and where it was seen."""
     if history.canonical(commands[0]) == history.canonical(commands[1]):
-        return _Difference(0.0, 0.0, 0.0, "the engine runs both alike")
+        return Effect(np.ones(1), np.zeros(1), np.zeros(1)), "the engine runs both alike"
     fresh = [history.node_scores(p, *history.fresh_roles(p)) for p in commands]
     if all(fresh):
         mean, information = contrast(*fresh)
-        half = spread.half_width([information])
-        if information >= _REPEATED and half is not None:
-            shown = (mean - LEAST_EFFECT) * math.sqrt(information) / max(spread.sd, 1e-9)
+        if information >= _REPEATED:
             on = f"fresh launches of both ({len(fresh[0])} and {len(fresh[1])})"
-            return _Difference(mean, half, float(stdtr(spread.degrees, shown)), on)
-    mean, sd = (float(one[0]) for one in leads(model, commands[0], commands[1:]))
-    wide = float(stdtrit(max(spread.degrees, LEAST_DEGREES), (1 + CONFIDENCE) / 2))
+            return Effect.of_launches(mean, information, spread), on
     launched = len(history.scores(commands[1]))
-    on = f"the model of all launches ({launched or 'none'} without it)"
-    # The odds are those by which settings leave the command (`simplify.odds_shown`).
-    return _Difference(mean, wide * sd, float(ndtr((mean - LEAST_EFFECT) / max(sd, 1e-9))), on)
+    (found,) = model.leads(commands[0], commands[1:])
+    return found, f"the model of all launches ({launched or 'none'} without it)"
 
 
 def _best_of_engine(history: History, model: Posterior, engine: str, winner: int) -> int | None:
@@ -204,7 +186,8 @@ def regret(history: History, model: Posterior, kernels: Kernels, winner: int) ->
 
     The model's own quantiles of the best of thousands of candidates are several times what studies of a known answer
     have left, and hardly order these. What one launch is expected to add at most, with priors or without, does: what
-    is left goes with its root (docs/benchmarks.md). Nothing is known of other searches.
+    is left goes with its root (docs/benchmarks.md). The winner's own level is known as well as its launches tell it.
+    Nothing is known of other searches.
     """
     tried = [position for position in history.by_position if position != winner and history.feasible(position)]
     rows = shortlist(kernels, model, history, (history.spec.seed, len(history)))
@@ -213,7 +196,9 @@ def regret(history: History, model: Posterior, kernels: Kernels, winner: int) ->
     for one in (model, model.without_priors()):
         level = float(one.mean(np.array([winner], dtype=np.int64))[0])
         most = max(most, float((expected_improvement(one.predict(rows), level) * chance).max(initial=0.0)))
-    return Regret(percent=percent(_LEFT * math.sqrt(most)), odds=ODDS)
+    spread, launched = history.spread, len(history.evidence(winner, *history.fresh_roles(winner)))
+    level_off = float(stdtrit(spread.degrees, ODDS)) * spread.sd / math.sqrt(max(1, launched))
+    return Regret(percent=percent(math.hypot(_LEFT * math.sqrt(most), level_off)), odds=ODDS)
 
 
 def search_gain(history: History, kernels: Kernels, winner: int) -> dict[str, Any]:
@@ -224,8 +209,8 @@ def search_gain(history: History, kernels: Kernels, winner: int) -> dict[str, An
     before, base = history.before_finals(), history.candidates.baseline
     if winner == base or len(before) == len(history) or not before.scores(base):
         return {}
-    (gain,), (sd,) = leads(model_of(kernels, before), winner, [base])
-    return {"search_gain_percent": percent(gain), "search_gain_ci95": percents(gain, Z * sd)}
+    (gain,) = model_of(kernels, before, THOROUGH).leads(winner, [base])
+    return {"search_gain_percent": percent(gain.mean), "search_gain_ci95": percents(gain.interval)}
 
 
 def learned_figures(model: Posterior, kernels: Kernels) -> list[LearnedFigure]:

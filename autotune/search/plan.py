@@ -26,7 +26,7 @@ from autotune.search.decide.sequential_test import FEW_DEGREES, LAUNCH_NOISE, Ou
 from autotune.search.decide.verdict import judge
 from autotune.search.explain import LIKELY
 from autotune.search.gp.kernels import Kernels
-from autotune.search.gp.posterior import Posterior
+from autotune.search.gp.posterior import THOROUGH, Posterior
 from autotune.search.history import BASELINE_ROLES, MAX_UNINFORMATIVE, Entry, History
 from autotune.search.reach import OUT_OF_REACH, out_of_reach
 from autotune.search.sampler import CandidateSampler
@@ -223,13 +223,13 @@ class Plan:
         # A pair is left where the first launch, of a command that never ran, fails.
         spare = capacity(history) - len(searched) >= LEAST_FINALS
         for leader in leaders:
-            for position in (self._plain(scores, model, leader, spare), leader):
+            for position in (self._plain(scores, leader, spare), leader):
                 tested = history.canonical(position)
                 if tested != history.candidates.baseline and not finals.eliminated(history, tested):
                     return tested
         return None
 
-    def _plain(self, scores: History, model: Posterior, leader: int, spare: bool) -> int:
+    def _plain(self, scores: History, leader: int, spare: bool) -> int:
         """Return a leader's command without coin tosses; spare: the finals can afford a failed start."""
         least = LIKELY if spare else SURE
 
@@ -237,7 +237,7 @@ class Plan:
             rows = np.array([position], dtype=np.int64)
             return scores.feasible(position) or float(p_feasible(self._kernels, scores, rows)[0]) >= least
 
-        return simplify.plain(scores, model, leader, likely)
+        return simplify.plain(scores, model_of(self._kernels, scores, THOROUGH), leader, likely)
 
     def _open(self, history: History, finalist: int) -> bool:
         """Return whether the finals are undecided about a finalist."""
@@ -253,7 +253,7 @@ class Plan:
         winner = judgement.winner
         if winner is None or judgement.verdict not in (Verdict.BETTER, Verdict.UNOPPOSED):
             return None
-        model = model_of(self._kernels, scores)
+        model = model_of(self._kernels, scores, THOROUGH)
         position = simplify.next_without(scores, model, winner)
         if position is None or left < simplify.FRESH - len(finals.finals_of(history, position)):
             return None

@@ -19,6 +19,7 @@ from autotune.search.decide.sequential_test import percent
 from autotune.search.decide.verdict import judge
 from autotune.search.explain import KnownNoEffects, explain, learned_figures, regret, search_gain
 from autotune.search.gp.kernels import Encoding, Kernels, Prior, one_thread
+from autotune.search.gp.posterior import THOROUGH
 from autotune.search.history import History
 from autotune.search.optuna_journal import Journal, interrupted
 from autotune.search.plan import Plan, Recorded, Step, Stop
@@ -150,7 +151,7 @@ class Study:
             # What is told of knobs was measured with real weights, what may still be better is ranked by all launches.
             alone = replace(history, screened=())
             rows = [launch for launch in self.launches if launch.trial.role is not Role.SCREEN]
-            found = explain(alone, rows, model_of(self._kernels, alone), judgement, no_effect_of)
+            found = explain(alone, rows, model_of(self._kernels, alone, THOROUGH), judgement, no_effect_of)
             model = model_of(self._kernels, history)
             if judgement.winner is None:
                 return found

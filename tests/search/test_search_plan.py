@@ -2,6 +2,7 @@
 
 import math
 import tempfile
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import cast
@@ -25,9 +26,9 @@ from search_landscapes import (
     walled,
 )
 
-from autotune.arrays import Floats, Ints
 from autotune.recommend import recommend
 from autotune.search.budget import LEAST_FINALS, before_finals, search_ends
+from autotune.search.decide.sequential_test import Effect
 from autotune.search.decide.simplify import difference, plain
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import Entry, History
@@ -289,10 +290,10 @@ def test_the_finals_of_a_small_budget_are_for_a_plain_command_and_for_the_leader
 class OnePercent:
     """A posterior that expects 1 % of each setting, with a spread of 5 % of the difference between two commands."""
 
-    def joint(self, rows: Ints) -> tuple[Floats, Floats]:
-        baseline = SMALL.items[SMALL.baseline].configuration
-        settings = [len(difference(SMALL.items[row].configuration, baseline)) for row in rows.tolist()]
-        return 0.01 * np.array(settings), 0.05**2 / 2 * np.eye(len(rows))
+    def leads(self, leader: int, others: Sequence[int]) -> list[Effect]:
+        base, one = SMALL.items[SMALL.baseline].configuration, np.ones(1)
+        mine, *theirs = (len(difference(SMALL.items[p].configuration, base)) for p in (leader, *others))
+        return [Effect(one, 0.01 * (mine - settings) * one, 0.05 * one) for settings in theirs]
 
 
 def test_settings_that_are_each_a_coin_toss_go_only_as_far_as_they_are_one_together() -> None:

@@ -48,23 +48,24 @@ def known(measured: list[int], pending: Sequence[int] = ()) -> History:
     return history_of(GRID, {p: float(TRUTH[p]) for p in measured}, pending)
 
 
-def test_joint_agrees_with_predict() -> None:
+def test_a_lead_has_the_difference_of_the_means_and_no_more_than_both_deviations() -> None:
     some = spread_out(12)
     posterior = Posterior(Kernels(ENCODING), some, TRUTH[some].tolist())
-    rows = np.arange(0, len(GRID), 40)
-    mean, covariance = posterior.joint(rows)
-    parts = posterior.predict(rows)
-    assert mean == pytest.approx(sum(w * m for w, m, _ in parts))
-    variance = sum(w * (sd**2 + (m - mean) ** 2) for w, m, sd in parts)
-    assert np.diag(covariance) == pytest.approx(variance, rel=1e-6)
-    assert np.linalg.eigvalsh(covariance).min() > -1e-9
+    leader, *others = range(0, len(GRID), 40)
+    parts = posterior.predict(np.array([leader, *others]))
+    for at, lead in enumerate(posterior.leads(leader, others), start=1):
+        assert lead.weights == pytest.approx([weight for weight, _, _ in parts])
+        assert lead.means == pytest.approx([mean[0] - mean[at] for _, mean, _ in parts])
+        assert all(sd <= own[0] + own[at] + 1e-9 for sd, (_, _, own) in zip(lead.sds, parts, strict=True))
+    (itself,) = posterior.leads(leader, [leader])
+    assert itself.interval == pytest.approx((0.0, 0.0), abs=1e-4)
 
 
 def test_it_is_surest_where_it_was_measured_often() -> None:
     some = [*spread_out(10), 7, 7, 7, 7]
     posterior = Posterior(Kernels(ENCODING), some, TRUTH[some].tolist())
-    _, covariance = posterior.joint(np.array([7, some[0], 300]))
-    assert covariance[0, 0] < covariance[1, 1] < covariance[2, 2]
+    for _, _, sds in posterior.predict(np.array([7, some[0], 300])):
+        assert sds[0] < sds[1] < sds[2]
 
 
 def test_trust_in_priors_is_learned() -> None:

@@ -47,6 +47,7 @@ It keeps an interval from a single pair of launches within reason (12.7 spreads 
 by 10 %, it makes a one-sided error of 2.5 % 4.9 % on one degree of freedom and 4.7 % on two.
 """
 _EQUAL = 1e-12
+_LEAST_SD, _BEYOND = 1e-9, 1e-6
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +89,52 @@ class Spread:
         """
         if min(counts) < 1:
             return None
-        quantile = float(stdtrit(self.degrees, (1 + CONFIDENCE) / 2))
-        return quantile * self.sd * math.sqrt(sum(1 / n for n in counts))
+        return Effect.of_launches(0.0, 1 / sum(1 / n for n in counts), self).interval[1]
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Distribution of a difference, score units: its odds and its interval are both of it.
+
+    A mixture of Student's t; of normal distributions where the degrees of freedom are infinite.
+
+    Attributes:
+        weights, means, sds: shape ``(parts,)``.
+        degrees: of freedom, of each part.
+    """
+
+    weights: Floats
+    means: Floats
+    sds: Floats
+    degrees: float = math.inf
+
+    @classmethod
+    def of_launches(cls, difference: float, information: float, spread: Spread) -> Effect:
+        """Return the distribution of a difference that launches show (`nodes.contrast`)."""
+        sd = spread.sd / math.sqrt(information)
+        return cls(np.ones(1), np.array([difference]), np.array([sd]), spread.degrees)
+
+    @property
+    def mean(self) -> float:
+        return float(self.weights @ self.means)
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """Return the 95 % interval."""
+        return self._quantile((1 - CONFIDENCE) / 2), self._quantile((1 + CONFIDENCE) / 2)
+
+    def odds(self, least: float = 0.0) -> float:
+        """Return the odds that the difference is larger than this."""
+        away = (self.means - least) / np.maximum(self.sds, _LEAST_SD)
+        return float(self.weights @ stdtr(self.degrees, away))
+
+    def _quantile(self, chance: float) -> float:
+        ends = self.means + self.sds * stdtrit(self.degrees, chance)
+        low, high = float(ends.min()), float(ends.max())
+        if high - low <= _EQUAL:
+            return low
+        # The mixture's lies between those of its parts.
+        return float(brentq(lambda x: 1 - self.odds(x) - chance, low - _BEYOND, high + _BEYOND, xtol=_EQUAL))
 
 
 def mean(values: Sequence[float]) -> float:
@@ -102,9 +147,9 @@ def percent(log_ratio: float) -> float:
     return round(100 * math.expm1(log_ratio), 10)
 
 
-def percents(middle: float, half: float) -> tuple[float, float]:
+def percents(interval: tuple[float, float]) -> tuple[float, float]:
     """Return an interval of differences of logarithms as gains in percent."""
-    return percent(middle - half), percent(middle + half)
+    return percent(interval[0]), percent(interval[1])
 
 
 ERROR_RATE = 0.025

@@ -12,15 +12,10 @@ below `SHOWN`, goes back to the engine's default where fresh launches of the sho
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Mapping, Sequence
 
-import numpy as np
-from scipy.special import ndtr, stdtr
-
-from autotune.arrays import Floats
 from autotune.search.decide.finals import finals_of
-from autotune.search.decide.sequential_test import CONFIDENCE
+from autotune.search.decide.sequential_test import CONFIDENCE, Effect
 from autotune.search.gp.posterior import Posterior
 from autotune.search.history import History
 from autotune.search.nodes import NodeScore, contrast
@@ -101,12 +96,9 @@ def _beats_baseline(history: History, position: int) -> bool:
 def _odds_above(
     history: History, mine: Sequence[NodeScore], theirs: Sequence[NodeScore], least: float, unknown: float
 ) -> float:
-    """Return the odds that one is better by at least this much, Student's t; `unknown` if no node ran both."""
+    """Return the odds that one is better by at least this much; `unknown` if no node ran both."""
     difference, information = contrast(mine, theirs)
-    if not information:
-        return unknown
-    spread = history.spread
-    return float(stdtr(spread.degrees, (difference - least) / max(spread.sd / math.sqrt(information), 1e-9)))
+    return Effect.of_launches(difference, information, history.spread).odds(least) if information else unknown
 
 
 def odds_shown(history: History, model: Posterior, leader: int) -> dict[int, tuple[frozenset[str], float]]:
@@ -121,21 +113,13 @@ def odds_shown(history: History, model: Posterior, leader: int) -> dict[int, tup
 
 def _odds_of_model(model: Posterior, leader: int, positions: Sequence[int]) -> list[float]:
     """Return the odds that the leader is better than each candidate by `LEAST_EFFECT`."""
-    means, sds = leads(model, leader, positions)
-    return [float(chance) for chance in ndtr((means - LEAST_EFFECT) / np.maximum(sds, 1e-9))]
+    return [effect.odds(LEAST_EFFECT) for effect in model.leads(leader, positions)]
 
 
 def _may_stand_for(history: History, position: int, leader: int) -> bool:
     """Return whether a shorter command may replace a command: it runs, with no trade-off that this one avoids."""
     own = position not in (leader, history.candidates.baseline) and position not in history.canonical_of
     return own and not history.broke(position) and history.broken(position) <= history.broken(leader)
-
-
-def leads(model: Posterior, leader: int, positions: Sequence[int]) -> tuple[Floats, Floats]:
-    """Return the lead over each candidate: mean and standard deviation."""
-    mean, covariance = model.joint(np.array([leader, *positions], dtype=np.int64))
-    variance = covariance[0, 0] + np.diag(covariance)[1:] - 2 * covariance[0, 1:]
-    return mean[0] - mean[1:], np.sqrt(np.maximum(variance, 0.0))
 
 
 def default_of(candidates: CandidateSet, engine: str) -> int | None:

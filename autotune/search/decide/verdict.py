@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.search.decide import finals, simplify
-from autotune.search.decide.sequential_test import Look, Outcome, Spread, estimate, mean, outcome
+from autotune.search.decide.sequential_test import Look, Outcome, Spread, estimate, mean, outcome, percents
 from autotune.search.history import History
 from autotune.search.nodes import contrast
 from autotune.space.enumeration import CandidateSet
@@ -26,6 +26,11 @@ class Gain:
 
     log: float
     interval: tuple[float, float] | None
+
+    @property
+    def percents(self) -> tuple[float, float] | None:
+        """Return the interval in percent."""
+        return percents(self.interval) if self.interval else None
 
 
 @dataclass(frozen=True, slots=True)

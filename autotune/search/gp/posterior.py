@@ -21,13 +21,14 @@ from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, fields
 from itertools import pairwise
+from typing import NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
 
 from autotune.arrays import Bools, Floats, Ints
-from autotune.search.decide.sequential_test import LAUNCH_NOISE
+from autotune.search.decide.sequential_test import LAUNCH_NOISE, Effect
 from autotune.search.gp.kernels import Kernels
 
 # Natural-logarithm units: 0.1 is about 10 % of throughput. Of each pair: centre and spread of the logarithm.
@@ -52,8 +53,20 @@ _PHYSICS = (0.0, 0.5)
 _TRUST = (0.9, 0.3)
 """Centre and spread of a prior's weight."""
 _LEAST_TRUST, _MOST_TRUST = 0.1, 1.4
-_PARTICLES, _MOVES, _KEPT, _LEAST_SHARE = 16, 2, 12, 0.02
-"""Sampling settings; an alternative less likely than the last value is left out of the average."""
+_LEAST_SHARE = 0.02
+"""An alternative less likely than this is left out of the average."""
+
+
+class Sampling(NamedTuple):
+    """Effort of sampling hyper-parameters: samples of each alternative, moves of each, and samples kept of all."""
+
+    particles: int
+    moves: int
+    kept: int
+
+
+QUICK, THOROUGH = Sampling(16, 2, 12), Sampling(64, 4, 48)
+"""Effort for the choice of a launch; and where odds are stated, which are too sure after a quick one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +140,7 @@ class HyperPrior:
 
 
 def sample(
-    prior: HyperPrior, log_likelihood: Callable[[Hyperparameters], Floats] | None, seed: int
+    prior: HyperPrior, log_likelihood: Callable[[Hyperparameters], Floats] | None, seed: int, effort: Sampling = QUICK
 ) -> tuple[Hyperparameters, Floats, Floats]:
     """Return samples of the posterior and their weights, deterministic; and each alternative's odds.
 
@@ -137,12 +150,14 @@ def sample(
     """
     generator = np.random.default_rng([seed, prior.size])
     count = len(prior.odds)
-    alternative = np.repeat(np.arange(count), _PARTICLES)
+    alternative = np.repeat(np.arange(count), effort.particles)
     # The same for all alternatives, which are to be compared.
-    z = np.tile(generator.standard_normal((_PARTICLES, prior.size)), (count, 1))
+    z = np.tile(generator.standard_normal((effort.particles, prior.size)), (count, 1))
     log_share = np.log(prior.odds)
     if log_likelihood is not None:
-        z, evidence = _tempered(z, alternative, lambda z, which: log_likelihood(prior.hyper(z, which)), generator)
+        z, evidence = _tempered(
+            z, alternative, lambda z, which: log_likelihood(prior.hyper(z, which)), generator, effort.moves
+        )
         log_share = log_share + evidence
     share = np.exp(log_share - log_share.max())
     odds = share / share.sum()
@@ -152,8 +167,8 @@ def sample(
     share /= share.sum()
     kept, weights = [], []
     for which in np.flatnonzero(share):
-        sets = max(2, round(_KEPT * share[which]))
-        kept.append(which * _PARTICLES + np.linspace(0, _PARTICLES - 1, sets).round().astype(np.int64))
+        sets = max(2, round(effort.kept * share[which]))
+        kept.append(which * effort.particles + np.linspace(0, effort.particles - 1, sets).round().astype(np.int64))
         weights.append(np.full(sets, share[which] / sets))
     rows = np.concatenate(kept)
     return prior.hyper(z[rows], alternative[rows]), np.concatenate(weights), odds
@@ -163,25 +178,26 @@ Likelihood = Callable[[Floats, Ints], Floats]
 
 
 def _tempered(
-    z: Floats, alternative: Ints, log_likelihood: Likelihood, generator: np.random.Generator
+    z: Floats, alternative: Ints, log_likelihood: Likelihood, generator: np.random.Generator, moves: int
 ) -> tuple[Floats, Floats]:
     """Move samples of the prior to the posterior, for each alternative; also return each log evidence."""
     count = alternative[-1] + 1
+    particles = len(z) // count
     level, heat, evidence = log_likelihood(z, alternative), np.zeros(count), np.zeros(count)
     while heat.min() < 1:
         chosen = []
         for which in range(count):
-            own = slice(which * _PARTICLES, (which + 1) * _PARTICLES)
+            own = slice(which * particles, (which + 1) * particles)
             step = _next_step(level[own], 1 - heat[which])
             odds = np.exp(step * (level[own] - level[own].max()))
             evidence[which] += step * level[own].max() + math.log(odds.mean())
             heat[which] += step
             # Systematic resampling.
-            points = (np.arange(_PARTICLES) + generator.random()) / _PARTICLES
+            points = (np.arange(particles) + generator.random()) / particles
             chosen.append(own.start + np.searchsorted(np.cumsum(odds / odds.sum())[:-1], points))
         rows = np.concatenate(chosen)
         z, level = z[rows], level[rows]
-        for _ in range(_MOVES):
+        for _ in range(moves):
             z, level = _moved(z, level, alternative, heat[alternative], log_likelihood, generator)
     return z, evidence
 
@@ -191,7 +207,7 @@ def _next_step(level: Floats, most: float) -> float:
 
     def too_few(step: float) -> float:
         odds = np.exp(step * (level - level.max()))
-        return _PARTICLES / 2 - float(odds.sum() ** 2 / (odds**2).sum())
+        return len(level) / 2 - float(odds.sum() ** 2 / (odds**2).sum())
 
     return most if too_few(most) <= 0 else float(brentq(too_few, 0.0, most))
 
@@ -270,6 +286,7 @@ class Posterior:
         seed: of the samples of the hyper-parameters.
         apart: shape ``(len(positions), len(positions))``: covariance of what launches measure beside their candidates'
             scores, e.g. with random weights.
+        effort: of the sampling.
 
     Attributes:
         weights: shape ``(sets,)``: of each sample of the hyper-parameters.
@@ -284,6 +301,7 @@ class Posterior:
         signed: bool = False,
         seed: int = 0,
         apart: Floats | None = None,
+        effort: Sampling = QUICK,
     ) -> None:
         self._kernels = kernels
         self._positions = np.array(list(positions), dtype=np.int64)
@@ -302,7 +320,9 @@ class Posterior:
 
         shape = HyperPrior(len(kernels.codes), 0 if kernels.several_engines else None, kernels.odds, signed)
         # Less than two launches say nothing of hyper-parameters.
-        self._hyper, self.weights, self.belief = sample(shape, log_likelihood if len(self._y) > 1 else None, seed)
+        self._hyper, self.weights, self.belief = sample(
+            shape, log_likelihood if len(self._y) > 1 else None, seed, effort
+        )
         self._fit()
 
     def _tables(self, rows: Ints, others: Ints) -> _Tables:
@@ -410,17 +430,15 @@ class Posterior:
         few = self._only(np.sort(np.argsort(-self.weights, kind="stable")[:_FEW]))
         return np.asarray(np.max([mean + sd for _, mean, sd in few.predict(rows)], axis=0), dtype=np.float64)
 
-    def joint(self, rows: Ints) -> tuple[Floats, Floats]:
-        """Return mean and covariance of some candidates' true scores, shapes ``(rows,)`` and ``(rows, rows)``.
-
-        Those of the average over the hyper-parameters: where these disagree the covariance is wider.
-        """
-        parts, white = self._conditioned(rows)
-        own = self._tables(rows, rows).covariance(self._hyper) - np.einsum("sni,snj->sij", white, white)
-        mean = self.weights @ parts
-        centred = parts - mean
-        covariance = np.einsum("s,sij->ij", self.weights, own) + (self.weights * centred.T) @ centred
-        return mean, np.asarray(covariance, dtype=np.float64)
+    def leads(self, leader: int, others: Sequence[int]) -> list[Effect]:
+        """Return by how much a candidate's true score is above those of others: a part per sample."""
+        rows = np.array([leader, *others], dtype=np.int64)
+        means, white = self._conditioned(rows)
+        joint = self._tables(rows, rows).covariance(self._hyper) - np.einsum("sni,snj->sij", white, white)
+        own = np.diagonal(joint, axis1=1, axis2=2)
+        sds = np.sqrt(np.maximum(own[:, :1] + own[:, 1:] - 2 * joint[:, 0, 1:], 0.0))
+        leads = means[:, :1] - means[:, 1:]
+        return [Effect(self.weights, *parts) for parts in zip(leads.T, sds.T, strict=True)]
 
     def figures(self, alternative: int, logs: Floats) -> tuple[Floats, Floats, Floats]:
         """Return the launches' estimates of the figures behind an alternative's draws: logarithms, ``(figures,)``.
