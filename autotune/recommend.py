@@ -250,11 +250,10 @@ def _undecided(judgement: Judgement, history: History) -> list[str]:
         # Where challengers were tried and none ran, more launches of the same would not have helped.
         few = judgement.challenger is not None or not challenged
         return ["too few launches to compare the best with the baseline: both must run again"] * few
-    metric, within = history.spec.objective, percents(gain.interval)
-    gained = readable.gain_in_words(metric, percent(gain.log))
+    gained = readable.gain_within(history.spec.objective, percent(gain.log), percents(gain.interval))
     who = "'s gain is" if gained[0] in "+-" else ""
     short = "too few launches to decide: " if judgement.outcome is Outcome.OPEN else ""
-    return [f"{short}the best challenger{who} {gained} (95 % interval {readable.gains(metric, within)})"]
+    return [f"{short}the best challenger{who} {gained}"]
 
 
 def front(sheet: Sheet) -> list[FrontPoint]:

@@ -123,6 +123,12 @@ def test_the_ends_of_a_gain_s_interval_are_in_order(metric: str, one: float, oth
     assert "–" not in readable.gains(metric, (one, other))
 
 
+def test_a_gain_has_its_interval_in_brackets() -> None:
+    gained = readable.gain_within
+    assert gained("mean_tpot_ms", 25.0, (-10.0, 60.0)) == ("takes 20.0 % less time (95 % interval -37.5 % to +11.1 %)")
+    assert gained("output_throughput", 5.0, None, "it") == "+5.0 % over it (no interval)"
+
+
 def test_every_objective_of_which_less_is_better_says_so_in_words() -> None:
     less = [name for name, row in METRICS.items() if not row.maximise and row.time_power]
     assert less

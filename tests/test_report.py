@@ -308,7 +308,7 @@ def test_a_cost_that_falls_is_not_announced_as_a_rise(tmp_path: Path) -> None:
     assert head["Gain over the baseline"] == "costs 58.6 % less"
     assert head["95 % interval, launch to launch"] == "-60.9 % to -54.8 %"
     assert head["Cost (per million tokens)"] == "0.0691 from 0.167"
-    assert "Costs 58.6 % less (95 % interval -60.9 % to -54.8 %, from 2 launches" in text
+    assert "It costs 58.6 % less (95 % interval -60.9 % to -54.8 %, from 2 launches" in text
     assert "a cost of 0.0691 per million tokens on sharegpt" in text
     rows = cells(section(text, "Before and after"))
     assert rows[0] == ["Workload", "Baseline", "Recommended", "Change (less is better)"]

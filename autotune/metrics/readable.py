@@ -97,6 +97,17 @@ def gain_in_words(metric: str, percent_better: float | None, other: str = "") ->
     return words if moved <= 0 else words.replace(" less", " more", 1)
 
 
+def gain_within(
+    metric: str,
+    percent_better: float | None,
+    ci95: tuple[float, float] | None,
+    other: str = "",
+) -> str:
+    """Format a gain for a sentence, with its interval in brackets."""
+    sure = f"95 % interval {gains(metric, ci95)}" if ci95 else "no interval"
+    return f"{gain_in_words(metric, percent_better, other)} ({sure})"
+
+
 def gain_heading(metric: str) -> str:
     """Return the heading of a column of gains."""
     row = TABLE.get(metric)

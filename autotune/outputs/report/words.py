@@ -67,20 +67,17 @@ def brief(outcome: Recommendation) -> list[str]:
         mine, theirs = readable.numbers(one.objective.value for one in (choice, baseline))
         metric, at = choice.objective.metric, carried(_of_objective(outcome))
         figure = " ".join(filter(None, (name, mine, unit, at)))
-        within = "no interval"
-        if outcome.gain_ci95:
-            within = f"95 % interval {readable.gains(metric, outcome.gain_ci95)}"
+        gained = readable.gain_within(metric, outcome.gain_percent, outcome.gain_ci95)
         told = [
             f"{verdict}. {figure} on {choice.objective.workload} with {choice.engine}, baseline "
-            f"{theirs} with {baseline.engine}: "
-            f"{readable.gain_in_words(metric, outcome.gain_percent)} ({within})."
+            f"{theirs} with {baseline.engine}: {gained}."
         ]
         if ends := outcome.gain_interval90_on_a_node:
             both = filter(None, (on_a_node(choice.objective), readable.gains(metric, ends)))
             told[0] += f" On a real node {', '.join(both)} (90 %)."
         if (over := outcome.gain_over_recipe) is not None and over.ci95 is not None:
-            recipe = f"{over.engine}'s recipe"
-            told[0] += f" {_gained(outcome, over.percent, recipe)}."
+            led = readable.gain_in_words(metric, over.percent, f"{over.engine}'s recipe")
+            told[0] += f" {led[:1].upper()}{led[1:]}."
         if outcome.verdict is Verdict.BETTER and outcome.origin in (Evidence.SIMULATED, Evidence.EMULATED):
             told.append(f"Measure it: autotune verify {outcome.study} --on process")
     told.insert(1, _open(outcome))
@@ -111,8 +108,7 @@ def regression(one: Regression, outcome: Recommendation) -> list[str]:
     for row in one.commands:
         told = f"does not run: {row.failure}" if row.failure else "no valid launch"
         if row.change_percent is not None:
-            told = readable.gain_in_words(metric, row.change_percent)
-            told += f" (95 % interval {readable.gains(metric, row.change_ci95)})"
+            told = readable.gain_within(metric, row.change_percent, row.change_ci95)
         now = getattr(outcome, row.role)
         earlier = ", an earlier one" if row.fingerprint and now and now.fingerprint != row.fingerprint else ""
         lines.append(f"{WHO[row.role]}{earlier}: {told}, {text.count(row.launches, 'launch', 'launches')}")
@@ -440,13 +436,12 @@ def gain(outcome: Recommendation) -> str:
         meaning = f": measure these commands with `autotune verify {outcome.study} --on process`"
     elif outcome.verdict is Verdict.BETTER and outcome.gain_ci95:
         meaning = ": the test of the finals passed"
-    gained, over = _gained(outcome, outcome.gain_percent), outcome.gain_over_recipe
-    told = f"{'Gain ' if gained[0] in '+-' else ''}{gained} ({sure})"
+    gained, over = readable.gain_in_words(metric, outcome.gain_percent), outcome.gain_over_recipe
+    told = f"Gain {gained} ({sure})" if gained[0] in "+-" else f"It {gained} ({sure})"
     if over is not None:
         recipe = f"{over.engine}'s recipe {over.recipe}"
-        within = f"(95 % interval {readable.gains(metric, over.ci95)})"
-        against = f"{readable.gain_in_words(metric, over.percent, recipe)} {within}"
-        told += f"; the command is {recipe}" if over.ci95 is None else f"; {against}"
+        against = readable.gain_within(metric, over.percent, over.ci95, recipe)
+        told += f"; {against if over.ci95 else f'the command is {recipe}'}"
     return f"{told}. Verdict: {outcome.qualified_verdict}{meaning}."
 
 
@@ -454,13 +449,6 @@ def on_a_node(goal: Objective) -> str:
     """Return the interval of a predicted objective on a real node; empty if none."""
     ends = goal.interval90_on_a_node
     return f"{readable.interval(ends)} {title_of(goal.metric)[1]}".rstrip() if ends else ""
-
-
-def _gained(outcome: Recommendation, percent: float, other: str = "") -> str:
-    """Name a gain in the objective at the beginning of a sentence."""
-    metric = outcome.recommended.objective.metric if outcome.recommended else ""
-    told = readable.gain_in_words(metric, percent, other)
-    return told[:1].upper() + told[1:]
 
 
 def prompts(outcome: Recommendation) -> str:
