@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from pydantic import BaseModel
 
 from autotune.cli.shared import answer
+from autotune.engines import engine, names
 from autotune.engines.engine import RULE
+from autotune.engines.readings import check_readings
 from autotune.engines.space import CONTRADICTS
 from autotune.outputs.report.text import scalar
 from autotune.prepare.build_spec import build_spec
@@ -139,7 +141,8 @@ def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> Non
     from autotune.simulator.emulator.launch import EmulationCard
     from autotune.simulator.node.calibration import Calibration, Physics
     from autotune.simulator.node.coefficients import SpeedCard
-    from autotune.space.library import check, kind_of
+    from autotune.space.library import check, kind_of, load
+    from autotune.space.schema import EngineCard
 
     schemas: dict[str, type[BaseModel]] = {
         "workloads": Workload,
@@ -150,5 +153,8 @@ def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> Non
     }
     checked = check(path, engines, schemas)
     for card in (file for file in checked if kind_of(file) == "engines"):
-        check_recipes(card, library_for(path))
+        library = library_for(path)
+        check_recipes(card, library)
+        if (name := load(card, EngineCard).engine) in names():
+            check_readings(card, engine(name, library))
     answer(as_json, {"checked": [str(p) for p in checked]}, [f"{file}: valid" for file in checked])

@@ -177,7 +177,12 @@ def load(path: Path, schema: type[Document]) -> Document:
         # A misspelt key is also a missing one: name what stands there.
         first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
         where = ".".join(str(part) for part in first["loc"])
-        more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+        missing = [".".join(map(str, e["loc"])) for e in error.errors() if e["type"] == "missing"]
+        others = error.error_count() - len({where, *missing})
+        more = f"; missing keys: {', '.join(missing)}" if missing else ""
+        more += f" (and {others} more)" if others > 0 else ""
+        if first["type"] == "missing":
+            raise MalformedFile(path, more.removeprefix("; "), line_of(path, first["loc"])) from error
         problem = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
             known = ", ".join(sorted(schema.model_fields)) if len(first["loc"]) == 1 else "see the schema"

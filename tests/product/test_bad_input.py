@@ -9,6 +9,8 @@ import pytest
 
 from .cli import Finished, autotune, new_home
 
+ROOT = Path(__file__).resolve().parents[2]
+
 GOOD = ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200"]
 GOOD_BASELINE = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8"
 V32 = "deepseek-ai/DeepSeek-V3.2"
@@ -150,6 +152,63 @@ def test_a_hardware_file_with_a_mistake_is_named_with_its_line(tmp_path: Path) -
     path = tmp_path / "node.yaml"
     path.write_text("name: node\nvendor: nvidia\ngpus: minus one\n")
     refused(autotune("run", GOOD[0], GOOD[1], "--hw", str(path), home=tmp_path / "home"), "node.yaml:")
+
+
+REQUIRED = (
+    *("name", "vendor", "generation", "gpus", "memory_gb", "bandwidth_tb_s", "bf16_tflops", "fp8_tflops"),
+    *("link_gb_s", "achieved_bandwidth", "achieved_flops", "source"),
+)
+"""Keys of a hardware card, as docs/models.md names them."""
+
+
+def test_all_missing_keys_of_a_card_are_named_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "node.yaml"
+    path.write_text("name: node\nbandwidth_tb_s: 1.0\n")
+    lacking = [key for key in REQUIRED if key not in ("name", "bandwidth_tb_s")]
+    done = autotune("space", "check", str(path), home=tmp_path / "home")
+    refused(done, "node.yaml:1: missing keys: " + ", ".join(lacking))
+    path.write_text("name: node\nbandwidth_tb_s: 1.0\nlink_gbs: 1\n")
+    refused(
+        autotune("space", "check", str(path), home=tmp_path / "home"),
+        "node.yaml:3: link_gbs: unknown key",
+        "; missing keys: vendor,",
+    )
+    page = (ROOT / "docs" / "models.md").read_text()
+    assert all(f"`{key}`" in page for key in REQUIRED)
+
+
+@pytest.mark.parametrize(
+    ("engine", "read", "instead", "told"),
+    [
+        (
+            "vllm",
+            "read: args.stream_interval",
+            "read: args.streaminterval",
+            "args.streaminterval is no option of vLLM 0.11.0, 0.13.0, 0.32.0, 0.33.0; "
+            "did you mean args.stream_interval?",
+        ),
+        (
+            "sglang",
+            "read: args.pp_size",
+            "read: [{versions: '<0.5.6', value: 'args.pp_sizes or 1'}, {value: args.pp_size}]",
+            "args.pp_sizes is no option of SGLang",
+        ),
+    ],
+)
+def test_an_option_that_a_knob_is_read_from_is_one_of_its_versions(
+    tmp_path: Path, engine: str, read: str, instead: str, told: str
+) -> None:
+    """Else the knob would never be read from a command, and count as left at its default."""
+    text = (ROOT / "search_spaces" / engine / "engine.yaml").read_text()
+    if read not in text:
+        keys = ("help: x", "default: null", "search: [null]", read)
+        text = text.replace("knobs:\n", "knobs:\n  interval:\n" + "".join(f"    {key}\n" for key in keys), 1)
+    path = tmp_path / "engine.yaml"
+    path.write_text(text.replace(read, instead))
+    line = path.read_text().splitlines().index(f"    {instead}") + 1
+    refused(autotune("space", "check", str(path), home=tmp_path / "home"), f"engine.yaml:{line}: {told}")
+    path.write_text(text)
+    assert autotune("space", "check", str(path), home=tmp_path / "home").code == 0
 
 
 def test_an_engine_that_cannot_run_there_says_why(tmp_path: Path) -> None:

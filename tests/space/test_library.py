@@ -82,7 +82,7 @@ def test_unknown_names_are_answered_with_the_right_ones() -> None:
         ("name: x\nvendor: nvidia\nbandwidth_tb_s: [\n", 4, "not YAML"),
         ("", 1, "empty"),
         ("name: x\nvendor: intel\nbandwidth_tb_s: 1\n", 2, "vendor"),
-        ("name: x\nvendor: amd\nbandwidth_tb_s: 1\nspeed: 9\n", None, "more"),
+        ("name: x\nvendor: amd\nbandwidth_tb_s: 1\nspeed: 9\n", 4, "missing keys: generation, gpus, .*, source$"),
     ],
 )
 def test_a_malformed_file_is_named_with_its_line(tmp_path: Path, text: str, line: int | None, problem: str) -> None:
