@@ -182,10 +182,23 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The home of a finished simulated study of SGLang."""
     home = new_home(tmp_path_factory.mktemp("simulated"))
     question = ("--model", small_study.MODEL, "--hw", "h200", "--engine", "sglang", "--workload", "random:256:16:64")
-    space = str(ROOT / "examples" / "emulated-space.yaml")
-    done = autotune("run", *question, "--space", space, "--launches", "3", "--study", "s", home=home)
+    search = {"tensor_parallel": [1, 8], "data_parallel": [1, 8], "max_running_requests": [256, 512]}
+    space = home.parent / "space.yaml"
+    space.write_text(json.dumps({"narrow": {"sglang": {"search": search}}}))
+    asked = (*question, "--space", str(space), "--launches", "9", "--set", "memory_fraction=0.88")
+    done = autotune("run", *asked, "--study", "s", home=home)
     assert done.code == 0, done.err
     return home
+
+
+@pytest.mark.parametrize(("top", "commands"), [(1, 2), (2, 3), (3, 4)])
+def test_the_baseline_and_the_asked_number_of_others_are_measured(simulated: Path, top: int, commands: int) -> None:
+    spec = verification(Home(simulated), VerifyOptions("s", on="emulator", top=top), silent)
+    assert spec.verifies is not None
+    roles = [one.role for one in spec.verifies.commands]
+    assert len(roles) == commands
+    assert roles[0] == "baseline"
+    assert len({one.fingerprint for one in spec.verifies.commands}) == commands
 
 
 def verifying(home: Home, backend: str, programs: dict[str, str]) -> str:
@@ -236,9 +249,9 @@ def test_a_study_that_goes_on_keeps_its_comparisons(tmp_path: Path, simulated: P
     home = Home(tmp_path / "home")
     compared = autotune("regress", "s", "--engine", "sglang==0.5.9", "--launches", "2", "--json", home=home.path)
     assert compared.code in (0, 5, 6), compared.err
-    resumed = autotune("resume", "s", "--launches", "6", home=home.path)
+    resumed = autotune("resume", "s", "--launches", "12", home=home.path)
     assert resumed.code == 0, resumed.err
     kept = json.loads((home.study_folder("s") / "recommendation.json").read_text())
-    assert kept["launches"] == 6
+    assert kept["launches"] == 12
     assert kept["regressions"] == [compared.json]
     assert "## Is it still better on later versions?" in (home.study_folder("s") / "report.md").read_text()

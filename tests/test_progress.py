@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from dataclasses import replace
 from io import StringIO
@@ -34,7 +35,6 @@ from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
 from tests import small_study
 
-ROOT = Path(__file__).resolve().parents[1]
 LAUNCHES = small_study.launches()
 
 
@@ -193,12 +193,14 @@ def test_a_child_process_has_the_terminal_for_itself() -> None:
         assert screen.tell() > written
 
 
-def test_what_a_study_takes_and_tries_first_is_told_before_it() -> None:
-    small = {"workloads": ["random:64:16:16"], "space": ROOT / "examples" / "emulated-space.yaml"}
+def test_what_a_study_takes_and_tries_first_is_told_before_it(tmp_path: Path) -> None:
+    search = {"tensor_parallel": [1, 8], "data_parallel": [1, 8], "max_running_requests": [256, 512, 1024]}
+    (tmp_path / "space.yaml").write_text(json.dumps({"narrow": {"sglang": {"search": search}}}))
+    small = {"workloads": ["random:64:16:16"], "space": tmp_path / "space.yaml"}
     spec = build_spec(RunOptions(small_study.MODEL, "h200", launches=12, on="simulator", **small))
     prepared = prepare(spec, library_of(spec))
     first = first_trials(prepared)
-    assert [trial.number for trial, _ in first] == [0, 1, 2, 3, 4], "so many candidates has this space"
+    assert [trial.number for trial, _ in first] == [0, 1, 2, 3, 4], "of more candidates than these"
     assert first[0][0].role.value == "baseline"
     trial, predicted = first[0]
     assert predict(prepared, trial) == predicted
