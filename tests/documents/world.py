@@ -35,6 +35,7 @@ SUBSTITUTES = [
     (r"autotune run … --on emulator", f"autotune run {EMULATED}"),
     (r"autotune run …", f"autotune run {SMALL}"),
     (r"(?<=--url )(URL|http://127\.0\.0\.1:\d+)", "@URL@"),
+    (r"(?<=external:)(URL|http://127\.0\.0\.1:\d+)", "@URL@"),
     (r"--model M --hw H\b", f"--model {MODEL} --hw h200"),
     (r"--model M --workload W\b", f"--model {MODEL} --workload random:64:8:16"),
     (r"vllm serve … -tp 8|vllm serve …", f"vllm serve {MODEL} -tp 8"),
