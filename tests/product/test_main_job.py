@@ -115,6 +115,23 @@ def test_command_report_and_script_have_the_same_flags(main_job: tuple[Path, Fin
         assert f"\n{found['command']}\n" in text
 
 
+def test_a_predicted_objective_has_its_interval_on_a_real_node_wherever_it_is_read(
+    main_job: tuple[Path, Finished],
+) -> None:
+    """It holds that of the launches; a gain's interval alone says nothing of a capacity to be bought."""
+    home, done = main_job
+    folder = home / "studies" / "demo"
+    found = json.loads((folder / "recommendation.json").read_text())
+    for choice in (found, found["baseline"]):
+        (low, high), (least, most) = (choice["objective"][k] for k in ("interval90_on_a_node", "ci95"))
+        assert low < least <= choice["objective"]["value"] <= most < high
+    low, high = found["objective"]["interval90_on_a_node"]
+    told = " to ".join(f"{float(f'{end:.3g}'):,.0f}" for end in (low, high))
+    assert f"On a real node {told} tok/s, " in " ".join(done.out.split())
+    assert f"{told} tok/s on a real node (90 %)" in (folder / "report.md").read_text()
+    assert f"(90 % interval on a real node {told})" in (folder / "serve.sh").read_text()
+
+
 LAUNCH = (
     r"#\d+ +\d+/30  (baseline|start|search|screen|drift|final) +(vllm|sglang|tensorrt_llm) +"
     r"([\d,.]+ simulated( +[-+][\d.]+ %)?|failed|ranked) +\d+ min  \w.*"
