@@ -82,7 +82,8 @@ def test_the_price_at_which_both_cost_the_same_is_told() -> None:
     ends = rent["cheaper_below_interval90_on_a_node"]
     assert ends == pytest.approx([equal * math.exp(-half), equal * math.exp(half)])
     text = "\n".join(compared.lines())
-    assert "H200: 3.20 a GPU hour; MI300X: 2.10 a GPU hour. A GPU of MI300X carries 12.9 % fewer tokens" in text
+    sides = "H200: 3.20 a GPU hour; MI300X: 2.10 a GPU hour."
+    assert f"{sides} A GPU of MI300X carries 12.9 % fewer tokens a second." in text
     assert "MI300X is cheaper below 2.79 a GPU hour (90 % on real nodes: 1.57 to 4.95)." in text
     assert compare_studies(a, a).to_json()["rent"]["cheaper_below"] == pytest.approx(3.20)
 

@@ -49,10 +49,6 @@ class FinishedStudy:
         """Objective of the recommended command; None without a recommendation."""
         return self.outcome.recommended.objective if self.outcome.recommended else None
 
-    @property
-    def rent(self) -> Rent:
-        return Rent.of(self.spec, self.spec.gpus)
-
     def summary(self) -> dict[str, Any]:
         """Summarise one study of a comparison."""
         told, done, spent = self.outcome.to_json(), self.outcome, self.outcome.study_cost
@@ -140,7 +136,8 @@ class StudyComparison:
         lines = [*_told("A", self.a), *_told("B", self.b), *(f"WARNING: {text}" for text in self.warnings), ""]
         for workload, changes in self.metrics.items():
             lines += [f"{workload}:", *rows_of(changes), ""]
-        lines += self._rent_lines()
+        rent = self._rent()
+        lines += [rent["told"], ""] if rent else []
         carried = self.carried_over
         same = ", ".join(f"{name}={_text(value)}" for name, value in carried.items())
         lines += [f"knobs in common: {same or 'none'}"]
@@ -151,35 +148,33 @@ class StudyComparison:
         return [*lines, "", *(f"Note: {text}." for text in _NOTES)]
 
     def _rent(self) -> dict[str, Any] | None:
-        """Return what a GPU of each costs, and what B's may cost where a token costs as much as A's.
+        """Compare what a token costs: rents, tokens of a GPU, and the rent of B where a token costs as much.
 
         None without a rent of A, or without figures of both.
         """
         changes = {change.metric: change for change in next(iter(self.metrics.values()), ())}
         per_gpu, aim = changes.get(PER_GPU), changes.get(self.a.spec.objective)
-        if per_gpu is None or (equal := self.a.rent.break_even(per_gpu.b / per_gpu.a)) is None:
+        rents = [Rent.of(study.spec, study.spec.gpus) for study in (self.a, self.b)]
+        if per_gpu is None or (equal := rents[0].break_even(per_gpu.b / per_gpu.a)) is None:
             return None
-        told, ends = {"a": asdict(self.a.rent), "b": asdict(self.b.rent)}, None
+        ends, sure = None, ""
         if aim is not None and aim.on_a_node and TABLE[aim.metric].is_work:
             low, high = (1 + end / 100 for end in aim.on_a_node)
-            ends = [equal * (low / high) ** 0.5, equal * (high / low) ** 0.5]
-        carried = {"carries_percent": per_gpu.percent, "cheaper_below": equal}
-        return {**told, **carried, "cheaper_below_interval90_on_a_node": ends}
-
-    def _rent_lines(self) -> list[str]:
-        """Compare the two by what a token costs, in two sentences."""
-        if (rent := self._rent()) is None:
-            return []
+            ends = (equal * (low / high) ** 0.5, equal * (high / low) ** 0.5)
+            sure = f" (90 % on real nodes: {readable.interval(ends)})"
         names = [study.spec.hardware.name.upper() for study in (self.a, self.b)]
         a, b = names if names[0] != names[1] else "AB"
-        more, ends = rent["carries_percent"], rent["cheaper_below_interval90_on_a_node"]
-        sure = f" (90 % on real nodes: {readable.interval(ends)})" if ends else ""
-        return [
-            f"{a}: {self.a.rent}; {b}: {self.b.rent}. A GPU of {b} carries {abs(more):.1f} % "
-            f"{'fewer' if more < 0 else 'more'} tokens a second.",
-            f"{b} is cheaper below {readable.number(rent['cheaper_below'])} a GPU hour{sure}.",
-            "",
-        ]
+        more = per_gpu.percent or 0.0
+        carries = f"{abs(more):.1f} % {'fewer' if more < 0 else 'more'} tokens a second"
+        return {
+            "a": asdict(rents[0]),
+            "b": asdict(rents[1]),
+            "carries_percent": more,
+            "cheaper_below": equal,
+            "cheaper_below_interval90_on_a_node": ends,
+            "told": f"{a}: {rents[0]}; {b}: {rents[1]}. A GPU of {b} carries {carries}. "
+            f"{b} is cheaper below {readable.number(equal)} a GPU hour{sure}.",
+        }
 
 
 def compare_studies(a: FinishedStudy, b: FinishedStudy) -> StudyComparison:

@@ -311,16 +311,18 @@ def curves(study: StudyRecord) -> list[str]:
     both = (workload.baseline, workload.recommended) if workload else ()
     rows = [{r["concurrency"]: r for r in (side or {}).get(CURVE, ()) if "concurrency" in r} for side in both]
     beside = [name for name in _BESIDE if name != pair.metric and any(name in m for r in rows for m in r.values())]
-    body = []
+    body, heading = [], readable.gain_heading(pair.metric)
     for point in pair.points:
-        values = zip(("Baseline", "Recommended"), (point.baseline, point.recommended), strict=True)
-        row = {"In flight": str(point.concurrency)}
-        row |= {side: readable.number(value) for side, value in values}
-        row[readable.gain_heading(pair.metric)] = readable.gain(pair.metric, point.gain_percent)
-        row["95 % interval"] = readable.gains(pair.metric, point.ci95)
+        row = {
+            "In flight": str(point.concurrency),
+            "Baseline": readable.number(point.baseline),
+            "Recommended": readable.number(point.recommended),
+            heading: readable.gain(pair.metric, point.gain_percent),
+            "95 % interval": readable.gains(pair.metric, point.ci95),
+        }
         for name in beside:
-            beside_them = (readable.number(side.get(point.concurrency, {}).get(name)) for side in rows)
-            row[f"{text.title(name)}: baseline, recommended"] = ", ".join(beside_them)
+            values = (readable.number(side.get(point.concurrency, {}).get(name)) for side in rows)
+            row[f"{text.title(name)}: baseline, recommended"] = ", ".join(values)
         body.append(row)
     theirs, mine = pair.launches
     parts = [
