@@ -55,11 +55,15 @@ def shown(spec: StudySpec, console: Console) -> str:
     return seen
 
 
-def lines(spec: StudySpec) -> list[str]:
+def lines_and_head(spec: StudySpec) -> list[str]:
     console = Console(file=StringIO(), width=80)
     shown(spec, console)
     assert isinstance(console.file, StringIO)
-    return [line for line in console.file.getvalue().splitlines()[2:] if line.startswith("#")]
+    return [line for line in console.file.getvalue().splitlines()[1:] if line.startswith("#")]
+
+
+def lines(spec: StudySpec) -> list[str]:
+    return lines_and_head(spec)[1:]
 
 
 def test_a_baseline_that_was_typed_is_not_called_its_defaults() -> None:
@@ -89,6 +93,15 @@ def test_a_line_says_what_was_tried_and_what_came_of_it() -> None:
         ["#8", "9/9", "final", "vllm", "5,900 simulated", "8 min", "repeat of the baseline"],
     ]
     assert len({line.index("8 min") for line in lines(small_study.spec(slos=()))}) == 1, "a column"
+
+
+def test_of_a_latency_the_change_is_shown_and_not_the_gain() -> None:
+    """The score gains 33 % where the time falls by 25 %."""
+    head, *rows = lines_and_head(small_study.spec(slos=(), objective="mean_tpot_ms"))
+    assert head.split()[3:7] == ["Mean", "TPOT", "(ms)", "change"]
+    winner = next(row for row in rows if row.startswith("#3"))
+    assert "150 simulated   -25.0 %" in winner
+    assert "gain" in lines_and_head(small_study.spec(slos=()))[0]
 
 
 def test_a_line_says_which_limit_is_broken_and_by_how_much() -> None:

@@ -269,7 +269,8 @@ class Progress:
             notes.append("time left unknown" if left_s is None else text.time_left(left_s))
         if not self._headed:
             title = text.title(self._spec.objective)
-            head = _ROW.format("#", "", "role", "engine", title, "gain", "took", "changed from the best so far")
+            gain_title = readable.gain_heading(self._spec.objective).split()[0].lower()
+            head = _ROW.format("#", "", "role", "engine", title, gain_title, "took", "changed from the best so far")
             self._console.print(head, highlight=False, soft_wrap=True, markup=False)
             self._headed = True
         if trial.role is Role.FINAL and all(one.trial.role is not Role.FINAL for one in before):
