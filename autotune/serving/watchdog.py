@@ -113,7 +113,7 @@ class Watchdog:
         try:
             self._leader = _start(self._request)
         except OSError as error:
-            self._remove_temporary()
+            remove_temporary(self._request)
             _tell(refused=error.strerror or str(error))
             return
         _tell(started=self._leader)
@@ -122,17 +122,15 @@ class Watchdog:
             self._notice_exit()
             self._look()
         report = self._end()
+        # First, as TMPDIR may lie in /dev/shm, too.
+        remove_temporary(self._request)
         append_line(Path(self._request.log), kept_line(self._shared_memory.remove()))
-        self._remove_temporary()
         # What has ended, the first process too: not every init collects it for us at once.
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
         finish_log(Path(self._request.log), self._request.secrets, self._request.log_offset)
         _tell(ended=asdict(report))
-
-    def _remove_temporary(self) -> None:
-        remove_temporary(self._request)
 
     def _end(self) -> StopReport:
         asked = self._stop or {}

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 import os
+import pickle
 import signal
+import struct
+import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from multiprocessing import Pipe
 from pathlib import Path
 
 import pytest
 
+from autotune.child import IMPORT_FOLDER
 from autotune.errors import CannotGoOn
 from autotune.executors import EvaluationSetup
 from autotune.executors.side_by_side import Share, SideBySideExecutor, shares_of, visible_to
@@ -22,6 +28,7 @@ from autotune.study.spec import StudySpec
 from autotune.trial import Command, Configuration, Evidence, Launch, Role, State, Trial, TrialResult
 from tests import small_study
 
+CHILD = "from autotune.executors.side_by_side import main; main()"
 HALVES: list[Share] = [(0, 1, 2, 3), (4, 5, 6, 7)]
 ALONE, FIRST, SECOND = "gpus 0-3 alone", "gpus 0-3", "gpus 4-7"
 GB = 10**9
@@ -163,3 +170,21 @@ def test_what_is_slow_is_retired_and_the_last_share_is_not_given_up(tmp_path: Pa
         again = next(trials(("a", SECOND)))
         (launch,) = executor.launches(iter([again, None]).__next__)
         assert launch.result.node == ALONE
+
+
+@pytest.mark.parametrize("sent", [0, 1, 5, 400])
+def test_a_process_whose_tuner_ends_in_the_middle_of_a_message_says_nothing(sent: int) -> None:
+    """Its first message is large, and SIGTERM may end the tuner while it is sent."""
+    ours, theirs = Pipe()
+    message = pickle.dumps(b"w" * 1000)
+    words = ["-c", CHILD, str(theirs.fileno()), str(os.getpid())]
+    command = [sys.executable, "-P", *words]
+    with subprocess.Popen(
+        command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": IMPORT_FOLDER}
+    ) as child:
+        theirs.close()
+        os.write(ours.fileno(), (struct.pack("!i", len(message)) + message)[:sent])
+        ours.close()
+        assert child.stderr is not None
+        assert child.stderr.read() == b""
+    assert child.returncode == 0
