@@ -244,13 +244,14 @@ def stopped_by_itself(tuner: Tuner) -> None:
 
 WAYS: dict[str, Callable[[Tuner], None]] = {
     "ordinary stop": stopped_by_itself,
+    "kill -9 of the tuner": signalled(signal.SIGKILL),
+    "kill -9 of the server": killed(Tuner.servers),
+    "kill -9 of the watchdog": killed(Tuner.watchdogs),
     "Ctrl-C": signalled(signal.SIGINT),
     "Ctrl-C twice": signalled(signal.SIGINT, signal.SIGINT),
     "SIGTERM": signalled(signal.SIGTERM),
-    "kill -9 of the tuner": signalled(signal.SIGKILL),
-    "kill -9 of the watchdog": killed(Tuner.watchdogs),
-    "kill -9 of the server": killed(Tuner.servers),
 }
+"""The usual tests end in the first three."""
 
 
 @pytest.mark.parametrize("ends", ENDS)

@@ -12,7 +12,7 @@ from pathlib import Path
 from uuid import uuid4
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
@@ -193,6 +193,32 @@ def test_what_the_command_names_stays(own: Path, tmp_path: Path, argument: str, 
     kept = removed(own, ("engine", argument.format(**names)), {"VARIABLE": variable.format(**names)})
     assert kept == {"named by the command": [own.name]}
     assert own.exists()
+
+
+REASONS = ("before", "deep", "another name", "foreign", "named", "for others", "linked")
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.sets(st.sampled_from(REASONS)))
+def test_it_goes_only_if_nothing_speaks_against_it(folder: Path, reasons: set[str]) -> None:
+    name = f"autotune-test-{uuid4().hex}{'.bin' * ('another name' in reasons)}"
+    path, second = (folder if "deep" in reasons else SHM) / name, folder / "second"
+    argv = ["engine", str(path) * ("named" in reasons)]
+    before = LeftMemory(NAMES, argv, {})
+    written(path, 0o644 if "for others" in reasons else 0o600)
+    memory = LeftMemory(NAMES, argv, {}) if "before" in reasons else before
+    if "linked" in reasons:
+        os.link(path, second)
+    with path.open("rb") as file:
+        other = subprocess.Popen(["sleep", "60"], stdin=file) if "foreign" in reasons else None
+        memory.look(lambda: [os.getpid()])
+        if other is not None:
+            other.kill()
+            other.wait()
+    kept = memory.remove()
+    assert path.exists() == bool(reasons) == bool(kept)
+    second.unlink(missing_ok=True)
+    path.unlink(missing_ok=True)
 
 
 def test_nothing_is_looked_at_for_a_program_without_names(own: Path) -> None:
