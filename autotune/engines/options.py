@@ -141,13 +141,11 @@ class Loading:
 
     Attributes:
         context: with the model's figures as they are on the GPUs.
-        gb: 10^9 bytes that each GPU holds beside the model's weights; below 0: it holds fewer of them.
         reasons: a sentence for each change.
         failure: of a value that the engine refuses when it starts.
     """
 
     context: Context
-    gb: float = 0.0
     reasons: tuple[str, ...] = ()
     failure: Failure | None = None
 
@@ -162,10 +160,10 @@ def loading(kind: Engine, parsed: ParsedCommand, context: Context, knobs: Config
         if in_range(version, rule.versions) and evaluate(rule.forbid, scope)
     )
     held = [one for one in card.loaded if in_range(version, one.versions) and evaluate(one.when, scope)]
-    figures = {name: value for one in held for name, value in one.figures.items()}
-    if figures:
-        architecture = context.model.architecture.model_copy(update=figures)
+    figures: dict[str, Any] = {name: value for one in held for name, value in one.figures.items()}
+    if held:
+        extra = sum(float(evaluate(one.gb, scope)) for one in held)
+        architecture = context.model.architecture.model_copy(update={**figures, "extra_gb": extra})
         model = context.model.model_copy(update={"architecture": architecture})
         context = replace(context, model=model)
-    gb = sum(float(evaluate(one.gb, scope)) for one in held)
-    return Loading(context, gb, tuple(fill(one.reason, scope) for one in held), next(refused, None))
+    return Loading(context, tuple(fill(one.reason, scope) for one in held), next(refused, None))

@@ -18,7 +18,7 @@ from autotune.engines.choose import engine_of
 from autotune.engines.engine import RULE, ParsedCommand, accepted
 from autotune.engines.kept import Kept
 from autotune.engines.options import Loading, loading
-from autotune.engines.space import CONTRADICTS, NOTHING, EngineSpace, passed_through
+from autotune.engines.space import CONTRADICTS, NOTHING, EngineSpace, PassedThrough, passed_through
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
@@ -137,7 +137,8 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
             reason = backend.why_unavailable(kind, spec)
         if reason is None:
             space, told, reason = _searched(kind, context, spec, library, own)
-            notes += told
+            context, notes = space.context, [*notes, *told]
+            plans.load(space)
         if reason is None and not anywhere and (weights := too_heavy(space.space.configurations, context, plans)):
             heavy, reason = f" ({weights[0]})", weights[1]
         if reason is None:
@@ -242,6 +243,8 @@ def _engine_space(
     kept = own.kept_by(kind, context.version)
     passed = passed_through(kind, context, text, pins, kept) if text or kept != Kept() else NOTHING
     pins |= passed.pins
+    if passed is not NOTHING:
+        context = _as_loaded(kind, context, passed, {**defaults, **pins})
     fixed: Mapping[str, Scalar] = pins
     if narrowed is not None:
         on_node = {name: defaults[name] for name in card.on_node}
@@ -262,6 +265,16 @@ def _engine_space(
         card = _searching(card, {n: knob.search for n, knob in card.knobs.items() if n not in space.unread})
         fixed = {**space.held, **fixed}
     return replace(space, space=enumerate_engine(card, context, fixed)), told
+
+
+def _as_loaded(kind: Engine, context: Context, passed: PassedThrough, knobs: Mapping[str, Scalar]) -> Context:
+    """Return the context with the model as the passed options make the engine load it; raises `BadInput` if refused."""
+    settings = Configuration(kind.name, knobs)
+    parsed = kind.parse(passed.command(kind, settings, context), context.version)
+    loaded = loading(kind, parsed, context, settings)
+    if (failure := loaded.failure) is not None:
+        raise BadInput(f"{passed.option}: {failure.log_excerpt} {failure.message}")
+    return loaded.context
 
 
 def _searching(card: EngineCard, search: Mapping[str, Sequence[Any]]) -> EngineCard:

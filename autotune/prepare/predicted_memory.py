@@ -14,6 +14,7 @@ from autotune.simulator.node.memory import TOO_CLOSE, MemoryPlan, plan_memory
 from autotune.simulator.node.server import ServerSetup, SimulatedServer
 from autotune.simulator.node.steady import Memo
 from autotune.space.architecture import weight_bytes_per_gpu
+from autotune.space.cards import ModelCard
 from autotune.space.context import Context, gpus_of, replicas_of
 from autotune.space.entry import in_range
 from autotune.space.enumeration import Candidate
@@ -37,13 +38,19 @@ class MemoryPlans:
     def __init__(self, spec: StudySpec, library: Library) -> None:
         self._spec, self._calibration = spec, calibration_of(library)
         self._coefficients, self._known = Memo(self._compute), dict[str, MemoryPlan | None]()
+        self._models = dict[str, ModelCard]()
+
+    def load(self, space: EngineSpace) -> None:
+        """Plan an engine's candidates with the model as its passed options make the engine load it."""
+        self._models[space.engine.name] = space.context.model
 
     def of(self, configuration: Configuration, version: str) -> MemoryPlan | None:
         """Return the plan; None for an engine or a machine unknown to the simulated node."""
         name, spec = configuration.fingerprint, self._spec
         if name not in self._known:
             self._known[name] = None
-            knobs, where = configuration.knobs, (spec.model, spec.hardware, spec.gpus)
+            model = self._models.get(configuration.engine, spec.model)
+            knobs, where = configuration.knobs, (model, spec.hardware, spec.gpus)
             with suppress(BadInput, ArithmeticError, ValueError, TypeError):  # Of values that no server could have.
                 found = self._coefficients(knobs, configuration.engine, version)
                 setup = ServerSetup(configuration.engine, version, knobs, *where, self._calibration)
@@ -53,7 +60,11 @@ class MemoryPlans:
     def _compute(self, knobs: Mapping[str, Scalar], engine: str, version: str) -> Coefficients:
         if self._spec.hardware.vendor == "cpu":
             raise BadInput("the memory of servers on a CPU is unknown")
-        scope = {"model": self._spec.model, "hardware": self._spec.hardware, "gpus": self._spec.gpus}
+        scope = {
+            "model": self._models.get(engine, self._spec.model),
+            "hardware": self._spec.hardware,
+            "gpus": self._spec.gpus,
+        }
         return coefficients_of(speed_card(engine), self._calibration, version, knobs, scope)
 
 

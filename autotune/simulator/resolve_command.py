@@ -35,7 +35,6 @@ class ResolvedCommand:
         effective: the knobs as the engine runs them.
         on_random: see `ServerSetup`; what the command forces.
         random_weights: whether the command has the switch.
-        loaded_gb: see `ServerSetup`.
         changes: sentences, on what its options make of the model.
         unmodelled: settings that are simulated only where a knob of theirs is.
     """
@@ -48,14 +47,13 @@ class ResolvedCommand:
     calibration: Calibration | None = None
     on_random: float | None = None
     random_weights: bool = False
-    loaded_gb: float = 0.0
     changes: Sequence[str] = ()
     unmodelled: Sequence[Setting] = ()
 
     @property
     def setup(self) -> ServerSetup:
         c, knobs = self.context, dict(self.effective.knobs)
-        more = self.calibration, self.on_random, self.random_weights, self.loaded_gb
+        more = self.calibration, self.on_random, self.random_weights
         return ServerSetup(self.card.engine, c.version, knobs, c.model, c.hardware, c.gpus, *more)
 
     def running(self) -> ResolvedCommand:
@@ -114,7 +112,7 @@ def resolve_for(
         refused = Failure(FailureKind.UNSUPPORTED, reason, f"RuntimeError: {reason}")
     forced = kind.forced_length(parsed, context), not kind.reads_weights(parsed, context)
     resolved = ResolvedCommand(card, context, made, refused, effects, calibration, *forced)
-    return replace(resolved, loaded_gb=loaded.gb, changes=loaded.reasons, unmodelled=unseen)
+    return replace(resolved, changes=loaded.reasons, unmodelled=unseen)
 
 
 def model_of(command: Command, library: Library, version: str | None = None, model_id: str | None = None) -> ModelCard:

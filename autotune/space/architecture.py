@@ -78,6 +78,9 @@ class Architecture(Entry):
         default=None, description="type in which quantised matrices are multiplied; None: fp8 up to 1 byte, else bf16"
     )
 
+    extra_gb: float = Field(
+        default=0.0, description="10^9 bytes of each GPU beside the weights; below 0: that part of them lies elsewhere"
+    )
     quant_method: str | None = Field(
         default=None, description="of the checkpoint, as its config.json says; None: plain, or not known"
     )

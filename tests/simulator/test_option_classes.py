@@ -11,11 +11,16 @@ import pytest
 
 from autotune.engines import engine, split_command
 from autotune.engines.options import OptionClass, class_of, settings
+from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
+from autotune.prepare.build_spec import build_spec
+from autotune.prepare.candidates import prepare
+from autotune.search.priors.simulated import physical
 from autotune.simulator.resolve_command import prediction, resolve_for
 from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.space.schema import Option
+from autotune.study.options import RunOptions
 from tests.engines.option_classes import NEWEST, classes, read_knobs
 from tests.product.cli import autotune
 
@@ -225,3 +230,18 @@ def test_a_baseline_that_the_engine_refuses_is_no_study(tmp_path: Path) -> None:
         assert done.code == 2
         assert words in done.err
         assert "Traceback" not in done.err
+
+
+def test_options_that_go_with_every_candidate_count_in_its_memory() -> None:
+    asked = {"engines": ["vllm"], "on": "simulator", "workloads": ["random:256:16:8"], "study": "s"}
+    plain = prepare(build_spec(RunOptions(DENSE, "h100", gpus=1, **asked)), LIBRARY)
+    passed = RunOptions(DENSE, "h100", gpus=1, engine_args=["vllm=--quantization fp8"], **asked)
+    quantised = prepare(build_spec(passed), LIBRARY)
+    assert quantised.spaces["vllm"].context.model.architecture.weight_bytes == 1.0
+    # 65 GB of weights leave no room for a whole context beside them in 80 GB, 34 GB of them do.
+    odds = [max(prior.p_starts[study.candidates.baseline] for prior in physical(study)) for study in (plain, quantised)]
+    assert odds[0] < 0.5
+    assert odds[1] > 0.9
+    refused = RunOptions(DENSE, "h100", gpus=1, engine_args=["vllm=--quantization bogus"], **asked)
+    with pytest.raises(BadInput, match="Unknown quantization method: bogus"):
+        prepare(build_spec(refused), LIBRARY)

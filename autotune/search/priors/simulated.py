@@ -133,13 +133,19 @@ def _setup(prepared: Prepared, candidate: Candidate) -> Candidate | None:
 def _prior(prepared: Prepared, name: str, calibration: Calibration, setups: Setups, loads: Shares) -> Prior | None:
     """Return the prediction of physics with these figures, and with draws of them; None: no prediction."""
     spec = prepared.spec
-    where = (spec.model, spec.hardware, spec.gpus)
     limits = Limits(
         capacity=spec.slos if spec.load_key else (), request=spec.request_limits if spec.objective == GOODPUT else None
     )
     draws = Draws.of(calibration, [one for one in setups if one is not None], spec)
-    nodes = [SteadyNode(*where, load, calibration, draws.moved, limits) for load, _ in loads]
-    predicted = [[None if setup is None else _predicted(node, setup) for setup in setups] for node in nodes]
+    more = calibration, draws.moved, limits
+    # Options of a command may change the model: each engine has its own.
+    models = {one.configuration.engine: spec.model for one in setups if one is not None}
+    models |= {name: space.context.model for name, space in prepared.spaces.items() if name in models}
+    nodes = [
+        {name: SteadyNode(model, spec.hardware, spec.gpus, load, *more) for name, model in models.items()}
+        for load, _ in loads
+    ]
+    predicted = [[_predicted(node[one.configuration.engine], one) if one else None for one in setups] for node in nodes]
     mean = _means(spec, predicted, setups, loads)
     if not np.isfinite(mean).any():
         return None

@@ -137,7 +137,7 @@ def _weight_bytes(server: SimulatedServer) -> float:
         copies = a.heads / tp * a.kv_lora_rank * (a.q_lora_rank + a.hidden_size) * a.weight_bytes * a.layers
     elif a.kv_lora_rank:
         copies = a.heads / tp * a.kv_lora_rank * (a.qk_nope_head_dim + a.v_head_dim) * BF16 * a.layers
-    held = checkpoint + (router + copies) / stages + server.setup.loaded_gb * 1e9
+    held = checkpoint + (router + copies) / stages + a.extra_gb * 1e9
     # Layers are moved to the host's memory, the vocabulary is not.
     return max(held, vocabulary_elements(a) * BF16 / tp / stages)
 

@@ -40,8 +40,7 @@ class ServerSetup:
     """Settings of a simulated server, by effective knobs; the engine decides those that are None.
 
     `on_random`: tokens per step of a drafting server on random tokens; None: as on text. Tokens of `random_weights` are
-    spread over the experts evenly. `loaded_gb`: 10^9 bytes of each GPU beside the model's weights; below 0: so much of
-    them lies elsewhere.
+    spread over the experts evenly.
     """
 
     engine: str
@@ -53,7 +52,6 @@ class ServerSetup:
     calibration: Calibration | None = None
     on_random: float | None = None
     random_weights: bool = False
-    loaded_gb: float = 0.0
 
     @property
     def scope(self) -> dict[str, Any]:
