@@ -19,7 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from autotune.engines import recognise, split_command
-from autotune.outputs.report.text import percent, table
+from autotune.metrics.readable import percent
+from autotune.outputs.report.text import table
 from autotune.space.context import Context, normalised
 from autotune.space.library import Library
 from autotune.study.home import Home
