@@ -273,6 +273,7 @@ def test_nothing_of_the_users_changes_however_a_study_ends(tmp_path: Path, world
     finally:
         if tuner.process is not None:
             tuner.process.kill()
+            tuner.process.wait()
         assert nothing_is_left(tuner.home, 60.0) == []
     assert world.files.changed() == []
     logs = [path.read_text(errors="replace") for path in (tmp_path / "homes").rglob("server.log")]
