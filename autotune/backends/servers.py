@@ -30,7 +30,7 @@ from autotune.engines import Engine, engine, split_command
 from autotune.engines.choose import engine_of, from_here
 from autotune.engines.detect import why_missing
 from autotune.engines.report_back import compare, parse_reported, settings
-from autotune.errors import BadInput, CannotGoOn, ClientFailed, UnknownName
+from autotune.errors import BadInput, CannotGoOn, ClientFailed
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.loads import loads_of
 from autotune.loadgen.measuring import LoadOptions, Measurement, send
@@ -598,10 +598,12 @@ class External(ServerBackend):
     def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
         # Asks only whether it answers and serves the model: better now than after a study has begun.
         server = self._connect(spec)
+        known = {spec.model.architecture}
         for name in (server.model, server.root):
-            with suppress(UnknownName):
-                if library.model(name).architecture != spec.model.architecture:
-                    raise BadInput(f"{self.url} serves {name}, not {spec.model.id}: name it with --model")
+            with suppress(BadInput):  # A name of its own, or a folder that is not here
+                known.add(library.model(name).architecture)
+        if len(known) > 1:
+            raise BadInput(f"{self.url} serves {server.root}, not {spec.model.id}: name it with --model")
         choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
         kind = engine_of(choice.name, {}, library, silent)
         longest = max(load_workload(name, library).longest_request for name in spec.sent)

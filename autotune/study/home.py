@@ -112,10 +112,10 @@ class Home:
 
     def once(self) -> list[str]:
         """Return `names`, each study once: a link to its folder is another name of it."""
-        names, first = self.names(), dict[Path, str]()
-        for name in sorted(names, key=lambda name: (self.studies / name).is_symlink()):
-            first.setdefault((self.studies / name).resolve(), name)
-        return [name for name in names if name in first.values()]
+        names = self.names()
+        links_first = sorted(names, key=lambda name: not (self.studies / name).is_symlink())
+        one_of_each = {(self.studies / name).resolve(): name for name in links_first}
+        return [name for name in names if name in one_of_each.values()]
 
     def source(self, text: str) -> Path:
         """Return the absolute path for ``--from``: a study of this home, a study's folder, or a file.

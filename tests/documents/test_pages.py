@@ -18,7 +18,7 @@ from .running import Treatment, treatment
 
 OTHERS = {
     *("--cpus-per-task", "--disable-usage-stats", "--num-gpus"),  # Slurm's and Ray's: tests/test_cluster_page.py
-    *("--rm", "--shm-size", "--save-detailed", "-e", "-m", "---", "--"),  # docker, vLLM bench, pip, YAML, sh
+    *("--rm", "--shm-size", "--volumes", "--save-detailed", "-e", "-m", "---", "--"),  # docker, vLLM bench, pip, sh
 }
 """What the pages say of other programs' options."""
 
