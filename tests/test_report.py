@@ -302,6 +302,7 @@ def test_a_cost_that_falls_is_not_announced_as_a_rise(tmp_path: Path) -> None:
     changes |= {"gain_percent": 141.7, "gain_ci95": (121.2, 155.6)}
     sides = {"baseline": {metric: 0.167}, "recommended": {metric: 0.0691}, "gain_percent": 141.7}
     changes["workloads"] = {"sharegpt": WorkloadComparison(**sides)}
+    changes["regret"] = Regret(percent=25.0, odds=0.9)
     done = small_study.recommendation(**changes)
     text = render(record(tmp_path, done, objective=metric), "md")
     head = dict(zip(*cells(section(text, "Conclusion"))[:2], strict=True))
@@ -313,6 +314,7 @@ def test_a_cost_that_falls_is_not_announced_as_a_rise(tmp_path: Path) -> None:
     rows = cells(section(text, "Before and after"))
     assert rows[0] == ["Workload", "Baseline", "Recommended", "Change (less is better)"]
     assert rows[1] == ["sharegpt", "0.167", "0.0691", "-58.6 %"]
+    assert "no other configuration is more than 20.0 % better" in text
     assert "141.7" not in text
     assert "+142" not in text
     told = brief(done)[0]

@@ -530,7 +530,7 @@ def trade_off(outcome: Recommendation) -> str:
     if row is None or len(row.workloads) < 2:
         return ""
     lost = [
-        f"loses {-cell.gain_percent:.0f} % on {name}"
+        f"loses {abs(readable.changed(row.objective.metric, cell.gain_percent) or 0):.0f} % on {name}"
         for name, cell in row.workloads.items()
         if cell.gain_percent is not None and cell.gain_percent < 0 and (cell.ci95 is None or cell.ci95[1] < 0)
     ]
