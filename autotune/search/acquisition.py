@@ -51,7 +51,8 @@ _LEADERS = 12
 
 def model_of(kernels: Kernels, history: History, effort: Sampling = QUICK) -> Posterior:
     """Return the posterior of the score after a history; running launches count as if they met the prediction."""
-    return _posterior(kernels, history.measured, history.ranked, tuple(history.running), history.spec.seed, effort)
+    launches = history.measured, history.ranked, tuple(history.running)
+    return _posterior(kernels, *launches, history.spec.seed, effort, history.step)
 
 
 @lru_cache(maxsize=8)
@@ -62,13 +63,19 @@ def _posterior(
     running: tuple[int, ...],
     seed: int,
     effort: Sampling,
+    step: float,
 ) -> Posterior:
-    """Return the posterior (the latest few are cached, as decisions share them); ranked: with random weights."""
+    """Return the posterior (the latest few are cached, as decisions share them).
+
+    Args:
+        ranked: launches with random weights.
+        step: of load searches, the noise of a capacity.
+    """
     if running:
-        known = _posterior(kernels, measured, ranked, (), seed, effort)
+        known = _posterior(kernels, measured, ranked, (), seed, effort, step)
         return known.condition_on_pending(np.array(running, dtype=np.int64))
     rows = [*measured, *(one[:2] for one in ranked)]
-    apart = np.zeros((len(rows), len(rows)))
+    apart = step**2 * np.eye(len(rows))
     if ranked:
         apart[len(measured) :, len(measured) :] = shared(ranked)
     return Posterior(kernels, [p for p, _ in rows], [s for _, s in rows], seed=seed, apart=apart, effort=effort)

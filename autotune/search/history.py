@@ -70,6 +70,7 @@ class Entry:
         answered: its answers were kept, to compare others with or with others.
         right: whether they were as good as the baseline's; None: not compared.
         apart: it sent what the finals send, where that is more than another draw of the search's prompts.
+        step: of its load search, score units; 0 without one.
     """
 
     number: int
@@ -93,6 +94,7 @@ class Entry:
     answered: bool = False
     right: bool | None = None
     apart: bool = False
+    step: float = 0.0
 
     @property
     def measured(self) -> bool:
@@ -188,7 +190,8 @@ class History:
         """Return the standard deviation of one launch, from repeated configurations, in the finals or before.
 
         A finalist was chosen for its launches in the search, so these differ from its fresh ones by more than noise.
-        The baseline was not, and has one group.
+        The baseline was not, and has one group. Repeats that end on the same step of a load search may differ by as
+        much as the step: a uniform distribution has its width over the root of 12.
         """
         base = self.candidates.baseline
         rows = [
@@ -197,11 +200,24 @@ class History:
             if e.score is not None
         ]
         if self.several:
-            return additive_spread(rows)
+            return self._within_steps(additive_spread(rows))
         groups: dict[tuple[int, bool], list[float]] = {}
         for group, _, score in rows:
             groups.setdefault(group, []).append(score)
-        return Spread.pooled(groups.values())
+        return self._within_steps(Spread.pooled(groups.values()))
+
+    def _within_steps(self, spread: Spread) -> Spread:
+        return replace(spread, sd=math.hypot(spread.sd, self.step / math.sqrt(12)))
+
+    @cached_property
+    def step(self) -> float:
+        """Return the step of the launches' load searches, score units: root mean square.
+
+        Without repeats it is the noise of a launch: which load is the last to keep the limits depends on a few requests
+        (launches of one command differ by 4 to 10 %, ``docs/load-search.md``).
+        """
+        found = [e.step**2 for e in self.entries if e.measured]
+        return math.sqrt(mean(found)) if found else 0.0
 
     @cached_property
     def several(self) -> bool:
@@ -465,6 +481,7 @@ def _entry_of(
         unfit=short or (odds is not None and odds < SURE_TO_START),
         answered=result.answers_checked,
         right=result.answers_right,
+        step=objective.step_of_load(spec, launch),
         apart=spec.finals_apart and PROMPTS in result.metrics.get(spec.workloads[0], {}),
     )
 

@@ -162,6 +162,16 @@ def too_slow(spec: StudySpec, launch: Launch) -> bool:
     return measured and without_capacity(launch.result.metrics.get(spec.workloads[0], {}))
 
 
+def step_of_load(spec: StudySpec, launch: Launch) -> float:
+    """Return the step of a launch's load search, score units; 0 without one.
+
+    It is from the heaviest load that met every limit to the next one, which broke one: the capacity is between them.
+    """
+    found = launch.result.metrics.get(spec.workloads[0], {}) if spec.load_key else {}
+    kept, broken = found.get(f"capacity_{spec.load_key}"), found.get("capacity_broken_at")
+    return math.log(broken / kept) if kept and broken else 0.0
+
+
 def lightest_load(spec: StudySpec, launch: Launch) -> float | None:
     """Return the lightest load of a load search; None without one."""
     curve = launch.result.metrics.get(spec.workloads[0], {}).get(CURVE) if spec.load_key else None

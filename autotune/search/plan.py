@@ -288,7 +288,7 @@ def leaders_of(model: Posterior, history: History) -> list[int]:
     if not (positions := history.challengers):
         return []
     means, spread = model.mean(np.array(positions, dtype=np.int64)), history.spread
-    variance = (spread.sd if spread.degrees >= FEW_DEGREES else LAUNCH_NOISE) ** 2
+    variance = (spread.sd if spread.degrees >= FEW_DEGREES else max(LAUNCH_NOISE, history.step)) ** 2
     own = max(0.0, model.noise**2 - variance)
     scores = [history.scores(position) for position in positions]
     known = np.array([own / max(own + variance / len(mine), 1e-12) for mine in scores])
