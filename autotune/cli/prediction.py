@@ -8,15 +8,22 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from autotune.backends.simulator import Simulator
+from autotune.backends.simulator import simulate as simulate_load
 from autotune.cli.shared import answer, say
 from autotune.engines import command_of, recognise, split_command
 from autotune.engines.translate import translate_typed
 from autotune.errors import BadInput, NothingFeasible, RefusedCommand
+from autotune.loadgen.bench.results import curve
+from autotune.loadgen.capacity.search import LOADS, SHAPES, By, FoundLoad, LoadSearch, Probe, described
+from autotune.loadgen.loads import Load
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.machine import check_gpus, node
 from autotune.metrics import readable
+from autotune.metrics.formulas import Slo
 from autotune.metrics.table import Rent
 from autotune.prepare.names import know_model
+from autotune.simulator.node import SimulatedOutcome
 from autotune.simulator.node.calibration import calibration_in
 from autotune.simulator.node.memory import MEMORY_KEYS
 from autotune.simulator.prediction_intervals import against
@@ -30,6 +37,7 @@ from autotune.simulator.resolve_command import (
 )
 from autotune.space.context import Context, gpus_of
 from autotune.space.library import Library
+from autotune.study.goals import slos_of
 from autotune.study.home import calibration_of_home, library_for
 from autotune.study.options import SimulateOptions
 
@@ -38,13 +46,18 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
     """``autotune simulate``; raises `NothingFeasible`, after printing the reason, for a command that would not run."""
     library = _library(asked.calibration, home)
     load = load_workload(asked.workload, library)
+    _check_load(asked)
     if asked.concurrency is not None:
         if asked.concurrency < 1:
             raise BadInput(f"--concurrency {asked.concurrency}: at least 1 request must be in flight")
         load = load.with_concurrency(asked.concurrency)
     resolved = _resolve(asked.engine_command, asked.engine_version, asked, library, load)
     rent = Rent.of(asked, gpus_of(resolved.effective, resolved.context.gpus))
-    predicted = rent.derived(prediction(resolved, load, asked.seed))
+    if asked.find_load is not None:
+        predicted = _at_capacity(asked.find_load, slos_of(asked.slos), resolved, load, asked.seed)
+    else:
+        predicted = prediction(resolved, load, asked.seed)
+    predicted = rent.derived(predicted)
     if asked.versus is not None:
         other = _versus(asked.versus, resolved.card.engine, asked, library, load)
         theirs = prediction(other, load, asked.seed)
@@ -55,6 +68,38 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
     answer(as_json, predicted, _lines(predicted))
     if (failure := predicted["failure"]) is not None:
         raise NothingFeasible(f"{predicted['engine']} would not run with this command line ({failure['kind']})")
+    if predicted.get("missed"):
+        raise NothingFeasible(predicted["missed"])
+
+
+def _check_load(asked: SimulateOptions) -> None:
+    """Raise `BadInput` for options that each name another load."""
+    if asked.find_load is None and asked.slos:
+        raise BadInput("--slo: add --find-load concurrency or rate, which searches for the load within the limits")
+    more = {"--concurrency": asked.concurrency, "--versus": asked.versus}
+    typed = [flag for flag, value in more.items() if value is not None]
+    if asked.find_load is not None and typed:
+        raise BadInput(f"{typed[0]} with --find-load: the search finds the load of one command; remove one of them")
+
+
+def _at_capacity(by: By, slos: Sequence[Slo], resolved: ResolvedCommand, load: Workload, seed: int) -> dict[str, Any]:
+    """Predict a command at the load that a study's launch would find; also with streams that start all at once."""
+
+    def found(at_once: bool) -> tuple[SimulatedOutcome, FoundLoad | None]:
+        search = LoadSearch(by, slos, load, Simulator.looks, at_once=at_once)
+        outcome, _ = simulate_load(resolved, Load(load.name, load, seed, search), slos)
+        return outcome, search.found if outcome.failure is None else None
+
+    outcome, capacity = found(at_once=False)
+    if capacity is None:
+        return prediction(resolved, load, seed, outcome)
+    at = Probe(by, capacity.capacity or 1.0, load.points[0].prompts, 0).workload(load)
+    told: dict[str, Any] = {"find_load": by, "load_search": capacity.sentences(), "load": SHAPES[LOADS[by]]}
+    if by == "concurrency" and capacity.capacity:
+        _, burst = found(at_once=True)
+        told |= {"capacity_concurrency_at_once": burst.metrics["capacity_concurrency"] if burst else None}
+    missed = "; ".join(capacity.sentences()) if capacity.missed else None
+    return {**prediction(resolved, at, seed, outcome), **told, "workload": load.name, "missed": missed}
 
 
 def _versus(text: str, name: str, asked: SimulateOptions, library: Library, load: Workload) -> ResolvedCommand:
@@ -129,6 +174,7 @@ def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
     if failure is not None:
         yield f"does not run ({failure['kind']}): {failure['message']}\n  {failure['log']}".rstrip()
     else:
+        yield from _capacity(predicted) if "find_load" in predicted else ()
         yield from _headline(predicted)
     if unread := predicted["not_simulated"]:
         yield f"not simulated: {', '.join(unread)}"
@@ -173,6 +219,16 @@ def _headline(predicted: Mapping[str, Any]) -> Iterator[str]:
         yield f"  {name:<24}{readable.number(predicted[name]):>12}{sure}"
     if unmeasured := [name for name in predicted["unseen"] if not name.startswith("knob ")]:
         yield f"interval widened, never measured: {', '.join(unmeasured)}"
+
+
+def _capacity(predicted: Mapping[str, Any]) -> Iterator[str]:
+    """List the loads that were tried, what was found, and the shape of that load."""
+    by: By = predicted["find_load"]
+    points = [{"label": described(by, row[LOADS[by]]), "metrics": row} for row in predicted["curve"]]
+    yield from [*curve(points), *(f"{sentence}." for sentence in predicted["load_search"])]
+    yield f"The load is {predicted['load']}."
+    if burst := predicted.get("capacity_concurrency_at_once"):
+        yield f"If all streams start at once: {described(by, burst)}."
 
 
 def _figures(predicted: Mapping[str, Any]) -> Iterator[str]:

@@ -194,14 +194,17 @@ def version_changes(old: ResolvedCommand, new: ResolvedCommand) -> dict[str, Any
     return {"changed_defaults": changed, "simulated_changes": alone}
 
 
-def prediction(resolved: ResolvedCommand, workload: Workload, seed: int) -> dict[str, Any]:
+def prediction(
+    resolved: ResolvedCommand, workload: Workload, seed: int, outcome: SimulatedOutcome | None = None
+) -> dict[str, Any]:
     """Return the flat object of ``autotune simulate``: metrics, memory, ``failure``, intervals and the knobs.
 
     ``unseen`` names what was never measured, and as ``knob NAME`` what the simulator does not read: set otherwise than
-    by default, it changes nothing here. The intervals should hold a real node's figures with odds of 9 to 1.
+    by default, it changes nothing here. The intervals should hold a real node's figures with odds of 9 to 1. An
+    `outcome` is that of a load search, which ended at this workload.
     """
     speed_card(resolved.card.engine)  # of an engine without figures nothing is said, not even that it fails
-    outcome = resolved.simulate(workload, seed)
+    outcome = outcome or resolved.simulate(workload, seed)
     failed = outcome.failure
     sure = intervals(resolved.setup, workload, outcome.metrics)
     read = knobs_read(resolved, outcome)

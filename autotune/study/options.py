@@ -228,6 +228,8 @@ class SimulateOptions:
     model_id: str | None = None
     workload: str = option("--workload", "", default="sharegpt")
     concurrency: int | None = option("--concurrency", "Send the workload's prompts in a closed loop of this many.")
+    find_load: Literal["concurrency", "rate"] | None = same("find_load")
+    slos: Sequence[str] = same("slos")
     replicas: int = option("--replicas", "Servers that share the load.", default=1, least=1)
     gpu_hour_price: float | None = same("gpu_hour_price")
     seed: int = same("seed")

@@ -188,3 +188,58 @@ def test_a_workload_that_fixes_its_load_is_refused(tmp_path: Path) -> None:
     done = autotune("run", "--model", MODEL, "--hw", "h200", *words, home=tmp_path / "home")
     assert done.code == 2
     assert "sharegpt-c4: it fixes a load: 4 at a time" in done.err
+
+
+FIND = ["--find-load", "concurrency", "--slo", "p90_ttft_ms<=1000", "--slo", "p90_tpot_ms<=40"]
+SERVER = ["--", "vllm", "serve", MODEL, "--tensor-parallel-size", "8"]
+
+
+def test_the_capacity_of_a_launch_is_found_again_by_simulate(tmp_path: Path) -> None:
+    home = tmp_path / "home"
+    baseline = " ".join(SERVER[1:])
+    done = autotune(*RUN, *FIND, "--launches", "1", "--noise", "0", "--baseline", baseline, "--json", home=home)
+    assert done.code == 0, done.err
+    promised = rows(home)[0]["metrics"][WORKLOAD]
+    asked = ["simulate", "--hw", "h200", "--workload", WORKLOAD, *FIND]
+    found = autotune(*asked, "--json", *SERVER, home=home)
+    assert found.code == 0, found.err
+    for name in ("capacity_concurrency", "capacity_total_token_throughput", "capacity_ramp_s", "p90_tpot_ms", "curve"):
+        assert found.json[name] == promised[name], name
+    capacity, ramp_s = found.json["capacity_concurrency"], found.json["capacity_ramp_s"]
+    assert ramp_s > 0
+    assert "the streams start spread over the time of a request, not all at once" in found.json["load"]
+    assert f"the streams start spread over {ramp_s:.3g} s, not all at once" in found.json["load_search"]
+    # Answers of one length stay in step when they start together, so that no prompt disturbs them: it may be more.
+    assert found.json["capacity_concurrency_at_once"] > 0
+    told = autotune(*asked, *SERVER, home=home)
+    assert f"{capacity} in flight meet every limit" in told.out
+    assert f"If all streams start at once: {found.json['capacity_concurrency_at_once']} in flight." in told.out
+    for page in ((home / "studies" / "s" / "report.md").read_text(), autotune("resume", "s", home=home).out):
+        assert "the streams start spread over the time of a request, not all at once" in " ".join(page.split())
+
+
+def test_simulate_finds_a_rate_and_says_where_there_is_none(tmp_path: Path) -> None:
+    asked = ["simulate", "--hw", "h200", "--workload", WORKLOAD, "--find-load", "rate"]
+    found = autotune(*asked, "--slo", "p90_ttft_ms<=1000", "--json", *SERVER, home=tmp_path)
+    assert found.code == 0, found.err
+    assert found.json["capacity_request_rate"] > 0
+    assert "at random (Poisson)" in found.json["load"]
+    none = autotune(*asked, "--slo", "p90_ttft_ms<=1", "--json", *SERVER, home=tmp_path)
+    assert none.code == 3
+    assert "violated at the lightest load" in none.err
+    assert none.json["capacity_request_rate"] == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--slo", "p99_ttft_ms<=2000"], "--slo: add --find-load concurrency or rate"),
+        (["--find-load", "rate"], "--find-load needs a latency limit, e.g. --slo 'p99_ttft_ms<=2000'"),
+        ([*FIND, "--concurrency", "8"], "--concurrency with --find-load: the search finds the load"),
+        ([*FIND, "--versus", "0.13"], "--versus with --find-load: the search finds the load"),
+    ],
+)
+def test_simulate_refuses_two_loads(options: list[str], words: str, tmp_path: Path) -> None:
+    done = autotune("simulate", "--hw", "h200", *options, *SERVER, home=tmp_path)
+    assert done.code == 2
+    assert words in " ".join(done.err.split())

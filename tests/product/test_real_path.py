@@ -83,7 +83,7 @@ def test_a_study_on_the_emulator(home: Path) -> None:
     found = json.loads((home / "studies" / "s" / "recommendation.json").read_text())
     assert (found["evidence"], found["engine"]) == ("emulated", "sglang")
     failed = [row for row in launches if row["state"] == "failed"]
-    assert [row["config"]["torch_compile"] for row in failed] == [True]
+    assert [row["config"]["cuda_graph_max_batch"] for row in failed] == [96]
     assert "Capture CUDA graph failed" in failed[0]["failure"]["log_excerpt"]
     assert "Capture CUDA graph failed" in (home / "studies" / "s" / "report.md").read_text()
     assert found["failures"] == {failed[0]["failure"]["kind"]: 1}

@@ -95,6 +95,13 @@ class Bracket:
 By = Literal["concurrency", "rate"]
 LOADS: dict[By, str] = {"concurrency": "concurrency", "rate": "request_rate"}
 """Key of a load in a row of the curve, by the searched quantity; with ``capacity_`` before it, of the result."""
+SHAPES = {
+    "concurrency": "this number of requests in flight: a stream sends its next one when an answer ends; "
+    "the streams start spread over the time of a request, not all at once",
+    "request_rate": "this number of requests per second, whatever is in flight; they arrive at random "
+    "(Poisson), those of a trace at its own times",
+}
+"""The shape of a load, by its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +135,9 @@ class FoundLoad:
             parts[0] += ", the heaviest load tried: the capacity may be higher"
         else:
             parts[0] += f", {described(self.by, self.broken_at)} do not"
+        if (ramp_s := self.metrics.get("capacity_ramp_s")) is not None:
+            spread = f"spread over {ramp_s:.3g} s, not all at once" if ramp_s else "all at once"
+            parts.append(f"the streams start {spread}")
         if (speedup := self.metrics.get("capacity_speedup")) is not None:
             parts.append(f"the trace is served {speedup:.3g} times as fast as it was recorded")
         if self.died_at is not None:
@@ -220,6 +230,7 @@ class _Load:
         target: requests after which it is looked at next.
         looks: that were had.
         lengthened: whether it was begun anew, as it was too short for the time that its requests take.
+        ramp_s: seconds over which its streams started.
         confirms: whether it is to be recommended, and lasts as long as that needs; it has one look.
     """
 
@@ -228,6 +239,7 @@ class _Load:
     looks: int = 0
     lengthened: bool = False
     confirms: bool = False
+    ramp_s: float = 0.0
     runs: list[RequestRecords] = field(default_factory=list)
     metrics: Metrics = field(default_factory=dict)
     judgement: Judgement = field(default_factory=lambda: Judgement(None, None))
@@ -276,6 +288,7 @@ class LoadSearch:
         looks: that a load may have.
         limits: that a request keeps to be good; empty: `slos`.
         confirm_s: seconds for which a rate is sent before it is recommended; 0: it is not confirmed.
+        at_once: all streams of a load start together, as after a restart of what sends them.
 
     Raises `BadInput` as `check` does.
     """
@@ -288,6 +301,7 @@ class LoadSearch:
         looks: int = LOOKS,
         limits: Sequence[Slo] = (),
         confirm_s: float = 0.0,
+        at_once: bool = False,
     ) -> None:
         check(by, workload, slos)
         most, lengths = workload.points[0].prompts, workload.points[0].lengths
@@ -301,7 +315,7 @@ class LoadSearch:
         # A limit on the capacity itself is for whoever compares servers.
         self._by, self._slos = by, tuple(slo for slo in slos if not slo.metric.startswith("capacity_"))
         # Of a rate, as if its requests took no longer than one alone.
-        self._most, self._looks = most, looks
+        self._most, self._looks, self._at_once = most, looks, at_once
         self._alone = self._load = _Load(1.0, min(ALONE, self._prompts))
         self._loads: dict[float, _Load] = {}
         self._bracket = Bracket(1.0, float(most), float(min(START, most)), whole=True)
@@ -375,16 +389,16 @@ class LoadSearch:
 
     def _probe_of(self, load: _Load) -> Probe:
         """Return the next probe of an undecided load."""
-        requests, ramp_s = load.missing, 0.0
+        requests = load.missing
         if load.confirms and not load.runs:
             requests = math.ceil(FIRST * load.target)
         if self._by == "concurrency":
-            ramp_s = self._request_s(load.load)
+            load.ramp_s = 0.0 if self._at_once else self._request_s(load.load)
         elif self._bracket.kept is None and not load.runs and not self._recorded_rate:
             # A load that is far too heavy shows it soon; one that is not is then sent for as long as it must be.
             requests = min(requests, max(LEAST_OPEN, least_requests(self._slos, self._looks)))
             load.target += requests if requests < load.missing else 0
-        return Probe(self._by, load.load, min(requests, self._prompts), self._sent, ramp_s)
+        return Probe(self._by, load.load, min(requests, self._prompts), self._sent, load.ramp_s)
 
     def _judge(self, probe: Probe, load: _Load) -> None:
         """Decide a load from its requests."""
@@ -480,6 +494,7 @@ class LoadSearch:
             "capacity_total_token_throughput": measured["steady_total_token_throughput"] if capacity else 0.0,
             "capacity_output_tokens_per_s_per_user": 1e3 / per_token_ms if capacity and per_token_ms else 0.0,
             **({"capacity_speedup": load / self._recorded_rate} if self._recorded_rate else {}),
+            **({"capacity_ramp_s": shown.ramp_s} if capacity and self._by == "concurrency" else {}),
             "capacity_broken_at": broken_at,
             "capacity_died_at": self._died_at,
             "capacity_not_monotone": list(monotone) if monotone else None,

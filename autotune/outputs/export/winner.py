@@ -20,6 +20,7 @@ from packaging.version import InvalidVersion, Version
 from autotune import redact
 from autotune.engines import Engine, ParsedCommand, engine
 from autotune.errors import BadInput
+from autotune.loadgen.capacity.search import SHAPES
 from autotune.metrics import readable
 from autotune.metrics.table import CURVE
 from autotune.outputs.report import words
@@ -182,14 +183,6 @@ def render_json(winner: Winner) -> str:
     return json.dumps(redact.document(recommendation.to_json(), secrets), indent=2) + "\n"
 
 
-_SHAPES = {
-    "concurrency": "this number of requests in flight: a stream sends its next one when an answer ends; "
-    "the streams start spread over the time of a request, not all at once",
-    "request_rate": "this number of requests per second, whatever is in flight; they arrive at random "
-    "(Poisson), those of a trace at its own times",
-}
-
-
 def _floor(value: float) -> str:
     """Format a figure that is divided by, rounded down: fewer replicas would not be enough."""
     unit = 10 ** (math.floor(math.log10(value)) - 2)
@@ -222,7 +215,7 @@ def render_capacity(winner: Winner) -> str:
         "per_replica": per_replica,
         "interval95": [low, high],
         "interval90_on_a_node": on_a_node,
-        "load": _SHAPES[key],
+        "load": SHAPES[key],
         **{"requests_per_s": rate, "arithmetic": told, "start_s": max(winner.ready_s, default=None)},
         **{"slo": [str(slo) for slo in winner.spec.slos], "evidence": winner.recommendation.evidence.value},
         **{"evidence_of": winner.recommendation.evidence_of, "launches": len(logs)},

@@ -6,7 +6,7 @@ import math
 from collections import Counter
 
 from autotune.errors import BadInput
-from autotune.loadgen.capacity.search import LOADS, described
+from autotune.loadgen.capacity.search import LOADS, SHAPES, described
 from autotune.loadgen.workloads import how_fixed, load_workload
 from autotune.metrics import readable
 from autotune.metrics.formulas import SHORT_S, Slo
@@ -50,7 +50,8 @@ def conclusion(outcome: Recommendation) -> str:
 def sentences(outcome: Recommendation) -> list[str]:
     """Return the conclusion, a paragraph per topic."""
     lost = trade_off(outcome)
-    parts = [_sentence(outcome), *_way_on(outcome), _few_good(outcome), gain(outcome), prompts(outcome)]
+    parts = [_sentence(outcome), *_way_on(outcome), load_shape(outcome), _few_good(outcome)]
+    parts += [gain(outcome), prompts(outcome)]
     parts.insert(1, _open(outcome))
     parts += [f"It {lost}."] if lost else []
     parts += [crossing(outcome), _answers(outcome), _speculation(outcome), _front(outcome), short_load(outcome)]
@@ -82,7 +83,7 @@ def brief(outcome: Recommendation) -> list[str]:
             told.append(f"Measure it: autotune verify {outcome.study} --on process")
     told.insert(1, _open(outcome))
     lost, given, slow = trade_off(outcome), outcome.gives_up or (), slower(outcome)
-    told += [not_simulated(outcome), _few_good(outcome), f"It {lost}." if lost else ""]
+    told += [not_simulated(outcome), load_shape(outcome), _few_good(outcome), f"It {lost}." if lost else ""]
     told += [crossing(outcome), _answers(outcome), _front(outcome)]
     costs = [f"Trade-off: {one.knob} {text.scalar(one.to)}, not {text.scalar(one.from_)}: {one.what}." for one in given]
     costs += [f"Slower: {_listed(slow)}."] if slow else []
@@ -262,6 +263,13 @@ def carried(metrics: Metrics | None) -> str:
     at = next((f"at {described(by, load)}" for by, load in found if load), "")
     speedup = metrics.get("capacity_speedup") if at else None
     return at + (f", {speedup:.3g} times as fast as recorded," if speedup else "")
+
+
+def load_shape(outcome: Recommendation) -> str:
+    """Describe the shape of the load of a capacity; empty for other metrics."""
+    metrics = _of_objective(outcome) or {}
+    told = [shape for key, shape in SHAPES.items() if metrics.get(f"capacity_{key}")]
+    return f"The load is {told[0]}." if told else ""
 
 
 def _answers(outcome: Recommendation) -> str:

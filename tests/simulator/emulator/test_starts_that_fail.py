@@ -77,6 +77,10 @@ def test_memory_runs_out_after_the_weights_and_a_rule_fails_before():
     [
         ([*VLLM, "--block-size", "128"], "ValueError: No common block size for 128."),
         ([*SGLANG, "--dp", "8", "--enable-dp-attention", "--enable-torch-compile"], "Capture CUDA graph failed"),
+        (
+            [*SGLANG, "--dp", "8", "--enable-dp-attention", "--cuda-graph-max-bs-decode", "96"],
+            "Capture CUDA graph failed",
+        ),
     ],
 )
 def test_something_fails_that_no_rule_and_no_simulator_knows(command, telling):
