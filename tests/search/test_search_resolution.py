@@ -7,12 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy.special import ndtr
 from search_landscapes import command_of, evaluate, make_spec, small
 
 from autotune.metrics.formulas import Slo
 from autotune.search.acquisition import model_of
-from autotune.search.decide.simplify import leads
 from autotune.search.gp.kernels import Encoding, Kernels
 from autotune.search.history import History
 from autotune.study.spec import StudySpec
@@ -68,8 +66,8 @@ def odds(kept: float, repeats: int, *, steps: bool) -> float:
     rows = [*others, *[(plain, 256.0)] * repeats, *[(setting, kept)] * repeats]
     found = history(*((p, load, 1.09 * load if steps else None) for p, load in rows))
     model = model_of(Kernels(Encoding(NODE)), found)
-    means, sds = leads(model, setting, [plain])
-    return float(ndtr(means[0] / sds[0]))
+    (lead,) = model.leads(setting, [plain])
+    return lead.odds(0.0)
 
 
 @pytest.mark.parametrize("repeats", [1, 2])
