@@ -13,7 +13,6 @@ from autotune.cli.shared import MESSAGES, answer, say
 from autotune.errors import BadInput, LoadFailed, NothingFeasible
 from autotune.loadgen.bench import results
 from autotune.loadgen.bench.results import Bench
-from autotune.loadgen.capacity.search import CONFIRM_S, LoadSearch
 from autotune.loadgen.client.messages import Progress
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.loads import Load
@@ -51,8 +50,8 @@ def bench(options: Bench, as_json: bool) -> None:
             cache=replace(cache, reset=None, judged=False) if options.keep_cache else cache,
             drafts=DraftReader(server, Library().engines.values()),
         )
-        if options.find_load is not None:
-            came = _search(options, workload, load_options)
+        if (plan := options.load_search(workload, load_options.slos)) is not None:
+            came = _search(options, Load(workload.name, workload, options.seed, plan), load_options)
             runs, result = came.shown, results.searched(options, workload, evidence, came, load_options.tokenizer)
         else:
             runs = _measured(options, workload, seeds, load_options)
@@ -84,13 +83,10 @@ def _measured(options: Bench, workload: Workload, seeds: list[int], load_options
     return runs
 
 
-def _search(options: Bench, workload: Workload, load_options: LoadOptions) -> FoundCapacity:
+def _search(options: Bench, load: Load, load_options: LoadOptions) -> FoundCapacity:
     """Search for the server's capacity, and print a line for each load."""
-    assert options.find_load is not None
     with results.LiveLine(MESSAGES) as live:
         how = replace(load_options, on_progress=live.show)
-        plan = LoadSearch(options.find_load, options.slos, workload, limits=load_options.slos, confirm_s=CONFIRM_S)
-        load = Load(workload.name, workload, options.seed, plan)
         came = send(options.url, options.model, load, how, say)
         assert isinstance(came, FoundCapacity)
         return came

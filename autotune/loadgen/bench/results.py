@@ -25,7 +25,7 @@ from rich.table import Column
 
 from autotune.arrays import Floats
 from autotune.errors import BadInput, MalformedFile
-from autotune.loadgen.capacity.search import LOADS, described
+from autotune.loadgen.capacity.search import CONFIRM_S, LOADS, LoadSearch, described
 from autotune.loadgen.capacity.search import check as check_load_search
 from autotune.loadgen.client.messages import Progress as LoadProgress
 from autotune.loadgen.client.target import Target
@@ -97,6 +97,12 @@ class Bench(BenchOptions):
             raise BadInput(f"{' and '.join(given)}: --find-load sets the load itself; remove the option")
         assert self.find_load is not None
         check_load_search(self.find_load, workload, self.slos)
+
+    def load_search(self, workload: Workload, limits: Sequence[Slo]) -> LoadSearch | None:
+        """Return the load search that is asked for; None: the loads are given."""
+        if self.find_load is None:
+            return None
+        return LoadSearch(self.find_load, self.slos, workload, limits=limits, confirm_s=CONFIRM_S)
 
     @property
     def slos(self) -> tuple[Slo, ...]:
