@@ -63,6 +63,7 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
         theirs = prediction(other, load, asked.seed)
         predicted |= against((resolved.setup, predicted), (other.setup, theirs), load)
         predicted["versus"] = f"{other.card.title} {other.context.version}"
+        predicted["versus_not_simulated"] = theirs["not_simulated"]
         if other.card.engine == resolved.card.engine and other.context.version != resolved.context.version:
             predicted |= version_changes(other, resolved)
     answer(as_json, predicted, _lines(predicted))
@@ -180,6 +181,8 @@ def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
         yield f"not simulated: {', '.join(unread)}"
     if "gain_percent" in predicted:
         yield _gain_line(predicted)
+        if unread := predicted["versus_not_simulated"]:
+            yield f"  not simulated there: {', '.join(unread)}"
     yield from _changes(predicted)
     if predicted["memory_verdict"] is not None:
         yield memory_line(predicted)

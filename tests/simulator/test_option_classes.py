@@ -16,11 +16,12 @@ from autotune.loadgen.workloads import load_workload
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import prepare
 from autotune.search.priors.simulated import physical
-from autotune.simulator.resolve_command import prediction, resolve_for
+from autotune.simulator.resolve_command import not_simulated_in, prediction, resolve_for
 from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.space.schema import Option
 from autotune.study.options import RunOptions
+from autotune.trial import Configuration
 from tests.engines.option_classes import NEWEST, classes, read_knobs
 from tests.product.cli import autotune
 
@@ -245,3 +246,21 @@ def test_options_that_go_with_every_candidate_count_in_its_memory() -> None:
     refused = RunOptions(DENSE, "h100", gpus=1, engine_args=["vllm=--quantization bogus"], **asked)
     with pytest.raises(BadInput, match="Unknown quantization method: bogus"):
         prepare(build_spec(refused), LIBRARY)
+
+
+def test_the_other_side_of_a_comparison_names_its_own(tmp_path: Path) -> None:
+    versus = ["simulate", "--hw", "h100", "--gpus", "2", "--workload", "random:64:8:8", "--versus"]
+    told = autotune(*versus, f"{START['vllm']} --enable-lora", "--", *START["vllm"].split(), home=tmp_path).out
+    assert "not simulated there: --enable-lora\n" in told
+    assert "\nnot simulated:" not in told
+
+
+@pytest.mark.parametrize(
+    "model", ["deepseek-ai/DeepSeek-V3.2", "deepseek-ai/DeepSeek-R1", DENSE, "openai/gpt-oss-120b"]
+)
+@pytest.mark.parametrize("name", NEWEST)
+def test_what_autotune_writes_for_nvidia_is_simulated_or_without_effect(name: str, model: str) -> None:
+    kind, node = engine(name), LIBRARY.hardware["h200"]
+    context = Context(LIBRARY.model(model), node, 8, NEWEST[name])
+    command = kind.command(Configuration(name, kind.default_knobs(context)), context)
+    assert not_simulated_in(command, LIBRARY, context) == []
