@@ -99,12 +99,13 @@ def test_nodes_drawn_from_the_figures_spread_have_their_gain_in_the_interval(mon
 
 
 def test_launches_that_differ_much_leave_the_regret_large() -> None:
-    """Three finals of one command, of which two were 65 % better than the first."""
+    """Three finals of one command, of which two were 65 % better than the first; all others are known to be slow."""
     told = []
     for scores in ((4818.0, 7930.0, 7245.0), (7200.0, 7230.0, 7245.0)):
         rows = [(0, Role.BASELINE, 3000.0), *((1, Role.FINAL, score) for score in scores), (0, Role.FINAL, 3010.0)]
+        rows += [(other, Role.SEARCH, 3000.0 + 10 * other) for other in range(2, len(SMALL))]
         entries = [Entry(n, role, p, math.log(score), violations={}) for n, (p, role, score) in enumerate(rows)]
         history = History(make_spec(), SMALL, tuple(entries))
         told.append(regret(history, model_of(KERNELS, history), KERNELS, 1).percent)
     assert told[0] > 15, "the mean of the three is known no better than that"
-    assert told[0] > told[1]
+    assert told[1] < 1, "nothing is open"
