@@ -32,7 +32,7 @@ from autotune.search.front import dominated
 from autotune.search.history import History
 from autotune.search.reach import OUT_OF_REACH
 from autotune.space.enumeration import CandidateSet
-from autotune.space.promises import promised_values
+from autotune.space.promises import NOTICED, noticed
 from autotune.study.recommendation import (
     Choice,
     Exclusion,
@@ -129,21 +129,16 @@ def _beside_the_baseline(
     """Return what the recommended command has of the user's, and their promises value by value; {} for the same."""
     if recommended is None or recommended.fingerprint == baseline.fingerprint:
         return {}
-    limit, own = spec.model.architecture.context_limit, kept.get(recommended.engine, Kept())
-    chosen = Configuration(recommended.engine, recommended.config)
-    mine, theirs = (promised_values(one, limit) for one in (chosen, baseline))
-    both = {what: (theirs.get(what), mine.get(what)) for what in {**theirs, **mine}}
-    # Engines mean different things by a memory fraction: what each chooses by itself cannot be compared.
-    told = {what: pair for what, pair in both.items() if pair[1] or recommended.engine == baseline.engine}
-    rows = [
-        PromisedValue(
-            what=what,
-            knob=next(filter(None, pair))[0],
-            baseline=pair[0][1] if pair[0] else "the engine's",
-            recommended=pair[1][1] if pair[1] else "the engine's",
-        )
-        for what, pair in told.items()
-    ]
+    own, rows = kept.get(recommended.engine, Kept()), []
+    for knob, what in NOTICED.items():
+        if knob not in baseline.knobs or knob not in recommended.config:
+            continue  # A row of a table does not say.
+        pair = baseline.knobs[knob], recommended.config[knob]
+        # Engines mean different things by a memory fraction: what each chooses by itself cannot be compared.
+        alike = knob != "memory_fraction" or pair[1] is not None or recommended.engine == baseline.engine
+        if alike and (knob == "context_length" or pair != (None, None)):
+            old, new = (noticed(knob, value, spec.model.architecture.context_limit) for value in pair)
+            rows.append(PromisedValue(what=what, knob=knob, baseline=old, recommended=new))
     return {"promised": rows, "kept": own.kept, "translated": own.translated, "dropped": own.dropped}
 
 

@@ -191,7 +191,7 @@ COMMANDS = [
         "openai/gpt-oss-120b",
         "h100",
         4,
-        f"TRTLLM_ENABLE_PDL=1 trtllm-serve openai/gpt-oss-120b --tp_size 4 --config {TRT_FILE} "
+        f"TRTLLM_ENABLE_PDL=1 trtllm-serve openai/gpt-oss-120b --tp_size 4 --config ./{TRT_FILE} "
         "--num_postprocess_workers 4",
         {"tensorrt_llm": "--num_postprocess_workers 4", "vllm": "", "sglang": ""},
     ),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Any
@@ -18,7 +18,7 @@ from autotune.engines.engine import Engine
 from autotune.errors import BadInput
 from autotune.space.context import Context
 from autotune.space.entry import in_range
-from autotune.space.schema import Addition, Counterpart, Dispensable, EngineCard, Option, name_of
+from autotune.space.schema import Addition, Counterpart, EngineCard, Option, name_of
 from autotune.trial import Command, referenced
 
 _PATH = re.compile(r"\b(args|env|config)((?:\.\w+)+)")
@@ -32,7 +32,8 @@ class OwnOption:
 
     Attributes:
         names: by which it may be called, without leading hyphens.
-        switched_off: it says what the engine does without it.
+        option: as declared by the engine's parser; None where no table has it.
+        value: as the parser reads it.
         tuned: a knob reads it, or it goes with one.
     """
 
@@ -40,7 +41,8 @@ class OwnOption:
     words: Sequence[str] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     config: Mapping[str, Any] = field(default_factory=dict)
-    switched_off: bool = False
+    option: Option | None = None
+    value: Any = None
     tuned: bool = False
 
     @property
@@ -50,16 +52,18 @@ class OwnOption:
     @property
     def values(self) -> list[str]:
         settings = [str(value) for value in (*self.env.values(), *self.config.values())]
-        _, equals, value = "".join(self.words[:1]).partition("=")
-        return [*settings, *([value] if equals else []), *self.words[1:]]
+        return [*settings, *"".join(self.words[:1]).split("=", 1)[1:], *self.words[1:]]
 
     @property
     def text(self) -> str:
         """Return it as typed; a secret is set from a variable."""
         settings = [f"{name}={value}" for name, value in self.env.items()]
         keys = [f"{key}: {json.dumps(value)}" for key, value in self.config.items()]
-        set_from = " (set)" if any(referenced(value) for value in self.values) else ""
-        return " ".join([*settings, *keys, *self.words]) + set_from
+        return " ".join([*settings, *keys, *self.words, *["(set)"] * any(map(referenced, self.values))])
+
+    def among(self, flags: Iterable[str]) -> bool:
+        """Return whether it is one of some flags, or of dotted keys."""
+        return not {*map(name_of, flags)}.isdisjoint(self.names)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,17 +84,7 @@ class Kept:
     dropped: Sequence[str] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
-    """One option of prepared arguments, by all its names, with its words; `option` is None where no table has it."""
-
-    names: Sequence[str]
-    words: list[str]
-    option: Option | None = None
-    value: Any = None
-
-
-def grouped(kind: Engine, words: Sequence[str], version: str) -> Iterator[Group]:
+def grouped(kind: Engine, words: Sequence[str], version: str) -> Iterator[OwnOption]:
     """Yield each option of prepared arguments."""
     groups: list[list[str]] = []
     for word in words:
@@ -102,12 +96,10 @@ def grouped(kind: Engine, words: Sequence[str], version: str) -> Iterator[Group]
     for group in groups:
         given = kind.given(group, version)
         # A model may stand behind a switch.
-        group = [word for word in group if word != given.get("model_tag")]
+        group = [group[0], *(word for word in group[1:] if word != given.get("model_tag"))]
         option = next((options[dest] for dest in given if dest in options), None)
-        if option is None:
-            yield Group((name_of(group[0].partition("=")[0]),), group)
-        else:
-            yield Group(option.names, group, option, given[option.dest])
+        names = option.names if option else (name_of(group[0].partition("=")[0]),)
+        yield OwnOption(names, group, option=option, value=given[option.dest] if option else None)
 
 
 def own_options(kind: Engine, command: Command, context: Context) -> list[OwnOption]:
@@ -116,20 +108,15 @@ def own_options(kind: Engine, command: Command, context: Context) -> list[OwnOpt
     readings = " ".join(kind.reading(name, version) for name in kind.card.knobs)
     read = {(space, path[1:]) for space, path in _PATH.findall(readings)}
     arguments = kind.prepare(kind.arguments(command.argv) or (), version, command)
-    ignored = {name_of(flag) for flag in (kind.card.model_flag or "--model", *_config_flags(kind))}
+    elsewhere = [kind.card.model_flag or "--model", *(str(case.value) for case in kind.card.config_flag)]
+    along = [flag for one in kind.card.dispensable if one.tuned for flag in one.flags]
     found: list[OwnOption] = []
     for one in grouped(kind, arguments, version):
         tuned = any(space == "args" and path.partition(".")[0] in one.names for space, path in read)
-        if ignored.isdisjoint(one.names):
-            off = one.value is False and one.option is not None and not one.option.default
-            along = tuned or _goes_along(kind, one.names)
-            found.append(OwnOption(one.names, tuple(one.words), switched_off=off, tuned=along))
-        found += [
-            part
-            for path, leaf in (_leaves(one.value) if tuned else ())
-            if not any(("args", f"{name}.{path}") in read for name in one.names)
-            and not _sets_a_knob(kind, context, part := _part(one, path, leaf))
-        ]
+        if not one.among(elsewhere):
+            found.append(replace(one, tuned=tuned or one.among(along)))
+        parts = [_part(one, path, leaf) for path, leaf in _leaves(one.value)] if tuned else []
+        found += [p for p in parts if ("args", p.names[0]) not in read and not _sets_a_knob(kind, context, p)]
     for path, leaf in _leaves(parsed.config):
         key = OwnOption((path,), config={path: leaf})
         found.append(replace(key, tuned=("config", path) in read or _sets_a_knob(kind, context, key)))
@@ -141,20 +128,10 @@ def own_options(kind: Engine, command: Command, context: Context) -> list[OwnOpt
     return found
 
 
-def _part(group: Group, path: str, leaf: Any) -> OwnOption:
+def _part(whole: OwnOption, path: str, leaf: Any) -> OwnOption:
     """Return one key of an option's JSON object, by its dotted name."""
-    flag = group.words[0].partition("=")[0]
     text = leaf if isinstance(leaf, str) else json.dumps(leaf)
-    return OwnOption((f"{group.names[0]}.{path}", *group.names), (f"{flag}.{path}", text))
-
-
-def _config_flags(kind: Engine) -> list[str]:
-    flags = {str(case.value) for case in kind.card.config_flag}
-    return [flag for option in kind.table(kind.card.newest).options if flags & {*option.flags} for flag in option.flags]
-
-
-def _goes_along(kind: Engine, names: Sequence[str]) -> bool:
-    return any(one.tuned and not {*map(name_of, one.flags)}.isdisjoint(names) for one in kind.card.dispensable)
+    return OwnOption((f"{whole.names[0]}.{path}", *whole.names), (f"{whole.name}.{path}", text))
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -168,21 +145,19 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _sets_a_knob(kind: Engine, context: Context, option: OwnOption) -> bool:
-    """Return whether a knob is read from a command with this option alone as from none with it absent."""
-    scope = context.scope({})
-    additions = [Addition(config=dict(option.config))] if option.config else []
+    """Return whether a knob is read from a command with this option alone as from none without it."""
+    scope, additions = context.scope({}), [Addition(config=dict(option.config))] if option.config else []
     alone = kind.command_with(additions, scope, context, option.words)
-    commands = (alone, kind.command_with([], scope, context))
+    commands = alone, kind.command_with([], scope, context)
     one, other = (kind.knobs(kind.parse(command, context.version), context) for command in commands)
-    return one.knobs != other.knobs
+    return one != other
 
 
 def without_dropped(options: Sequence[OwnOption], asked: Sequence[str]) -> tuple[list[OwnOption], list[OwnOption]]:
     """Split the options that are to be kept from those of ``--drop``; raises `BadInput` for one that is not there."""
     dropped: list[OwnOption] = []
     for typed in asked:
-        name = name_of(typed)
-        named = [one for one in options if name in one.names or typed in one.names]
+        named = [one for one in options if one.among([typed])]
         if not named:
             known = ", ".join(sorted(one.name for one in options if not one.tuned)) or "no option to keep"
             raise BadInput(f"--drop {typed}: --baseline does not set it; it sets {known}")
@@ -220,17 +195,18 @@ def translated_for(
     env = dict[str, str]()
     kept, told, lacking, rows = list[str](), list[str](), list[str](), list[tuple[OwnOption, Counterpart, list[str]]]()
     for one in options:
-        entry = _entry(source, one)
-        twin = entry and next((twin for twin in there.counterparts if twin.meaning == entry.meaning), None)
+        entry = next((c for c in source.counterparts if one.name == c.variable or one.among(c.flags)), None)
+        twin = entry and next((c for c in there.counterparts if c.meaning == entry.meaning), None)
         written = _written(target, version, one, entry, twin) if entry and twin else None
+        off = one.value is False and one.option is not None and not one.option.default
         if one.env and not _matches(source.variables, one.name):
             env |= one.env
             kept.append(one.text)
-        elif twin is not None and written is not None and not one.switched_off:
+        elif twin is not None and written is not None and not off:
             rows.append((one, twin, written))
-        elif (why := _dispensable(source, one)) is not None:
-            told.append(f"{one.text} → nothing ({why.reason})")
-        elif not one.switched_off:  # Without the option any engine does what is said.
+        elif why := [d for d in source.dispensable if _matches(d.variables, one.name) or one.among(d.flags)]:
+            told.append(f"{one.text} → nothing ({why[0].reason})")
+        elif not off:  # Without the option any engine does what is said.
             lacking.append(one.name)
     if lacking:
         names = ", ".join(lacking)
@@ -250,20 +226,6 @@ def translated_for(
 
 def _matches(patterns: Sequence[str], name: str) -> bool:
     return any(fnmatchcase(name, pattern) for pattern in patterns)
-
-
-def _entry(card: EngineCard, option: OwnOption) -> Counterpart | None:
-    named = (one for one in card.counterparts if option.name == one.variable or _has(one.flags, option))
-    return next(named, None)
-
-
-def _has(flags: Sequence[str], option: OwnOption) -> bool:
-    return not {*flags, *map(name_of, flags)}.isdisjoint(option.names)
-
-
-def _dispensable(card: EngineCard, option: OwnOption) -> Dispensable | None:
-    found = (d for d in card.dispensable if _matches(d.variables, option.name) or _has(d.flags, option))
-    return next(found, None)
 
 
 def _written(
@@ -289,38 +251,34 @@ def _written(
 def _accepted(target: Engine, version: str, words: Sequence[str]) -> bool:
     """Return whether a version's parser takes these words, each option by its full name."""
     table = target.table(version)
-    known = all(word in table.flags for word in words if word.startswith("--"))
     try:
         given = target.given(words, version)
     except BadInput:
         return False
-    return (known and "model_tag" not in given) or table.borrowed
+    known = all(word in table.flags for word in words if word.startswith("--"))
+    return table.borrowed or (known and "model_tag" not in given)
 
 
 def missing_files(card: EngineCard, options: Sequence[OwnOption]) -> list[str]:
     """Return the options that name a file which is not on this machine."""
-    marked = [one for one in options if any(entry.file and _has(entry.flags, one) for entry in card.counterparts)]
-    return [
-        f"{one.name} {path}"
-        for one in marked
-        for value in one.values
-        if _FILE.fullmatch(path := value if value.startswith("{") else value.rpartition("=")[2])
-        and not os.path.exists(os.path.expanduser(path))
+    flags = [flag for entry in card.counterparts if entry.file for flag in entry.flags]
+    named = [(one, value.rpartition("=")[2]) for one in options if one.among(flags) for value in one.values]
+    gone = [
+        (one, path) for one, path in named if _FILE.fullmatch(path) and not os.path.exists(os.path.expanduser(path))
     ]
+    return [f"{one.name} {path}" for one, path in gone]
 
 
 def launched_too(kind: Engine, command: Command, text: Command, version: str) -> tuple[Command, list[str]]:
     """Add the arguments of ``--engine-arg`` to a typed command, but those that it sets itself; with notes."""
     given = kind.parse(command, version).given
-    added, left_out, words = list[str](), list[str](), list[str]()
-    for one in grouped(kind, kind.prepare(text.argv, version, text), version):
-        is_set = one.option is not None and one.option.dest in given
-        (left_out if is_set else added).append(" ".join(one.words))
-        words += [] if is_set else one.words
-    env = {name: value for name, value in text.env.items() if name not in command.env}
-    added += [f"{name}={value}" for name, value in env.items()]
-    left_out += [f"{name}={value}" for name, value in text.env.items() if name not in env]
-    notes = [f"--engine-arg {kind.name}: the baseline is started with {', '.join(added)}, too"] if added else []
-    if left_out:
-        notes.append(f"--engine-arg {kind.name}: the baseline keeps its own value, not {', '.join(left_out)}")
-    return Command((*command.argv, *words), {**command.env, **env}, command.files), notes
+    asked = list(grouped(kind, kind.prepare(text.argv, version, text), version))
+    asked += [OwnOption((name,), env={name: value}) for name, value in text.env.items()]
+    own = [one for one in asked if one.name in command.env or (one.option and one.option.dest in given)]
+    added = [one for one in asked if one not in own]
+    env = {name: value for one in added for name, value in one.env.items()}
+    option = f"--engine-arg {kind.name}: the baseline"
+    notes = [f"{option} is started with {', '.join(one.text for one in added)}, too"] if added else []
+    notes += [f"{option} keeps its own value, not {', '.join(one.text for one in own)}"] if own else []
+    argv = (*command.argv, *(word for one in added for word in one.words))
+    return replace(command, argv=argv, env={**command.env, **env}), notes

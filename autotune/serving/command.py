@@ -77,13 +77,14 @@ def absolute_paths(argv: Sequence[str], files: Mapping[str, str]) -> tuple[str, 
 
 def _absolute(word: str) -> str:
     option, equals, value = word.partition("=")
-    if word.startswith("-") and equals:
+    # Also of adapters, name=path.
+    if equals and (word.startswith("-") or "/" in value) and not option.startswith(("{", "[")):
         return f"{option}={_absolute(value)}"
     path = Path(word)
     if word.startswith(("-", "{", "[")) or path.is_absolute() or len(word) > 1024:
         return word
     # Not by the path's own methods, which raise for a folder that may not be looked into.
-    is_path = ("/" in word and os.path.exists(word)) or os.path.isfile(path / "config.json")
+    is_path = (("/" in word or path.suffix) and os.path.exists(word)) or os.path.isfile(path / "config.json")
     return os.path.abspath(word) if is_path else word
 
 

@@ -88,25 +88,21 @@ def admitted(configuration: Configuration, context: Context) -> int:
     return given if isinstance(given, int) else context.model.architecture.context_limit
 
 
-_SHORT = {"bfloat16": "bf16", "fp8_e4m3": "fp8"}
+NOTICED = {
+    "context_length": "context",
+    "prefix_caching": "prefix caching",
+    "kv_cache_dtype": "KV cache",
+    "memory_fraction": "memory fraction",
+}
+"""Knobs whose value the users of a server may notice."""
+_SHORT = {None: "the engine's", True: "on", False: "off", "bfloat16": "bf16", "fp8_e4m3": "fp8"}
 
 
-def promised_values(configuration: Configuration, context_limit: int) -> dict[str, tuple[str, str]]:
-    """Return what a configuration gives the users of its server: what it is, to the knob and the value in words.
-
-    A memory fraction that the engine chooses by itself, and what a row of a table does not say, are left out.
-    """
-    knobs = configuration.knobs
-    longest, cache, share = (knobs.get(name) for name in ("context_length", "kv_cache_dtype", "memory_fraction"))
-    longest = longest if isinstance(longest, int) else context_limit
-    values = {"context": ("context_length", f"{longest:,}")} if "context_length" in knobs else {}
-    if (caching := knobs.get("prefix_caching")) is not None:
-        values["prefix caching"] = ("prefix_caching", "on" if caching else "off")
-    if cache is not None:
-        values["KV cache"] = ("kv_cache_dtype", _SHORT.get(str(cache), str(cache)))
-    if share is not None:
-        values["memory fraction"] = ("memory_fraction", f"{share:g}")
-    return values
+def noticed(knob: str, value: Scalar, context_limit: int) -> str:
+    """Return a value of a knob in `NOTICED` in words."""
+    if knob == "context_length":
+        return f"{value if isinstance(value, int) else context_limit:,}"
+    return _SHORT.get(value if isinstance(value, bool | str | None) else str(value), str(value))
 
 
 @dataclass(frozen=True, slots=True)

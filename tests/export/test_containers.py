@@ -296,3 +296,15 @@ def test_a_winner_that_leaves_gpus_free_asks_for_its_own_only() -> None:
     (compose,) = reading.documents(export(half, "compose"))
     (device,) = compose["services"]["server"]["deploy"]["resources"]["reservations"]["devices"]
     assert device["count"] == 4
+
+
+def test_a_file_of_the_command_that_a_container_does_not_see_is_named(tmp_path: Path) -> None:
+    here = tmp_path / "here.jinja"
+    here.write_text("{{ messages }}")
+    command = ("vllm", "serve", MODEL, "--chat-template", str(here), "--ssl-keyfile", "/nowhere/key.pem")
+    told = with_command(Command(command))
+    for name in CONTAINERS:
+        text = export(told, name)
+        assert "not in the container, as it is not on this machine: --ssl-keyfile /nowhere/key.pem" in text, name
+        assert str(here) in text, name
+    assert CONTAINERS

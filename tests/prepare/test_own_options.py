@@ -15,6 +15,7 @@ from autotune.engines.engine import Engine
 from autotune.engines.kept import counterparts_in, own_options, translated_for
 from autotune.errors import BadInput
 from autotune.prepare.candidates import Prepared
+from autotune.serving.command import absolute_paths
 from autotune.space.context import Context
 from autotune.study.options import RunOptions
 from tests.production_commands import COMMANDS, Production, with_files
@@ -162,6 +163,17 @@ def test_an_option_of_both_is_for_candidates_as_it_was_passed() -> None:
         assert argv.count("--served-model-name") == 1
         assert argv[-2:] == ("--served-model-name", "other")
     assert found.kept["vllm"].kept == ("--enable-lora",)
+
+
+def test_a_relative_path_of_the_command_is_one_wherever_the_server_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "sql").mkdir()
+    (tmp_path / "own.yaml").write_text("{}")
+    words = ("trtllm-serve", "m", "--config", "own.yaml", "--lora-modules", "sql=./sql", "gone=./gone", '{"a=b/c": 1}')
+    made = absolute_paths(words, {})
+    assert made == (*words[:3], str(tmp_path / "own.yaml"), words[4], f"sql={tmp_path}/sql", *words[6:])
 
 
 def test_without_a_command_of_one_s_own_nothing_is_kept() -> None:

@@ -10,6 +10,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import Any
@@ -19,6 +20,7 @@ from packaging.version import InvalidVersion, Version
 
 from autotune import redact
 from autotune.engines import Engine, ParsedCommand, engine
+from autotune.engines.kept import grouped, missing_files
 from autotune.errors import BadInput
 from autotune.loadgen.capacity.search import SHAPES
 from autotune.metrics import readable
@@ -133,7 +135,17 @@ def heading(winner: Winner) -> list[str]:
 
 
 def image_notes(winner: Winner) -> list[str]:
-    """Warn if autotune derived a container image's name and does not know that this version of it exists."""
+    """Warn of files that a container does not see, and of an image whose name is derived and may not exist."""
+    choice, kind = winner.choice, winner.engine
+    version, words = version_of_parser(choice, kind), kind.arguments(choice.engine_argv) or ()
+    with suppress(BadInput):
+        options = grouped(kind, kind.prepare(words, version, Command(tuple(words), {}, choice.files)), version)
+        if lost := missing_files(kind.card, list(options)):
+            return [f"not in the container, as it is not on this machine: {', '.join(lost)}", *_derived(winner)]
+    return _derived(winner)
+
+
+def _derived(winner: Winner) -> list[str]:
     if winner.image is not None or winner.choice.container:
         return []
     entry = image_of(winner.engine.card, winner.spec.hardware, winner.choice.engine_version)

@@ -172,8 +172,9 @@ def beside_the_baseline(outcome: Recommendation) -> list[str]:
     """Compare what the recommended command gives its users with the baseline, value by value: a sentence or two."""
     given = {one.knob for one in outcome.gives_up or ()}
     rows = [one for one in outcome.promised if one.knob not in given]
-    changed = [f"{_valued(one)} (baseline: {one.baseline})" for one in rows if one.baseline != one.recommended]
-    same = [_valued(one) for one in rows if one.baseline == one.recommended]
+    differ = [one for one in rows if one.baseline != one.recommended]
+    changed = [f"{one.what} {one.recommended} (baseline: {one.baseline})" for one in differ]
+    same = [_valued(one) for one in rows if one not in differ]
     told = [f"Changed: {', '.join(changed)}."] if changed else []
     return [*told, f"Same {', '.join(same)}."] if same else told
 
