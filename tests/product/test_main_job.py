@@ -59,6 +59,9 @@ def test_it_gains_a_third_for_certain_with_attention_replicas(main_job: tuple[Pa
     assert 33 < low < found["gain_percent"] < high
     lowest, highest = found["gain_interval90_on_a_node"]
     assert lowest < low < high < highest, "a real node adds the simulator's error to that of the launches"
+    goal = found["objective"]
+    ends, within = goal["interval90_on_a_node"], goal["ci95"]
+    assert ends[0] < within[0] < goal["value"] < within[1] < ends[1]
 
 
 def test_acceptance_is_forced_in_launches_and_in_no_artefact_that_starts_a_server(
