@@ -38,10 +38,10 @@ def interval(bounds: Iterable[float] | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Format a signed percentage with at most one decimal, e.g. ``+51.7 %`` or ``+142 %``."""
+    """Format a signed percentage, e.g. ``+51.7 %``, ``+142 %``, or ``-0.03 %``, whose sign is its point."""
     if value is None:
         return "–"
-    return f"{'-' if value <= -0.05 else '+'}{_size(value)} %"
+    return f"{'-' if value <= -0.005 else '+'}{_size(value)} %"
 
 
 def percents(bounds: tuple[float, float] | None) -> str:
@@ -50,7 +50,10 @@ def percents(bounds: tuple[float, float] | None) -> str:
 
 
 def _size(value: float) -> str:
-    return number(abs(value)) if abs(value) >= 99.95 else f"{abs(value):.1f}"
+    size = abs(value)
+    if size >= 99.95:
+        return number(size)
+    return f"{size:.2f}" if 0.005 <= size < 0.05 else f"{size:.1f}"
 
 
 def change(before: object, after: object) -> str:
