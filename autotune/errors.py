@@ -39,11 +39,18 @@ class BadInput(AutotuneError):
 class UnknownName(BadInput):
     """Unknown name, answered with the existing names, and a hint: one more sentence.
 
-    `meant` are the names that were probably meant; empty: the nearest one; None: no name says which.
+    `meant` are the names that were probably meant; empty: the nearest one; None: no name says which. Of many names the
+    `usual` ones are listed; none: the nearest ones.
     """
 
     def __init__(
-        self, what: str, name: str, known: Iterable[str], hint: str = "", meant: Sequence[str] | None = ()
+        self,
+        what: str,
+        name: str,
+        known: Iterable[str],
+        hint: str = "",
+        meant: Sequence[str] | None = (),
+        usual: Sequence[str] = (),
     ) -> None:
         names = sorted(set(known))
         close = [] if meant is None else difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
@@ -51,7 +58,8 @@ class UnknownName(BadInput):
         parts = [f"unknown {what} {name!r}"]
         choice = " or ".join([*filter(None, [", ".join(guesses[:-1])]), *guesses[-1:]])
         parts.append(f"; did you mean {choice}?" if guesses else ".")
-        listed = names if len(names) <= _MOST_NAMES else sorted(difflib.get_close_matches(name, names, n=10, cutoff=0))
+        some = usual or sorted(difflib.get_close_matches(name, names, n=10, cutoff=0))
+        listed = names if len(names) <= _MOST_NAMES else some
         others = f" and {len(names) - len(listed)} others" if len(listed) < len(names) else ""
         if not guesses or len(listed) <= _FEW_NAMES:
             parts.append(f" Known: {', '.join(listed) if listed else 'none'}{others}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from pathlib import Path
 
 import pytest
@@ -10,12 +11,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import BadInput
+from autotune.loadgen.loads import with_loads
 from autotune.metrics.formulas import Slo
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
 from autotune.outputs.report.words import conclusion
 from autotune.recommend import recommend
 from autotune.search import objective
+from autotune.space.library import Library
 from autotune.study.goals import slos_of, with_goals
 from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation
@@ -211,3 +214,47 @@ def test_the_front_has_a_command_for_each_point() -> None:
     assert [p.objective.value for p in by_latency.front] == sorted(p.second.value for p in turned.front)
     limited = recommend(question.model_copy(update={"slos": (Slo.parse("p99_ttft_ms<=3e6"),)}), CANDIDATES, rows)
     assert [p.fingerprint for p in limited.front] == [CANDIDATES.items[p].fingerprint for p in (3, 0)]
+
+
+TEN = (
+    "total_token_throughput, output_throughput, request_throughput, request_goodput, total_token_throughput_per_gpu, "
+    "output_tokens_per_s_per_user, mean_ttft_ms, p99_ttft_ms, mean_tpot_ms, p99_tpot_ms"
+)
+
+
+@pytest.mark.parametrize("name", ["speed", "tps", "zzz"])
+def test_an_unknown_metric_is_answered_with_the_ten_that_people_use(name: str) -> None:
+    for ask in (lambda: asking(objective=name), lambda: slos_of([f"{name}<=1"])):
+        with pytest.raises(BadInput, match=rf"metric '{name}'\. Known: {TEN} and \d+ others\."):
+            ask()
+
+
+@given(st.floats(0.1, 1e5), st.floats(0.1, 1e5), st.sampled_from(["p99_ttft_ms<=", "request_throughput>="]))
+def test_of_two_limits_on_one_metric_the_stricter_is_named(one: float, other: float, form: str) -> None:
+    texts = [f"{form}{one:g}", f"{form}{other:g}"]
+    if texts[0] == texts[1]:
+        assert len(slos_of(texts)) == 1
+        return
+    strict = min(one, other) if "<=" in form else max(one, other)
+    with pytest.raises(BadInput, match=re.escape(f"the stricter is '{form}{strict:g}'")):
+        slos_of(texts)
+
+
+def test_a_limit_of_microseconds_is_one_in_seconds() -> None:
+    with pytest.raises(BadInput, match=re.escape("0.04 seconds are 'p99_tpot_ms<=40'")):
+        slos_of(["p99_tpot_ms<=0.04"])
+    assert slos_of(["p99_itl_ms<=0.05"])
+
+
+def test_a_limit_that_nobody_typed_is_told_in_words() -> None:
+    limit = spec(objective="request_goodput", goodput={"ttft": 5.0}).strict.slos[-1]
+    assert limit.broken_by(90.8) == "9.2 % of the requests met the limits; 45 % were wanted"
+    assert limit.told == "45 % of the requests within --goodput"
+    assert Slo.parse("p99_ttft_ms<=2000").broken_by(3000.0) == "p99_ttft_ms<=2000 by 50 % (3,000)"
+
+
+def test_a_concurrency_that_is_typed_twice_is_measured_once_and_told() -> None:
+    options, measured = request(ladder="4,1,4"), lambda _, rungs, __: (rungs, ())
+    asked = with_loads(spec(), options, measured, Library(), sent=False)
+    assert asked.ladder == (1, 4)
+    assert asked.notes[-1] == "--ladder: each concurrency is measured once"

@@ -133,6 +133,8 @@ def refusal(error: click.ClickException) -> str:
     said = error.format_message()
     if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter) and error.param:
         said = f"{error.param.opts[-1]}: {error.message}"
+        if isinstance(error.param.type, click.Choice) and error.message.startswith("'--"):
+            said = f"{error.param.opts[-1]} wants {' or '.join(error.param.type.choices)} behind it"
     for words, ours in _WORDS.items():
         said = said.replace(words, ours)
     said = said[:1].lower() + said[1:].rstrip(".")

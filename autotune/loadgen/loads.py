@@ -151,11 +151,13 @@ def with_loads(
     if searched and spec.weights:
         raise BadInput("--weights: the load search uses only the first workload; remove --weights or --find-load")
     rungs: tuple[int, ...] = USUAL_RUNGS if spec.pareto == PER_USER and not searched else ()
+    told: list[str] = []
     if text is not None:
         words = text.split(",")
         if not all(_CONCURRENCY.fullmatch(word.strip()) for word in words):
             raise BadInput(f"--ladder {text!r}: write concurrencies, whole numbers of at least 1, e.g. 1,4,16,64,256")
         rungs = tuple(sorted({int(word) for word in words}))
+        told += ["--ladder: each concurrency is measured once"] if len(rungs) < len(words) else []
     if spec.find_load is not None and sent:
         check_search(spec.find_load, load_workload(spec.workloads[0], library), spec.slos)
     spec = _with_finals(spec, options.final_workload, library) if sent else spec
@@ -165,7 +167,7 @@ def with_loads(
         if text is not None:
             raise BadInput(f"--ladder: {error}") from error
         there, notes = (), (f"the front has only one load, no ladder: {error}",)
-    return spec.model_copy(update={"ladder": there, "notes": (*spec.notes, *notes)})
+    return spec.model_copy(update={"ladder": there, "notes": (*spec.notes, *told, *notes)})
 
 
 def _with_finals(spec: StudySpec, given: str | None, library: Library) -> StudySpec:

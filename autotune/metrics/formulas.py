@@ -31,6 +31,7 @@ from pydantic import BaseModel, ConfigDict
 
 from autotune.arrays import Bools, Floats
 from autotune.errors import BadInput
+from autotune.metrics import readable
 from autotune.metrics.records import RequestRecords, latencies, statistics, token_series, tpot_ms
 from autotune.metrics.table import VIOLATIONS, metric_meant
 from autotune.trial import Metrics
@@ -211,6 +212,17 @@ class Slo(BaseModel):
 
     def __str__(self) -> str:
         return f"{self.metric}{self.sense}{self.limit:g}"
+
+    @property
+    def told(self) -> str:
+        """Return the limit for people: as they type it, or, of one that is none of theirs, in words."""
+        return str(self) if self.metric != VIOLATIONS else f"{100 - self.limit:g} % of the requests within --goodput"
+
+    def broken_by(self, value: float) -> str:
+        """Describe a value beyond the limit: by how much, or the share of the requests that met theirs."""
+        if self.metric == VIOLATIONS:
+            return f"{100 - value:.3g} % of the requests met the limits; {100 - self.limit:g} % were wanted"
+        return f"{self} by {100 * self.excess(value):.0f} % ({readable.number(value)})"
 
 
 def without_capacity(metrics: Mapping[str, object]) -> bool:

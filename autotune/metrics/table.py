@@ -252,6 +252,11 @@ TABLE = {row.name: row for row in _ROWS}
 
 METRICS = {name: row for name, row in TABLE.items() if name != VIOLATIONS}
 """Metrics that an objective or an SLO may name. Violations are missing if every request meets the limits."""
+USUAL = (
+    *(HEADLINE, "output_throughput", "request_throughput", GOODPUT, PER_GPU, PER_USER),
+    *("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms"),
+)
+"""The metrics that people use: an unknown name is answered with these."""
 COSTS = tuple(name for name, row in METRICS.items() if row.needs == "--gpu-hour-price")
 DERIVED = tuple(name for name, row in TABLE.items() if row.derive is not None)
 
@@ -290,7 +295,8 @@ def check_metric(text: str, what: str = "metric", known: Collection[str] = METRI
     """Return the known metric for a name, as in `metric_meant`; raises `UnknownName` otherwise."""
     name = metric_meant(text, known)
     if name not in known:
-        raise UnknownName(what, text, known, meant=_with_words(text, known))
+        usual = [one for one in USUAL if one in known]
+        raise UnknownName(what, text, known, meant=_with_words(text, known), usual=usual)
     return name
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Sequence
 from dataclasses import replace
@@ -39,6 +38,8 @@ from autotune.study.spec import AUTO, EngineChoice, StudySpec, check_executor, c
 from autotune.trial import Scalar
 
 _DEFAULT = "sharegpt"
+_MOST_LAUNCHES, _MOST_HOURS = 10_000, 8_760
+"""Largest budgets that can be meant."""
 _AS_TYPED = ("baseline", "drop", "explain", "hours", "launches", "min_context", "sampler", "seed", "sources")
 """Options that a study stores as typed."""
 
@@ -219,8 +220,10 @@ def _check_figures(options: RunOptions | StudySpec, model: ModelCard) -> None:
         raise BadInput(f"--min-context {floor}: {model.id} takes at most {limit} tokens")
     if options.launches < 1:
         raise BadInput(f"--launches {options.launches}: a budget of at least 1 launch is needed (default 30)")
-    if options.hours is not None and not (options.hours > 0 and math.isfinite(3600 * options.hours)):
-        raise BadInput(f"--hours {options.hours:g}: the time budget must be a number above 0")
+    if options.launches > _MOST_LAUNCHES:
+        raise BadInput(f"--launches {options.launches}: at most {_MOST_LAUNCHES:,}, as a launch takes minutes")
+    if options.hours is not None and not 0 < options.hours <= _MOST_HOURS:
+        raise BadInput(f"--hours {options.hours:g}: write a number above 0, at most {_MOST_HOURS:,} (a year)")
     if options.noise is not None and not 0 <= options.noise < 1:
         raise BadInput(f"--noise {options.noise:g}: a sigma from 0 to below 1, e.g. 0.03 for 3 %")
 

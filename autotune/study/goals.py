@@ -67,10 +67,19 @@ def _check_needs(spec: StudySpec) -> None:
             raise BadInput(f"{metric} needs {needs}{by}: add that option")
 
 
+_LEAST_MS = 0.05
+"""Shortest limit in ms that can be meant: no server answers so fast, and seconds look like it."""
+
+
 def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:
-    """Parse the SLOs, each once; raises `BadInput` for an impossible limit or one in the wrong direction."""
+    """Parse the SLOs, each once; raises `BadInput` for an impossible limit or one in the wrong direction.
+
+    And for two limits on one metric.
+    """
     slos = tuple(dict.fromkeys(Slo.parse(text) for text in texts))
+    of_metric: dict[str, Slo] = {}
     for slo in slos:
+        other = of_metric.setdefault(slo.metric, slo)
         check_metric(slo.metric, "SLO metric")
         right = ">=" if METRICS[slo.metric].maximise else "<="
         if slo.sense != right:
@@ -80,6 +89,12 @@ def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:
             )
         if right == "<=" and slo.limit < 0:
             raise BadInput(f"--slo '{slo}': no metric is ever below 0; the limit must be a number of at least 0")
+        if other is not slo:
+            stricter = other if other.violation(slo.limit) > 0 else slo
+            raise BadInput(f"--slo '{other}' and '{slo}': one limit for each metric; the stricter is '{stricter}'")
+        if slo.metric.endswith("_ms") and 0 < slo.limit < _LEAST_MS:
+            seconds = f"{slo.metric}{right}{1000 * slo.limit:g}"
+            raise BadInput(f"--slo '{slo}': limits are in milliseconds; {slo.limit:g} seconds are '{seconds}'")
     return slos
 
 

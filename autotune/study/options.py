@@ -94,7 +94,7 @@ class RunOptions:
     sources: Sequence[str] = option("--from", "Earlier study, or replay file, to learn from; repeatable.", SPACE, default=(), needs="search")
     screen: Literal["auto", "off"] = option("--screen", "auto: rank candidates by launches with random weights, if that saves hours.", STUDY, default="auto", needs="launch", again=lambda spec: "auto" if spec.screened else "off" if spec.may_screen else None)
     explain: Literal["model", "measured"] = option("--explain", "measured: keep a quarter of --launches for the winner without each of its settings.", STUDY, default="model", needs="search", again=lambda spec: None if spec.explain == "model" else spec.explain)
-    launches: int = option("--launches", "Most server launches, finals included; what --screen discards is not counted.", FIRST, default=30)
+    launches: int = option("--launches", "Most server launches, finals and those with random weights included; if random weights prove useless, theirs come on top.", FIRST, default=30)
     hours: float | None = option("--hours", "Most hours of the study; virtual hours when simulated.", STUDY)
     seed: int = option("--seed", "Seed of the search, the prompts and simulated noise.", STUDY, default=0, least=0, most=2**32 - 1)
     noise: float | None = option("--noise", "Sigma of launch-to-launch noise; default 0.03 on the simulator, 0 on a replay.", STUDY)

@@ -62,7 +62,7 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
             parts += ["Command of the closest attempt:", _block(miss.command, miss.argv, miss.env)]
         ran = [launch for launch in study.launches if launch.result.metrics]
         spec = study.spec.strict
-        asked = ", ".join(text.code(str(slo)) for slo in spec.slos) or "none"
+        asked = ", ".join(text.code(slo.told) for slo in spec.slos) or "none"
         broke = [(launch.trial.number, broken_slos(spec, launch)) for launch in ran]
         lines = [f"- launch {number}: {text.plain('; '.join(broken))}" for number, broken in broke if broken]
         figures = f"{len(ran)} launches are valid; {len(lines)} of them violate a limit. Limits: {asked}."

@@ -180,9 +180,9 @@ def broken_slos(spec: StudySpec, launch: Launch) -> list[str]:
     for slo in spec.slos:
         value = metrics.get(slo.metric)
         if not isinstance(value, int | float):
-            broken.append(f"{slo} (not measured)")
+            broken.append(f"{slo.told} (not measured)")
         elif slo.violation(value) > 0:
-            broken.append(f"{slo} by {100 * slo.excess(value):.0f} % ({readable.number(value)})")
+            broken.append(slo.broken_by(value))
     return broken
 
 
