@@ -264,3 +264,18 @@ def test_what_autotune_writes_for_nvidia_is_simulated_or_without_effect(name: st
     context = Context(LIBRARY.model(model), node, 8, NEWEST[name])
     command = kind.command(Configuration(name, kind.default_knobs(context)), context)
     assert not_simulated_in(command, LIBRARY, context) == []
+
+
+def test_vllms_short_spellings_of_drafting_are_read() -> None:
+    kind, version = engine("vllm"), NEWEST["vllm"]
+    context = Context(LIBRARY.model("deepseek-ai/DeepSeek-R1"), LIBRARY.hardware["h200"], 8, version)
+
+    def drafting(more: str) -> tuple[object, object]:
+        knobs = kind.knobs(
+            kind.parse(split_command(f"vllm serve deepseek-ai/DeepSeek-R1 -tp 8 {more}"), version), context
+        )
+        return knobs.knobs["speculative_tokens"], knobs.knobs["draft_model"]
+
+    assert drafting("") == (0, None)
+    assert drafting("--spec-method mtp --spec-tokens 2") == (2, None)
+    assert drafting("--spec-method eagle3 --spec-model some/draft") == (1, "some/draft")
