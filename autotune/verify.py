@@ -425,7 +425,6 @@ class Comparison:
                     made.append(row.result)
                     self._tell(row, side)
                     retire_bad_node(made, LocalExecutor(evaluate))
-                self._check_evidence(row)
                 self._rows[trial.number] = row
         except (KeyboardInterrupt, CannotGoOn, OSError) as error:
             so_far = f"{len(results.launches)} launches are stored; the same command continues with them."
@@ -441,13 +440,12 @@ class Comparison:
 
     def _check_evidence(self, row: Launch) -> None:
         """Raise `BadInput` for a figure of another evidence than those that it would be compared with."""
-        stand_in = () if self._sides[_OLD] is not None else self._before
-        others = {one.result.evidence for one in (*self._rows.values(), *stand_in) if one.result.metrics}
-        if row.result.metrics and others - {row.result.evidence}:
-            kinds = " and ".join(sorted({one.upper() for one in (*others, row.result.evidence)}))
+        rows = [*self._rows.values(), row, *([] if self._sides[_OLD] else self._before)]
+        kinds = sorted({one.result.evidence.upper() for one in rows if one.result.metrics})
+        if len(kinds) > 1:
             raise BadInput(
-                f"{self._folder}: its figures are {kinds}, which cannot be compared; name two programs of one kind, "
-                f"by --engine-bin and --old-engine-bin, and move the folder away"
+                f"{self._folder}: figures that are {' and '.join(kinds)} cannot be compared; name two programs of one "
+                "kind by --engine-bin and --old-engine-bin, and move the folder away"
             )
 
     def _turns(self) -> Iterator[tuple[int, Trial]]:
@@ -513,6 +511,9 @@ class Comparison:
         changes = [self._change(command) for command in range(len(self._known))]
         launched, verdict = self._sides[_OLD] is not None, changes[0].verdict(self._margin)
         ahead, choice = self._still_ahead(changes[0]), self._known[0].choice
+        # The same figures have another interval on the study's own backend.
+        label = self._before[0].result.label.lower()
+        spread = [f"the interval is by the spread of these launches alone: those of the study are {label}"]
         return Regression(
             verdict="undecided" if verdict == "pass" and not launched else verdict,
             engine=choice.engine,
@@ -536,7 +537,7 @@ class Comparison:
             launches=len(self._rows),
             still_ahead=ahead,
             changed_defaults=self._changed_defaults(),
-            notes=[*self._notes, *self._broken_limits(), *([] if self._comparable else [self._own_spread()])],
+            notes=[*self._notes, *self._broken_limits(), *spread * (not self._comparable)],
             tune_again=self._tune_again() if ahead is False else None,
         )
 
@@ -555,11 +556,6 @@ class Comparison:
             beyond = [violations(self._spec, row).get(slo) for row in self._of(0, side)]
             sides[side] |= {slo} if mean([one for one in beyond if one is not None] or [0.0]) > 0 else set()
         return [f"it violates {slo} on {self._to}" for slo in sorted(sides[_NEW] - sides[_OLD])]
-
-    def _own_spread(self) -> str:
-        """Explain why the same figures have another interval on the study's own backend."""
-        kind = self._before[0].result.label.lower()
-        return f"the interval is by the spread of these launches alone: those of the study are {kind}"
 
     def _changed_defaults(self) -> list[dict[str, Any]]:
         """Compare the recommended command's resolved settings on both versions."""

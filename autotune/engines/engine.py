@@ -412,7 +412,8 @@ class Engine:
             return []
         additions = _holding(knob.emit, scope, version) if knob.exists_in(version) else []
         if changed and not additions:
-            raise BadInput(f"{self.name} {version} has no option for {name}={scope[name]!r}")
+            since = f", which began with {knob.since}" if not knob.exists_in(version) else ""
+            raise BadInput(f"{self.card.title} {version} has no option for {name}={scope[name]!r}{since}")
         return additions
 
     def setting(self, knob: str, configuration: Configuration, context: Context, command: Command) -> str:

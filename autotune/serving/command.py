@@ -89,9 +89,8 @@ def _absolute(word: str) -> str:
 
 
 def server_logs(folder: Path) -> dict[str, Path]:
-    """Return the logs of a launch's servers by their names in its folder, the first server's first."""
-    logs = [*folder.glob(LOG_NAME), *sorted(folder.glob(f"*/{LOG_NAME}"))]
-    return {str(path.relative_to(folder)): path for path in logs}
+    """Return the logs of a launch's servers by their names in its folder."""
+    return {str(path.relative_to(folder)): path for path in folder.rglob(LOG_NAME)}
 
 
 def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:

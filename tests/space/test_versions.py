@@ -82,7 +82,7 @@ def test_before_its_version_a_knob_keeps_its_default_and_cannot_be_set_or_read()
         assert search_values(knob, judged.scope({}), version) == searched
         assert kind.knobs(kind.parse(command, version), judged).knobs["x"] == read
     assert "--x" in kind.command(with_x(kind, "0.13.0", "b"), setting("0.13.0")).argv
-    with pytest.raises(BadInput, match=r"vllm 0\.11\.0 has no option for x='b'"):
+    with pytest.raises(BadInput, match=r"vLLM 0\.11\.0 has no option for x='b', which began with 0\.13"):
         kind.command(with_x(kind, "0.11.0", "b"), setting("0.11.0"))
 
 
