@@ -3,7 +3,7 @@
 An expression sees the knobs by name and the namespaces it is given (``model``, ``hardware``,
 ``workload``, ``args``, ``env``, ``config``, ``gpus``, ``engine``). Names, attributes, literals,
 comparisons, boolean and integer arithmetic, ``x if c else y``, ``in`` and the functions ``min``,
-``max``, ``int``, ``str`` and ``len`` are allowed, lists only behind ``in``; everything else is refused
+``max``, ``int``, ``str``, ``len`` and ``lower`` are allowed, lists only behind ``in``; everything else is refused
 when the file is read. Texts are not multiplied or formatted, and what a value may grow to is bounded, so
 that a space file can be taken from a stranger.
 """
@@ -30,7 +30,7 @@ _NODES = (
     ast.Compare, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.In, ast.NotIn, ast.Is, ast.IsNot,
     ast.IfExp, ast.Call,
 )  # fmt: skip
-_FUNCTIONS = {"min": min, "max": max, "int": int, "str": str, "len": len}
+_FUNCTIONS = {"min": min, "max": max, "int": int, "str": str, "len": len, "lower": str.lower}
 _HOLE = re.compile(r"\{([^{}]+)\}")
 _LONGEST, _MOST_BITS = 100_000, 4096
 """Characters of a text, and bits of a whole number."""

@@ -126,6 +126,7 @@ def test_what_a_card_names_without_effect_is_an_option_of_some_version(name: str
         ("vllm", "--kv-cache-dtype int8_per_token_head", ["--kv-cache-dtype"]),
         ("vllm", "-cc.pass_config.fuse_attn_quant true", ["--compilation-config.pass_config.fuse_attn_quant"]),
         ("vllm", "--quantization torchao", ["--quantization"]),
+        ("vllm", "--quantization FP8", ["--quantization"]),  # vLLM lowers it
         ("sglang", "--enable-torch-compile", ["--enable-torch-compile"]),
         ("sglang", "--stream-interval 4 --log-level warning", ["--stream-interval"]),
         ("sglang", "--log-level debug", ["--log-level"]),
