@@ -631,11 +631,18 @@ class External(ServerBackend):
             parsed = kind.parse(split_command(spec.verifies.commands[0].command), context.version)
             asked = effective(kind.card, kind.knobs(parsed, context), context)
         told, ran = parse_reported(kind, asked, context, sources)
-        others = [name for name in told if ran.knobs[name] != asked.knobs[name]]
-        differences = ", ".join(f"{name} {_word(ran.knobs[name])} (not {_word(asked.knobs[name])})" for name in others)
-        found = f"its settings are not {usual}: {differences}"
-        if not others:
-            found = f"the {len(told)} settings that it reports are {usual}"
+        differing = {name: ran.knobs[name] for name in told if ran.knobs[name] != asked.knobs[name]}
+        left = [f"{name} {_word(value)}" for name, value in differing.items() if asked.knobs[name] in (None, "auto")]
+        others = [
+            f"{name} {_word(value)} (not {_word(asked.knobs[name])})"
+            for name, value in differing.items()
+            if asked.knobs[name] not in (None, "auto")
+        ]
+        found = f"the {len(told)} settings that it reports are {usual}"
+        if others:
+            found = f"its settings are not {usual}: {', '.join(others)}"
+        if left:
+            found += f"; where these leave it to the engine: {', '.join(left)}"
         if not told:
             found = f"it reports no settings, so whether they are {usual} is not checked"
         if server.owner in library.engines and server.owner != kind.name:
@@ -651,4 +658,4 @@ class External(ServerBackend):
 
 
 def _word(value: Scalar) -> str:
-    return "by itself" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

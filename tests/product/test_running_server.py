@@ -114,6 +114,22 @@ def test_a_result_is_verified_on_a_running_server(home: Path, requests: int, mon
     assert [row["role"] for row in rows(home, "s-verified")] == ["baseline"] * 2
 
 
+@pytest.mark.e2e
+@pytest.mark.parametrize("engine", ["vllm", "sglang"])
+def test_a_server_started_with_the_recommended_command_is_the_recommended_one(
+    home: Path, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What the command leaves to the engine is told, and no difference."""
+    monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
+    few = ("--engine", engine, "--set", "replicas=1", "--launches", "8", "--on", "simulator")
+    assert autotune(*QUESTION, "--study", "s", *few, home=home).code == 0
+    argv = json.loads((home / "studies" / "s" / "recommendation.json").read_text())["argv"]
+    with emulated("--hw", "h100", "--gpus", "2", "--speed", "8", command=argv) as url:
+        done = autotune("verify", "s", "--on", f"external:{url}", "--launches", "1", home=home)
+    assert done.code == 0, done.err
+    assert "settings that it reports are those of the recommended command" in done.err
+
+
 def test_a_server_that_reports_nothing(home: Path) -> None:
     """A vLLM without its development mode tells no settings, and nothing is claimed of them."""
     with serving() as url:
