@@ -12,6 +12,7 @@ from autotune.backends.simulator import Simulator
 from autotune.backends.simulator import simulate as simulate_load
 from autotune.cli.shared import answer, say
 from autotune.engines import command_of, recognise, split_command
+from autotune.engines.rewrite import rewrite
 from autotune.engines.translate import translate_typed
 from autotune.errors import BadInput, NothingFeasible, RefusedCommand
 from autotune.loadgen.bench.results import curve
@@ -22,6 +23,7 @@ from autotune.machine import check_gpus, node
 from autotune.metrics import readable
 from autotune.metrics.formulas import Slo
 from autotune.metrics.table import Rent
+from autotune.notify import silent
 from autotune.prepare.names import know_model
 from autotune.simulator.node import SimulatedOutcome
 from autotune.simulator.node.calibration import calibration_in
@@ -59,7 +61,7 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
         predicted = prediction(resolved, load, asked.seed)
     predicted = rent.derived(predicted)
     if asked.versus is not None:
-        other = _versus(asked.versus, resolved.card.engine, asked, library, load)
+        other = _versus(asked.versus, resolved, asked, library, load)
         theirs = prediction(other, load, asked.seed)
         predicted |= against((resolved.setup, predicted), (other.setup, theirs), load)
         predicted["versus"] = f"{other.card.title} {other.context.version}"
@@ -103,11 +105,18 @@ def _at_capacity(by: By, slos: Sequence[Slo], resolved: ResolvedCommand, load: W
     return {**prediction(resolved, at, seed, outcome), **told, "workload": load.name, "missed": missed}
 
 
-def _versus(text: str, name: str, asked: SimulateOptions, library: Library, load: Workload) -> ResolvedCommand:
+def _versus(
+    text: str, this: ResolvedCommand, asked: SimulateOptions, library: Library, load: Workload
+) -> ResolvedCommand:
     """Resolve the other side of the comparison: another command line, or another engine version for the typed one."""
     if len(text.split()) < 2:
-        return _resolve(asked.engine_command, text, asked, library, load)
-    same = recognise(command_of(_typed([text])).argv, library).name == name
+        command = command_of(translate_typed(_typed(asked.engine_command), asked.engine_version, library, silent))
+        kind, here = recognise(command.argv, library), this.context
+        command, notes = rewrite(kind, command, here, replace(here, version=kind.version(text)))
+        for note in notes:
+            say(note)
+        return _resolve(command.typed(), text, asked, library, load)
+    same = recognise(command_of(_typed([text])).argv, library).name == this.card.engine
     return _resolve([text], asked.engine_version if same else None, asked, library, load)
 
 

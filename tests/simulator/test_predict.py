@@ -87,6 +87,17 @@ def test_a_renamed_option_is_said_and_other_defaults_are_of_both_tables(tmp_path
     assert "--hicache-mem-layout: layer_first with SGLang 0.5.6.post2, page_first here" in done.out
 
 
+def test_an_older_version_gets_the_command_in_its_own_options(tmp_path):
+    typed = f"python3 -m sglang.launch_server --model-path {V32} --tp-size 8 --attn-dp-size 8"
+    done = autotune("simulate", "--hw", "h200", "--versus", "0.5.3", "--", typed, home=tmp_path)
+    assert done.code == 0, done.err
+    assert (
+        "wrote --tp-size 8 --attn-dp-size 8 as --tp-size 8 --dp-size 8 --enable-dp-attention for SGLang 0.5.3"
+        in done.err
+    )
+    assert "SGLang 0.5.3" in done.out
+
+
 def test_another_command_line_is_compared_without_a_list_of_defaults(tmp_path):
     other = f"sglang serve --model-path {V32} --tp 8"
     command = ["simulate", "--hw", "h200", "--versus", other, "--json", "--", f"vllm serve {V32} -tp 8"]
