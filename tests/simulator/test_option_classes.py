@@ -244,6 +244,10 @@ def test_options_that_go_with_every_candidate_count_in_its_memory() -> None:
     odds = [max(prior.p_starts[study.candidates.baseline] for prior in physical(study)) for study in (plain, quantised)]
     assert odds[0] < 0.5
     assert odds[1] > 0.9
+    # DeepGEMM multiplies blocks; a checkpoint in blocks is tried with and without it.
+    assert {one.configuration.knobs["deep_gemm"] for one in quantised.candidates.items} == {True}
+    blocks = prepare(build_spec(RunOptions("Qwen/Qwen3-32B-FP8", "h100", gpus=1, **asked)), LIBRARY)
+    assert {one.configuration.knobs["deep_gemm"] for one in blocks.candidates.items} == {True, False}
     refused = RunOptions(DENSE, "h100", gpus=1, engine_args=["vllm=--quantization bogus"], **asked)
     with pytest.raises(BadInput, match="Unknown quantization method: bogus"):
         prepare(build_spec(refused), LIBRARY)
