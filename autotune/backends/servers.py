@@ -60,7 +60,7 @@ from autotune.serving.weights import missing_for
 from autotune.simulator.node.calibration import calibration_of
 from autotune.space.cards import HardwareCard
 from autotune.space.context import Context, effective, gpus_of
-from autotune.space.entry import in_range
+from autotune.space.entry import in_range, is_version
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.space.promises import admitted
@@ -607,8 +607,9 @@ class External(ServerBackend):
         choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
         kind = engine_of(choice.name, {}, library, silent)
         longest = max(load_workload(name, library).longest_request for name in spec.sent)
-        context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest)
-        candidate = Candidate(Configuration(kind.name, {"url": self.url}), choice.version)
+        version = server.version if is_version(server.version) else choice.version
+        context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
+        candidate = Candidate(Configuration(kind.name, {"url": self.url}), version)
         # Its command line is unknown; the stand-in names its address.
         return OwnCandidates(
             CandidateSet((candidate,), 0, alone=True),
@@ -628,7 +629,8 @@ class External(ServerBackend):
         usual = f"the defaults of {kind.card.title} {context.version}"
         if spec.verifies is not None:
             usual = "those of the recommended command"
-            parsed = kind.parse(split_command(spec.verifies.commands[0].command), context.version)
+            # In the words of the version that it was written for, which the server's may not know.
+            parsed = kind.parse(split_command(spec.verifies.commands[0].command), spec.engines[0].version)
             asked = effective(kind.card, kind.knobs(parsed, context), context)
         told, ran = parse_reported(kind, asked, context, sources)
         differing = {name: ran.knobs[name] for name in told if ran.knobs[name] != asked.knobs[name]}

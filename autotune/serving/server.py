@@ -245,17 +245,20 @@ def connect(url: str, names: Sequence[str], api_key: str | None = None) -> Exter
         name, root = client.served_as(names)
         server = ExternalServer(target, name)
         server.root, server.emulated, server.owner = root, client.emulated(), client.owner()
+        told = client.get_json("/version")
+        server.version = str(told.get("version", "")) if isinstance(told, dict) else ""
     return server
 
 
 class ExternalServer(Server):
     """A server known by its URL and the engine's name in its model list. `stop` leaves it running.
 
-    `root` is the model behind the served name, as far as the server tells it.
+    `root` is the model behind the served name, and `version` the engine's, as far as the server tells them.
     """
 
     owner: str = ""
     root: str = ""
+    version: str = ""
     # A gateway may have no health check, but it has served its models a moment ago.
     health = PATHS[0]
 

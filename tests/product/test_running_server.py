@@ -132,7 +132,9 @@ def test_a_server_started_with_the_recommended_command_is_the_recommended_one(
 
 def test_a_server_that_reports_nothing(home: Path) -> None:
     """A vLLM without its development mode tells no settings, and nothing is claimed of them."""
-    with serving() as url:
+    version = ("--engine-version", "0.13.0")
+    with emulated("--hw", "h100", "--gpus", "2", "--speed", "8", *version, command=SERVED) as url:
         done = autotune(*QUESTION, "--on", f"external:{url}", "--study", "s", "--launches", "1", home=home)
     assert done.code == 0, done.err
-    assert "it reports no settings, so whether they are the defaults of vLLM 0.33.0 is not checked" in done.err
+    assert "it reports no settings, so whether they are the defaults of vLLM 0.13.0 is not checked" in done.err
+    assert [row["engine_version"] for row in rows(home, "s")] == ["0.13.0"], "the version is the server's own"
