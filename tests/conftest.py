@@ -74,6 +74,7 @@ LONG = (
     "product/test_kill.py",
     "serving/test_kill.py",
     "simulator/emulator/test_acceptance.py",
+    "test_evidence_of_rows.py",
     "docker/test_containers.py",
     "executors/test_ray_refusals.py",
     "executors/test_side_by_side.py",
