@@ -22,7 +22,7 @@ from autotune.engines.space import CONTRADICTS, NOTHING, EngineSpace, PassedThro
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify, silent
-from autotune.prepare.own_options import OwnOptions, own_options_of
+from autotune.prepare.own_options import OwnOptions, engine_in_study, own_options_of
 from autotune.prepare.predicted_memory import MemoryPlans, leave_out_by_memory, promises_kept
 from autotune.prepare.recipes import known_recipes
 from autotune.serving.command import resolve_references
@@ -431,10 +431,7 @@ def typed_candidate(
     backend = backend_of(spec)
     if not anywhere and (reason := backend.why_unavailable(recognise(command.argv, library), spec)) is not None:
         raise BadInput(reason)
-    named = recognise(command.argv, library).name
-    kind = spaces[named].engine if named in spaces else engine_of(named, spec.installed, library, silent)
-    version = next((c.version for c in spec.engines if c.name == kind.name), None)
-    version = version or backend.version_of(kind, spec)
+    kind, version = engine_in_study(spec, library, command, spaces)
     context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
     space = spaces.get(kind.name) or EngineSpace(kind, context, Enumeration(), {})
     parsed = kind.parse(command, version)

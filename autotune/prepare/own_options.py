@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from autotune.backends import backend_of
 from autotune.engines import Engine, recognise, settings_in_front, split_command
@@ -21,6 +22,7 @@ from autotune.engines.kept import (
     translated_for,
     without_dropped,
 )
+from autotune.engines.space import EngineSpace
 from autotune.errors import BadInput
 from autotune.notify import silent
 from autotune.space.context import Context
@@ -75,7 +77,7 @@ def own_options_of(spec: StudySpec, library: Library, longest: int) -> OwnOption
         return OwnOptions()
     try:
         typed = replace(split_command(spec.baseline), files=spec.baseline_files)
-        kind, version = _engine_of(spec, library, typed)
+        kind, version = engine_in_study(spec, library, typed)
         context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
         found = own_options(kind, typed, context) if spec.recipe is None else []
     except BadInput as error:
@@ -99,9 +101,11 @@ def own_options_of(spec: StudySpec, library: Library, longest: int) -> OwnOption
     return OwnOptions(command, kind, version, options, dropped, notes)
 
 
-def _engine_of(spec: StudySpec, library: Library, command: Command) -> tuple[Engine, str]:
-    """Return the engine of a command, and its version in the study."""
+def engine_in_study(
+    spec: StudySpec, library: Library, command: Command, spaces: Mapping[str, EngineSpace] = MappingProxyType({})
+) -> tuple[Engine, str]:
+    """Return the engine of a command, that of its space if there is one, and its version in the study."""
     named = recognise(command.argv, library).name
-    kind = engine_of(named, spec.installed, library, silent)
+    kind = spaces[named].engine if named in spaces else engine_of(named, spec.installed, library, silent)
     version = next((one.version for one in spec.engines if one.name == named), None)
     return kind, version or backend_of(spec).version_of(kind, spec)
