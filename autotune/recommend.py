@@ -134,8 +134,8 @@ def _beside_the_baseline(
         if knob not in baseline.knobs or knob not in recommended.config:
             continue  # A row of a table does not say.
         pair = baseline.knobs[knob], recommended.config[knob]
-        # Engines mean different things by a memory fraction: what each chooses by itself cannot be compared.
-        alike = knob != "memory_fraction" or pair[1] is not None or recommended.engine == baseline.engine
+        # Engines mean different things by a memory fraction.
+        alike = knob != "memory_fraction" or recommended.engine == baseline.engine
         if alike and (knob == "context_length" or pair != (None, None)):
             old, new = (noticed(knob, value, spec.model.architecture.context_limit) for value in pair)
             rows.append(PromisedValue(what=what, knob=knob, baseline=old, recommended=new))

@@ -22,6 +22,7 @@ from autotune.space.schema import Addition, Counterpart, EngineCard, Option, nam
 from autotune.trial import Command, referenced
 
 _PATH = re.compile(r"\b(args|env|config)((?:\.\w+)+)")
+_BRACES = str.maketrans({"{": r"\x7b", "}": r"\x7d"})
 _NUMBER = re.compile(r"-\.?\d.*")
 _FILE = re.compile(r"(?:\.{0,2}|~)/.*|.*\.(?:jinja|pem)")
 
@@ -144,10 +145,16 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
             yield below, part
 
 
+def as_they_are(config: Mapping[str, Any]) -> list[Addition]:
+    """Return the addition of keys to the config file; text in braces is no template there."""
+    texts = {key: f"{{{repr(v).translate(_BRACES)}}}" for key, v in config.items() if isinstance(v, str)}
+    return [Addition(config={**config, **texts})] if config else []
+
+
 def _sets_a_knob(kind: Engine, context: Context, option: OwnOption) -> bool:
     """Return whether a knob is read from a command with this option alone as from none without it."""
-    scope, additions = context.scope({}), [Addition(config=dict(option.config))] if option.config else []
-    alone = kind.command_with(additions, scope, context, option.words)
+    scope = context.scope({})
+    alone = kind.command_with(as_they_are(option.config), scope, context, option.words)
     commands = alone, kind.command_with([], scope, context)
     one, other = (kind.knobs(kind.parse(command, context.version), context) for command in commands)
     return one != other

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from autotune.engines import Engine, ParsedCommand, settings_in_front
-from autotune.engines.kept import Kept
+from autotune.engines.kept import Kept, as_they_are
 from autotune.errors import BadInput
 from autotune.space.context import Context, effective
 from autotune.space.enumeration import Enumeration
@@ -49,7 +49,7 @@ class PassedThrough:
         """Return a configuration's command; the option of a pinned knob is used once, as typed."""
         scope, version = context.scope(configuration.knobs), context.version
         additions = [one for one in kind.always(scope, context) if not self._replaces(one)]
-        additions += [Addition(config=dict(self.config))] if self.config else []
+        additions += as_they_are(self.config)
         for name in reversed(kind.card.knobs):
             own = kind.knob_additions(name, scope, version)
             additions = [*(one for one in own if not (name in self.pins and self._replaces(one))), *additions]

@@ -95,7 +95,7 @@ NOTICED = {
     "memory_fraction": "memory fraction",
 }
 """Knobs whose value the users of a server may notice."""
-_SHORT = {None: "the engine's", True: "on", False: "off", "bfloat16": "bf16", "fp8_e4m3": "fp8"}
+_SHORT = {None: "the engine's", True: "on", False: "off", "auto": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8"}
 
 
 def noticed(knob: str, value: Scalar, context_limit: int) -> str:

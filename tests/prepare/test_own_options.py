@@ -82,6 +82,14 @@ def test_keys_of_a_config_file_that_are_no_knobs_stand_in_every_candidate_s_file
         assert found.command_of(candidate).env["TRTLLM_ENABLE_PDL"] == "1"
 
 
+def test_braces_in_a_key_of_a_config_file_are_no_template(tmp_path: Path) -> None:
+    file, text = tmp_path / "own.yaml", "{x} '\\n' {{\"y\"}}"
+    file.write_text(yaml.safe_dump({"sampler_type": text}))
+    found = prepared(asked(f"trtllm-serve Qwen/Qwen3-8B --config {file}", engines=["tensorrt_llm"]))
+    written = [found.command_of(one).files.values() for one in found.candidates.items[1:]]
+    assert {yaml.safe_load(content)["sampler_type"] for (content,) in written} == {text}
+
+
 def test_settings_that_no_engine_claims_are_everybody_s() -> None:
     found = prepared(asked(f"HF_HOME=/models NCCL_DEBUG=WARN {CHAT}"))
     assert {"vllm", "sglang"} <= set(found.spaces)

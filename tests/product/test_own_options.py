@@ -111,11 +111,31 @@ def test_a_key_of_the_user_s_command_opens_every_server_and_stands_nowhere(tmp_p
     succeed("bundle", "s", "-o", str(tmp_path / "s.bundle"))
     out = tmp_path / "exports"
     out.mkdir()
-    for form in FORMATS:
-        succeed("export", "s", "--to", form, "-o", str(out / form))
+    exported = {form: autotune("export", "s", "--to", form, "-o", str(out / form), home=home) for form in FORMATS}
+    said += [text for one in exported.values() for text in (one.out, one.err)]
+    refused = [one.err for one in exported.values() if one.code]
+    others = [text for text in refused if " is for " not in text and "--find-load" not in text]
+    assert others == [], "but another engine's config file, and the load that was not searched for"
+    assert len(exported) - len(refused) >= 9
     script = (home / "studies" / "s" / "serve.sh").read_text()
     assert "${MY_KEY:?" in script, "the script asks for it"
     assert "--port 9000" in script
     assert "--served-model-name chat" in script
     assert "chat" in (out / "dstack").read_text(), "other programs ask for the served name"
     assert_nothing_planted(tmp_path, *said)
+
+
+def test_the_end_compares_what_both_commands_give_value_by_value(tmp_path: Path) -> None:
+    home = new_home(tmp_path)
+    typed = "vllm serve Qwen/Qwen3-8B --max-num-seqs 1 --no-enable-prefix-caching --max-model-len 32768"
+    node = ("--model", "Qwen/Qwen3-8B", "--hw", "h100", "--gpus", "1", "--engine", "vllm", "--on", "simulator")
+    asked = ("run", *node, "--workload", LOAD, "--launches", "4", "--baseline", typed)
+    done = autotune(*asked, "--study", "s", home=home)
+    said = " ".join(done.out.split())
+    assert "Changed: context 40,960 (baseline: 32,768), prefix caching on (baseline: off). Same bf16 KV cache" in said
+    values = {row["what"]: (row["baseline"], row["recommended"]) for row in recommendation(home, "s")["promised"]}
+    assert values["context"] == ("32,768", "40,960")
+    assert values["prefix caching"] == ("off", "on")
+    nothing = autotune(*asked, "--study", "n", "--slo", "p99_ttft_ms<=0.001", home=home)
+    assert nothing.code == 3
+    assert not any(word in nothing.out for word in ("Same ", "Changed: ", "Unchanged", "Kept from"))
