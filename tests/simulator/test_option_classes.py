@@ -106,12 +106,10 @@ def test_the_classes_are_those_of_three_whole_tables() -> None:
 def test_what_a_card_names_without_effect_is_an_option_of_some_version(name: str) -> None:
     card, kind = engine(name).card, engine(name)
     known = {flag for version in card.versions for flag in kind.table(version).flags}
-    for one in (*card.neutral, *card.simulated):
-        for pattern in one.names:
-            plain = pattern.partition("*")[0].partition(".")[0]
-            assert not pattern.startswith("--") or any(flag.startswith(plain) for flag in known), pattern
-            assert one.reason
-            assert one.source
+    named = [pattern for one in (*card.neutral, *card.simulated) for pattern in one.names if pattern[:2] == "--"]
+    plain = {pattern.partition("*")[0].partition(".")[0] for pattern in named}
+    assert [one for one in plain if not any(flag.startswith(one) for flag in known)] == []
+    assert all(one.reason and one.source for one in (*card.neutral, *card.simulated, *card.loaded, *card.refusals))
 
 
 @pytest.mark.parametrize(
