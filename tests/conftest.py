@@ -66,6 +66,7 @@ E2E = (
 """Files whose tests are all marked ``e2e``, the longest first; single tests have the mark where they stand."""
 
 LONG = (
+    "product/test_user_files.py",
     "executors/test_ray.py",
     "product/test_main_job.py",
     "product/test_real_path.py",
