@@ -65,7 +65,9 @@ def test_a_setting_s_interval_is_above_half_a_percent_where_its_odds_are_above_9
     rows = [(0, 0.0), (0, 0.02), *launched, *launched]
     entries = [Entry(n, role, p, score + 0.001 * n, violations={}) for n, (p, score) in enumerate(rows)]
     history = History(make_spec(), SMALL, tuple(entries))
-    for row in contributions(history, model_of(KERNELS, history), winner, history.spread):
+    stated = contributions(history, model_of(KERNELS, history), winner, history.spread)
+    assert stated
+    for row in stated:
         assert row.ci95 is not None
         assert row.odds is not None
         low, high = row.ci95

@@ -64,7 +64,9 @@ def test_a_lead_has_the_difference_of_the_means_and_no_more_than_both_deviations
 def test_it_is_surest_where_it_was_measured_often() -> None:
     some = [*spread_out(10), 7, 7, 7, 7]
     posterior = Posterior(Kernels(ENCODING), some, TRUTH[some].tolist())
-    for _, _, sds in posterior.predict(np.array([7, some[0], 300])):
+    parts = list(posterior.predict(np.array([7, some[0], 300])))
+    assert parts
+    for _, _, sds in parts:
         assert sds[0] < sds[1] < sds[2]
 
 
