@@ -268,8 +268,8 @@ class Plan:
         if len(history) >= (most := capacity(history)):
             timed, spec = most < history.most_launches, history.spec
             used = f"{spec.hours:g} hours" if timed else f"{spec.launches} launches"
-            where = "come on top" if history.screen.over else "are among them"
-            cheap = f" ({len(history.screened)} with random weights {where})" if history.screened else ""
+            which = "and {} more" if history.screen.over else "{} of them"
+            cheap = f" ({which.format(len(history.screened))} with random weights)" if history.screened else ""
             return f"the budget of {used} is used{cheap}{alone}"
         done = "; the finals are done" if history.of_role(Role.FINAL) else alone
         if searched.exhausted:

@@ -86,6 +86,8 @@ def test_a_study_ranks_by_random_weights_and_recommends_by_real_ones(tmp_path: P
     hours = outcome.study_cost.node_hours_by_fidelity
     assert sum(hours.values()) == pytest.approx(outcome.study_cost.node_hours)
     assert hours["random_weights"] == pytest.approx(len(cheap(launches)) * 160 / 3600)
+    assert len(launches) <= spec.launches, "they count towards the budget"
+    assert f"({len(cheap(launches))} of them with random weights)" in outcome.stop_reason
 
 
 def test_the_control_ends_it_where_the_start_is_hardly_shorter(tmp_path: Path) -> None:
@@ -94,6 +96,7 @@ def test_the_control_ends_it_where_the_start_is_hardly_shorter(tmp_path: Path) -
     assert len(launches) == spec.launches + 1
     why = recommend(spec, GRID, launches, (), study.stop_reason).stop_reason
     assert "a launch with random weights is not much shorter (290 s instead of 300 s)" in why
+    assert "the budget of 30 launches is used (and 1 more with random weights)" in why
 
 
 def test_no_control_where_the_baseline_started_too_soon_to_save_much(tmp_path: Path) -> None:
