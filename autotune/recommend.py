@@ -71,7 +71,7 @@ def recommend(
     sheet = comparison.Sheet(history, launches, judgement)
     gain, winner, base = judgement.gain, judgement.winner, candidates.baseline
     seen, on_a_node = launches[0].result if launches else TrialResult(State.COMPLETE, Evidence.MEASURED), None
-    predicted = seen.origin in (Evidence.SIMULATED, Evidence.EMULATED)
+    predicted = seen.origin.predicted
     baseline = _chosen(sheet, base, predicted) if history.scores(base) else None
     if predicted and gain and baseline and winner not in (None, base):
         on_a_node = sheet.gain_interval90(winner, gain)

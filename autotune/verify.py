@@ -59,7 +59,6 @@ from autotune.study.results import RESULTS, Lock, Results, read_launches
 from autotune.study.spec import EngineChoice, PredictedCommand, StudySpec, Verified, check_study_name, verified_name
 from autotune.trial import Command, Evidence, Launch, Role, Scalar, Trial, TrialResult
 
-_PREDICTED = (Evidence.SIMULATED, Evidence.EMULATED)
 _LEAST_FINALS = 2
 
 
@@ -207,7 +206,7 @@ def _known(home: Home, spec: StudySpec) -> Iterator[Known]:
         one = history.candidates.items[position].configuration
         layout = one.engine, *(one.knobs.get(name) for name in RANKS)
         turns[position] = seen[layout] = seen.get(layout, 0) + 1
-    predicted = launches[0].result.origin in _PREDICTED
+    predicted = launches[0].result.origin.predicted
     for position in dict.fromkeys([*first, *sorted(ran, key=turns.__getitem__)]):
         role: Literal["baseline", "recommended", "next best"]
         role = "baseline" if position == base else "recommended" if position == judgement.winner else "next best"

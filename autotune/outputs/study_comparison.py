@@ -28,7 +28,6 @@ from autotune.study.recommendation import Objective, Recommendation
 from autotune.study.spec import StudySpec
 from autotune.trial import Configuration, Evidence, Metrics, Scalar
 
-_PREDICTED = (Evidence.SIMULATED, Evidence.EMULATED)
 _NOTES = (
     "a change's interval is that of the objective, from both studies' new launches; what is predicted is open unless "
     "its interval on real nodes says otherwise: there the simulator errs independently on different hardware",
@@ -231,7 +230,7 @@ def _change(a: FinishedStudy, b: FinishedStudy, metric: str, workload: str, valu
     if one is None or other is None or not same:
         return Change(metric, *values, None)
     change, launches = math.log(other.value / one.value), _half(one.ci95, other.ci95)
-    predicted = [study.outcome.origin in _PREDICTED for study in (a, b)]
+    predicted = [study.outcome.origin.predicted for study in (a, b)]
     if not any(predicted):
         return Change(metric, *values, _ends(change, launches))
     sides = zip(predicted, (one, other), strict=True)

@@ -79,7 +79,7 @@ def brief(outcome: Recommendation) -> list[str]:
         if (over := outcome.gain_over_recipe) is not None and over.ci95 is not None:
             led = readable.gain_in_words(metric, over.percent, f"{over.engine}'s recipe")
             told[0] += f" {led[:1].upper()}{led[1:]}."
-        if outcome.verdict is Verdict.BETTER and outcome.origin in (Evidence.SIMULATED, Evidence.EMULATED):
+        if outcome.verdict is Verdict.BETTER and outcome.origin.predicted:
             told.append(f"Measure it: autotune verify {outcome.study} --on process")
     told.insert(1, _open(outcome))
     lost, given, slow = trade_off(outcome), outcome.gives_up or (), slower(outcome)
@@ -441,7 +441,7 @@ def gain(outcome: Recommendation) -> str:
     if ends := outcome.gain_interval90_on_a_node:
         sure += f"; 90 % prediction interval on a real node {readable.gains(metric, ends)}"
     meaning = ": the difference may be chance" if outcome.verdict is Verdict.INDISTINGUISHABLE else ""
-    if outcome.verdict is Verdict.BETTER and outcome.origin in (Evidence.SIMULATED, Evidence.EMULATED):
+    if outcome.verdict is Verdict.BETTER and outcome.origin.predicted:
         meaning = f": measure these commands with `autotune verify {outcome.study} --on process`"
     elif outcome.verdict is Verdict.BETTER and outcome.gain_ci95:
         meaning = ": the test of the finals passed"
