@@ -47,7 +47,8 @@ def test_a_module_that_is_not_there_has_no_folder() -> None:
 
 
 ASK = """
-from autotune.cli.doctor import installed
+from pathlib import Path
+from autotune.cli.doctor import Host, installed
 from autotune.engines import engine, names, recognise
 from autotune.errors import BadInput
 from autotune.space.library import Library
@@ -63,7 +64,7 @@ try:
     recognise(["ollama"])
 except BadInput as error:
     print(error)
-print(installed("unparsable", Library())[1])
+print(installed("unparsable", Host(Path(), library=Library()))[1])
 """
 
 
