@@ -23,7 +23,7 @@ from autotune.search import equivalents
 from autotune.search.acquisition import expected_improvement, model_of, p_feasible, shortlist
 from autotune.search.decide.sequential_test import Effect, Spread, percent, percents
 from autotune.search.decide.simplify import LEAST_EFFECT, ablations, default_knobs
-from autotune.search.decide.verdict import Judgement
+from autotune.search.decide.verdict import Gain, Judgement
 from autotune.search.gp.kernels import Kernels
 from autotune.search.gp.posterior import THOROUGH, Posterior
 from autotune.search.history import History
@@ -47,7 +47,8 @@ def explain(
     inert = [*no_effect_by_rule(history, launches, winner, no_effect_of), *no_effect_by_engine(history, launches)]
     if winner is None:
         return Explanation(inert=inert)
-    return Explanation(contributions=contributions(history, model, winner, judgement.spread), inert=inert)
+    rows = contributions(history, model, winner, judgement.spread, judgement.gain)
+    return Explanation(contributions=rows, inert=inert)
 
 
 def no_effect_by_rule(
@@ -87,14 +88,18 @@ def no_effect_by_engine(history: History, launches: Sequence[Launch]) -> list[No
 
 
 ENGINE = "engine"
+_FRESH = "fresh launches"
 _REPEATED = 1.0
 """Information of `contrast` from which on new launches are sufficient: two of either command."""
 
 
-def contributions(history: History, model: Posterior, winner: int, spread: Spread) -> list[Contribution]:
+def contributions(
+    history: History, model: Posterior, winner: int, spread: Spread, gain: Gain | None = None
+) -> list[Contribution]:
     """Return a row for each of the winner's settings, and for its engine if the baseline has another one.
 
-    What is needed to start comes first, then the largest gain. The spread is that of one launch.
+    What is needed to start comes first, then the largest gain. The spread is that of one launch; the gain is that
+    over the baseline.
     """
     items, base = history.candidates.items, history.candidates.baseline
     mine = items[winner].configuration
@@ -109,6 +114,9 @@ def contributions(history: History, model: Posterior, winner: int, spread: Sprea
         row = _row(history, model, (winner, rival), spread, (ENGINE, [theirs], [mine.engine]))
         best = f"{theirs}'s best command without a further trade-off (launch {history.at(rival)[0].number})"
         on = f"against {'the baseline' if rival == base else best}: {row.measured_on}"
+        if rival == base and gain is not None and row.measured_on.startswith(_FRESH):
+            # One gain has one interval.
+            row = row.model_copy(update={"gain_percent": percent(gain.log), "ci95": gain.percents})
         rows.append(row.model_copy(update={"measured_on": on}))
     return sorted(rows, key=lambda row: -math.inf if row.gain_percent is None else -row.gain_percent)
 
@@ -149,7 +157,7 @@ def _difference(history: History, model: Posterior, commands: tuple[int, int], s
     if all(fresh):
         mean, information = contrast(*fresh)
         if information >= _REPEATED:
-            on = f"fresh launches of both ({len(fresh[0])} and {len(fresh[1])})"
+            on = f"{_FRESH} of both ({len(fresh[0])} and {len(fresh[1])})"
             return Effect.of_launches(mean, information, spread), on
     launched = len(history.scores(commands[1]))
     (found,) = model.leads(commands[0], commands[1:])

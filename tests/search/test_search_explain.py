@@ -17,6 +17,7 @@ from search_landscapes import Throughput, evaluate, grid, make_spec, opened, pla
 from autotune.metrics.formulas import Slo
 from autotune.recommend import recommend
 from autotune.search.decide.sequential_test import Spread
+from autotune.search.decide.verdict import Gain
 from autotune.search.explain import contributions
 from autotune.search.gp.kernels import Encoding, Kernels
 from autotune.search.gp.posterior import Posterior
@@ -169,11 +170,18 @@ def test_where_both_were_repeated_fresh_launches_tell_the_gain() -> None:
     """The engine against the baseline, where no other command of its engine ran: the measured gain itself."""
     history, model = known([(0, 0.0), (WINNER, 0.7), (WINNER, 0.5), (0, 0.02), (0, 0.04), (WINNER, 0.52)])
     fresh = [replace(e, role=Role.FINAL) if e.number > 1 else e for e in history]
-    rows = contributions(replace(history, entries=tuple(fresh)), model, WINNER, FEW)
+    finals = replace(history, entries=tuple(fresh))
+    rows = contributions(finals, model, WINNER, FEW)
     row = next(row for row in rows if row.knob == "engine")
     assert row.gain_percent == pytest.approx(100 * math.expm1(0.51 - 0.02))
     assert row.measured_on == "against the baseline: fresh launches of both (2 and 3)"
     assert (row.odds or 0.0) > 0.99
+    # The study's gain is of the same launches: its test's estimate and interval stand here, too.
+    judged = contributions(finals, model, WINNER, FEW, Gain(0.48, (0.4, 0.55)))
+    engine = next(row for row in judged if row.knob == "engine")
+    assert engine.gain_percent == pytest.approx(100 * math.expm1(0.48))
+    assert engine.ci95 == pytest.approx((100 * math.expm1(0.4), 100 * math.expm1(0.55)))
+    assert [row for row in judged if row.knob != "engine"] == [row for row in rows if row.knob != "engine"]
 
 
 def test_what_the_engine_runs_alike_adds_nothing() -> None:
