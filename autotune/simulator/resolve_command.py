@@ -120,7 +120,7 @@ def model_of(command: Command, library: Library, version: str | None = None, mod
     return library.model(kind.parse(command, kind.version(version)).model, model_id)
 
 
-def knobs_read(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> frozenset[str] | None:
+def knobs_modelled(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> frozenset[str] | None:
     """Return the knobs of a version that the simulator reads; None if no simulation was complete."""
     if outcome.failure is not None:
         return None
@@ -131,7 +131,7 @@ def not_simulated(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> list[
     """List the settings of a command on which no figure of its simulation depends, as they are written."""
     if outcome.failure is not None and outcome.memory is None:
         return []  # There is no figure.
-    read, changed = knobs_read(resolved, outcome), resolved.changed_knobs()
+    read, changed = knobs_modelled(resolved, outcome), resolved.changed_knobs()
 
     def unseen(knobs: frozenset[str]) -> bool:
         # Of what did not run it is not known which knobs would have been read.
@@ -207,7 +207,7 @@ def prediction(
     outcome = outcome or resolved.simulate(workload, seed)
     failed = outcome.failure
     sure = intervals(resolved.setup, workload, outcome.metrics)
-    read = knobs_read(resolved, outcome)
+    read = knobs_modelled(resolved, outcome)
     unread = [] if read is None else [f"knob {name}" for name in resolved.changed_knobs() if name not in read]
     configuration = resolved.effective
     return {

@@ -11,7 +11,7 @@ from autotune.engines import Engine, engine
 from autotune.engines.options import OptionClass, Setting, class_of, readers, setting_of
 from autotune.loadgen.workloads import load_workload
 from autotune.simulator.node.coefficients import conditional_knobs, speed_card
-from autotune.simulator.resolve_command import knobs_read, resolve_for
+from autotune.simulator.resolve_command import knobs_modelled, resolve_for
 from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.space.schema import Option
@@ -30,7 +30,7 @@ def read_knobs(name: str, version: str) -> frozenset[str]:
         knobs = kind.default_knobs(context)
         resolved = resolve_for(kind, kind.command(Configuration(name, knobs), context), context)
         outcome = resolved.simulate(load_workload("random:64:4:4"), 0)
-        found |= knobs_read(resolved, outcome) or frozenset()
+        found |= knobs_modelled(resolved, outcome) or frozenset()
     return found
 
 
