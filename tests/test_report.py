@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import dataclasses
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
+from autotune.outputs.report.text import prose
 from autotune.outputs.report.words import brief, conclusion, promises, sentences
 from autotune.study.home import ui_command
 from autotune.study.recommendation import (
@@ -155,6 +159,30 @@ def test_it_begins_with_verdict_and_gain_in_both_intervals(tmp_path: Path) -> No
     assert shown["Gain over the baseline"] == "+51.7 %"
     assert shown["95 % interval, launch to launch"] == "+47.2 % to +56.1 %"
     assert shown["90 % interval on a real node"] == "-4.0 % to +160 %"
+
+
+def test_the_value_on_a_real_node_is_named_by_its_metric(tmp_path: Path) -> None:
+    """The gain's interval on a node stands beside it."""
+    outcome = small_study.giving_up()
+    assert outcome.recommended is not None
+    goal = outcome.recommended.objective.model_copy(update={"interval90_on_a_node": (5000.0, 16000.0)})
+    choice = outcome.recommended.model_copy(update={"objective": goal})
+    study = record(tmp_path, outcome.model_copy(update={"recommended": choice}))
+    shown = dict(zip(*cells(section(render(study, "md"), "Conclusion"))[:2], strict=True))
+    assert shown["Total TPS on a real node (90 %)"] == "5,000 to 16,000 tok/s"
+
+
+def test_a_command_in_a_sentence_is_code(tmp_path: Path) -> None:
+    study = record(tmp_path, small_study.giving_up())
+    assert "measure these commands with `autotune verify small --on process`" in render(study, "md")
+    assert "<code>autotune verify small --on process</code>" in render(study, "html")
+
+
+@given(st.text(alphabet="a_*<\\` \n", max_size=30))
+def test_prose_shows_every_sign_but_the_ticks_around_code(shown: str) -> None:
+    html = MarkdownIt("commonmark", {"html": False}).renderInline(prose(f"x{shown}x"))
+    plain = unescape(re.sub("</?code>", "", html))
+    assert "".join(plain.split()).replace("`", "") == "".join(f"x{shown}x".split()).replace("`", "")
 
 
 def test_before_and_after_of_each_workload(report: str) -> None:

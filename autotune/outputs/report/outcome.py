@@ -9,13 +9,13 @@ import shlex
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, product
+from itertools import chain
 
 from autotune import redact
 from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.metrics import readable
-from autotune.metrics.table import COSTS, CURVE, INVALID, counts, shown_in
+from autotune.metrics.table import COSTS, CURVE, INVALID, counts, shown_in, title_of
 from autotune.outputs.report import StudyRecord, text, words
 from autotune.outputs.report.tables import average, best_per_engine, broken_slos, values_of
 from autotune.search import objective
@@ -86,7 +86,7 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
 
 
 def _listed(lines: Sequence[str]) -> str:
-    return "\n".join(f"- {text.plain(line)}" for line in lines)
+    return "\n".join(f"- {text.prose(line)}" for line in lines)
 
 
 def _so_far(study: StudyRecord) -> list[str | text.Facts]:
@@ -116,8 +116,7 @@ def _facts(study: StudyRecord) -> text.Facts:
     facts = {} if outcome.address else {"Verdict": outcome.qualified_verdict}
     metric, baseline = study.spec.objective, None if outcome.address else outcome.baseline
     if outcome.gain_percent is not None and outcome.recommended is not None and not outcome.address:
-        gained = readable.gain_in_words(metric, outcome.gain_percent)
-        facts["Gain over the baseline"] = gained
+        facts["Gain over the baseline"] = readable.gain_in_words(metric, outcome.gain_percent)
         facts["95 % interval, launch to launch"] = readable.gains(metric, outcome.gain_ci95)
     if ends := outcome.gain_interval90_on_a_node:
         facts["90 % interval on a real node"] = readable.gains(metric, ends)
@@ -127,16 +126,16 @@ def _facts(study: StudyRecord) -> text.Facts:
         facts[text.title(goal.metric)] = " from ".join(readable.numbers(values))
         facts |= {"95 % interval": readable.interval(goal.ci95)} if outcome.address else {}
         if goal.interval90_on_a_node:
-            facts["On a real node (90 %)"] = words.on_a_node(goal)
+            facts[f"{title_of(goal.metric)[0]} on a real node (90 %)"] = words.on_a_node(goal)
         if (longest := outcome.recommended.longest_request_tokens) is not None:
             known = outcome.baseline.longest_request_tokens if outcome.baseline else None
             facts["Longest request"] = f"{longest:,} tokens" + (
                 f" from {known:,}" if known not in (None, longest) else ""
             )
         row = outcome.workloads.get(goal.workload)
-        before_after = ((row.baseline or {} if baseline else {}, row.recommended or {}),) if row is not None else ()
-        for name, (first, last) in product(("p99_ttft_ms", "p99_tpot_ms"), before_after):
-            old, new = first.get(name), last.get(name)
+        before, after = (row.baseline if row and baseline else None), row.recommended if row else None
+        for name in ("p99_ttft_ms", "p99_tpot_ms"):
+            old, new = ((side or {}).get(name) for side in (before, after))
             if new and name != goal.metric:
                 facts[text.title(name)] = " from ".join(readable.numbers([new, old] if old else [new]))
     facts["Launches"] = f"{outcome.launches}, {text.seconds(outcome.duration_s)}"

@@ -59,6 +59,11 @@ def plain(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>#|~])", r"\\\1", " ".join(text.split()))
 
 
+def prose(text: str) -> str:
+    """Escape as `plain`, and format what stands between backticks as code."""
+    return re.sub(r"\\`(.+?)\\`", lambda found: code(re.sub(r"\\(.)", r"\1", found[1])), plain(text))
+
+
 _WORD = re.compile(r"""(?:[^\s'"]|'[^']*'|"(?:[^"\\]|\\.)*")+""")
 
 
