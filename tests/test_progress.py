@@ -95,6 +95,12 @@ def test_a_line_says_what_was_tried_and_what_came_of_it() -> None:
     assert len({line.index("8 min") for line in lines(small_study.spec(slos=()))}) == 1, "a column"
 
 
+def test_a_title_wider_than_its_column_moves_every_row() -> None:
+    head, *rows = lines_and_head(small_study.spec(slos=(), objective="total_token_throughput_per_gpu"))
+    assert "Total TPS per GPU (tok/s)" in head
+    assert {row.index("8 min") + len("8 min") for row in rows} == {head.index("took") + len("took")}
+
+
 def test_of_a_latency_the_change_is_shown_and_not_the_gain() -> None:
     """The score gains 33 % where the time falls by 25 %."""
     head, *rows = lines_and_head(small_study.spec(slos=(), objective="mean_tpot_ms"))

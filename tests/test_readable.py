@@ -60,7 +60,14 @@ def test_different_figures_side_by_side_look_different(value: float, factor: flo
 def test_an_interval_has_as_many_digits_as_tell_its_ends_apart() -> None:
     assert readable.interval((0.06912, 0.06921)) == "0.0691 to 0.0692"
     assert readable.interval((0.06912, 0.06914)) == "0.06912 to 0.06914"
-    assert readable.interval((5.0, 5.0)) == "5.00 to 5.00"
+    assert readable.interval((5.0, 5.0)) == "5.00"
+    assert readable.percents((17.91, 17.91)) == "+17.9 %"
+    assert readable.percents((17.91, 18.0)) == "+17.9 % to +18.0 %"
+
+
+def test_how_far_a_limit_is_exceeded_has_three_digits() -> None:
+    shown = ["6 %", "88 %", "9,900 %", "116,000 %"]
+    assert [readable.beyond(excess) for excess in (0.0625, 0.875, 99.0, 1157.08)] == shown
     assert readable.interval(None) == "–"
 
 

@@ -192,7 +192,7 @@ def test_where_nothing_keeps_the_limits_the_nearest_miss_is_told() -> None:
     both = recommend(spec(slos=tight), CANDIDATES, rows)
     assert both.nearest_miss is not None
     assert [one.slo for one in both.nearest_miss.broken] == ["mean_ttft_ms<=0.01", "p99_ttft_ms<=1000"]
-    assert "9900 % beyond the limit mean_ttft_ms<=0.01 and a" in conclusion(both)
+    assert "9,900 % beyond the limit mean_ttft_ms<=0.01 and a" in conclusion(both)
 
 
 def test_a_goodput_out_of_reach_ends_without_a_command() -> None:

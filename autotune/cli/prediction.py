@@ -174,7 +174,7 @@ def memory_line(predicted: Mapping[str, Any]) -> str:
     amount = f"{abs(margin):.1f} GB per GPU {'free' if margin >= 0 else 'missing'}, ± {sigma:.1f}"
     verdict, odds = predicted["memory_verdict"].replace("_", " "), predicted["memory_fit_probability"]
     cache = f"KV cache: {tokens:,} tokens per attention replica ({predicted['kv_cache_gb']:.1f} GB per GPU)"
-    return f"{cache}; longest request: {longest:,} tokens; {verdict}: {amount} (odds of starting {odds:.0%})"
+    return f"{cache}; longest request: {longest:,} tokens; {verdict}: {amount} (odds of starting {100 * odds:.0f} %)"
 
 
 def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
@@ -247,7 +247,7 @@ def _figures(predicted: Mapping[str, Any]) -> Iterator[str]:
     hidden = {*MEMORY_KEYS, *_INTERVALS.values(), "gain_percent"}
     for name, value in predicted.items():
         if isinstance(value, int | float) and not isinstance(value, bool) and name not in hidden:
-            yield f"  {name:<32}{readable.number(value):>14}"
+            yield f"  {name}{readable.number(value):>{46 - len(name)}}"
 
 
 def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:

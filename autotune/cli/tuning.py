@@ -168,7 +168,6 @@ _WIDTH = 100  # Columns of a study's final block
 
 
 def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None:
-    from autotune.metrics.formulas import Slo
     from autotune.outputs.report.text import command
     from autotune.outputs.report.words import brief, predictions
     from autotune.outputs.tracking import view_address
@@ -179,8 +178,7 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
     if chosen is not None and not chosen.external:
         lines += [command(chosen.command, _WIDTH), ""]
     elif (miss := recommendation.nearest_miss) is not None and not recommendation.address:
-        broken = " and ".join(Slo.parse(one.slo).broken_by(one.value) for one in miss.broken)
-        lines += [f"closest attempt: {broken}", command(miss.command, _WIDTH), ""]
+        lines += ["Command of the closest attempt:", command(miss.command, _WIDTH), ""]
     beside = "" if chosen is None or chosen.external or chosen.stand_in else ", serve.sh"
     lines += [f"files    {folder}: report.html{beside}", f"mlflow   {ui_command(home.path)}"]
     lines += [f"         {view}"] if (view := view_address(home.path, recommendation.study)) else []

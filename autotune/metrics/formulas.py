@@ -222,7 +222,7 @@ class Slo(BaseModel):
         """Describe a value beyond the limit: by how much, or the share of the requests that met theirs."""
         if self.metric == VIOLATIONS:
             return f"{100 - value:.3g} % of the requests met the limits; {100 - self.limit:g} % were wanted"
-        return f"{self} by {100 * self.excess(value):.0f} % ({readable.number(value)})"
+        return f"{self} by {readable.beyond(self.excess(value))} ({readable.number(value)})"
 
 
 def without_capacity(metrics: Mapping[str, object]) -> bool:

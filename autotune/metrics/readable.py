@@ -33,8 +33,8 @@ def numbers(values: Iterable[object]) -> list[str]:
 
 
 def interval(bounds: Iterable[float] | None) -> str:
-    """Format an interval of a figure, e.g. ``6,000 to 7,000``; None is ``–``."""
-    return "–" if bounds is None else " to ".join(numbers(bounds))
+    """Format an interval of a figure, e.g. ``6,000 to 7,000``, or ``6,000`` without a width; None is ``–``."""
+    return "–" if bounds is None else " to ".join(dict.fromkeys(numbers(bounds)))
 
 
 def percent(value: float | None) -> str:
@@ -46,7 +46,12 @@ def percent(value: float | None) -> str:
 
 def percents(bounds: tuple[float, float] | None) -> str:
     """Format an interval of percentages, e.g. ``-1.5 % to +2.3 %``."""
-    return "–" if bounds is None else f"{percent(bounds[0])} to {percent(bounds[1])}"
+    return "–" if bounds is None else " to ".join(dict.fromkeys(map(percent, bounds)))
+
+
+def beyond(excess: float) -> str:
+    """Format by what share a limit is exceeded, e.g. ``12 %`` or ``115,000 %``."""
+    return f"{float(f'{100 * excess:.{_DIGITS}g}'):,.0f} %"
 
 
 def _size(value: float) -> str:
@@ -73,8 +78,10 @@ def changed(metric: str, gain: float | None) -> float | None:
 
 def changes(metric: str, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
     """Return the interval of the change of a metric for that of a gain; None for none."""
-    ends = sorted(end for bound in bounds or () if (end := changed(metric, bound)) is not None)
-    return (ends[0], ends[1]) if ends else None
+    if bounds is None:
+        return None
+    low, high = sorted(changed(metric, bound) or 0.0 for bound in bounds)
+    return low, high
 
 
 def gain(metric: str, percent_better: float | None) -> str:

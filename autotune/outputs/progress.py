@@ -5,7 +5,6 @@ The cursor is not hidden and the screen is the usual one, so that a tuner that w
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -267,8 +266,8 @@ class Progress:
         if not self._backend.virtual:
             left_s = self._left_s(launches)
             notes.append("time left unknown" if left_s is None else text.time_left(left_s))
+        title = text.title(self._spec.objective)
         if not self._headed:
-            title = text.title(self._spec.objective)
             gain_title = readable.gain_heading(self._spec.objective).split()[0].lower()
             head = _ROW.format("#", "", "role", "engine", title, gain_title, "took", "changed from the best so far")
             self._console.print(head, highlight=False, soft_wrap=True, markup=False)
@@ -282,7 +281,7 @@ class Progress:
             trial.role.value,
             trial.configuration.engine,
         )
-        row = _ROW.format(*who, value, gain, text.seconds(result.seconds), "  ".join(notes))
+        row = _ROW.format(*who, value.rjust(len(title)), gain, text.seconds(result.seconds), "  ".join(notes))
         if self._live is not None:
             self._block.running.pop(trial.number, None)
             self._picture(launches)
@@ -330,7 +329,7 @@ class Progress:
         own = launch.trial.configuration.fingerprint == base.fingerprint
         gain = ""
         if scores and not own:
-            gain = readable.gain(self._spec.objective, 100 * math.expm1(mine - fmean(scores)))
+            gain = readable.gain(self._spec.objective, percent(mine - fmean(scores)))
         at = carried(result.metrics.get(self._spec.workloads[0]))
         broken = [f"breaks {one}" for one in broken_slos(self._spec, launch)]
         return [f"{readable.number(value)} {result.label.lower()}", gain, *filter(None, [at]), *broken]

@@ -135,7 +135,7 @@ def rows_of(changes: Sequence[Change]) -> list[str]:
         a, b = readable.numbers([change.a, change.b])
         ends = readable.percents(change.interval) if change.interval else ""
         on_nodes = readable.percents(change.on_a_node) if change.on_a_node else ""
-        row = f"{change.metric:<31}{a:>14}{b:>14}{readable.percent(change.percent):>11}"
+        row = f"{change.metric}{a:>{45 - len(change.metric)}}{b:>14}{readable.percent(change.percent):>11}"
         lines.append(f"{row}  {change.verdict or '–':<8} {ends:<19} {on_nodes}".rstrip())
     return lines
 

@@ -159,7 +159,7 @@ def of(broken: Broken) -> str:
         return broken.slo
     if broken.excess <= 0:
         return f"{broken.slo}, not shown to be met by {readable.number(broken.value)}"
-    return f"{broken.slo} by {100 * broken.excess:.0f} % ({readable.number(broken.value)})"
+    return f"{broken.slo} by {readable.beyond(broken.excess)} ({readable.number(broken.value)})"
 
 
 ALONE = 8

@@ -50,12 +50,9 @@ def conclusion(outcome: Recommendation) -> str:
 def sentences(outcome: Recommendation) -> list[str]:
     """Return the conclusion, a paragraph per topic."""
     lost = trade_off(outcome)
-    parts = [_sentence(outcome), *_way_on(outcome), load_shape(outcome), _few_good(outcome)]
-    parts += [gain(outcome), prompts(outcome)]
-    parts.insert(1, _open(outcome))
-    parts += [f"It {lost}."] if lost else []
-    parts += [crossing(outcome), _answers(outcome), _speculation(outcome), _front(outcome), short_load(outcome)]
-    return [part for part in parts if part]
+    parts = [_sentence(outcome), _open(outcome), *_way_on(outcome), load_shape(outcome), _few_good(outcome)]
+    parts += [gain(outcome), prompts(outcome), f"It {lost}." if lost else "", crossing(outcome), _answers(outcome)]
+    return [*filter(None, [*parts, _speculation(outcome), _front(outcome), short_load(outcome)])]
 
 
 def brief(outcome: Recommendation) -> list[str]:
@@ -82,18 +79,17 @@ def brief(outcome: Recommendation) -> list[str]:
         if outcome.verdict is Verdict.BETTER and outcome.origin.predicted:
             told.append(f"Measure it: autotune verify {outcome.study} --on process")
     told.insert(1, _open(outcome))
-    lost, given, slow = trade_off(outcome), outcome.gives_up or (), slower(outcome)
+    lost = trade_off(outcome)
     told += [not_simulated(outcome), load_shape(outcome), _few_good(outcome), f"It {lost}." if lost else ""]
     told += [crossing(outcome), _answers(outcome), _front(outcome)]
-    costs = [f"Trade-off: {one.knob} {text.scalar(one.to)}, not {text.scalar(one.from_)}: {one.what}." for one in given]
-    costs += [f"Slower: {_listed(slow)}."] if slow else []
+    costs = [*_trade_offs(outcome), *_slower(outcome)]
     costs += [] if outcome.address else beside_the_baseline(outcome)
     if choice is not None and choice.longest_request_tokens:
         costs.append(f"Longest request {choice.longest_request_tokens:,} tokens.")
     costs += [f"Another command {other.label}: see the report." for other in outcome.alternatives]
     hours = f"The study took {readable.number(cost.node_hours)} node-hours." if cost is not None else ""
-    told += [" ".join(own_command(outcome))]
-    return [one for one in (*told, " ".join(costs), f"{remaining(outcome)} {hours}".strip()) if one]
+    told += [" ".join(own_command(outcome)), " ".join(costs), f"{remaining(outcome)} {hours}".strip()]
+    return [*filter(None, told)]
 
 
 def _open(outcome: Recommendation) -> str:
@@ -147,11 +143,7 @@ def promises(outcome: Recommendation) -> list[str]:
     replayed = outcome.origin is Evidence.REPLAYED
     if outcome.gives_up is None or outcome.address or (replayed and not outcome.gives_up):
         return head  # what a table's rows promise is not known, nor what was recommended before it was recorded
-    lines = [
-        f"Trade-off: {one.knob} {text.scalar(one.to)} instead of {text.scalar(one.from_)}: {one.what}."
-        for one in outcome.gives_up
-    ]
-    lines += [*beside_the_baseline(outcome), *own_command(outcome)]
+    lines = [*_trade_offs(outcome), *beside_the_baseline(outcome), *own_command(outcome)]
     lines += [] if kept or outcome.origin is not Evidence.MEASURED else ["The longest request is unknown."]
     for other in outcome.alternatives:
         metric = other.objective.metric
@@ -164,8 +156,14 @@ def promises(outcome: Recommendation) -> list[str]:
             f"The best command that {other.label} reaches {_value(outcome, other.objective)} "
             f"({'; '.join(filter(None, facts))}): the recommended one {lead}{within}."
         )
-    slow = slower(outcome)
-    return [*head, *lines, *([f"Slower: {_listed(slow)}."] if slow else [])]
+    return [*head, *lines, *_slower(outcome)]
+
+
+def _trade_offs(outcome: Recommendation) -> list[str]:
+    return [
+        f"Trade-off: {one.knob} {text.scalar(one.to)} instead of {text.scalar(one.from_)}: {one.what}."
+        for one in outcome.gives_up or ()
+    ]
 
 
 def beside_the_baseline(outcome: Recommendation) -> list[str]:
@@ -194,8 +192,8 @@ def own_command(outcome: Recommendation) -> list[str]:
     return [f"{fate}: {'; '.join(options)}." for fate, options in fates.items() if options]
 
 
-def slower(outcome: Recommendation) -> list[str]:
-    """List the tail latencies of the recommended command that are longer than the baseline's."""
+def _slower(outcome: Recommendation) -> list[str]:
+    """Name the tail latencies of the recommended command that are longer than the baseline's, if any, in a sentence."""
     found = []
     for workload, row in outcome.workloads.items():
         for name in ("p99_ttft_ms", "p99_tpot_ms"):
@@ -203,7 +201,7 @@ def slower(outcome: Recommendation) -> list[str]:
             if old and new and new / old > _WORSE:
                 times = f"{new / old:.1f} times the baseline's {readable.number(old)}"
                 found.append(f"{text.title(name)} {readable.number(new)} on {workload}, {times}")
-    return found
+    return [f"Slower: {_listed(found)}."] if found else []
 
 
 def marked(outcome: Recommendation, fingerprint: str) -> str:
@@ -397,7 +395,7 @@ def _missed(outcome: Recommendation, miss: NearestMiss) -> str:
         if one.metric == VIOLATIONS:
             parts.append(f"{100 - one.value:.1f} % of the requests within the goodput limits")
         else:
-            beyond = f"{100 * Slo.parse(one.slo).excess(one.value):.0f} % beyond the limit {one.slo}"
+            beyond = f"{readable.beyond(Slo.parse(one.slo).excess(one.value))} beyond the limit {one.slo}"
             parts.append(f"a {text.measure(one.metric, one.value)}{at}, {beyond}")
     told = f"{'Measured' if outcome.address else 'Closest attempt'}: {_listed(parts)}."
     broken = [one.metric for one in miss.broken if one.metric.endswith("_ms") or one.metric == VIOLATIONS]
