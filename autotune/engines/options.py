@@ -16,9 +16,10 @@ from functools import lru_cache
 from typing import Any
 
 from autotune.engines.engine import Engine, ParsedCommand
+from autotune.errors import BadInput
 from autotune.space.context import Context, as_failure
 from autotune.space.entry import in_range
-from autotune.space.expression import evaluate, fill
+from autotune.space.expression import evaluate, fill, fill_value
 from autotune.space.schema import Option
 from autotune.trial import Configuration, Failure
 
@@ -61,8 +62,9 @@ def settings(kind: Engine, parsed: ParsedCommand) -> Iterator[Setting]:
     written += [Setting(name, (f"env.{name}",), text) for name, text in parsed.env.items()]
     written += [Setting(key, (f"config.{key}",), value) for key, value in parsed.config.items()]
     written += [Setting(flag, (), True) for flag in parsed.unknown]
-    for leaf in (leaf for setting in written for leaf in _leaves(setting)):
-        yield replace(leaf, knobs=readers(kind, parsed.version, leaf))
+    for setting in written:
+        for leaf in _leaves(setting):
+            yield replace(leaf, knobs=readers(kind, parsed.version, leaf))
 
 
 def setting_of(option: Option, value: Any) -> Setting:
@@ -81,7 +83,7 @@ def _leaves(setting: Setting) -> Iterator[Setting]:
 
 
 @lru_cache(maxsize=64)
-def _readings(kind: Engine, version: str) -> Mapping[str, frozenset[str]]:
+def readings(kind: Engine, version: str) -> Mapping[str, frozenset[str]]:
     """Map each knob to the paths that it is read from."""
     texts = {name: kind.reading(name, version) for name in kind.card.knobs}
     return {name: frozenset(_PATH.findall(text)) for name, text in texts.items()}
@@ -89,11 +91,9 @@ def _readings(kind: Engine, version: str) -> Mapping[str, frozenset[str]]:
 
 def readers(kind: Engine, version: str, setting: Setting) -> frozenset[str]:
     """Return the knobs that are read from a setting."""
-    own, below = setting.paths, tuple(f"{path}." for path in setting.paths)
+    own = tuple(f"{path}." for path in setting.paths)
     return frozenset(
-        name
-        for name, paths in _readings(kind, version).items()
-        if any(path in own or path.startswith(below) for path in paths)
+        name for name, paths in readings(kind, version).items() if any(f"{path}.".startswith(own) for path in paths)
     )
 
 
@@ -122,13 +122,15 @@ def unmodelled(kind: Engine, parsed: ParsedCommand, knobs: Configuration) -> tup
     """
     found, flags = [], kind.table(parsed.version).flags
     for setting in settings(kind, parsed):
+        # Where some values are modelled, no knob makes another one modelled.
+        limited = any(one.values and one.has(setting.name, one.values[0]) for one in kind.card.simulated)
         of_known_value = frozenset(
             name
             for name in setting.knobs
+            if not limited
             if not isinstance(value := knobs.knobs[name], str) or value in (kind.card.knobs[name].choices or (value,))
         )
-        alone = replace(setting, knobs=frozenset())
-        if class_of(kind, parsed.version, alone, ()) is OptionClass.NOT_SIMULATED:
+        if class_of(kind, parsed.version, setting, ()) is OptionClass.NOT_SIMULATED:
             negated = f"--no-{setting.name.removeprefix('--')}"
             name = negated if setting.value is False and negated in flags else setting.name
             found.append(replace(setting, name=name, knobs=of_known_value))
@@ -159,8 +161,11 @@ def loading(kind: Engine, parsed: ParsedCommand, context: Context, knobs: Config
         for rule in card.refusals
         if in_range(version, rule.versions) and evaluate(rule.forbid, scope)
     )
-    held = [one for one in card.loaded if in_range(version, one.versions) and evaluate(one.when, scope)]
-    figures: dict[str, Any] = {name: value for one in held for name, value in one.figures.items()}
+    try:
+        held = [one for one in card.loaded if in_range(version, one.versions) and evaluate(one.when, scope)]
+        figures = {name: fill_value(value, scope) for one in held for name, value in one.figures.items()}
+    except (AttributeError, TypeError, ValueError) as error:
+        raise BadInput(f"{kind.name} {version}: error: an option's value is malformed ({error})") from error
     if held:
         extra = sum(float(evaluate(one.gb, scope)) for one in held)
         architecture = context.model.architecture.model_copy(update={**figures, "extra_gb": extra})

@@ -253,7 +253,7 @@ class Loaded(Entry):
     when: Expression
     versions: VersionRange = "*"
     figures: dict[str, float | str] = Field(
-        default={}, description="of the model's architecture, in place of the checkpoint's"
+        default={}, description="of the model's architecture, in place of the checkpoint's; a text is a template"
     )
     gb: Expression = Field(default="0", description="10^9 bytes more (below 0: less) on each GPU")
     reason: Template

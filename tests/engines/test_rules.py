@@ -24,6 +24,7 @@ NEW, OLD = "0.5.23", "0.5.6"
 SGLANG_OF = "python3 -m sglang.launch_server --model-path {} --tp-size 8"
 GPT_OSS = "openai/gpt-oss-120b"
 GLM = "zai-org/GLM-5.2-FP8"
+QWEN8 = "Qwen/Qwen3-8B"
 # 192 columns of an expert for each of 8 ranks: one block of 128 and a half.
 QWEN3 = "Qwen/Qwen3-235B-A22B-Instruct-2507-FP8"
 BLOCKS = "expert-shards-split-blocks"
@@ -117,6 +118,11 @@ RUNS = [
     (f"{SGLANG} --dsa-prefill-backend tilelang --dsa-decode-backend tilelang", NEW, V32, "mi300x"),
     (f"{SGLANG_R1} --attention-backend aiter {FP8}", NEW, R1, "mi300x"),
     (f"{SGLANG} --speculative-algorithm EAGLE", NEW, V32, "h200"),
+    # Drafts from the text need no layer of the checkpoint.
+    (f"vllm serve {QWEN8} --spec-method ngram --spec-tokens 4", "0.33.0", QWEN8, "h200"),
+    (f"vllm serve {QWEN8} --speculative-config.method suffix", "0.33.0", QWEN8, "h200"),
+    (f"{SGLANG_OF.format(QWEN8)} --speculative-algorithm NGRAM", NEW, QWEN8, "h200"),
+    (f"{SGLANG_OF.format(QWEN8)} --speculative-algorithm NGRAM --speculative-num-draft-tokens 32", NEW, QWEN8, "h200"),
     (TRT, "1.2.0rc5", V32, "h200"),
 ]
 

@@ -34,6 +34,7 @@ START = {
 }
 FILES = ("model", "model_path", "config", "extra_llm_api_options")
 """Destinations of options that name a model, or a file of further options."""
+YARN = '{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}'
 FIGURES = ("total_token_throughput", "median_ttft_ms", "median_tpot_ms", "kv_cache_tokens", "weights_gb")
 
 
@@ -282,3 +283,38 @@ def test_vllms_short_spellings_of_drafting_are_read() -> None:
     assert drafting("") == (0, None)
     assert drafting("--spec-method mtp --spec-tokens 2") == (2, None)
     assert drafting("--spec-method eagle3 --spec-model some/draft") == (1, "some/draft")
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "told"),
+    [
+        ("vllm", "--speculative-config.method ngram", "--speculative-config.method"),
+        ("vllm", "--spec-method suffix", "--spec-method"),
+        ("sglang", "--speculative-algorithm NGRAM", "--speculative-algorithm"),
+    ],
+)
+def test_a_way_to_draft_that_is_not_modelled_is_told(name: str, more: str, told: str) -> None:
+    context = Context(LIBRARY.model(DENSE), LIBRARY.hardware["h100"], 2, NEWEST[name])
+    assert told in not_simulated_in(split_command(f"{START[name]} {more}"), LIBRARY, context)
+
+
+@pytest.mark.parametrize(
+    ("version", "more", "limit"),
+    [
+        ("0.33.0", f"--hf-overrides '{{\"rope_scaling\": {YARN}}}'", 131072),
+        ("0.33.0", "--hf-overrides.rope_parameters.rope_type=yarn --hf-overrides.rope_parameters.factor=2", 81920),
+        ("0.11.0", f"--rope-scaling '{YARN}'", 131072),
+        ("0.33.0", '--hf-overrides \'{"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}\'', 40960),
+    ],
+)
+def test_stretched_positions_are_the_limit_of_the_context(version: str, more: str, limit: int) -> None:
+    context = Context(LIBRARY.model(DENSE), LIBRARY.hardware["h100"], 2, version)
+    resolved = resolve_for(engine("vllm"), split_command(f"{START['vllm']} {more}"), context)
+    assert resolved.failure is None
+    assert resolved.context.model.architecture.context_limit == limit
+
+
+def test_a_malformed_override_is_an_error_of_the_command() -> None:
+    context = Context(LIBRARY.model(DENSE), LIBRARY.hardware["h100"], 2, NEWEST["vllm"])
+    with pytest.raises(BadInput, match="malformed"):
+        resolve_for(engine("vllm"), split_command(f"{START['vllm']} --hf-overrides '[1]'"), context)
