@@ -15,13 +15,13 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from autotune.engines.engine import Engine
+from autotune.engines.options import readers, readings, setting_of
 from autotune.errors import BadInput
 from autotune.space.context import Context
 from autotune.space.entry import in_range
 from autotune.space.schema import Addition, Counterpart, EngineCard, Option, name_of
 from autotune.trial import Command, referenced
 
-_PATH = re.compile(r"\b(args|env|config)((?:\.\w+)+)")
 _BRACES = str.maketrans({"{": r"\x7b", "}": r"\x7d"})
 _NUMBER = re.compile(r"-\.?\d.*")
 _FILE = re.compile(r"(?:\.{0,2}|~)/.*|.*\.(?:jinja|pem)")
@@ -85,8 +85,8 @@ class Kept:
     dropped: Sequence[str] = ()
 
 
-def grouped(kind: Engine, words: Sequence[str], version: str) -> Iterator[OwnOption]:
-    """Yield each option of prepared arguments."""
+def grouped(kind: Engine, words: Sequence[str], version: str) -> list[OwnOption]:
+    """Return each option of prepared arguments; of one that is given again the last, as the engine reads it."""
     groups: list[list[str]] = []
     for word in words:
         if word.startswith("-") and not _NUMBER.fullmatch(word):
@@ -94,39 +94,42 @@ def grouped(kind: Engine, words: Sequence[str], version: str) -> Iterator[OwnOpt
         elif groups:
             groups[-1].append(word)
     options = {option.dest: option for option in kind.table(version).options}
+    found = dict[object, OwnOption]()
     for group in groups:
         given = kind.given(group, version)
         # A model may stand behind a switch.
         group = [group[0], *(word for word in group[1:] if word != given.get("model_tag"))]
         option = next((options[dest] for dest in given if dest in options), None)
         names = option.names if option else (name_of(group[0].partition("=")[0]),)
-        yield OwnOption(names, group, option=option, value=given[option.dest] if option else None)
+        key = option.dest if option and option.action != "append" else len(found)
+        found[key] = OwnOption(names, group, option=option, value=given[option.dest] if option else None)
+    return list(found.values())
 
 
 def own_options(kind: Engine, command: Command, context: Context) -> list[OwnOption]:
     """Read the options of a command, tuned ones too; raises `BadInput` as `Engine.parse` does."""
     version, parsed = context.version, kind.parse(command, context.version)
-    readings = " ".join(kind.reading(name, version) for name in kind.card.knobs)
-    read = {(space, path[1:]) for space, path in _PATH.findall(readings)}
+    read = frozenset[str]().union(*readings(kind, version).values())
     arguments = kind.prepare(kind.arguments(command.argv) or (), version, command)
     elsewhere = [kind.card.model_flag or "--model", *(str(case.value) for case in kind.card.config_flag)]
     along = [flag for one in kind.card.dispensable if one.tuned for flag in one.flags]
     found: list[OwnOption] = []
     for one in grouped(kind, arguments, version):
-        tuned = any(space == "args" and path.partition(".")[0] in one.names for space, path in read)
+        tuned = any(readers(kind, version, setting_of(option, None)) for option in [one.option] if option)
         if not one.among(elsewhere):
             found.append(replace(one, tuned=tuned or one.among(along)))
         parts = [_part(one, path, leaf) for path, leaf in _leaves(one.value)] if tuned else []
-        found += [p for p in parts if ("args", p.names[0]) not in read and not _sets_a_knob(kind, context, p)]
+        found += [p for p in parts if f"args.{p.names[0]}" not in read and not _sets_a_knob(kind, context, p)]
     for path, leaf in _leaves(parsed.config):
         key = OwnOption((path,), config={path: leaf})
-        found.append(replace(key, tuned=("config", path) in read or _sets_a_knob(kind, context, key)))
+        found.append(replace(key, tuned=f"config.{path}" in read or _sets_a_knob(kind, context, key)))
     scope = context.scope(kind.default_knobs(context))
     always = {name: value for one in kind.always(scope, context) for name, value in one.env.items()}
-    for name, value in command.env.items():
-        if always.get(name) != value:
-            found.append(OwnOption((name,), env={name: value}, tuned=("env", name) in read and name not in always))
-    return found
+    return found + [
+        OwnOption((name,), env={name: value}, tuned=f"env.{name}" in read and name not in always)
+        for name, value in command.env.items()
+        if always.get(name) != value
+    ]
 
 
 def _part(whole: OwnOption, path: str, leaf: Any) -> OwnOption:
@@ -269,18 +272,18 @@ def _accepted(target: Engine, version: str, words: Sequence[str]) -> bool:
 def missing_files(card: EngineCard, options: Sequence[OwnOption]) -> list[str]:
     """Return the options that name a file which is not on this machine."""
     flags = [flag for entry in card.counterparts if entry.file for flag in entry.flags]
-    named = [(one, value.rpartition("=")[2]) for one in options if one.among(flags) for value in one.values]
-    gone = [
-        (one, path) for one, path in named if _FILE.fullmatch(path) and not os.path.exists(os.path.expanduser(path))
+    return [
+        f"{one.name} {path}"
+        for one in options
+        if one.among(flags)
+        for value in one.values
+        if _FILE.fullmatch(path := value.rpartition("=")[2]) and not os.path.exists(os.path.expanduser(path))
     ]
-    return [f"{one.name} {path}" for one, path in gone]
 
 
-def launched_too(kind: Engine, command: Command, text: Command, version: str) -> tuple[Command, list[str]]:
-    """Add the arguments of ``--engine-arg`` to a typed command, but those that it sets itself; with notes."""
+def launched_too(kind: Engine, command: Command, asked: Sequence[OwnOption], version: str) -> tuple[Command, list[str]]:
+    """Add the options of ``--engine-arg`` to a typed command, but those that it sets itself; with notes."""
     given = kind.parse(command, version).given
-    asked = list(grouped(kind, kind.prepare(text.argv, version, text), version))
-    asked += [OwnOption((name,), env={name: value}) for name, value in text.env.items()]
     own = [one for one in asked if one.name in command.env or (one.option and one.option.dest in given)]
     added = [one for one in asked if one not in own]
     env = {name: value for one in added for name, value in one.env.items()}

@@ -25,6 +25,7 @@ from autotune.engines.kept import (
 from autotune.engines.space import EngineSpace
 from autotune.errors import BadInput
 from autotune.notify import silent
+from autotune.serving.command import refuse_secrets
 from autotune.space.context import Context
 from autotune.space.library import Library
 from autotune.study.spec import StudySpec, is_local
@@ -84,15 +85,17 @@ def own_options_of(spec: StudySpec, library: Library, longest: int) -> OwnOption
         raise BadInput(f"--baseline: {error}") from error
     text = spec.engine_args.get(kind.name, "")
     env, words = settings_in_front(shlex.split(text))
-    passed = Command(tuple(words), env)
     try:
-        command, notes = launched_too(kind, typed, passed, version)
+        asked = grouped(kind, kind.prepare(words, version, Command(tuple(words))), version)
+        asked += [OwnOption((name,), env={name: value}) for name, value in env.items()]
+        command, notes = launched_too(kind, typed, asked, version)
     except BadInput as error:
         raise BadInput(f"--engine-arg {kind.name}={shlex.quote(text)}: {error}") from error
+    for one in (*found, *asked):  # What stands on the command line itself has been looked at.
+        refuse_secrets(one.words, {}, "--baseline or --engine-arg, in its --config file")
     options, dropped = without_dropped(found, spec.drop)
     # For the candidates --engine-arg says it last.
-    others = {name for one in grouped(kind, kind.prepare(words, version, passed), version) for name in one.names}
-    options = [one for one in options if others.isdisjoint(one.names)]
+    options = [one for one in options if not any(one.among(other.names) for other in asked)]
     if lost := missing_files(kind.card, options):
         told = f"--baseline: {', '.join(lost)}: no such file on this machine"
         if backend_of(spec).on_gpus and is_local(spec.executor):

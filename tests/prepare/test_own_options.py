@@ -82,6 +82,50 @@ def test_keys_of_a_config_file_that_are_no_knobs_stand_in_every_candidate_s_file
         assert found.command_of(candidate).env["TRTLLM_ENABLE_PDL"] == "1"
 
 
+def test_an_option_of_the_config_file_that_the_command_gives_too_is_kept_once(tmp_path: Path) -> None:
+    file = tmp_path / "vllm.yaml"
+    file.write_text("served-model-name: [a, b]\nport: 9000\n")
+    words = f"--config {file} --served-model-name c --middleware x.Y --middleware z.W"
+    found = prepared(asked(f"vllm serve Qwen/Qwen3-8B {words}", engines=("vllm",)))
+    assert found.kept["vllm"].kept == ("--served-model-name c", "--port 9000", "--middleware x.Y", "--middleware z.W")
+
+
+@pytest.mark.parametrize("where", ["baseline", "engine-arg"])
+@pytest.mark.parametrize(
+    ("command", "key"),
+    [
+        ("vllm serve Qwen/Qwen3-8B", "api-key"),
+        ("python3 -m sglang.launch_server --model-path Qwen/Qwen3-8B", "api-key"),
+    ],
+)
+def test_a_secret_in_a_config_file_is_refused_and_not_repeated(
+    tmp_path: Path, where: str, command: str, key: str
+) -> None:
+    file = tmp_path / "server.yaml"
+    file.write_text(f"{key}: my-own-secret\nport: 9000\n")
+    name = command.split()[0].replace("python3", "sglang")
+    typed = f"{command} --config {file}" if where == "baseline" else command
+    more = () if where == "baseline" else (f"{name}=--config {file}",)
+    with pytest.raises(BadInput, match=rf"{where}.*--config file: it holds a secret \(--{key}\)") as refused:
+        prepared(asked(typed, engine_args=more))
+    assert "my-own-secret" not in str(refused.value)
+
+
+YARN = '{"rope_parameters": {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}'
+
+
+def test_a_longer_context_by_an_override_of_the_model_is_one_of_the_candidates_too() -> None:
+    typed = f"vllm serve Qwen/Qwen3-8B --hf-overrides '{YARN}' --max-model-len 131072"
+    found = prepared(asked(typed, engines=("vllm",)))
+    baseline, *others = found.candidates.items
+    limit = found.spaces["vllm"].context.model.architecture.context_limit
+    assert limit == 131072
+    assert baseline.configuration.knobs["context_length"] == 131072
+    assert {one.configuration.knobs["context_length"] or limit for one in others} == {131072}
+    with pytest.raises(BadInput, match="would refuse it"):
+        prepared(asked("vllm serve Qwen/Qwen3-8B --max-model-len 131072", engines=("vllm",)))
+
+
 def test_braces_in_a_key_of_a_config_file_are_no_template(tmp_path: Path) -> None:
     file, text = tmp_path / "own.yaml", "{x} '\\n' {{\"y\"}}"
     file.write_text(yaml.safe_dump({"sampler_type": text}))
