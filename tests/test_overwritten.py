@@ -11,6 +11,7 @@ import pytest
 from autotune.cli.calibration import _output
 from autotune.errors import BadInput
 from autotune.loadgen.bench.results import Bench
+from autotune.loadgen.request_file import write_requests
 from autotune.simulator.emulator.process import read_faults
 from autotune.study.home import Home, write_atomically
 from autotune.study.options import CalibrateOptions
@@ -67,7 +68,7 @@ def test_a_file_of_requests_is_not_written_over_a_strangers(tmp_path: Path) -> N
     beside.write_text("theirs")
     with pytest.raises(BadInput, match=r"r\.requests\.parquet lies next to it"):
         bench.check_result_file()
-    result.write_text('{"requests_file": "r.requests.parquet"}')
+    write_requests(beside, (), {})
     bench.check_result_file()
 
 

@@ -106,7 +106,7 @@ def class_of(kind: Engine, version: str, setting: Setting, read: Collection[str]
         any(one.has(setting.name, setting.value) for one in group if in_range(version, one.versions))
         for group in (card.simulated, card.neutral)
     )
-    if modelled:
+    if modelled or setting.name == card.model_flag:
         return OptionClass.SIMULATED
     told = (flag for one in card.no_effect if in_range(version, one.versions) for flag in one.flags)
     return OptionClass.NO_EFFECT if inert or setting.name in told else OptionClass.NOT_SIMULATED

@@ -43,6 +43,16 @@ def requests_path(result: Path) -> Path:
     return result.with_name(f"{result.name.removesuffix('.json')}.requests.parquet")
 
 
+def has_requests(path: Path) -> bool:
+    """Return whether a file was written by `write_requests`: it has our columns."""
+    import pyarrow.parquet as pq
+
+    try:
+        return tuple(pq.read_schema(path).names) == COLUMNS
+    except (OSError, ValueError):
+        return False
+
+
 def write_requests(path: Path, loads: Sequence[LoadLog], metadata: Mapping[str, object]) -> None:
     """Write the requests of some loads atomically. Raises `OSError`."""
     import pyarrow as pa

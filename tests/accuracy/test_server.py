@@ -83,7 +83,7 @@ def test_tasks_and_commands_print_a_score(home: Path, tmp_path: Path) -> None:
         assert done.json["ci95"][0] < 80 < done.json["ci95"][1]
         printing = f"{sys.executable} -c 'print(0.75)' {{url}} {{model}}"
         done = autotune("bench", "--url", url, "--accuracy", printing, home=home)
-        assert (done.code, done.out.splitlines()[0]) == (0, "command: score 0.75")
+        assert (done.code, done.out.splitlines()[0]) == (0, "command: score 0.750")
         failing = autotune("bench", "--url", url, "--accuracy", f"{sys.executable} -c 1/0 {{url}}", home=home)
         assert failing.code == 2
         assert "ended with exit code 1" in failing.err

@@ -136,6 +136,6 @@ def test_the_end_compares_what_both_commands_give_value_by_value(tmp_path: Path)
     values = {row["what"]: (row["baseline"], row["recommended"]) for row in recommendation(home, "s")["promised"]}
     assert values["context"] == ("32,768", "40,960")
     assert values["prefix caching"] == ("off", "on")
-    nothing = autotune(*asked, "--study", "n", "--slo", "p99_ttft_ms<=0.001", home=home)
+    nothing = autotune(*asked, "--study", "n", "--slo", "p99_ttft_ms<=0.06", home=home)
     assert nothing.code == 3
     assert not any(word in nothing.out for word in ("Same ", "Changed: ", "Unchanged", "Kept from"))

@@ -63,7 +63,7 @@ def test_a_study_on_a_part_of_a_node_tells_hours_of_the_node_and_of_its_gpus(tmp
     hours = sum(sum(row["times_s"].values()) for row in launches) / 3600
     assert cost["node_hours"] == pytest.approx(hours)
     assert (cost["gpu_hours"], cost["cost"]) == (pytest.approx(4 * hours), pytest.approx(3 * 4 * hours))
-    told = f"{hours:.1f} node-hours of the simulated node ({4 * hours:.1f} GPU-hours)"
+    told = f"{hours:#.3g} node-hours of the simulated node ({4 * hours:#.3g} GPU-hours)"
     assert told in (home / "studies" / "s" / "report.md").read_text()
     outlook = next(line for line in done.err.splitlines() if "node-hours" in line)
     assert len(set(re.findall(r"([\d.]+) (?:node-)?hours", outlook))) == 1, "a launch at a time on one node"

@@ -31,7 +31,7 @@ from autotune.loadgen.client.messages import Progress as LoadProgress
 from autotune.loadgen.client.target import Target
 from autotune.loadgen.measuring import FoundCapacity, LoadOptions, Measurement, to_json, worst_client
 from autotune.loadgen.prefix_cache import CacheReport
-from autotune.loadgen.request_file import requests_path, write_requests
+from autotune.loadgen.request_file import has_requests, requests_path, write_requests
 from autotune.loadgen.server_client import tokenizer_for
 from autotune.loadgen.tokenizers import Tokenizer
 from autotune.loadgen.workloads import Workload, load_workload, with_speedup
@@ -123,7 +123,7 @@ class Bench(BenchOptions):
         other = path is not None and path.exists() and not path.is_file()
         if path is not None and (other or not os.access(path.absolute().parent, os.W_OK)):
             raise BadInput(f"--save-result {path}: not writable; give a file in an existing folder")
-        if path is not None and (beside := requests_path(path)).exists() and not _names(path, beside):
+        if path is not None and (beside := requests_path(path)).exists() and not has_requests(beside):
             raise BadInput(
                 f"--save-result {path}: {beside.name} lies next to it and is no result's; choose another name"
             )
@@ -262,14 +262,6 @@ def save(path: Path, result: Mapping[str, Any], runs: Sequence[Measurement]) -> 
     except OSError as error:
         raise BadInput(f"--save-result {path}: not writable ({error.strerror or error})") from error
     return written
-
-
-def _names(path: Path, beside: Path) -> bool:
-    """Return whether there is a result of ours that has this file of requests."""
-    with suppress(OSError, ValueError):
-        found = json.loads(path.read_text(encoding="utf-8"))
-        return isinstance(found, dict) and found.get("requests_file") == beside.name
-    return False
 
 
 def read(path: Path) -> dict[str, Any]:
