@@ -174,7 +174,17 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
 
     chosen, folder = recommendation.recommended, home.study_folder(recommendation.study)
     said = [*predictions(recommendation), *brief(recommendation)]
-    lines = ["", *(fill(one, _WIDTH, break_long_words=False, break_on_hyphens=False) for one in said), ""]
+    # A figure and its percent sign stay on one line.
+    lines = [
+        "",
+        *(
+            fill(one.replace(" %", "\u00a0%"), _WIDTH, break_long_words=False, break_on_hyphens=False).replace(
+                "\u00a0", " "
+            )
+            for one in said
+        ),
+        "",
+    ]
     if chosen is not None and not chosen.external:
         lines += [command(chosen.command, _WIDTH), ""]
     elif (miss := recommendation.nearest_miss) is not None and not recommendation.address:

@@ -65,15 +65,12 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
         asked = ", ".join(text.code(slo.told) for slo in spec.slos) or "none"
         broke = [(launch.trial.number, broken_slos(spec, launch)) for launch in ran]
         lines = [f"- launch {number}: {text.plain('; '.join(broken))}" for number, broken in broke if broken]
-        figures = f"{len(ran)} launches are valid; {len(lines)} of them violate a limit. Limits: {asked}."
-        parts.append(figures if ran else "No launch is valid. The failures and their causes are below.")
-        parts.append("\n".join(lines))
+        figures = f"Valid launches: {len(ran)}; beyond a limit: {len(lines)}. Limits: {asked}."
+        parts += [figures if ran else "No launch is valid. The failures and their causes are below.", "\n".join(lines)]
     elif choice.external:
         parts.append(f"autotune did not start the server ({text.code(choice.argv[0])}); its command is unknown.")
     else:
-        what = "Serving command"
-        if choice.stand_in:
-            what = "The table has no command; its row in the form of one"
+        what = "The table has no command; its row in the form of one" if choice.stand_in else "Serving command"
         parts += [f"{what} ({text.plain(choice.engine)} {choice.engine_version}):", _command(choice)]
     told = [*words.sentences(outcome), *filter(None, [words.remaining(outcome)])]
     parts += [_listed(words.promises(outcome)), *map(_command, outcome.alternatives), _listed(told)]
@@ -349,14 +346,13 @@ def contributions(study: StudyRecord) -> list[str]:
     rows, metric = [], study.spec.objective
     heading = readable.gain_heading(metric)
     for row in study.recommendation.contributions:
-        gain = readable.gain(metric, row.gain_percent)
         needed = f"needed to {row.needed_to}; " if row.needed_to not in (None, "start") else ""
         rows.append(
             {
                 "Setting": text.code(row.knob),
                 "Without it": text.code(text.scalar(row.from_)),
                 "In this command": text.code(text.scalar(row.to)),
-                heading: "needed to start" if row.needed_to == "start" else gain,
+                heading: "needed to start" if row.needed_to == "start" else readable.gain(metric, row.gain_percent),
                 "95 % interval": readable.gains(metric, row.ci95),
                 "Odds": "–" if row.odds is None else f"{100 * row.odds:.0f} %{', a coin toss' * row.coin_toss}",
                 "Measured on": text.plain(needed + row.measured_on),

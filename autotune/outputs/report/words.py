@@ -266,7 +266,7 @@ def carried(metrics: Metrics | None) -> str:
 
 def load_shape(outcome: Recommendation) -> str:
     """Describe the shape of the load of a capacity; empty for other metrics."""
-    metrics = _of_objective(outcome) or {}
+    metrics = _of_objective(outcome)
     told = [shape for key, shape in SHAPES.items() if metrics.get(f"capacity_{key}")]
     return f"The load is {told[0]}." if told else ""
 
