@@ -121,6 +121,13 @@ RUNS = [
     # Drafts from the text need no layer of the checkpoint.
     (f"vllm serve {QWEN8} --spec-method ngram --spec-tokens 4", "0.33.0", QWEN8, "h200"),
     (f"vllm serve {QWEN8} --speculative-config.method suffix", "0.33.0", QWEN8, "h200"),
+    # As the simulator launches it: with forced acceptance beside the short spelling.
+    (
+        f"vllm serve {QWEN8} --spec-method ngram --speculative-config.rejection_sample_method synthetic",
+        "0.33.0",
+        QWEN8,
+        "h200",
+    ),
     (f"{SGLANG_OF.format(QWEN8)} --speculative-algorithm NGRAM", NEW, QWEN8, "h200"),
     (f"{SGLANG_OF.format(QWEN8)} --speculative-algorithm NGRAM --speculative-num-draft-tokens 32", NEW, QWEN8, "h200"),
     (TRT, "1.2.0rc5", V32, "h200"),
