@@ -27,8 +27,11 @@ EMULATOR_NAME = "autotune-emulate"
 
 PORT = 8000
 """Port of the first server of a command in files for people."""
-PORT_OF_GPUS = f'"$(({PORT} + ${{gpus%%,*}}))"'
-"""Ports of several servers, in a shell's loop over their GPUs: `PORT` plus the number of the first GPU."""
+
+
+def port_of_gpus(first: int) -> str:
+    """Return the port of each of several servers in a shell's loop over their GPUs: `first` plus its first GPU."""
+    return f'"$(({first} + ${{gpus%%,*}}))"'
 
 
 def numbers_of(servers: Sequence[Mapping[str, str]]) -> list[str]:
@@ -254,6 +257,18 @@ class Command:
         is_none = self.argv[0].startswith(("external:", "replayed:"))
         return self if named or is_none else replace(self, argv=(*self.argv, "--host", "127.0.0.1"))
 
+    def apart_from_port(self) -> tuple[Command, int]:
+        """Return the command without ``--port``, and the port that it gives; `PORT` where it gives none."""
+        words, kept, port = iter(self.argv), list[str](), PORT
+        for word in words:
+            flag, equals, value = word.partition("=")
+            if flag == "--port":
+                given = value if equals else next(words, "")
+                port = int(given) if given.isdecimal() else port
+            else:
+                kept.append(word)
+        return replace(self, argv=tuple(kept)), port
+
     def typed(self) -> list[str]:
         """Return the words of the command line, ``NAME=value`` settings first."""
         return [*(f"{name}={value}" for name, value in self.env.items()), *self.argv]
@@ -266,12 +281,13 @@ class Command:
         # A container's words set its variables; a reference they name without a value, which comes from outside.
         settings = {name: value for name, value in self.env.items() if not self.container or referenced(value)}
         words = [f"{name}={_quoted(value)}" for name, value in settings.items()]
-        typed = " ".join([*words, *map(_quoted, self.words)])
+        command, first_port = self.apart_from_port() if self.servers else (self, PORT)
+        typed = " ".join([*words, *map(_quoted, command.words)])
         if self.servers:
             chosen = "".join(f"{name}=$gpus " for name in self.servers[0])
             lines.append(f"# {self.replicas} servers; put a load balancer in front, with the least-requests policy:")
             lines.append(f"for gpus in {' '.join(numbers_of(self.servers))}; do")
-            lines.append(f"  {chosen}{typed} --port {PORT_OF_GPUS} &")
+            lines.append(f"  {chosen}{typed} --port {port_of_gpus(first_port)} &")
             lines.append("done; wait")
         else:
             lines.append(typed)

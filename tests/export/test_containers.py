@@ -175,6 +175,16 @@ def test_published_ports_are_this_machine_s_alone() -> None:
     assert "network" not in export(BASE, "docker").partition("docker run")[2]
 
 
+def test_people_reach_a_container_at_the_port_of_the_user_s_own_command() -> None:
+    own = with_command(Command(("vllm", "serve", "deepseek-ai/DeepSeek-V3.2", "--port", "9000")))
+    docker = export(own, "docker")
+    assert '--publish "${PUBLISH:-127.0.0.1:9000}:8000"' in docker
+    assert "--port 9000" not in docker
+    assert reading.compose_service(export(own, "compose"), {})["ports"] == ["127.0.0.1:9000:8000"]
+    (service,) = [one for one in reading.documents(export(own, "k8s")) if one["kind"] == "Service"]
+    assert service["spec"]["ports"] == [{"name": "http", "port": 9000, "targetPort": "http"}]
+
+
 @pytest.mark.parametrize(
     ("evidence", "ready_s", "limit_s", "said"),
     [

@@ -16,6 +16,7 @@ from dstack._internal.core.models.configurations import ServiceConfiguration, pa
 
 from autotune.errors import BadInput
 from autotune.outputs.export import Winner, all_of, export, winner_of
+from autotune.trial import Command
 from tests.export import reading
 from tests.export.golden import winner
 from tests.processes import until
@@ -65,6 +66,20 @@ def test_compose_has_a_balancer_in_front_of_all_and_publishes_it_alone(told: Win
     assert [f"server {name}:8000;" in nginx for name in names] == [True] * 4
     assert "least_conn;" in nginx
     assert "$" not in nginx
+
+
+@pytest.mark.parametrize("typed", [["--port", "9000"], ["--port=9000"]])
+def test_several_servers_count_from_the_user_s_own_port_and_say_it_once(typed: list[str]) -> None:
+    choice = NVIDIA.choice.model_copy(update={"argv": [*NVIDIA.choice.argv[:3], *typed, *NVIDIA.choice.argv[3:]]})
+    own = replace(NVIDIA, choice=choice)
+    for name, sign in (("shell", "--port"), ("docker", "--publish")):
+        text = export(own, name)
+        (line,) = [line for line in text.splitlines() if line.strip().startswith(sign) and "gpus" in line]
+        assert "$((9000 + ${gpus%%,*}))" in line
+        assert "server 127.0.0.1:9000; server 127.0.0.1:9002;" in text
+    command = Command(tuple(choice.argv), servers=({"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"}))
+    assert command.shell().count("--port") == 1
+    assert '--port "$((9000 + ${gpus%%,*}))" &' in command.shell()
 
 
 def script(told: Winner, name: str, folder: Path) -> Path:

@@ -53,7 +53,7 @@ def render(winner: Winner) -> str:
     own_weights = container.weights or "this user's ~/.cache/huggingface"
     about = [
         "use: docker compose up --detach --wait",
-        f"Its address is 127.0.0.1:{PORT}, on this machine only; change ports to open it.",
+        f"Its address is 127.0.0.1:{winner.port}, on this machine only; change ports to open it.",
         f"Weights come from {own_weights}; change volumes if yours are elsewhere.",
         container.start_limit_source,
         *(["Needs Docker Compose 2.23.1 or later, which writes the files."] if configs else []),
@@ -90,7 +90,7 @@ def _service(container: Container) -> dict[str, Any]:
         device = {"driver": "nvidia", "count": count, "capabilities": ["gpu"]}
         service["deploy"] = {"resources": {"reservations": {"devices": [device]}}}
     return service | {
-        "ports": [f"127.0.0.1:{PORT}:{PORT}"],
+        "ports": [f"127.0.0.1:{container.winner.port}:{PORT}"],
         "volumes": volumes,
         "healthcheck": {
             "test": ["CMD", "python3", "-c", _ASK, container.health],

@@ -55,7 +55,7 @@ def render(winner: Winner) -> str:
         "autotune/configuration": winner.choice.fingerprint,
         "autotune/evidence": winner.recommendation.label.lower(),
     }
-    ports = [{"name": "http", "port": PORT, "targetPort": "http"}]
+    ports = [{"name": "http", "port": winner.port, "targetPort": "http"}]
     documents.append(manifest("Service", "", spec={"selector": labels, "ports": ports}))
     about = [
         "use: kubectl apply --filename kubernetes.yaml",

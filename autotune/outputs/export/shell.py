@@ -24,7 +24,7 @@ from autotune.outputs.export.winner import (
     without_secrets,
 )
 from autotune.serving.docker_run import DOCKER_RUN, FILES_FOLDER, docker_card
-from autotune.trial import PORT, PORT_OF_GPUS, Command, numbers_of, referenced, written
+from autotune.trial import PORT, Command, numbers_of, port_of_gpus, referenced, written
 
 _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
@@ -45,19 +45,21 @@ def render(winner: Winner) -> str:
     # In a container the files lie in the working folder.
     lines = _arguments(choice.container, choice.files) if choice.container else []
     # A command that does not say where to listen must not listen on every interface.
-    argv = Command(tuple(choice.engine_argv)).on_loopback().argv
-    lines += _arguments(argv, {} if choice.container else choice.files)
-    lines += [f"--port {PORT_OF_GPUS}"] if winner.servers else []
-    return _script(about, choice.files, [*_started(outside, winner.servers), *lines], winner.servers)
+    command = Command(tuple(choice.engine_argv)).on_loopback()
+    if winner.servers:
+        command, _ = command.apart_from_port()
+    lines += _arguments(command.argv, {} if choice.container else choice.files)
+    lines += [f"--port {port_of_gpus(winner.port)}"] if winner.servers else []
+    return _script(winner, about, choice.files, [*_started(outside, winner.servers), *lines])
 
 
 def render_docker(winner: Winner) -> str:
     """Return the script. It passes further arguments to the server; ``PUBLISH`` is the address on the host."""
-    container = container_of(winner)
+    container, port = container_of(winner), winner.port
     about = [
         *heading(winner),
         *image_notes(winner),
-        f"Its address is 127.0.0.1:{PORT} by default; to change that: PUBLISH=0.0.0.0:{PORT} ./docker-run.sh",
+        f"Its address is 127.0.0.1:{port} by default; to change that: PUBLISH=0.0.0.0:{port} ./docker-run.sh",
     ]
     servers = winner.servers
     if servers:
@@ -69,9 +71,9 @@ def render_docker(winner: Winner) -> str:
     options = [*card.options, *card.devices[container.vendor]]
     lines = [*_started(secret, servers), shlex.join(DOCKER_RUN)]
     lines += [shlex.join(option) for option in options if option[0] != "--network"]
-    lines.append(f'--publish "${{PUBLISH:-127.0.0.1:{PORT}}}:{PORT}"')
+    lines.append(f'--publish "${{PUBLISH:-127.0.0.1:{port}}}:{PORT}"')
     if servers:
-        lines[-1] = f'--publish "${{PUBLISH:-127.0.0.1}}":{PORT_OF_GPUS}:{PORT}'
+        lines[-1] = f'--publish "${{PUBLISH:-127.0.0.1}}":{port_of_gpus(port)}:{PORT}'
     weights = shlex.quote(container.weights) if container.weights else '"${HF_HOME:-$HOME/.cache/huggingface}"'
     volumes = [shlex.quote(f"{name}:{folder}") for folder, name in container.caches.items()]
     volumes += [f"{weights}:{card.models}", *(shlex.quote(f"{path}:{path}:ro") for path in container.mounts)]
@@ -87,15 +89,14 @@ def render_docker(winner: Winner) -> str:
         lines.append(f"--workdir {FILES_FOLDER}")
     lines += [] if container.own_entrypoint else ["--entrypoint="]
     lines += [shlex.quote(container.image), *_arguments(container.argv, {})]
-    return _script(about, container.files, lines, servers)
+    return _script(winner, about, container.files, lines)
 
 
-def _script(
-    about: list[str], files: Mapping[str, str], lines: Sequence[str], servers: Sequence[Mapping[str, str]] = ()
-) -> str:
+def _script(winner: Winner, about: list[str], files: Mapping[str, str], lines: Sequence[str]) -> str:
     """Return a script that writes the server's files and runs one command of quoted `lines`, or one per server."""
+    servers = winner.servers
     if servers:
-        ports = (PORT + int(number.partition(",")[0]) for number in numbers_of(servers))
+        ports = (winner.port + int(number.partition(",")[0]) for number in numbers_of(servers))
         nginx = f"upstream {{ least_conn; {' '.join(f'server 127.0.0.1:{port};' for port in ports)} }}"
         about = [*about, f"If one server ends, all end. Load balancer in front of them, for nginx: {nginx}"]
     script = ["#!/usr/bin/env bash", *comment(about).splitlines(), "set -euo pipefail"]

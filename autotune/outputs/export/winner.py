@@ -259,6 +259,11 @@ class Winner:
         return servers_of(self.choice.config, self.spec.hardware.vendor)
 
     @property
+    def port(self) -> int:
+        """Return the port, of several servers that before the first, at which people reach it: the command's own."""
+        return Command(tuple(self.choice.engine_argv)).apart_from_port()[1]
+
+    @property
     def replicas(self) -> int:
         return replicas_of(self.choice.config)
 
