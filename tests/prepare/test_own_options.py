@@ -15,6 +15,7 @@ from autotune.engines.engine import Engine
 from autotune.engines.kept import counterparts_in, own_options, translated_for
 from autotune.errors import BadInput
 from autotune.prepare.candidates import Prepared
+from autotune.prepare.own_options import own_options_of
 from autotune.serving.command import absolute_paths
 from autotune.space.context import Context
 from autotune.study.options import RunOptions
@@ -188,6 +189,11 @@ def test_a_file_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     command = f"{CHAT} --chat-template ./t.jinja"
     (note,) = [note for note in prepared(asked(command)).spec.notes if "t.jinja" in note]
     assert note.startswith("--baseline: --chat-template ./t.jinja: no such file on this machine")
+    spec = prepared(asked(command)).spec
+    real = spec.model_copy(update={"on": "process"})
+    with pytest.raises(BadInput, match=r"t\.jinja: no such file on this machine; give the path of one that is here"):
+        own_options_of(real, LIBRARY, 1024)
+    assert own_options_of(spec, LIBRARY, 1024).notes
     (tmp_path / "t.jinja").write_text("{{ messages }}")
     assert not any("t.jinja" in note for note in prepared(asked(command)).spec.notes)
 
