@@ -35,7 +35,7 @@ from autotune.recommend import recommend
 from autotune.search.gp.kernels import Prior
 from autotune.search.priors import priors_of
 from autotune.search.study import Study
-from autotune.simulator.resolve_command import knobs_read, resolve_for
+from autotune.simulator.resolve_command import knobs_modelled, resolve_for
 from autotune.study.home import library_of
 from autotune.study.options import RunOptions
 from autotune.study.recommendation import Recommendation, Verdict
@@ -73,7 +73,10 @@ def row_of(task: tuple[int, int]) -> dict[str, Any]:
     candidate = prepared.candidates.items[prepared.candidates.position(chosen.fingerprint)]
     space = prepared.spaces[candidate.configuration.engine]
     resolved = resolve_for(space.engine, prepared.command_of(candidate), space.context)
-    read = knobs_read(resolved, resolved.simulate(load_workload(spec.workloads[0], prepared.library), 0)) or frozenset()
+    read = (
+        knobs_modelled(resolved, resolved.simulate(load_workload(spec.workloads[0], prepared.library), 0))
+        or frozenset()
+    )
     rows = [one for one in found.contributions if one.knob != "engine"]
     return row | {
         "value": truth(prepared, spec.model_copy(update={"seed": 0}), candidate),

@@ -8,6 +8,8 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -50,6 +52,25 @@ def test_air_comments_and_docstrings_are_no_tokens_of_code() -> None:
     )
     assert house.tokens_of(dense) == house.tokens_of(airy) == 12
     assert house.tokens_of('NAME = "text"\n"""What it names."""\n') == 3
+
+
+def test_what_runs_outside_the_tests_imports_names_that_there_are() -> None:
+    """Benchmarks, scripts and examples run by hand, long after a name has moved."""
+    folders = ("benchmarks", "scripts", "examples")
+    trees = {path: ast.parse(path.read_text()) for path in SOURCES if path.relative_to(ROOT).parts[0] in folders}
+    asked = {
+        (str(path.relative_to(ROOT)), node.module, alias.name)
+        for path, tree in trees.items()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "autotune"
+        for alias in node.names
+    }
+    assert len(asked) > 100
+    assert [(path, module, name) for path, module, name in sorted(asked) if not is_there(module, name)] == []
+
+
+def is_there(module: str, name: str) -> bool:
+    return hasattr(import_module(module), name) or find_spec(f"{module}.{name}") is not None
 
 
 def test_ci_runs_the_command_of_the_readme_then_the_linters_the_site_and_the_rest_of_the_tests() -> None:

@@ -11,10 +11,9 @@ import yaml
 from pydantic import BaseModel
 
 from autotune.loadgen.workloads import Workload
-from autotune.simulator.fit.reading import points_of
+from autotune.simulator.fit.reading import points_of, read_file
 from autotune.space.cards import HardwareCard, ModelCard
 from tests.product.cli import Finished, autotune, here, new_home
-from tests.simulator.fit.files import read_file
 
 from .pages import ROOT
 

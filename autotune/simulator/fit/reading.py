@@ -16,7 +16,7 @@ import io
 import json
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -505,24 +505,34 @@ class Reading:
     rows: tuple[MeasuredRow, ...]
     left_out: tuple[LeftOut, ...]
 
+    @classmethod
+    def of(cls, rows: Iterable[MeasuredRow | LeftOut]) -> Reading:
+        found = list(rows)
+        left_out = tuple(row for row in found if isinstance(row, LeftOut))
+        return cls(tuple(row for row in found if isinstance(row, MeasuredRow)), left_out)
+
+
+def read_file(path: Path) -> Reading:
+    """Read a table; raises `BadInput` (with file and row) if it is unreadable or invalid."""
+    return Reading.of(table_rows(path, Library()))
+
 
 def read(files: Sequence[Path], studies: Sequence[str], home: Home, *, allow_unmeasured: bool = False) -> Reading:
     """Read files and studies together, each once; raises `BadInput` if none is named, or no row is usable."""
     if not files and not studies:
         raise BadInput("no measurements: give them with --data FILE, or a study with --study NAME")
     library = Library()
-    found: list[MeasuredRow | LeftOut] = []
+    rows: list[MeasuredRow | LeftOut] = []
     for path in dict.fromkeys(path.resolve() for path in files):
-        found += table_rows(path, library)
+        rows += table_rows(path, library)
     for name in dict.fromkeys(studies):
-        found += study_rows(home, name, allow_unmeasured)
-    left_out = tuple(row for row in found if isinstance(row, LeftOut))
-    rows = tuple(row for row in found if isinstance(row, MeasuredRow))
-    if not any(row.failure is None for row in rows):
-        out = [f"{one.label}: {one.reason}" for one in left_out]
+        rows += study_rows(home, name, allow_unmeasured)
+    reading = Reading.of(rows)
+    if not any(row.failure is None for row in reading.rows):
+        out = [f"{one.label}: {one.reason}" for one in reading.left_out]
         why = f"; the first of {len(out)} skipped rows, {out[0]}" if out else ""
         raise BadInput(f"no row with measured metrics is usable{why}")
-    return Reading(rows, left_out)
+    return reading
 
 
 def study_rows(home: Home, study: str, allow_unmeasured: bool = False) -> Iterator[MeasuredRow | LeftOut]:

@@ -7,9 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from autotune.simulator.fit.reading import LeftOut, MeasuredRow, Reading, table_rows
-from autotune.space.library import Library
-
 SGLANG = "python3 -m sglang.launch_server --model-path deepseek-ai/DeepSeek-V3.2 --tp-size 8"
 VLLM = "vllm serve deepseek-ai/DeepSeek-V3.2 -tp 8"
 
@@ -35,13 +32,6 @@ def run_row(command: str = SGLANG, **changes: Any) -> dict[str, Any]:
         "mean_tpot_ms": 400.0,
     }
     return {**row, **changes}
-
-
-def read_file(path: Path) -> Reading:
-    """Read one table; raises `BadInput` (with file and row) if it is unreadable or invalid."""
-    found = list(table_rows(path, Library()))
-    left_out = tuple(row for row in found if isinstance(row, LeftOut))
-    return Reading(tuple(row for row in found if isinstance(row, MeasuredRow)), left_out)
 
 
 def lines_file(folder: Path, *rows: dict[str, Any], name: str = "lab.jsonl") -> Path:

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.loadgen.workloads import load_workload
-from autotune.simulator.fit.reading import LEAST_S, MeasuredRow
-from tests.simulator.fit.files import read_file
+from autotune.simulator.fit.reading import LEAST_S, MeasuredRow, read_file
 
 from .files import lines_file, run_row
 

@@ -15,10 +15,10 @@ import pytest
 
 from autotune.cli.calibration import CalibrateOptions, calibrate
 from autotune.errors import BadInput
+from autotune.simulator.fit.reading import read_file
 from autotune.simulator.node.calibration import Calibration, packaged_calibration, read_calibration
 from tests.product.cli import autotune
 from tests.product.processes import start
-from tests.simulator.fit.files import read_file
 
 from .files import VLLM, csv_file, own_row
 

@@ -6,8 +6,7 @@ import math
 
 import pytest
 
-from autotune.simulator.fit.reading import alone, groups, points_of
-from tests.simulator.fit.files import read_file
+from autotune.simulator.fit.reading import alone, groups, points_of, read_file
 
 from .files import SGLANG, VLLM, csv_file, lines_file, own_row, run_row, sweep_row
 

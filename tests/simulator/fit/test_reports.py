@@ -5,9 +5,8 @@ from __future__ import annotations
 import pytest
 
 from autotune.simulator.fit.calibrate import Predicted
-from autotune.simulator.fit.reading import points_of
+from autotune.simulator.fit.reading import points_of, read_file
 from autotune.simulator.fit.report import error_lines, errors, ranking_lines, rankings, table
-from tests.simulator.fit.files import read_file
 
 from .files import SGLANG, VLLM, csv_file, lines_file, own_row, run_row
 

@@ -10,10 +10,9 @@ import pytest
 
 from autotune.errors import BadInput, MalformedFile
 from autotune.loadgen.workloads import load_workload
-from autotune.simulator.fit.reading import points_of, read
+from autotune.simulator.fit.reading import points_of, read, read_file
 from autotune.study.home import Home
 from tests.data import BESIDE, LAB, SWEEP
-from tests.simulator.fit.files import read_file
 
 from .files import SGLANG, VLLM, csv_file, lines_file, own_row, run_row, sweep_row
 

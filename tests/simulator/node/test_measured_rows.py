@@ -6,11 +6,10 @@ These are the rows that it was fitted to; what it predicts for rows that it has 
 import pytest
 
 from autotune.simulator.fit.calibrate import predicted_by
-from autotune.simulator.fit.reading import points_of
+from autotune.simulator.fit.reading import points_of, read_file
 from autotune.simulator.fit.report import errors, rankings
 from autotune.simulator.node.calibration import packaged_calibration
 from tests.data import LAB, SWEEP
-from tests.simulator.fit.files import read_file
 
 
 @pytest.fixture(scope="module")
