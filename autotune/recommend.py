@@ -27,7 +27,7 @@ from autotune.engines.kept import Kept
 from autotune.metrics import readable
 from autotune.search import equivalents, timeline
 from autotune.search.decide.sequential_test import Outcome, Spread, mean, percent, percents
-from autotune.search.decide.verdict import Judgement, evidence, judge
+from autotune.search.decide.verdict import Gain, Judgement, evidence, judge
 from autotune.search.front import dominated
 from autotune.search.history import History
 from autotune.search.reach import OUT_OF_REACH
@@ -70,15 +70,11 @@ def recommend(
     nodes, told = comparison.nodes(measured), explanation or Explanation()
     sheet = comparison.Sheet(history, launches, judgement)
     gain, winner, base = judgement.gain, judgement.winner, candidates.baseline
-    seen, on_a_node = launches[0].result if launches else TrialResult(State.COMPLETE, Evidence.MEASURED), None
+    seen = launches[0].result if launches else TrialResult(State.COMPLETE, Evidence.MEASURED)
     predicted = seen.origin.predicted
     baseline = _chosen(sheet, base, predicted) if history.scores(base) else None
-    if predicted and gain and baseline and winner not in (None, base):
-        on_a_node = sheet.gain_interval90(winner, gain)
+    gained = gain if predicted and baseline and winner != base else None
     joined = equivalents.canonical_of(launches, candidates, candidates.items[base].fingerprint)
-    names = dict.fromkeys(launch.trial.configuration.fingerprint for launch in launches)
-    given = {one: history.given_up(history.canonical(candidates.position(one))) for one in names}
-    given_up = {one: sorted({row.kind for row in rows}) for one, rows in given.items() if rows}
     chosen = candidates.items[winner].fingerprint if winner is not None else ""
     recommended = _chosen(sheet, winner, predicted) if winner is not None else None
     return Recommendation(
@@ -90,10 +86,10 @@ def recommend(
         baseline=baseline,
         gain_percent=percent(gain.log) if gain else None,
         gain_ci95=gain.percents if gain else None,
-        gain_interval90_on_a_node=on_a_node,
+        gain_interval90_on_a_node=_on_a_node(sheet, winner, gained),
         gain_over_recipe=sheet.over_recipe(),
         gives_up=list(history.given_up(winner)) if winner is not None else [],
-        given_up=given_up,
+        given_up=_given_up(history, launches),
         **_beside_the_baseline(spec, recommended, candidates.items[base].configuration, kept),
         alternatives=sheet.alternatives(),
         predictions=sheet.predictions(),
@@ -111,6 +107,18 @@ def recommend(
         study_cost=study_cost(spec, launches),
         duration_s=sum(launch.result.seconds for launch in launches),
     )
+
+
+def _on_a_node(sheet: Sheet, winner: int | None, gain: Gain | None) -> tuple[float, float] | None:
+    """Return the 90 % interval of a predicted gain on a real node in percent; None without a gain to predict."""
+    return None if winner is None or gain is None else sheet.gain_interval90(winner, gain)
+
+
+def _given_up(history: History, launches: Sequence[Launch]) -> dict[str, list[str]]:
+    """Return the kinds of trade-offs of each launched configuration that has any, by fingerprint."""
+    names = dict.fromkeys(launch.trial.configuration.fingerprint for launch in launches)
+    given = {one: history.given_up(history.canonical(history.candidates.position(one))) for one in names}
+    return {one: sorted({row.kind for row in rows}) for one, rows in given.items() if rows}
 
 
 def _chosen(sheet: Sheet, position: int, predicted: bool) -> Choice:

@@ -107,7 +107,7 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
 
 
 def _name(home: Home, study: str, backend: Backend) -> str:
-    """Return a verification's name; where that of another backend has the usual one, this backend's is behind it."""
+    """Return a verification's name: ``STUDY-verified``, with the backend's kind where another backend has that."""
     name = verified_name(study)
     other = name in home.names() and backend_of(home.spec(name)).kind != backend.kind
     return check_study_name(f"{name}-{backend.kind}") if other else name

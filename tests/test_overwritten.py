@@ -74,9 +74,10 @@ def test_a_file_of_requests_is_not_written_over_a_strangers(tmp_path: Path) -> N
 
 def test_a_calibration_that_a_person_wrote_is_not_overwritten(tmp_path: Path) -> None:
     own = Home(tmp_path).calibration
-    own.write_text("# Written by hand\n")
-    with pytest.raises(BadInput, match="was not written by"):
-        _output(CalibrateOptions(), tmp_path)
+    for theirs in (b"# Written by hand\n", b"\xff\xfe no text"):
+        own.write_bytes(theirs)
+        with pytest.raises(BadInput, match="was not written by"):
+            _output(CalibrateOptions(), tmp_path)
     assert _output(CalibrateOptions(output=own), tmp_path) == own, "named by the user"
     own.write_text("# Written by `autotune calibrate`; the next calibration overwrites it.\n")
     assert _output(CalibrateOptions(), tmp_path) == own

@@ -91,7 +91,7 @@ class OwnCandidates:
         command_of: writes a candidate's command.
         excluded: engines that were not searched.
         recorded: launches that are answered one after the other.
-        notes: what was found of them.
+        notes: sentences about the candidates, printed when a study begins.
     """
 
     candidates: CandidateSet
@@ -210,7 +210,7 @@ class Backend(ABC):
     # The question: from options to a specification.
 
     def usual(self) -> Mapping[str, int]:
-        """Return the defaults of a study's fields that are others here."""
+        """Return this backend's own defaults of ``launches`` and ``seed``, where they differ from those of `run`."""
         return {}
 
     def check(self, options: RunOptions, hardware: HardwareCard) -> None:

@@ -59,7 +59,7 @@ def _output(asked: CalibrateOptions, home: Path) -> Path:
     path = asked.output or Home(home).calibration
     if asked.output is not None and not path.parent.is_dir():
         raise BadInput(f"-o {path}: folder {path.parent} does not exist")
-    if asked.output is None and path.is_file() and not path.read_text(encoding="utf-8").startswith(_HEADING[:_MARK]):
+    if asked.output is None and path.is_file() and not path.read_bytes().startswith(_HEADING[:_MARK].encode()):
         raise BadInput(f"{path} was not written by `autotune calibrate`: move it away, or choose another file with -o")
     folder = next(folder for folder in path.parents if folder.exists())
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):

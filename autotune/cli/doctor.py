@@ -68,7 +68,7 @@ class Host:
     open_files: int | None = field(default_factory=machine.open_file_limit)
     timeout_s: float = 10.0
     engine_bins: Mapping[str, Path] = field(default_factory=dict)
-    """Named programs by engine, as of ``--engine-bin``; the others are looked for on the PATH."""
+    """Programs given by ``--engine-bin``, by engine; those of other engines are looked up on the PATH."""
 
     @cached_property
     def gpus(self) -> tuple[machine.Gpu, ...]:

@@ -150,7 +150,7 @@ class LeftMemory:
 
 
 def _paths(text: str) -> set[str]:
-    """Return the absolute paths in an argument or a variable: the whole, behind its ``=``, or within a list or JSON."""
+    """Return the absolute paths in a text: the whole text, the part behind its ``=``, and parts of a list or JSON."""
     parts = (text, text.partition("=")[2], *_SEPARATORS.split(text))
     return {part for part in parts if part.startswith("/") and "\0" not in part}
 
