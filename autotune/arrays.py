@@ -1,7 +1,8 @@
 """Types of NumPy arrays, and rankings of values that are equal on all processors.
 
-The last digits of an exponential depend on the processor's vector instructions. Candidates that are equal but for these
-digits must come in the same order everywhere, or a study ends differently on another machine.
+The last digits of an exponential depend on the processor's vector instructions. Candidates that are
+equal but for these digits must come in the same order everywhere, or a study ends differently on
+another machine.
 """
 
 from __future__ import annotations
@@ -15,7 +16,9 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
-_DIGITS = 6  # Values are compared by this number of decimals of their share of the largest magnitude
+_DIGITS = (
+    6  # Values are compared by this number of decimals of their share of the largest magnitude
+)
 
 
 def argmax(values: Floats, seed: Sequence[int]) -> int:
@@ -25,7 +28,8 @@ def argmax(values: Floats, seed: Sequence[int]) -> int:
 
 
 def descending(values: Floats) -> Ints:
-    """Return the indices from the largest value to the smallest, ties ascending; shape ``(values,)``."""
+    """Return the indices from the largest value to the smallest, ties ascending; shape
+    ``(values,)``."""
     return np.argsort(-_rounded(values), kind="stable")
 
 

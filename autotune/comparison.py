@@ -2,10 +2,11 @@
 
 All but the nodes are of the launches that count: those of the finals where a configuration has any.
 
-Over numbers of requests in flight the gain at each is a ratio of geometric means over launches. A launch is faster or
-slower as a whole, at all its loads, so the noise is that from launch to launch; where the finals are too few to show
-it, 3 % are taken. One configuration is faster where the gain's 95 % interval by that noise excludes zero. Between
-concurrencies the gain and the ends of its interval are interpolated on the logarithm of the concurrency.
+Over numbers of requests in flight the gain at each is a ratio of geometric means over launches. A
+launch is faster or slower as a whole, at all its loads, so the noise is that from launch to launch;
+where the finals are too few to show it, 3 % are taken. One configuration is faster where the gain's
+95 % interval by that noise excludes zero. Between concurrencies the gain and the ends of its
+interval are interpolated on the logarithm of the concurrency.
 """
 
 from __future__ import annotations
@@ -21,7 +22,14 @@ from autotune.loadgen.workloads import Workload, load_workload
 from autotune.metrics.formulas import Slo
 from autotune.metrics.table import CURVE, HEADLINE, PROMPTS, SENT, counts
 from autotune.search import objective
-from autotune.search.decide.sequential_test import FEW_DEGREES, LAUNCH_NOISE, Spread, Z, mean, percent
+from autotune.search.decide.sequential_test import (
+    FEW_DEGREES,
+    LAUNCH_NOISE,
+    Spread,
+    Z,
+    mean,
+    percent,
+)
 from autotune.search.decide.verdict import Gain, Judgement, evidence, settings_of
 from autotune.search.history import Entry, History
 from autotune.search.nodes import NodeScore, contrast
@@ -56,15 +64,22 @@ from autotune.trial import Launch, Metrics, Role
 def compare(
     spec: StudySpec, spread: Spread, baseline: Sequence[Launch], recommended: Sequence[Launch]
 ) -> Curves | None:
-    """Return the curves of the objective, or of total token throughput if the loads of the curve lack it.
+    """Return the curves of the objective, or of total token throughput if the loads of the curve
+    lack it.
 
-    The launches are those that count; those of the recommended are none where the baseline is recommended.
+    The launches are those that count; those of the recommended are none where the baseline is
+    recommended.
     """
     theirs, mine = dict[int, list[float]](), dict[int, list[float]]()
     for metric in (spec.objective, HEADLINE):
         curves = [scores_by_load(spec, rows, [metric]) for rows in (baseline, recommended)]
         theirs, mine = (
-            {load: [score for (score,) in scores] for load, scores in one.items() if load is not None} for one in curves
+            {
+                load: [score for (score,) in scores]
+                for load, scores in one.items()
+                if load is not None
+            }
+            for one in curves
         )
         if theirs or mine:
             break
@@ -72,20 +87,27 @@ def compare(
         return None
     points = []
     for load in sorted(mine.keys() | theirs.keys()):
-        values = [objective.value_of(metric, mean(s[load])) if load in s else None for s in (theirs, mine)]
+        values = [
+            objective.value_of(metric, mean(s[load])) if load in s else None for s in (theirs, mine)
+        ]
         point = CurvePoint(concurrency=load, baseline=values[0], recommended=values[1])
         if load in mine and load in theirs:
             half = half_width(spread, (len(mine[load]), len(theirs[load])))
             log = mean(mine[load]) - mean(theirs[load])
             faster = None if abs(log) <= half else "recommended" if log > 0 else "baseline"
             ends = (percent(log - half), percent(log + half))
-            point = point.model_copy(update={"gain_percent": percent(log), "ci95": ends, "faster": faster})
+            point = point.model_copy(
+                update={"gain_percent": percent(log), "ci95": ends, "faster": faster}
+            )
         points.append(point)
     return Curves(
         metric=metric,
         workload=spec.workloads[0],
         noise_percent=percent(_noise(spread)),
-        launches=(max(map(len, theirs.values()), default=0), max(map(len, mine.values()), default=0)),
+        launches=(
+            max(map(len, theirs.values()), default=0),
+            max(map(len, mine.values()), default=0),
+        ),
         points=points,
         crossings=crossings(points),
     )
@@ -94,7 +116,8 @@ def compare(
 def scores_by_load(
     spec: StudySpec, launches: Sequence[Launch], metrics: Sequence[str]
 ) -> dict[int | None, list[tuple[float, ...]]]:
-    """Return the scores of metrics in each launch that has them all, by concurrency; None is the workload itself."""
+    """Return the scores of metrics in each launch that has them all, by concurrency; None is the
+    workload itself."""
     points: dict[int | None, list[tuple[float, ...]]] = {}
     for launch in launches:
         as_it_is = launch.result.metrics.get(spec.workloads[0], {})
@@ -130,7 +153,9 @@ def crossings(points: Sequence[CurvePoint]) -> list[Crossing]:
         if below is None or above is None or below == above:
             continue
         at = [one.concurrency for one, _ in known[first : last + 1]]
-        ends = [sorted(math.log1p(end / 100) for end in ci95) for _, ci95 in known[first : last + 1]]
+        ends = [
+            sorted(math.log1p(end / 100) for end in ci95) for _, ci95 in known[first : last + 1]
+        ]
         if below == "baseline":  # From here on falling from above zero to below it.
             ends = [[-high, -low] for low, high in ends]
         middle = _zero(at, [(low + high) / 2 for low, high in ends])
@@ -141,17 +166,22 @@ def crossings(points: Sequence[CurvePoint]) -> list[Crossing]:
 
 
 def _zero(at: Sequence[int], heights: Sequence[float]) -> float:
-    """Return the concurrency where a curve that starts above zero reaches it, log-interpolated; else the last."""
+    """Return the concurrency where a curve that starts above zero reaches it, log-interpolated;
+    else the last."""
     for (a, b), (one, other) in zip(pairwise(at), pairwise(heights), strict=True):
         if other <= 0:
-            return float(f"{math.exp(math.log(a) + one / (one - other) * (math.log(b) - math.log(a))):.4g}")
+            return float(
+                f"{math.exp(math.log(a) + one / (one - other) * (math.log(b) - math.log(a))):.4g}"
+            )
     return float(at[-1])
 
 
 def setup_of(spec: StudySpec, one: Choice) -> ServerSetup:
     """Return a configuration as the simulator knows it."""
     fitted, knobs = calibration_of(library_of(spec)), dict(one.config)
-    return ServerSetup(one.engine, one.engine_version, knobs, spec.model, spec.hardware, spec.gpus, fitted)
+    return ServerSetup(
+        one.engine, one.engine_version, knobs, spec.model, spec.hardware, spec.gpus, fitted
+    )
 
 
 class Sheet:
@@ -167,7 +197,8 @@ class Sheet:
         self._base = history.candidates.baseline
 
     def choice(self, position: int) -> Choice:
-        """Return a configuration with its results and its command, which listens on loopback as ``serve.sh`` does.
+        """Return a configuration with its results and its command, which listens on loopback as
+        ``serve.sh`` does.
 
         A baseline that is not recommended keeps the command that was typed.
         """
@@ -185,32 +216,48 @@ class Sheet:
             env=dict(command.env),
             files=dict(command.files),
             command=command.shell(),
-            objective=self.goal(self.spec.objective, objective.on_workloads(self.spec), scores, self._judgement.spread),
+            objective=self.goal(
+                self.spec.objective,
+                objective.on_workloads(self.spec),
+                scores,
+                self._judgement.spread,
+            ),
             speculation=self._shown(position).result.speculation,
             **{name: self._least(position, name) for name in SERVED},
         )
 
     def not_simulated(self, position: int) -> list[str]:
-        """List the settings of a configuration's command on which no figure of the simulator depends."""
+        """List the settings of a configuration's command on which no figure of the simulator
+        depends."""
         spec, trial = self.spec, self._shown(position).trial
         context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version)
         return not_simulated_in(trial.command, library_of(spec), context)
 
     def _least(self, position: int, name: str) -> Any:
         """Return the least of a figure over the launches that report it; None for none."""
-        told = [getattr(self._launches[entry.number].result, name) for entry in self.history.at(position)]
+        told = [
+            getattr(self._launches[entry.number].result, name)
+            for entry in self.history.at(position)
+        ]
         return min((value for value in told if value is not None), default=None)
 
     def alternatives(self) -> list[Alternative]:
-        """Return the best measured command without a trade-off if the winner has one; else the fastest one with one."""
+        """Return the best measured command without a trade-off if the winner has one; else the
+        fastest one with one."""
         history, winner = self.history, self._judgement.winner
         if winner is None:
             return []
         mine = bool(history.given_up(winner))
-        ran = [p for p in history.by_position if history.feasible(p) and bool(history.given_up(p)) is not mine]
+        ran = [
+            p
+            for p in history.by_position
+            if history.feasible(p) and bool(history.given_up(p)) is not mine
+        ]
         ran = [p for p in ran if mine or self._over(p, winner).log > 0]
         # Fresh launches before others: the best of many single ones was lucky.
-        best = max(ran, key=lambda p: (bool(history.scores(p, Role.FINAL)), self._level(p)), default=None)
+        best = max(
+            ran, key=lambda p: (bool(history.scores(p, Role.FINAL)), self._level(p)), default=None
+        )
         if best is None:
             return []
         given, lead = list(history.given_up(best)), self._over(winner, best)
@@ -220,37 +267,55 @@ class Sheet:
         return [Alternative(**self.choice(best).model_dump(), label=label, **figures)]
 
     def over_recipe(self) -> RecipeGain | None:
-        """Return the winner's gain over the fastest vendor recipe that ran within the limits, the baseline excluded."""
+        """Return the winner's gain over the fastest vendor recipe that ran within the limits, the
+        baseline excluded."""
         history, winner = self.history, self._judgement.winner
-        ran = [p for p in history.candidates.recipes if history.canonical(p) != self._base and history.feasible(p)]
+        ran = [
+            p
+            for p in history.candidates.recipes
+            if history.canonical(p) != self._base and history.feasible(p)
+        ]
         if winner is None or not ran:
             return None
         best = max(ran, key=self._level)
         gain = Gain(0.0, None) if history.canonical(best) == winner else self._over(winner, best)
-        engine, name = history.candidates.items[best].configuration.engine, history.candidates.recipes[best]
+        engine, name = (
+            history.candidates.items[best].configuration.engine,
+            history.candidates.recipes[best],
+        )
         return RecipeGain(engine=engine, recipe=name, percent=percent(gain.log), ci95=gain.percents)
 
     def _over(self, position: int, other: int) -> Gain:
-        """Return the gain of one configuration over another, with its 95 % interval by launch noise."""
+        """Return the gain of one configuration over another, with its 95 % interval by launch
+        noise."""
         sides, (level, told_by) = [self._entries(p) for p in (position, other)], self.history.level
-        both = [[(e.node, e.score - level * e.apart) for e in side if e.score is not None] for side in sides]
-        mixed = len({e.apart for side in sides for e in side}) > 1  # One was launched by the search alone.
+        both = [
+            [(e.node, e.score - level * e.apart) for e in side if e.score is not None]
+            for side in sides
+        ]
+        mixed = (
+            len({e.apart for side in sides for e in side}) > 1
+        )  # One was launched by the search alone.
         gain, counts = contrast(*both)[0], [*map(len, both), *(told_by if mixed else ())]
         half = self._judgement.spread.half_width(counts)
         return Gain(gain, None if half is None else (gain - half, gain + half))
 
     def interval90(self, position: int) -> tuple[float, float] | None:
-        """Return the interval of a simulated objective on a real node: the simulator's error, and the launches'."""
+        """Return the interval of a simulated objective on a real node: the simulator's error, and
+        the launches'."""
         workload = self._main_workload()
         if workload is None:
             return None
         setup, metrics = self._predicted(position)
-        deviation = sigma(errors_for(setup), subject_of(setup, workload, metrics), self.spec.objective)
+        deviation = sigma(
+            errors_for(setup), subject_of(setup, workload, metrics), self.spec.objective
+        )
         half = self._judgement.spread.half_width((len(evidence(self.history, position)),)) or 0.0
         return interval90(self.choice(position).objective.value, deviation, (half, half))
 
     def gain_interval90(self, position: int, gain: Gain) -> tuple[float, float] | None:
-        """Return the interval as `interval90`, for a configuration's gain over the baseline in percent.
+        """Return the interval as `interval90`, for a configuration's gain over the baseline in
+        percent.
 
         A gain that was not tested has the spread of its launches.
         """
@@ -264,7 +329,8 @@ class Sheet:
         return gain_interval90(math.exp(gain.log), mine, base, workload, self.spec.objective, reach)
 
     def _main_workload(self) -> Workload | None:
-        """Return the objective's workload, of several the one of most weight; None for a missing or unknown one."""
+        """Return the objective's workload, of several the one of most weight; None for a missing or
+        unknown one."""
         try:
             return load_workload(self._main, library_of(self.spec))
         except BadInput:
@@ -279,15 +345,29 @@ class Sheet:
 
     def predictions(self) -> list[Verification]:
         """Compare another study's predictions of the candidates with the measurements."""
-        return [self._verified(one) for one in self.spec.verifies.commands] if self.spec.verifies else []
+        return (
+            [self._verified(one) for one in self.spec.verifies.commands]
+            if self.spec.verifies
+            else []
+        )
 
     def _verified(self, one: PredictedCommand) -> Verification:
         candidates = self.history.candidates
         known = one.fingerprint in candidates
         # A server that somebody else runs is the only candidate, whatever its configuration is.
-        position = candidates.position(one.fingerprint) if known else 0 if len(candidates) == 1 else None
-        launches = [self._launches[entry.number] for entry in self.history.at(position)] if position is not None else []
-        measured = self.choice(position).objective if position is not None and self.history.scores(position) else None
+        position = (
+            candidates.position(one.fingerprint) if known else 0 if len(candidates) == 1 else None
+        )
+        launches = (
+            [self._launches[entry.number] for entry in self.history.at(position)]
+            if position is not None
+            else []
+        )
+        measured = (
+            self.choice(position).objective
+            if position is not None and self.history.scores(position)
+            else None
+        )
         failure = launches[-1].result.failure if launches else None
         return Verification(
             **one.model_dump(include={"role", "engine", "fingerprint", "command"}),
@@ -305,15 +385,20 @@ class Sheet:
         return mean(evidence(self.history, position))
 
     def _shown(self, position: int) -> Launch:
-        """Return the launch whose command represents a configuration: without idle settings; the baseline as typed."""
+        """Return the launch whose command represents a configuration: without idle settings; the
+        baseline as typed."""
         launches = self.measured(position)
         fingerprint = self.history.candidates.items[position].fingerprint
         own = [row for row in launches if row.trial.configuration.fingerprint == fingerprint]
         if position == self._base and own:
             return own[-1]
-        return min(launches, key=lambda row: settings_of(self.history.candidates, row.trial.configuration))
+        return min(
+            launches, key=lambda row: settings_of(self.history.candidates, row.trial.configuration)
+        )
 
-    def goal(self, metric: str, workload: str, scores: Sequence[float], spread: Spread) -> Objective:
+    def goal(
+        self, metric: str, workload: str, scores: Sequence[float], spread: Spread
+    ) -> Objective:
         """Return a goal's mean over launches with its interval."""
         middle, half = mean(scores), spread.half_width((len(scores),)) if len(scores) > 1 else None
         ends = [] if half is None else [middle - half, middle + half]
@@ -336,7 +421,10 @@ class Sheet:
     def _scores(self, position: int, workload: str) -> list[NodeScore]:
         """Return the scores on one workload with the nodes of their measurements."""
         rows = self.measured(position) if self.history.scores(position) else []
-        scores = [(self._nodes[row.trial.number], objective.score(self.spec, row, workload)) for row in rows]
+        scores = [
+            (self._nodes[row.trial.number], objective.score(self.spec, row, workload))
+            for row in rows
+        ]
         return [(node, score) for node, score in scores if score is not None]
 
     def _gain(self, position: int, workload: str, spread: Spread) -> Gain | None:
@@ -355,17 +443,23 @@ class Sheet:
         winner, rows = self._judgement.winner, {}
         for name in self.spec.workloads:
             gain = self._gain(winner, name, self._judgement.spread) if winner is not None else None
-            sides = [self._metrics(p, name) if p is not None else None for p in (self._base, winner)]
+            sides = [
+                self._metrics(p, name) if p is not None else None for p in (self._base, winner)
+            ]
             told = {key: side.pop(key, None) for side in sides if side for key in (PROMPTS, SENT)}
             gained = percent(gain.log) if gain else None
-            rows[name] = WorkloadComparison(baseline=sides[0], recommended=sides[1], gain_percent=gained, **told)
+            rows[name] = WorkloadComparison(
+                baseline=sides[0], recommended=sides[1], gain_percent=gained, **told
+            )
         return rows
 
     def _metrics(self, position: int, workload: str) -> Metrics | None:
         """Return means over the launches of every metric that is a number in all of them."""
         if not self.history.scores(position):
             return None
-        rows = [m for launch in self.measured(position) if (m := launch.result.metrics.get(workload))]
+        rows = [
+            m for launch in self.measured(position) if (m := launch.result.metrics.get(workload))
+        ]
         if not rows:
             return None
         means = _means_of(rows)
@@ -386,7 +480,8 @@ class Sheet:
         return [score for score in scores if score is not None]
 
     def matrix(self) -> list[MatrixRow]:
-        """Return the baseline and the finalists that meet the SLOs, the recommended one first, by workload."""
+        """Return the baseline and the finalists that meet the SLOs, the recommended one first, by
+        workload."""
         history, base, winner = self.history, self._base, self._judgement.winner
         contenders = dict.fromkeys(entry.position for entry in history.of_role(Role.FINAL))
         kept = [p for p in contenders if history.feasible(p, Role.FINAL)]
@@ -396,14 +491,26 @@ class Sheet:
         rows = []
         for position in listed:
             role: Literal["baseline", "recommended", "finalist"]
-            role = "baseline" if position == base else "recommended" if position == winner else "finalist"
-            cells = {name: column[position] for name, column in columns.items() if position in column}
+            role = (
+                "baseline"
+                if position == base
+                else "recommended"
+                if position == winner
+                else "finalist"
+            )
+            cells = {
+                name: column[position] for name, column in columns.items() if position in column
+            }
             rows.append(MatrixRow(**self.choice(position).model_dump(), role=role, workloads=cells))
         return rows
 
     def _column(self, workload: str, listed: Sequence[int]) -> dict[int, MatrixCell]:
         """Return one workload: position to its cell, for configurations measured on it."""
-        groups = {p: scores for p in listed if (scores := [score for _, score in self._scores(p, workload)])}
+        groups = {
+            p: scores
+            for p in listed
+            if (scores := [score for _, score in self._scores(p, workload)])
+        }
         spread = Spread.pooled(groups.values())
         eligible = [p for p in groups if p != self._base or self.history.feasible(p)]
         best = max(eligible, key=lambda p: mean(groups[p]), default=None)
@@ -420,9 +527,11 @@ class Sheet:
         return cells
 
     def nearest_miss(self) -> NearestMiss | None:
-        """Return the measured configuration with the smallest worst SLO violation; None if none ran, or one meets all.
+        """Return the measured configuration with the smallest worst SLO violation; None if none
+        ran, or one meets all.
 
-        A configuration counts where every limited metric was measured, by the mean over its launches.
+        A configuration counts where every limited metric was measured, by the mean over its
+        launches.
         """
         found: list[tuple[float, int, list[tuple[float, Slo, float]]]] = []
         for position in self.history.by_position:
@@ -433,7 +542,11 @@ class Sheet:
                 value = fmean([math.nan if one is None else one for one in values] or [math.nan])
                 breaks.append((slo.excess(value), slo, value))
             breaks.sort(key=lambda row: -row[0])
-            if breaks and not self.history.broke(position) and not any(math.isnan(row[0]) for row in breaks):
+            if (
+                breaks
+                and not self.history.broke(position)
+                and not any(math.isnan(row[0]) for row in breaks)
+            ):
                 found.append((breaks[0][0], position, breaks))
         if not found:
             return None
@@ -461,13 +574,17 @@ class Sheet:
         )
 
     def _tried(self, position: int) -> list[Launch]:
-        """Return the launches behind a configuration's figures, those without a capacity if it has no others."""
+        """Return the launches behind a configuration's figures, those without a capacity if it has
+        no others."""
         entries = self.history.evidence(position, Role.FINAL)
-        entries = entries or [entry for entry in self.history.at(position) if entry.too_slow and entry.violations]
+        entries = entries or [
+            entry for entry in self.history.at(position) if entry.too_slow and entry.violations
+        ]
         return [self._launches[entry.number] for entry in entries]
 
     def curves(self) -> Curves | None:
-        """Return the curves of baseline and recommended configuration; None if none was measured."""
+        """Return the curves of baseline and recommended configuration; None if none was
+        measured."""
         winner, base = self._judgement.winner, self._base
         launches = [
             self.measured(p) if p is not None and self.history.scores(p) else []
@@ -477,18 +594,23 @@ class Sheet:
 
 
 def _means_of(rows: Sequence[Metrics]) -> Metrics:
-    """Return means of several launches; of a curve at each measured load, over the launches that have it."""
+    """Return means of several launches; of a curve at each measured load, over the launches that
+    have it."""
     means: Metrics = {}
     for name, last in rows[-1].items():
         values = [row.get(name) for row in rows]
-        numbers = [float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
+        numbers = [
+            float(v) for v in values if isinstance(v, int | float) and not isinstance(v, bool)
+        ]
         means[name] = mean(numbers) if len(numbers) == len(values) else last
     if any(isinstance(row.get(CURVE), list) for row in rows):
         loads: dict[tuple[str, float], list[Metrics]] = {}
         for point in (point for row in rows for point in row.get(CURVE) or [] if counts(point)):
             by = "concurrency" if "concurrency" in point else "request_rate"
             loads.setdefault((by, point.get(by, 0)), []).append(point)
-        means[CURVE] = [{**_means_of(points), by: load} for (by, load), points in sorted(loads.items())]
+        means[CURVE] = [
+            {**_means_of(points), by: load} for (by, load), points in sorted(loads.items())
+        ]
     return means
 
 
@@ -498,7 +620,9 @@ def nodes(history: History) -> list[NodeShare]:
     if len(names) < 2:
         return []
     base, known = history.candidates.baseline, history.node_offsets
-    scores = {name: [score for node, score in history.node_scores(base) if node == name] for name in names}
+    scores = {
+        name: [score for node, score in history.node_scores(base) if node == name] for name in names
+    }
     means = {name: mean(found) for name, found in scores.items() if found}
     shares = []
     for name in names:
@@ -508,7 +632,9 @@ def nodes(history: History) -> list[NodeShare]:
             NodeShare(
                 node=name,
                 launches=sum(entry.node == name for entry in history),
-                baseline=objective.value_of(history.spec.objective, means[name]) if name in means else None,
+                baseline=objective.value_of(history.spec.objective, means[name])
+                if name in means
+                else None,
                 difference_percent=difference,
                 offset_percent=percent(known[name].offset) if name in known else 0.0,
                 certain=name in history.off_nodes,

@@ -20,11 +20,14 @@ class AutotuneError(Exception):
     exit_code = 1
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as raised, for worker processes: the message is built from arguments that are not stored."""
+        """Pickle as raised, for worker processes: the message is built from arguments that are not
+        stored."""
         return _raised_elsewhere, (type(self), self.args, self.__dict__)
 
 
-def _raised_elsewhere(kind: type[AutotuneError], words: tuple[Any, ...], state: dict[str, Any]) -> AutotuneError:
+def _raised_elsewhere(
+    kind: type[AutotuneError], words: tuple[Any, ...], state: dict[str, Any]
+) -> AutotuneError:
     error = kind.__new__(kind, *words)
     error.__dict__.update(state)
     return error
@@ -39,8 +42,8 @@ class BadInput(AutotuneError):
 class UnknownName(BadInput):
     """Unknown name, answered with the existing names, and a hint: one more sentence.
 
-    `meant` are the names that were probably meant; empty: the nearest one; None: no name says which. Of many names the
-    `usual` ones are listed; none: the nearest ones.
+    `meant` are the names that were probably meant; empty: the nearest one; None: no name says
+    which. Of many names the `usual` ones are listed; none: the nearest ones.
     """
 
     def __init__(
@@ -53,8 +56,14 @@ class UnknownName(BadInput):
         usual: Sequence[str] = (),
     ) -> None:
         names = sorted(set(known))
-        close = [] if meant is None else difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
-        guesses = list(map(repr, meant or [n for n in names if close and n.lower() == close[0]][:1]))
+        close = (
+            []
+            if meant is None
+            else difflib.get_close_matches(name.lower(), [n.lower() for n in names], n=1)
+        )
+        guesses = list(
+            map(repr, meant or [n for n in names if close and n.lower() == close[0]][:1])
+        )
         parts = [f"unknown {what} {name!r}"]
         choice = " or ".join([*filter(None, [", ".join(guesses[:-1])]), *guesses[-1:]])
         parts.append(f"; did you mean {choice}?" if guesses else ".")
@@ -69,7 +78,8 @@ class UnknownName(BadInput):
 
 
 class MalformedFile(BadInput):
-    """File that does not fit its schema: the message names the error, the line and the valid form."""
+    """File that does not fit its schema: the message names the error, the line and the valid
+    form."""
 
     def __init__(self, path: Path | str, problem: str, line: int | None = None) -> None:
         where = f"{path}:{line}" if line is not None else str(path)
@@ -97,7 +107,8 @@ class NothingFeasible(AutotuneError):
 
 
 class LoadFailed(AutotuneError):
-    """Failed requests of a bench, or a client that did not keep up; the result records it and is written."""
+    """Failed requests of a bench, or a client that did not keep up; the result records it and is
+    written."""
 
     exit_code = 4
 

@@ -2,12 +2,14 @@
 
 Nothing here needs a GPU, a driver or a vendor's library: what is not there is not listed.
 
-NVIDIA's are read through NVML (docs.nvidia.com/deploy/nvml-api), else from the driver's files in ``/proc``. The only
-importer of pynvml, which only binds the driver's own library: without a driver there is nothing to bind.
+NVIDIA's are read through NVML (docs.nvidia.com/deploy/nvml-api), else from the driver's files in
+``/proc``. The only importer of pynvml, which only binds the driver's own library: without a driver
+there is nothing to bind.
 
-AMD's are read from the files of the kernel's amdgpu and amdkfd drivers: no library is needed to ask. Sources: kernel
-documentation, "GPU Product Information" and "Memory Info" of amdgpu; of the processes
-drivers/gpu/drm/amd/amdkfd/kfd_process.c, of the firmware's versions drivers/gpu/drm/amd/amdgpu/amdgpu_ucode.c.
+AMD's are read from the files of the kernel's amdgpu and amdkfd drivers: no library is needed to
+ask. Sources: kernel documentation, "GPU Product Information" and "Memory Info" of amdgpu; of the
+processes drivers/gpu/drm/amd/amdkfd/kfd_process.c, of the firmware's versions
+drivers/gpu/drm/amd/amdgpu/amdgpu_ucode.c.
 """
 
 from __future__ import annotations
@@ -76,15 +78,18 @@ class Cpu:
 
     @property
     def bandwidth_gb_s(self) -> float:
-        """Return the memory bandwidth by a rule of thumb: about 10 GB/s per core, at most 200 GB/s."""
+        """Return the memory bandwidth by a rule of thumb: about 10 GB/s per core, at most 200
+        GB/s."""
         return min(self.cores * CORE_GB_S, SOCKET_GB_S)
 
     @property
     def tflops(self) -> float:
-        """Return the peak of 16-bit matrix products: cores x clock x operations per cycle of the widest instructions.
+        """Return the peak of 16-bit matrix products: cores x clock x operations per cycle of the
+        widest instructions.
 
-        Two fused multiply-adds per cycle: 16 operations with 128 bits of float32, 32 with AVX2, 64 with AVX-512, 128
-        with its bfloat16 dot product; 2048 with AMX tiles (Intel optimisation reference manual, chapter on AMX).
+        Two fused multiply-adds per cycle: 16 operations with 128 bits of float32, 32 with AVX2, 64
+        with AVX-512, 128 with its bfloat16 dot product; 2048 with AMX tiles (Intel optimisation
+        reference manual, chapter on AMX).
         """
         widest = next((count for flag, count in _FLOPS_PER_CYCLE.items() if flag in self.flags), 8)
         return self.cores * self.clock_ghz * widest / 1e3
@@ -92,7 +97,9 @@ class Cpu:
 
 def cpu(root: Path = ROOT) -> Cpu:
     """Read this machine's processor from ``/proc/cpuinfo`` (proc(5)): the first one's lines."""
-    lines = [line.partition(":") for line in text(root / "proc/cpuinfo").split("\n\n")[0].splitlines()]
+    lines = [
+        line.partition(":") for line in text(root / "proc/cpuinfo").split("\n\n")[0].splitlines()
+    ]
     first = {key.strip(): value.strip() for key, _, value in lines}
     highest_khz = number(root / "sys/devices/system/cpu/cpu0/cpufreq/cpuinfo_max_freq")
     now_mhz = first.get("cpu MHz", "")
@@ -117,7 +124,8 @@ def memory_bytes(root: Path = ROOT) -> int:
 
 
 def cores(root: Path = ROOT) -> int:
-    """Count the processors available to this process: affinity and a control group's quota apply."""
+    """Count the processors available to this process: affinity and a control group's quota
+    apply."""
     listed = len(re.findall(r"^processor\s*:", text(root / "proc/cpuinfo"), re.MULTILINE))
     counts = [float(listed)] if listed else []
     if root == ROOT:
@@ -154,11 +162,15 @@ def open_file_limit() -> int | None:
 
 
 def _cgroup_files(root: Path, name: str) -> list[Path]:
-    """List the files of a limit in this process's control group and its parents; the tightest one applies."""
+    """List the files of a limit in this process's control group and its parents; the tightest one
+    applies."""
     lines = text(root / "proc/self/cgroup").splitlines()
     group = next((line.removeprefix("0::") for line in lines if line.startswith("0::")), "/")
     parts = [part for part in group.split("/") if part not in ("", "..")]
-    paths = [(root / "sys/fs/cgroup").joinpath(*parts[:depth], name) for depth in range(len(parts), -1, -1)]
+    paths = [
+        (root / "sys/fs/cgroup").joinpath(*parts[:depth], name)
+        for depth in range(len(parts), -1, -1)
+    ]
     return [path for path in paths if path.is_file()]
 
 
@@ -173,7 +185,8 @@ _INSTINCT = {
     "0x74a5": "AMD Instinct MI325X",
     "0x74b5": "AMD Instinct MI300X VF",
 }
-"""PCI device ids (pci.ids), for cards whose board does not report its name, as in a virtual machine."""
+"""PCI device ids (pci.ids), for cards whose board does not report its name, as in a virtual
+machine."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,13 +194,13 @@ class Gpu:
     """One GPU, at the moment of the query.
 
     Attributes:
-        index: its number among the vendor's GPUs, from 0, as the vendor's own tools count; settings that hide GPUs
-            from a process (``CUDA_VISIBLE_DEVICES``) are not looked at.
+        index: its number among the vendor's GPUs, from 0, as the vendor's own tools count; settings
+            that hide GPUs from a process (``CUDA_VISIBLE_DEVICES``) are not looked at.
         name: the product's, e.g. ``NVIDIA H200``.
         memory_total_bytes: as the driver says; 0 = it does not.
         memory_used_bytes: as the driver says, its own share included; 0 where the total is.
-        busy_pids: the processes that compute on it, ascending, as far as the driver tells this user; from inside a
-            container, those outside are often missing.
+        busy_pids: the processes that compute on it, ascending, as far as the driver tells this
+            user; from inside a container, those outside are often missing.
     """
 
     index: int
@@ -200,34 +213,48 @@ class Gpu:
 
 def gpus(root: Path = ROOT) -> tuple[Gpu, ...]:
     """List this machine's GPUs, NVIDIA's before AMD's."""
-    # NVML cannot be asked of a machine that is laid out in a folder. Both list in the order of the PCI bus.
+    # NVML cannot be asked of a machine that is laid out in a folder. Both list in the order of the
+    # PCI bus.
     found = _from_nvml() if root == ROOT else None
     if found is None:
         # The driver's files hold names alone.
-        infos = (text(path) for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information")))
-        models = [match[1].strip() for info in infos if (match := re.search(r"^Model:(.*)", info, re.MULTILINE))]
+        infos = (
+            text(path) for path in sorted((root / "proc/driver/nvidia/gpus").glob("*/information"))
+        )
+        models = [
+            match[1].strip()
+            for info in infos
+            if (match := re.search(r"^Model:(.*)", info, re.MULTILINE))
+        ]
         found = [Gpu(index, name, "nvidia") for index, name in enumerate(models)]
     # AMD's by card number, without those that have no product name (graphics of a desktop).
     named = [(card, name) for card in _amd_cards(root) if (name := _amd_name(card))]
     for index, (card, name) in enumerate(named):
         total, used = number(card / "mem_info_vram_total"), number(card / "mem_info_vram_used")
-        found.append(Gpu(index, name, "amd", total or 0, used or 0 if total else 0, _amd_pids(root, card)))
+        found.append(
+            Gpu(index, name, "amd", total or 0, used or 0 if total else 0, _amd_pids(root, card))
+        )
     return tuple(found)
 
 
 def has(hardware: str, count: int, root: Path = ROOT) -> bool:
-    """Return whether this machine has at least this number of GPUs of a kind, e.g. ``h200``; case is ignored."""
+    """Return whether this machine has at least this number of GPUs of a kind, e.g. ``h200``; case
+    is ignored."""
     return sum(is_kind(gpu.name, hardware) for gpu in gpus(root)) >= count
 
 
 def is_kind(product: str, hardware: str) -> bool:
-    """Return whether a product is of a kind of hardware: ``GH200`` is no ``h200``, ``RTX 4090`` is ``rtx4090``."""
-    words = r"[\s-]?".join(map(re.escape, re.findall(r"[a-z]{3,}|[a-z]{,2}\d\w*", hardware.lower())))
+    """Return whether a product is of a kind of hardware: ``GH200`` is no ``h200``, ``RTX 4090`` is
+    ``rtx4090``."""
+    words = r"[\s-]?".join(
+        map(re.escape, re.findall(r"[a-z]{3,}|[a-z]{,2}\d\w*", hardware.lower()))
+    )
     return re.search(rf"(?<![a-z0-9]){words}(?![a-z0-9])", product.lower()) is not None
 
 
 def driver_version(vendor: Vendor, root: Path = ROOT) -> str | None:
-    """Read the version of a vendor's kernel driver; None if not loaded or, as AMD's in-tree one, without a version."""
+    """Read the version of a vendor's kernel driver; None if not loaded or, as AMD's in-tree one,
+    without a version."""
     if vendor == "amd":
         return text(root / "sys/module/amdgpu/version") or None
     # NVIDIA's driver README, "The /proc interface".
@@ -260,10 +287,12 @@ def _from_nvml() -> list[Gpu] | None:
 
 
 def power_of(some: Sequence[Gpu], root: Path = ROOT) -> Callable[[], float | None] | None:
-    """Return a function that reads the summed power of GPUs, in W; None if their driver does not report it.
+    """Return a function that reads the summed power of GPUs, in W; None if their driver does not
+    report it.
 
-    NVIDIA's ``nvmlDeviceGetPowerUsage`` (mW, the mean of a second on recent GPUs); of AMD's the hwmon file of amdgpu
-    (``power1_average``, else ``power1_input``, in microwatts; kernel documentation, "HWMON Interfaces").
+    NVIDIA's ``nvmlDeviceGetPowerUsage`` (mW, the mean of a second on recent GPUs); of AMD's the
+    hwmon file of amdgpu (``power1_average``, else ``power1_input``, in microwatts; kernel
+    documentation, "HWMON Interfaces").
     """
 
     def told(nvml: Any) -> float:
@@ -273,9 +302,16 @@ def power_of(some: Sequence[Gpu], root: Path = ROOT) -> Callable[[], float | Non
     cards = [card for card in _amd_cards(root) if _amd_name(card)]
 
     def written() -> float | None:
-        files = [[path for name in _POWER for path in cards[gpu.index].glob(f"hwmon/*/{name}")] for gpu in some]
+        files = [
+            [path for name in _POWER for path in cards[gpu.index].glob(f"hwmon/*/{name}")]
+            for gpu in some
+        ]
         watts = [number(paths[0]) for paths in files if paths]
-        return None if None in watts or len(watts) < len(some) else sum(one or 0 for one in watts) / 1e6
+        return (
+            None
+            if None in watts or len(watts) < len(some)
+            else sum(one or 0 for one in watts) / 1e6
+        )
 
     read = partial(_asked, told) if all(gpu.vendor == "nvidia" for gpu in some) else written
     return read if some and read() is not None else None
@@ -308,19 +344,29 @@ def _gpu_at(nvml: Any, index: int) -> Gpu:
 
 
 def mec_firmware(root: Path) -> tuple[int, ...]:
-    """Read each GPU's version of compute microcode, in the order of `gpus`, if the driver reports it."""
-    versions = [number(card / "fw_version/mec_fw_version") for card in _amd_cards(root) if _amd_name(card)]
+    """Read each GPU's version of compute microcode, in the order of `gpus`, if the driver reports
+    it."""
+    versions = [
+        number(card / "fw_version/mec_fw_version") for card in _amd_cards(root) if _amd_name(card)
+    ]
     return tuple(version for version in versions if version is not None)
 
 
 def _amd_cards(root: Path) -> list[Path]:
     """List the device folders; ``card0-DP-1`` etc. are connectors."""
-    numbered = [(_CARD.fullmatch(path.name), path) for path in (root / "sys/class/drm").glob("card*")]
-    return [path / "device" for _, path in sorted((int(match[1]), path) for match, path in numbered if match)]
+    numbered = [
+        (_CARD.fullmatch(path.name), path) for path in (root / "sys/class/drm").glob("card*")
+    ]
+    return [
+        path / "device"
+        for _, path in sorted((int(match[1]), path) for match, path in numbered if match)
+    ]
 
 
 def _amd_name(card: Path) -> str:
-    return text(card / "product_name").partition("\n")[0].strip() or _INSTINCT.get(text(card / "device"), "")
+    return text(card / "product_name").partition("\n")[0].strip() or _INSTINCT.get(
+        text(card / "device"), ""
+    )
 
 
 def _amd_pids(root: Path, card: Path) -> tuple[int, ...]:
@@ -329,10 +375,16 @@ def _amd_pids(root: Path, card: Path) -> tuple[int, ...]:
     kfd = root / "sys/class/kfd/kfd"
     pids: set[int] = set()
     for node in (kfd / "topology/nodes").glob("*"):
-        properties = dict(line.split(maxsplit=1) for line in text(node / "properties").splitlines() if " " in line)
+        properties = dict(
+            line.split(maxsplit=1) for line in text(node / "properties").splitlines() if " " in line
+        )
         if properties.get("drm_render_minor") in minors:
             holders = (kfd / "proc").glob(f"*/vram_{text(node / 'gpu_id')}")
-            pids |= {int(path.parent.name) for path in holders if path.parent.name.isdecimal() and number(path)}
+            pids |= {
+                int(path.parent.name)
+                for path in holders
+                if path.parent.name.isdecimal() and number(path)
+            }
     return tuple(sorted(pids))
 
 
@@ -348,7 +400,8 @@ _GENERATIONS = {
 }
 """Product names to the generation's name, as in the packaged cards and the engines' rules."""
 _SAME_MEMORY = 0.1
-"""Data sheets count memory in powers of ten or two, and drivers reserve some: this difference is the same board."""
+"""Data sheets count memory in powers of ten or two, and drivers reserve some: this difference is
+the same board."""
 _ANY_GPU = {"bandwidth_tb_s": 1.0, "bf16_tflops": 200.0, "fp8_tflops": 200.0, "link_gb_s": 64.0}
 _ANY_SHARES = {"achieved_bandwidth": 0.6, "achieved_flops": 0.4}
 
@@ -359,7 +412,8 @@ def node(name: str, library: Library, root: Path = ROOT) -> HardwareCard:
 
 
 def check_gpus(asked: int | None, hardware: HardwareCard) -> int:
-    """Return the number of GPUs to use, all of the node by default; raises `BadInput` outside 1 to the node's count."""
+    """Return the number of GPUs to use, all of the node by default; raises `BadInput` outside 1 to
+    the node's count."""
     gpus = hardware.gpus if asked is None else asked
     if not 0 < gpus <= hardware.gpus:
         raise BadInput(f"--gpus {gpus}: nodes of {hardware.name} have 1 to {hardware.gpus} GPUs")
@@ -369,9 +423,10 @@ def check_gpus(asked: int | None, hardware: HardwareCard) -> int:
 def local_node(library: Library | None = None, root: Path = ROOT) -> HardwareCard:
     """Describe this machine; ``source`` names the read and the assumed figures.
 
-    GPUs of a known kind: that kind's card with this machine's count, and its memory where it differs. Other GPUs:
-    their count and memory, and rates that are the same for all. No GPU: the processor as one device. Of GPUs of several
-    kinds only those of the most frequent kind count. Raises `BadInput` when a GPU's memory cannot be read.
+    GPUs of a known kind: that kind's card with this machine's count, and its memory where it
+    differs. Other GPUs: their count and memory, and rates that are the same for all. No GPU: the
+    processor as one device. Of GPUs of several kinds only those of the most frequent kind count.
+    Raises `BadInput` when a GPU's memory cannot be read.
     """
     found = gpus(root)
     if not found:
@@ -414,12 +469,17 @@ def _unknown(alike: list[Gpu]) -> HardwareCard:
 
 def generation_of(product: str) -> str:
     """Return a GPU's generation by its product's name; ``unknown`` for other names."""
-    return next((name for pattern, name in _GENERATIONS.items() if re.search(pattern, product.lower())), "unknown")
+    return next(
+        (name for pattern, name in _GENERATIONS.items() if re.search(pattern, product.lower())),
+        "unknown",
+    )
 
 
 def _without_gpu(processor: Cpu, memory: int) -> HardwareCard:
     if not memory:
-        raise BadInput("--hw local: /proc/meminfo cannot be read; describe the node in a YAML file instead")
+        raise BadInput(
+            "--hw local: /proc/meminfo cannot be read; describe the node in a YAML file instead"
+        )
     return HardwareCard(
         name=LOCAL,
         vendor="cpu",

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """Stage of the trial of a number, and its node (if known): shown while it lasts, without a log line."""
+    """Stage of the trial of a number, and its node (if known): shown while it lasts, without a log
+    line."""
 
     number: int
     doing: str

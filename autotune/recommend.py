@@ -1,15 +1,17 @@
-"""Turn the launches of a study into its recommendation: the winner, its gain with an interval, the verdict.
+"""Turn the launches of a study into its recommendation: the winner, its gain with an interval, the
+verdict.
 
-The winner is the finalist, if the sequential test of its fresh launches against the baseline's stopped at a bound:
-``better``. Its gain is the test's median-unbiased estimate with its 95 % interval (`search.sequential`), so it can
-differ a little from the ratio of the geometric means; positive is better, also for latencies. The verdict is
-``unopposed`` where the baseline could not run, ``infeasible`` where nothing ran or kept the SLOs, and else
-``indistinguishable``: then the baseline stays, unless it breaks an SLO that the finalist keeps. Where the baseline
-changed during the study, the recommendation says so. Where several nodes ran it, configurations are compared by
+The winner is the finalist, if the sequential test of its fresh launches against the baseline's
+stopped at a bound: ``better``. Its gain is the test's median-unbiased estimate with its 95 %
+interval (`search.sequential`), so it can differ a little from the ratio of the geometric means;
+positive is better, also for latencies. The verdict is ``unopposed`` where the baseline could not
+run, ``infeasible`` where nothing ran or kept the SLOs, and else ``indistinguishable``: then the
+baseline stays, unless it breaks an SLO that the finalist keeps. Where the baseline changed during
+the study, the recommendation says so. Where several nodes ran it, configurations are compared by
 launches on the same node, so that a gain can differ from the ratio of the means by a little more.
 
-The judgement itself is in `autotune.search.decide.verdict`, because the study needs it too, to decide which launches
-of the finals are worth making; here it is put into words and figures.
+The judgement itself is in `autotune.search.decide.verdict`, because the study needs it too, to
+decide which launches of the finals are worth making; here it is put into words and figures.
 """
 
 from __future__ import annotations
@@ -60,8 +62,9 @@ def recommend(
 ) -> Recommendation:
     """Recommend a command with its certainty; the rules are at the top of this file.
 
-    The launches are of candidates (``KeyError`` otherwise), in any order. Why nothing could be decided is added to the
-    `stop_reason`. By engine, `kept` is what its candidates have of the user's own command.
+    The launches are of candidates (``KeyError`` otherwise), in any order. Why nothing could be
+    decided is added to the `stop_reason`. By engine, `kept` is what its candidates have of the
+    user's own command.
     """
     spec = spec.strict if stop_reason == OUT_OF_REACH else spec
     measured = History.of(spec, candidates, launches)
@@ -110,14 +113,18 @@ def recommend(
 
 
 def _on_a_node(sheet: Sheet, winner: int | None, gain: Gain | None) -> tuple[float, float] | None:
-    """Return the 90 % interval of a predicted gain on a real node in percent; None without a gain to predict."""
+    """Return the 90 % interval of a predicted gain on a real node in percent; None without a gain
+    to predict."""
     return None if winner is None or gain is None else sheet.gain_interval90(winner, gain)
 
 
 def _given_up(history: History, launches: Sequence[Launch]) -> dict[str, list[str]]:
-    """Return the kinds of trade-offs of each launched configuration that has any, by fingerprint."""
+    """Return the kinds of trade-offs of each launched configuration that has any, by
+    fingerprint."""
     names = dict.fromkeys(launch.trial.configuration.fingerprint for launch in launches)
-    given = {one: history.given_up(history.canonical(history.candidates.position(one))) for one in names}
+    given = {
+        one: history.given_up(history.canonical(history.candidates.position(one))) for one in names
+    }
     return {one: sorted({row.kind for row in rows}) for one, rows in given.items() if rows}
 
 
@@ -127,14 +134,18 @@ def _chosen(sheet: Sheet, position: int, predicted: bool) -> Choice:
     if not predicted:
         return choice
     within = {"interval90_on_a_node": sheet.interval90(position)}
-    seen = {"objective": choice.objective.model_copy(update=within), "not_simulated": sheet.not_simulated(position)}
+    seen = {
+        "objective": choice.objective.model_copy(update=within),
+        "not_simulated": sheet.not_simulated(position),
+    }
     return choice.model_copy(update=seen)
 
 
 def _beside_the_baseline(
     spec: StudySpec, recommended: Choice | None, baseline: Configuration, kept: Mapping[str, Kept]
 ) -> dict[str, Any]:
-    """Return what the recommended command has of the user's, and their promises value by value; {} for the same."""
+    """Return what the recommended command has of the user's, and their promises value by value; {}
+    for the same."""
     if recommended is None or recommended.fingerprint == baseline.fingerprint:
         return {}
     own, rows = kept.get(recommended.engine, Kept()), []
@@ -145,9 +156,16 @@ def _beside_the_baseline(
         # Engines mean different things by a memory fraction.
         alike = knob != "memory_fraction" or recommended.engine == baseline.engine
         if alike and (knob == "context_length" or pair != (None, None)):
-            old, new = (noticed(knob, value, spec.model.architecture.context_limit) for value in pair)
+            old, new = (
+                noticed(knob, value, spec.model.architecture.context_limit) for value in pair
+            )
             rows.append(PromisedValue(what=what, knob=knob, baseline=old, recommended=new))
-    return {"promised": rows, "kept": own.kept, "translated": own.translated, "dropped": own.dropped}
+    return {
+        "promised": rows,
+        "kept": own.kept,
+        "translated": own.translated,
+        "dropped": own.dropped,
+    }
 
 
 def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
@@ -169,7 +187,8 @@ def unfinished(spec: StudySpec, launches: Sequence[Launch]) -> Recommendation:
 
 
 def _head(spec: StudySpec, launches: Sequence[Launch], seen: TrialResult) -> dict[str, Any]:
-    """Return the head of every summary: the settings of the study, its evidence, its launches, and failures by kind."""
+    """Return the head of every summary: the settings of the study, its evidence, its launches, and
+    failures by kind."""
     return {
         "study": spec.study,
         "model": spec.model.id,
@@ -178,12 +197,17 @@ def _head(spec: StudySpec, launches: Sequence[Launch], seen: TrialResult) -> dic
         "evidence": seen.evidence,
         "evidence_of": seen.evidence_of,
         "launches": len(launches),
-        "failures": dict(sorted(Counter(x.result.failure.kind.value for x in launches if x.result.failure).items())),
+        "failures": dict(
+            sorted(
+                Counter(x.result.failure.kind.value for x in launches if x.result.failure).items()
+            )
+        ),
     }
 
 
 def _unconfirmed(history: History, launches: Sequence[Launch]) -> str:
-    """Say that no final of a challenger was measured, and why; empty where one was, or none was to be."""
+    """Say that no final of a challenger was measured, and why; empty where one was, or none was to
+    be."""
     base = history.candidates.baseline
     finals = {e.number: e for e in history.of_role(Role.FINAL) if e.position != base}
     if any(e.measured for e in finals.values()):
@@ -200,24 +224,39 @@ def _unconfirmed(history: History, launches: Sequence[Launch]) -> str:
 
 
 def _crashes(history: History, launches: Sequence[Launch], winner: int | None) -> str:
-    """Return the failures among the launches of the recommended command, which count as chance; empty for none."""
+    """Return the failures among the launches of the recommended command, which count as chance;
+    empty for none."""
     if winner is None:
         return ""
     numbers = {entry.number for entry in history.at(winner)}
     mine = [launch.result for launch in launches if launch.trial.number in numbers]
-    failures = [result.failure for result in mine if result.state is State.FAILED and result.failure]
+    failures = [
+        result.failure for result in mine if result.state is State.FAILED and result.failure
+    ]
     kinds = ", ".join(sorted({failure.kind.value for failure in failures}))
-    return f"{len(failures)} of {len(mine)} launches of the recommended command failed ({kinds})" if failures else ""
+    return (
+        f"{len(failures)} of {len(mine)} launches of the recommended command failed ({kinds})"
+        if failures
+        else ""
+    )
 
 
 def _unfit_recipes(history: History, launches: Sequence[Launch]) -> list[str]:
     """Explain why launched vendor recipes have no gain: they failed, or violate a limit."""
     told, candidates = [], history.candidates
     for position, name in candidates.recipes.items():
-        if history.canonical(position) == candidates.baseline or not history.at(position) or history.feasible(position):
+        if (
+            history.canonical(position) == candidates.baseline
+            or not history.at(position)
+            or history.feasible(position)
+        ):
             continue
         one = candidates.items[position].configuration
-        mine = [row.result.failure for row in launches if row.trial.configuration.fingerprint == one.fingerprint]
+        mine = [
+            row.result.failure
+            for row in launches
+            if row.trial.configuration.fingerprint == one.fingerprint
+        ]
         failure = next(filter(None, mine), None) if not history.scores(position) else None
         why = f"did not run ({failure.kind.value})" if failure else "did not meet the limits"
         told.append(f"{one.engine}'s recipe {name} {why}")
@@ -225,7 +264,11 @@ def _unfit_recipes(history: History, launches: Sequence[Launch]) -> list[str]:
 
 
 def _explained(
-    stop_reason: str, judgement: Judgement, history: History, launches: Sequence[Launch], nodes: Sequence[NodeShare]
+    stop_reason: str,
+    judgement: Judgement,
+    history: History,
+    launches: Sequence[Launch],
+    nodes: Sequence[NodeShare],
 ) -> list[str]:
     """List the reasons why the study ended and why its answer is not more certain."""
     parts = [stop_reason] if stop_reason else []
@@ -250,17 +293,21 @@ def _explained(
 def _undecided(judgement: Judgement, history: History) -> list[str]:
     gain, challenged = judgement.challenger_gain, len(history.by_position) > 1
     if gain is None or gain.interval is None:
-        # Where challengers were tried and none ran, more launches of the same would not have helped.
+        # Where challengers were tried and none ran, more launches of the same would not have
+        # helped.
         few = judgement.challenger is not None or not challenged
         return ["too few launches to compare the best with the baseline: both must run again"] * few
-    gained = readable.gain_within(history.spec.objective, percent(gain.log), percents(gain.interval))
+    gained = readable.gain_within(
+        history.spec.objective, percent(gain.log), percents(gain.interval)
+    )
     who = "'s gain is" if gained[0] in "+-" else ""
     short = "too few launches to decide: " if judgement.outcome is Outcome.OPEN else ""
     return [f"{short}the best challenger{who} {gained}"]
 
 
 def front(sheet: Sheet) -> list[FrontPoint]:
-    """Return the non-dominated configurations that meet the SLOs, by the first goal; none without a second."""
+    """Return the non-dominated configurations that meet the SLOs, by the first goal; none without a
+    second."""
     spec = sheet.spec
     if spec.front_over_rungs:
         return _of_loads(sheet)
@@ -287,32 +334,46 @@ def _of_loads(sheet: Sheet) -> list[FrontPoint]:
     spec, groups = sheet.spec, dict[str, list[tuple[int, int | None, list[tuple[float, ...]]]]]()
     for position in (p for p in sheet.history.by_position if sheet.history.feasible(p, Role.FINAL)):
         name = sheet.history.candidates.items[position].configuration.engine
-        loads = comparison.scores_by_load(spec, sheet.measured(position), (spec.goals[0], spec.goals[-1]))
-        groups.setdefault(name, []).extend((position, load, scores) for load, scores in loads.items())
+        loads = comparison.scores_by_load(
+            spec, sheet.measured(position), (spec.goals[0], spec.goals[-1])
+        )
+        groups.setdefault(name, []).extend(
+            (position, load, scores) for load, scores in loads.items()
+        )
     points = []
     for group in filter(None, groups.values()):
-        means = np.array([[mean(column) for column in zip(*scores, strict=True)] for _, _, scores in group])
-        spreads = [Spread.pooled([[both[goal] for both in row[2]] for row in group]) for goal in (0, 1)]
+        means = np.array(
+            [[mean(column) for column in zip(*scores, strict=True)] for _, _, scores in group]
+        )
+        spreads = [
+            Spread.pooled([[both[goal] for both in row[2]] for row in group]) for goal in (0, 1)
+        ]
         beaten = dominated(means)
         for i in sorted(np.flatnonzero(~beaten).tolist(), key=lambda i: -means[i, 0]):
             position, load, scores = group[i]
             goals = [
-                sheet.goal(metric, spec.workloads[0], [both[goal] for both in scores], spreads[goal])
+                sheet.goal(
+                    metric, spec.workloads[0], [both[goal] for both in scores], spreads[goal]
+                )
                 for goal, metric in enumerate(spec.goals)
             ]
-            points.append(_point(sheet, position, objective=goals[0], second=goals[1], concurrency=load))
+            points.append(
+                _point(sheet, position, objective=goals[0], second=goals[1], concurrency=load)
+            )
     return points
 
 
 def study_cost(spec: StudySpec, launches: Sequence[Launch]) -> StudyCost | None:
     """The hours of all launches, in money; None where no time is known.
 
-    Node-hours are those in which a launch ran on a node, whatever part of its GPUs it had: what is rented. GPU-hours,
-    and with them the money, are those of the GPUs that launches had.
+    Node-hours are those in which a launch ran on a node, whatever part of its GPUs it had: what is
+    rented. GPU-hours, and with them the money, are those of the GPUs that launches had.
     """
     # A launch for which no GPUs were reserved had all of the study's.
     gpus = (min(spec.gpus, len(launch.result.gpu_ids)) or spec.gpus for launch in launches)
-    gpu_hours = sum(n * launch.result.seconds for n, launch in zip(gpus, launches, strict=True)) / 3600
+    gpu_hours = (
+        sum(n * launch.result.seconds for n, launch in zip(gpus, launches, strict=True)) / 3600
+    )
     if not gpu_hours:
         return None
     cheap = [launch for launch in launches if launch.trial.role is Role.SCREEN]

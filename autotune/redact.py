@@ -1,8 +1,8 @@
 """Remove secrets from everything that autotune writes for people: commands, logs, reports, MLflow.
 
-Two signs give a secret away: the name it stands under (``HF_TOKEN=…``, ``--api-key …``) and the shape of
-the value itself (``hf_…``, ``sk-…``). Both are looked for in structured values (argv, environment) and in
-plain text (logs, YAML, JSON, shell).
+Two signs give a secret away: the name it stands under (``HF_TOKEN=…``, ``--api-key …``) and the
+shape of the value itself (``hf_…``, ``sk-…``). Both are looked for in structured values (argv,
+environment) and in plain text (logs, YAML, JSON, shell).
 """
 
 from __future__ import annotations
@@ -15,21 +15,57 @@ from typing import Any
 MASK = "REDACTED"
 """Replacement of a secret; safe to paste into a shell, JSON or YAML."""
 
-_ALWAYS = {"password", "passwd", "passphrase", "secret", "secrets", "credential", "credentials", "apikey"}
+_ALWAYS = {
+    "password",
+    "passwd",
+    "passphrase",
+    "secret",
+    "secrets",
+    "credential",
+    "credentials",
+    "apikey",
+}
 # A "key" is a secret only in company: a sort key, a cache key or a key file is none.
-_KEY_OWNERS = {"api", "secret", "access", "private", "auth", "storage", "account", "master", "signing", "license"}
+_KEY_OWNERS = {
+    "api",
+    "secret",
+    "access",
+    "private",
+    "auth",
+    "storage",
+    "account",
+    "master",
+    "signing",
+    "license",
+}
 # Tokens of the tokenizer, not of an account.
-_TEXT_TOKENS = {"bos", "eos", "pad", "mask", "sep", "cls", "unk", "stop", "image", "special", "mtp", "per", "output"}
+_TEXT_TOKENS = {
+    "bos",
+    "eos",
+    "pad",
+    "mask",
+    "sep",
+    "cls",
+    "unk",
+    "stop",
+    "image",
+    "special",
+    "mtp",
+    "per",
+    "output",
+}
 
-# A log has megabytes: every pattern takes time in proportion to a text's length (benchmarks/redact.py). So each begins
-# with a literal or a set of characters, which Python looks for fast, and no two matches can begin in what one of them
-# repeats; what repeats is possessive.
+# A log has megabytes: every pattern takes time in proportion to a text's length
+# (benchmarks/redact.py). So each begins with a literal or a set of characters, which Python looks
+# for fast, and no two matches can begin in what one of them repeats; what repeats is possessive.
 _SHAPES = [
     re.compile(rf"{prefix}(?<![A-Za-z0-9_-]{prefix})(?:{rest})")
     for prefix, rest in (
         ("hf_", "(?=[A-Za-z]*+[0-9])[A-Za-z0-9]{8,}+|[A-Za-z0-9]{16,}+"),  # Hugging Face
         ("sk-", "[A-Za-z0-9_-]{8,}+"),  # OpenAI and those who copy its keys
-        *((prefix, "[A-Za-z0-9_]{16,}+") for prefix in ("ghp_", "gho_", "ghs_", "github_pat_")),  # GitHub
+        *(
+            (prefix, "[A-Za-z0-9_]{16,}+") for prefix in ("ghp_", "gho_", "ghs_", "github_pat_")
+        ),  # GitHub
         ("nvapi-", "[A-Za-z0-9_-]{16,}+"),  # NVIDIA NGC
         ("AKIA", "[A-Z0-9]{16}"),  # AWS access key id
     )
@@ -42,8 +78,12 @@ _VALUE = r"(?!-|\$\{[A-Za-z_]\w*+(?![^\s\"',;}\]]))[^\s\"',;}\]]++"
 
 def _end_of_name() -> str:
     """Write a pattern for the end of a secret's name, by the rule of `is_secret_name`."""
-    by_length = [[word for word in sorted(_TEXT_TOKENS) if len(word) == n] for n in {*map(len, _TEXT_TOKENS)}]
-    no_text_token = "".join(rf"(?<!(?<![A-Za-z0-9])(?:{'|'.join(words)})[_.-]token)" for words in by_length)
+    by_length = [
+        [word for word in sorted(_TEXT_TOKENS) if len(word) == n] for n in {*map(len, _TEXT_TOKENS)}
+    ]
+    no_text_token = "".join(
+        rf"(?<!(?<![A-Za-z0-9])(?:{'|'.join(words)})[_.-]token)" for words in by_length
+    )
     # "unexpected token: }" is prose; a bare name is a secret only where it is a setting.
     token = rf"(?=[\s\"'=:,])(?:(?<![\w.-]token)(?![\"']?[ \t]*+:)|(?<=[\w.-]token){no_text_token})"
     ends = [
@@ -51,9 +91,13 @@ def _end_of_name() -> str:
         *((word, "") for word in _ALWAYS),
         *((word, f"{_SEPARATORS}keys?") for word in _KEY_OWNERS),
     ]
-    first, second = ("".join(sorted({c for word, _ in ends for c in word[i] + word[i].upper()})) for i in (0, 1))
+    first, second = (
+        "".join(sorted({c for word, _ in ends for c in word[i] + word[i].upper()})) for i in (0, 1)
+    )
     branches = []
-    for letter, rows in groupby(sorted(ends, key=lambda row: (row[0][1], row)), key=lambda row: row[0][1]):
+    for letter, rows in groupby(
+        sorted(ends, key=lambda row: (row[0][1], row)), key=lambda row: row[0][1]
+    ):
         rest = "|".join(rf"{word[2:]}(?<={word}){end}" for word, end in rows)
         branches.append(f"[{letter}{letter.upper()}](?i:{rest})")
     return rf"[{first}](?<![A-Za-z0-9].)(?=[{second}])(?:{'|'.join(branches)})"
@@ -67,11 +111,13 @@ _OPTION = re.compile(
 )
 _SETTING = re.compile(rf"({_NAME}[\"']?[ \t]*+[=:][ \t]*+[\"']?){_VALUE}")
 _REFERENCE = re.compile(r"\$\{[A-Za-z_]\w*\}?")
-"""``${NAME}`` names a secret's source and is not secret; in a text its last sign may belong to the next word."""
+"""``${NAME}`` names a secret's source and is not secret; in a text its last sign may belong to the
+next word."""
 
 
 def is_secret_name(name: str) -> bool:
-    """True if a variable or option of this name holds a secret, e.g. ``HF_TOKEN`` or ``--api-key``."""
+    """True if a variable or option of this name holds a secret, e.g. ``HF_TOKEN`` or
+    ``--api-key``."""
     words = [word for word in re.split(r"[^a-z0-9]+", name.lower()) if word]
     if not words:
         return False
@@ -82,7 +128,9 @@ def is_secret_name(name: str) -> bool:
 
 
 def env(variables: Mapping[str, str]) -> dict[str, str]:
-    return {name: MASK if _is_secret(name, value) else text(value) for name, value in variables.items()}
+    return {
+        name: MASK if _is_secret(name, value) else text(value) for name, value in variables.items()
+    }
 
 
 def _is_secret(name: str, value: str) -> bool:
@@ -95,7 +143,8 @@ def argv(arguments: Sequence[str]) -> list[str]:
 
 
 def hidden(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
-    """Return each argument with the option under which it is, or holds, a secret; None without one."""
+    """Return each argument with the option under which it is, or holds, a secret; None without
+    one."""
     option = ""
     for argument, masked in zip(arguments, argv(arguments), strict=True):
         option = argument.partition("=")[0] if argument.startswith("-") else option
@@ -103,7 +152,8 @@ def hidden(arguments: Sequence[str]) -> Iterator[tuple[str, str | None]]:
 
 
 def _split(arguments: Sequence[str]) -> list[tuple[str, bool]]:
-    """Return each argument (values of a known shape already masked) and whether it follows a secret name."""
+    """Return each argument (values of a known shape already masked) and whether it follows a secret
+    name."""
     rows: list[tuple[str, bool]] = []
     under_secret = False
     for argument in arguments:
@@ -118,7 +168,8 @@ def _split(arguments: Sequence[str]) -> list[tuple[str, bool]]:
 
 
 def secrets_in(arguments: Sequence[str], variables: Mapping[str, str]) -> set[str]:
-    """Collect the secret values of a command, to be masked wherever else they appear, e.g. in its log."""
+    """Collect the secret values of a command, to be masked wherever else they appear, e.g. in its
+    log."""
     secrets = {value for name, value in variables.items() if _is_secret(name, value)}
     secrets |= {a for a, (_, hidden) in zip(arguments, _split(arguments), strict=True) if hidden}
     for argument in arguments:
@@ -131,7 +182,8 @@ def secrets_in(arguments: Sequence[str], variables: Mapping[str, str]) -> set[st
 def text(content: str, secrets: Iterable[str] = ()) -> str:
     """Mask every secret in a log, a command, JSON, YAML or prose.
 
-    Of values that are known to be secret (`secrets_in`) those under 4 characters stay: masking them would destroy it.
+    Of values that are known to be secret (`secrets_in`) those under 4 characters stay: masking them
+    would destroy it.
     """
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) >= 4:
@@ -144,9 +196,13 @@ def text(content: str, secrets: Iterable[str] = ()) -> str:
 
 
 def document(value: Any, secrets: Collection[str] = ()) -> Any:
-    """Mask every secret in a JSON document: under a secret's name, of a known shape, or known to be one."""
+    """Mask every secret in a JSON document: under a secret's name, of a known shape, or known to be
+    one."""
     if isinstance(value, Mapping):
-        return {name: MASK if _hidden(str(name), v) else document(v, secrets) for name, v in value.items()}
+        return {
+            name: MASK if _hidden(str(name), v) else document(v, secrets)
+            for name, v in value.items()
+        }
     if isinstance(value, list | tuple):
         words = argv(value) if all(isinstance(item, str) for item in value) else value
         return [document(item, secrets) for item in words]

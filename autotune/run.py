@@ -1,8 +1,8 @@
 """The whole product on one screen: `run(spec) -> Recommendation`. Read this first.
 
-A study is a loop: *ask* for a configuration, *evaluate* it, *tell* the result; at the end, *recommend*
-one command, with evidence. The optimiser knows no server, the measurement knows no optimiser; one
-value, `Trial`, travels between them.
+A study is a loop: *ask* for a configuration, *evaluate* it, *tell* the result; at the end,
+*recommend* one command, with evidence. The optimiser knows no server, the measurement knows no
+optimiser; one value, `Trial`, travels between them.
 """
 
 from __future__ import annotations
@@ -42,7 +42,10 @@ _WAYS_OUT = {
 
 
 def run(
-    spec: StudySpec, home: Home, progress: Progress, evaluator: Callable[..., Evaluator] = evaluator_for
+    spec: StudySpec,
+    home: Home,
+    progress: Progress,
+    evaluator: Callable[..., Evaluator] = evaluator_for,
 ) -> Recommendation:
     """Tune, from the start or after an interruption, and write all files.
 
@@ -50,8 +53,8 @@ def run(
         evaluator: makes the study's evaluator; arguments as of `evaluator_for`.
 
     Raises:
-        BadInput: nothing may be tried, or the home folder cannot be written; no folder is made then. Also when the
-            first launch cannot be made as it was asked for.
+        BadInput: nothing may be tried, or the home folder cannot be written; no folder is made
+            then. Also when the first launch cannot be made as it was asked for.
         CannotGoOn: the machine keeps launches from being made or kept; what is finished is kept.
         Interrupted: the user stopped it; what is finished is kept.
         StudyLocked: another tuner works on this study.
@@ -67,7 +70,9 @@ def run(
     prepared = prepare(spec, library, progress.note)
     check_weights(prepared)
     prepared.backend.fetch(spec, list(prepared.spaces), progress.note)
-    needs = sorted({gpus_of(candidate.configuration, spec.gpus) for candidate in prepared.candidates.items})
+    needs = sorted(
+        {gpus_of(candidate.configuration, spec.gpus) for candidate in prepared.candidates.items}
+    )
     setup = EvaluationSetup(evaluator, spec, library, folder, progress.note)
     with closing(executor_for(spec.executor, setup, needs, most_nodes(spec.launches))) as executor:
         home.open(spec)
@@ -80,7 +85,9 @@ def run(
             if not (prepared.recorded or candidates.alone):
                 prepared = prepared.with_note(coverage(priors, candidates))
                 progress.note(prepared.spec.notes[-1])
-            study = Study(folder, prepared.spec, candidates, prepared.command_of, priors, prepared.recorded)
+            study = Study(
+                folder, prepared.spec, candidates, prepared.command_of, priors, prepared.recorded
+            )
         with closing(study):
             if study.launches:
                 progress.resumed(study.launches)
@@ -89,7 +96,9 @@ def run(
             return _tune(prepared, home, study, executor, progress)
 
 
-def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, progress: Progress) -> Recommendation:
+def _tune(
+    prepared: Prepared, home: Home, study: Study, executor: Executor, progress: Progress
+) -> Recommendation:
     """Run the loop and its final steps, and report an interruption."""
     # What was left out is told with the answer; the question stays as it was asked.
     spec = prepared.spec
@@ -113,7 +122,9 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
                 explanation,
                 prepared.kept,
             )
-            recommendation = recommendation.model_copy(update={"regressions": home.regressions(spec.study)})
+            recommendation = recommendation.model_copy(
+                update={"regressions": home.regressions(spec.study)}
+            )
             for note in write_artefacts(folder, spec, study.launches, recommendation):
                 progress.note(note)
             tracker.finish(recommendation, folder)
@@ -127,7 +138,9 @@ def _tune(prepared: Prepared, home: Home, study: Study, executor: Executor, prog
     except OSError as error:
         if error.errno not in _WAYS_OUT and folder.is_dir():
             raise
-        raise CannotGoOn(f"{_problem(error, folder)}\nThe study has stopped; {_kept(study, spec, home)}") from error
+        raise CannotGoOn(
+            f"{_problem(error, folder)}\nThe study has stopped; {_kept(study, spec, home)}"
+        ) from error
     finally:
         # Before the study may be taken up by another tuner, whose launches would meet ours.
         executor.close()
@@ -142,7 +155,9 @@ def _writable(folder: Path, spec: StudySpec, home: Home) -> Iterator[None]:
     except OSError as error:
         if error.errno not in _WAYS_OUT:
             raise
-        raise CannotGoOn(f"{_problem(error, folder)} Then:\n{home.resume_command(spec.study)}") from error
+        raise CannotGoOn(
+            f"{_problem(error, folder)} Then:\n{home.resume_command(spec.study)}"
+        ) from error
 
 
 def _problem(error: OSError, folder: Path) -> str:
@@ -158,7 +173,8 @@ def _kept(study: Study, spec: StudySpec, home: Home) -> str:
 
 
 def _launches(study: Study, executor: Executor, progress: Progress, gate: Gate) -> Iterator[Launch]:
-    """Ask, evaluate, tell, with as many concurrent trials as the executor has capacity for, until the study ends."""
+    """Ask, evaluate, tell, with as many concurrent trials as the executor has capacity for, until
+    the study ends."""
 
     def ask() -> Trial | None:
         trial = study.ask(executor.nodes, executor.busy)

@@ -23,25 +23,28 @@ Metrics = dict[str, Any]
 """Metrics of one workload under the names of `autotune.metrics.formulas`."""
 
 EMULATOR_NAME = "autotune-emulate"
-"""The ``Server`` header of an emulated engine, which distinguishes its numbers from measured ones."""
+"""The ``Server`` header of an emulated engine, which distinguishes its numbers from measured
+ones."""
 
 PORT = 8000
 """Port of the first server of a command in files for people."""
 
 
 def port_of_gpus(first: int) -> str:
-    """Return the port of each of several servers in a shell's loop over their GPUs: `first` plus its first GPU."""
+    """Return the port of each of several servers in a shell's loop over their GPUs: `first` plus
+    its first GPU."""
     return f'"$(({first} + ${{gpus%%,*}}))"'
 
 
 def numbers_of(servers: Sequence[Mapping[str, str]]) -> list[str]:
-    """Return the GPUs of each of several servers, or without GPUs its own number, for such a loop."""
+    """Return the GPUs of each of several servers, or without GPUs its own number, for such a
+    loop."""
     return [next(iter(own.values()), str(i)) for i, own in enumerate(servers)]
 
 
 _ADDED = {("replicas", 1), ("api_server_count", None)}
-"""Knobs added later, with the value of all earlier configurations: omitted from the fingerprint, so that recorded
-launches keep theirs."""
+"""Knobs added later, with the value of all earlier configurations: omitted from the fingerprint, so
+that recorded launches keep theirs."""
 
 
 SURE_TO_START = 0.9
@@ -51,7 +54,8 @@ SURE_TO_START = 0.9
 class Role(StrEnum):
     """Reason of a launch; a control is a baseline launch during the search.
 
-    What is launched for the screen has random weights: it ranks candidates, and its figures are told nowhere.
+    What is launched for the screen has random weights: it ranks candidates, and its figures are
+    told nowhere.
     """
 
     BASELINE = "baseline"
@@ -64,7 +68,8 @@ class Role(StrEnum):
 
 
 class State(StrEnum):
-    """End of a launch. ``invalid``: the measurement failed, so it has no information about the configuration."""
+    """End of a launch. ``invalid``: the measurement failed, so it has no information about the
+    configuration."""
 
     COMPLETE = "complete"
     FAILED = "failed"
@@ -96,14 +101,18 @@ class Evidenced:
 
     @property
     def origin(self) -> Evidence:
-        """Return the evidence of the launches themselves; `Evidence.REPLAYED` if a recording does not name it."""
+        """Return the evidence of the launches themselves; `Evidence.REPLAYED` if a recording does
+        not name it."""
         return self.evidence_of or self.evidence
 
     @property
     def label(self) -> str:
-        """Return the evidence as shown next to numbers: ``measured``, or e.g. ``REPLAYED, of SIMULATED launches``."""
+        """Return the evidence as shown next to numbers: ``measured``, or e.g. ``REPLAYED, of
+        SIMULATED launches``."""
         measured = Evidence.MEASURED
-        now, then = (of if of in (None, measured) else of.upper() for of in (self.evidence, self.evidence_of))
+        now, then = (
+            of if of in (None, measured) else of.upper() for of in (self.evidence, self.evidence_of)
+        )
         return f"{now}, of {then} launches" if then else str(now)
 
 
@@ -152,12 +161,17 @@ class Failure:
 
     @property
     def blames_the_configuration(self) -> bool:
-        """False for kinds independent of the configuration: the same command may run a minute later."""
+        """False for kinds independent of the configuration: the same command may run a minute
+        later."""
         return self.kind not in (FailureKind.PORT, FailureKind.INFRASTRUCTURE)
 
     def to_json(self) -> dict[str, Any]:
         """Return the JSON object, with ``phase``, ``lasting`` and ``unexplained`` only if set."""
-        return {key: value for key, value in asdict(self).items() if value or key in ("kind", "message", "log_excerpt")}
+        return {
+            key: value
+            for key, value in asdict(self).items()
+            if value or key in ("kind", "message", "log_excerpt")
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +184,9 @@ class Configuration:
 
     engine: str
     knobs: Mapping[str, Scalar]
-    _fingerprint: str = field(default="", init=False, repr=False, compare=False)  # once it was asked for
+    _fingerprint: str = field(
+        default="", init=False, repr=False, compare=False
+    )  # once it was asked for
 
     @property
     def fingerprint(self) -> str:
@@ -195,7 +211,8 @@ _REFERENCE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
 def referenced(value: str) -> str | None:
-    """Return the environment variable that a value refers to, ``KEY`` for ``${KEY}``; None for a plain value."""
+    """Return the environment variable that a value refers to, ``KEY`` for ``${KEY}``; None for a
+    plain value."""
     match = _REFERENCE.fullmatch(value)
     return match[1] if match else None
 
@@ -208,7 +225,8 @@ def reference_in(word: str) -> tuple[str, str | None]:
 
 
 def written(word: str, plain: Callable[[str], str], reference: Callable[[str], str]) -> str:
-    """Write a word in the notation of `plain` text, and of the `reference` to a variable at its end."""
+    """Write a word in the notation of `plain` text, and of the `reference` to a variable at its
+    end."""
     prefix, variable = reference_in(word)
     if variable is None:
         return plain(word)
@@ -228,9 +246,10 @@ class Command:
         argv: program and arguments.
         env: the environment variables to set, besides the inherited ones.
         files: file name (relative, as it stands in ``argv``) to content.
-        container: the words in front that run it in a container, ``docker run … IMAGE``; they set `env` there. Empty
-            for a process of this machine.
-        servers: where several are started, what each sets besides: which GPUs are its own. Empty: one server.
+        container: the words in front that run it in a container, ``docker run … IMAGE``; they set
+            `env` there. Empty for a process of this machine.
+        servers: where several are started, what each sets besides: which GPUs are its own. Empty:
+            one server.
     """
 
     argv: tuple[str, ...]
@@ -249,7 +268,8 @@ class Command:
         return (*self.container, *self.argv)
 
     def on_loopback(self) -> Command:
-        """Return the command with ``--host 127.0.0.1`` unless it sets the address: vLLM listens on all by default.
+        """Return the command with ``--host 127.0.0.1`` unless it sets the address: vLLM listens on
+        all by default.
 
         What stands for somebody else's server, or for a replayed row, stays as it is.
         """
@@ -258,7 +278,8 @@ class Command:
         return self if named or is_none else replace(self, argv=(*self.argv, "--host", "127.0.0.1"))
 
     def apart_from_port(self) -> tuple[Command, int]:
-        """Return the command without ``--port``, and the port that it gives; `PORT` where it gives none."""
+        """Return the command without ``--port``, and the port that it gives; `PORT` where it gives
+        none."""
         words, kept, port = iter(self.argv), list[str](), PORT
         for word in words:
             flag, equals, value = word.partition("=")
@@ -277,15 +298,24 @@ class Command:
         """Return one copyable block for a POSIX shell; here-documents write its files."""
         lines = []
         for name, text in self.files.items():
-            lines.append(f"cat > {shlex.quote(name)} <<'AUTOTUNE_EOF'\n{text.rstrip()}\nAUTOTUNE_EOF")
-        # A container's words set its variables; a reference they name without a value, which comes from outside.
-        settings = {name: value for name, value in self.env.items() if not self.container or referenced(value)}
+            lines.append(
+                f"cat > {shlex.quote(name)} <<'AUTOTUNE_EOF'\n{text.rstrip()}\nAUTOTUNE_EOF"
+            )
+        # A container's words set its variables; a reference they name without a value, which comes
+        # from outside.
+        settings = {
+            name: value
+            for name, value in self.env.items()
+            if not self.container or referenced(value)
+        }
         words = [f"{name}={_quoted(value)}" for name, value in settings.items()]
         command, first_port = self.apart_from_port() if self.servers else (self, PORT)
         typed = " ".join([*words, *map(_quoted, command.words)])
         if self.servers:
             chosen = "".join(f"{name}=$gpus " for name in self.servers[0])
-            lines.append(f"# {self.replicas} servers; put a load balancer in front, with the least-requests policy:")
+            lines.append(
+                f"# {self.replicas} servers; put a load balancer in front, with the least-requests policy:"
+            )
             lines.append(f"for gpus in {' '.join(numbers_of(self.servers))}; do")
             lines.append(f"  {chosen}{typed} --port {port_of_gpus(first_port)} &")
             lines.append("done; wait")
@@ -302,9 +332,11 @@ class Trial:
         number: position in the study, from 0; an interrupted trial keeps it.
         engine_version: the version whose parser and defaults hold.
         workloads: names of the workloads to measure on this launch, the objective's first.
-        launch_index: how many earlier launches this configuration had; with the seed it fixes noise and prompts.
+        launch_index: how many earlier launches this configuration had; with the seed it fixes noise
+            and prompts.
         node: the one of the executor's nodes on which it must run; empty: any.
-        rungs: requests in flight with which the first workload is measured besides, see `autotune.loadgen.loads`.
+        rungs: requests in flight with which the first workload is measured besides, see
+            `autotune.loadgen.loads`.
         wants_answers: whether the check of answers is run on the warm server.
     """
 
@@ -325,8 +357,8 @@ class Resolved:
     """Configuration that the engine reports for its arguments.
 
     Attributes:
-        fingerprint: of the effective configuration with the knobs that the engine says it has; a knob that it does
-            not tell is taken as it was asked for.
+        fingerprint: of the effective configuration with the knobs that the engine says it has; a
+            knob that it does not tell is taken as it was asked for.
         differs: knob to what was asked for and what the engine has, where these differ.
         source: what it was read from.
         notes: knob to one sentence on the difference, for people (Markdown).
@@ -395,7 +427,9 @@ class Speculation:
     def told(self, metrics: Mapping[str, Metrics]) -> Speculation:
         """Return a copy with the measured acceptance, from the workloads' metrics."""
         name = "spec_decode_acceptance_length"
-        return replace(self, accepted={one: row[name] for one, row in metrics.items() if name in row})
+        return replace(
+            self, accepted={one: row[name] for one, row in metrics.items() if name in row}
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,15 +441,19 @@ class TrialResult(Evidenced):
         times_s: seconds per phase (``launch, ready, warmup, load, stop``), of the node's clock:
             virtual seconds when the evidence is simulated; of all tries together.
         resolved: what the engine made of the configuration; None where nobody told.
-        quarantine: why nothing more may be launched on this node; empty where it is as clean as before.
+        quarantine: why nothing more may be launched on this node; empty where it is as clean as
+            before.
         node: where it ran, by the name that the executor gives its nodes.
         gpu_ids: the GPUs of that node that were reserved for it, where an executor reserves them.
         answers: what the check of its answers was told, on the way to the tuner; in no row.
-        evidence_of: the evidence of a replayed launch when it was recorded; None: not told, or not replayed.
+        evidence_of: the evidence of a replayed launch when it was recorded; None: not told, or not
+            replayed.
         kv_cache_tokens: tokens that one replica's KV cache holds; None where nobody told.
-        longest_request_tokens: input and output of the longest request that it serves; None where that is not known.
+        longest_request_tokens: input and output of the longest request that it serves; None where
+            that is not known.
         odds_of_starting: 1 where a server ran; by the memory plan where it was simulated.
-        ranking: the metrics of a launch with random weights, which has no others: for its rank among candidates alone.
+        ranking: the metrics of a launch with random weights, which has no others: for its rank
+            among candidates alone.
     """
 
     state: State
@@ -453,8 +491,11 @@ class TrialResult(Evidenced):
 
     @property
     def broke(self) -> bool:
-        """Return whether the configuration itself failed (a port in use or a lost node is not its fault)."""
-        return self.state is State.FAILED and (self.failure is None or self.failure.blames_the_configuration)
+        """Return whether the configuration itself failed (a port in use or a lost node is not its
+        fault)."""
+        return self.state is State.FAILED and (
+            self.failure is None or self.failure.blames_the_configuration
+        )
 
     @property
     def answers_checked(self) -> bool:
@@ -474,7 +515,8 @@ class TrialResult(Evidenced):
         return {key: value for key, value in told.items() if value or key not in optional}
 
     def without_prompts(self) -> TrialResult:
-        """Return a copy without the examples of answers, whose prompts may be private; our own prompts remain."""
+        """Return a copy without the examples of answers, whose prompts may be private; our own
+        prompts remain."""
         if self.accuracy is None or self.accuracy.kind == "builtin":
             return self
         return replace(self, accuracy=replace(self.accuracy, examples=()))

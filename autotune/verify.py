@@ -1,15 +1,18 @@
-"""A finished study's commands, launched again: `verification` on real servers, `regress` on two versions of an engine.
+"""A finished study's commands, launched again: `verification` on real servers, `regress` on two
+versions of an engine.
 
-A verification is a study whose only candidates are commands of the other study: the baseline, what was recommended, and
-the next best, of each engine and layout the best one first, as near twins share the simulator's error. All are launched
-once, then the finals put the best to the test against the baseline, as in every study.
+A verification is a study whose only candidates are commands of the other study: the baseline, what
+was recommended, and the next best, of each engine and layout the best one first, as near twins
+share the simulator's error. All are launched once, then the finals put the best to the test against
+the baseline, as in every study.
 
-A regression test launches old and new version in pairs. After each pair the interval of the change is looked at, by
-the bounds of the finals' test (`sequential_test.repeated_interval`): a command has regressed where the interval lies
-below 0 and the estimate beyond the margin, and passes where the interval lies above the margin. A command that fails
-twice on the new version and never runs there has regressed. Where the old version is gone, the study's own launches
-stand for it: what else changed since that day is in the difference too, so that never passes. A launch's number tells
-its pair, command and version, so that what is on disk is taken up wherever it ended.
+A regression test launches old and new version in pairs. After each pair the interval of the change
+is looked at, by the bounds of the finals' test (`sequential_test.repeated_interval`): a command has
+regressed where the interval lies below 0 and the estimate beyond the margin, and passes where the
+interval lies above the margin. A command that fails twice on the new version and never runs there
+has regressed. Where the old version is gone, the study's own launches stand for it: what else
+changed since that day is in the difference too, so that never passes. A launch's number tells its
+pair, command and version, so that what is on disk is taken up wherever it ended.
 """
 
 from __future__ import annotations
@@ -56,7 +59,14 @@ from autotune.study.home import REGRESS, Home, library_of, write_atomically
 from autotune.study.options import RegressOptions, VerifyOptions, command_line
 from autotune.study.recommendation import Choice, ComparedCommand, Recommendation, Regression
 from autotune.study.results import RESULTS, Lock, Results, read_launches
-from autotune.study.spec import EngineChoice, PredictedCommand, StudySpec, Verified, check_study_name, verified_name
+from autotune.study.spec import (
+    EngineChoice,
+    PredictedCommand,
+    StudySpec,
+    Verified,
+    check_study_name,
+    verified_name,
+)
 from autotune.trial import Command, Evidence, Launch, Role, Scalar, Trial, TrialResult
 
 _LEAST_FINALS = 2
@@ -64,7 +74,8 @@ _LEAST_FINALS = 2
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """A command of a finished study, with its result there, on a real node by the simulator's error."""
+    """A command of a finished study, with its result there, on a real node by the simulator's
+    error."""
 
     role: Literal["baseline", "recommended", "next best"]
     choice: Choice
@@ -72,7 +83,8 @@ class Known:
 
 
 def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpec:
-    """Return the study that measures another study's predictions; raises `BadInput` if that is impossible."""
+    """Return the study that measures another study's predictions; raises `BadInput` if that is
+    impossible."""
     spec, done = home.spec(options.study), home.recommendation(options.study)
     _check_predicts(home, spec, done)
     library = library_of(spec)
@@ -107,7 +119,8 @@ def verification(home: Home, options: VerifyOptions, notify: Notify) -> StudySpe
 
 
 def _name(home: Home, study: str, backend: Backend) -> str:
-    """Return a verification's name: ``STUDY-verified``, with the backend's kind where another backend has that."""
+    """Return a verification's name: ``STUDY-verified``, with the backend's kind where another
+    backend has that."""
     name = verified_name(study)
     other = name in home.names() and backend_of(home.spec(name)).kind != backend.kind
     return check_study_name(f"{name}-{backend.kind}") if other else name
@@ -126,7 +139,8 @@ def moved(
     library: Library,
     notify: Notify,
 ) -> StudySpec:
-    """Return a study whose given commands are launched on a backend, with the engines available there.
+    """Return a study whose given commands are launched on a backend, with the engines available
+    there.
 
     Args:
         versions: of the engines, where they can be chosen; None: that of the image or installation.
@@ -137,18 +151,33 @@ def moved(
     cards = [library.engine(name) for name in versions]
     known = {name: version for name, version in versions.items() if version is not None}
     images = backend.images(options.images, cards, known, spec.hardware, library)
-    wanted = {} if backend.installed else known | {name: version for name, (version, _) in images.items()}
+    wanted = (
+        {}
+        if backend.installed
+        else known | {name: version for name, (version, _) in images.items()}
+    )
     binaries = named_binaries(options.engine_bins, library)
-    chosen = choose(list(versions), (None, {}), binaries, backend.elsewhere, library, notify, wanted)
+    chosen = choose(
+        list(versions), (None, {}), binaries, backend.elsewhere, library, notify, wanted
+    )
     return spec.model_copy(
         update={
             "on": backend.on,
-            "engines": tuple(EngineChoice(name=name, version=chosen.versions[name]) for name in versions),
+            "engines": tuple(
+                EngineChoice(name=name, version=chosen.versions[name]) for name in versions
+            ),
             "installed": dict(chosen.installed),
             "images": {name: image for name, (_, image) in images.items()},
             "calibration": spec.calibration if backend.predicted else None,
             "notes": chosen.notes,
-            **{"hours": None, "sources": (), "table_sha256": None, "recipe": None, "noise": 0.0, "finals_from": 0},
+            **{
+                "hours": None,
+                "sources": (),
+                "table_sha256": None,
+                "recipe": None,
+                "noise": 0.0,
+                "finals_from": 0,
+            },
             **{"engine_args": {}, "executor": "local", "sampler": "gp", "screened": ()},
         }
     )
@@ -161,15 +190,22 @@ def _check_predicts(home: Home, spec: StudySpec, done: Recommendation | None) ->
         so_far = f"study {study!r} has not ended, so it has no predictions yet"
         raise BadInput(f"{so_far}; continue with:\n{home.resume_command(study)}")
     if done.recommended is None:
-        raise BadInput(f"study {study!r} has no recommendation ({done.stop_reason}), so there is no command to measure")
+        raise BadInput(
+            f"study {study!r} has no recommendation ({done.stop_reason}), so there is no command to measure"
+        )
     if done.origin is Evidence.MEASURED:
-        raise BadInput(f"study {study!r} is already measured on real servers; only predictions can be verified")
+        raise BadInput(
+            f"study {study!r} is already measured on real servers; only predictions can be verified"
+        )
     if done.recommended.stand_in:
-        raise BadInput(f"study {study!r} replayed a table without commands, so none can be launched")
+        raise BadInput(
+            f"study {study!r} replayed a table without commands, so none can be launched"
+        )
 
 
 def _backend(options: VerifyOptions, spec: StudySpec) -> Backend:
-    """Return the backend of the commands; by default this machine, if it has the hardware and their engine."""
+    """Return the backend of the commands; by default this machine, if it has the hardware and their
+    engine."""
     if options.on is None:
         here = spec.hardware.name == LOCAL or has(spec.hardware.name, spec.gpus)
         if not here:
@@ -185,7 +221,8 @@ def _backend(options: VerifyOptions, spec: StudySpec) -> Backend:
 
 
 def _known(home: Home, spec: StudySpec) -> Iterator[Known]:
-    """Return the commands of a finished study: the baseline, the recommended one, and the others, the best first."""
+    """Return the commands of a finished study: the baseline, the recommended one, and the others,
+    the best first."""
     launches = home.launches(spec.study)
     prepared = prepare(spec, library_of(spec), anywhere=True)
     try:
@@ -209,14 +246,21 @@ def _known(home: Home, spec: StudySpec) -> Iterator[Known]:
     predicted = launches[0].result.origin.predicted
     for position in dict.fromkeys([*first, *sorted(ran, key=turns.__getitem__)]):
         role: Literal["baseline", "recommended", "next best"]
-        role = "baseline" if position == base else "recommended" if position == judgement.winner else "next best"
+        role = (
+            "baseline"
+            if position == base
+            else "recommended"
+            if position == judgement.winner
+            else "next best"
+        )
         yield Known(role, sheet.choice(position), sheet.interval90(position) if predicted else None)
 
 
 def launchable(
     known: Sequence[Known], spec: StudySpec, top: int, library: Library, notify: Notify
 ) -> tuple[tuple[PredictedCommand, ...], list[str]]:
-    """Return the first launchable commands, in the words of the installed engine versions, one per configuration.
+    """Return the first launchable commands, in the words of the installed engine versions, one per
+    configuration.
 
     Raises `BadInput` where the baseline or the recommended one cannot.
     """
@@ -234,8 +278,13 @@ def launchable(
             kind = engine_of(choice.engine, spec.installed, library, notify)
             command = Command(tuple(choice.engine_argv), dict(choice.env), dict(choice.files))
             if "/" in command.argv[0] and (arguments := kind.arguments(command.argv)) is not None:
-                command = replace(command, argv=(*kind.program, *arguments))  # another installation's
-            old, new = (replace(context, version=version) for version in (choice.engine_version, versions[kind.name]))
+                command = replace(
+                    command, argv=(*kind.program, *arguments)
+                )  # another installation's
+            old, new = (
+                replace(context, version=version)
+                for version in (choice.engine_version, versions[kind.name])
+            )
             command, said = rewrite(kind, command, old, new)
             candidate, space, _ = typed_candidate(spec, library, command, spaces, longest)
         except BadInput as error:
@@ -263,23 +312,33 @@ def launchable(
 _OLD, _NEW = 0, 1
 _BACKEND = "backend"  # File of a comparison's folder: the kind of its backend
 _EACH = 16
-"""Most launches of a command: at a launch noise of 3.5 %, eight pairs detect 5 % in four of five cases."""
-_FAILURES = 2  # Failures after which a command that never ran on the new version is reported as not running
+"""Most launches of a command: at a launch noise of 3.5 %, eight pairs detect 5 % in four of five
+cases."""
+_FAILURES = (
+    2  # Failures after which a command that never ran on the new version is reported as not running
+)
 
 
 def regress(
-    home: Home, options: RegressOptions, notify: Watch, evaluator: Callable[..., Evaluator] = evaluator_for
+    home: Home,
+    options: RegressOptions,
+    notify: Watch,
+    evaluator: Callable[..., Evaluator] = evaluator_for,
 ) -> tuple[Regression, Recommendation]:
-    """Compare, from the start or after an interruption, and write the result into the study's folder.
+    """Compare, from the start or after an interruption, and write the result into the study's
+    folder.
 
-    Raises `BadInput` for what cannot be compared, `Interrupted` or `CannotGoOn` with what is finished kept.
+    Raises `BadInput` for what cannot be compared, `Interrupted` or `CannotGoOn` with what is
+    finished kept.
     """
     spec, folder = home.spec(options.study), home.study_folder(options.study)
     lock = Lock(folder)
     try:
         done = home.recommendation(spec.study)
         if done is None:
-            raise BadInput(f"study {spec.study!r} has not ended; continue with:\n{home.resume_command(spec.study)}")
+            raise BadInput(
+                f"study {spec.study!r} has not ended; continue with:\n{home.resume_command(spec.study)}"
+            )
         found = Comparison(home, spec, done, options, notify).run(evaluator)
         done = done.model_copy(update={"regressions": home.regressions(spec.study)})
         write_artefacts(folder, spec, home.launches(spec.study), done)
@@ -299,7 +358,9 @@ class _Change:
 
     def verdict(self, margin: float) -> Literal["pass", "regression", "undecided"]:
         """Return the verdict by a margin in score units."""
-        if self.failure is not None or (self.log is not None and self.high < 0 and self.log < -margin):
+        if self.failure is not None or (
+            self.log is not None and self.high < 0 and self.log < -margin
+        ):
             return "regression"
         return "pass" if self.low > -margin else "undecided"
 
@@ -308,37 +369,61 @@ class Comparison:
     """A study's commands on the given versions, with their launches."""
 
     def __init__(
-        self, home: Home, spec: StudySpec, done: Recommendation, options: RegressOptions, notify: Watch
+        self,
+        home: Home,
+        spec: StudySpec,
+        done: Recommendation,
+        options: RegressOptions,
+        notify: Watch,
     ) -> None:
         self._spec, self._done, self._options, self._notify = spec, done, options, notify
         self._library, self._before = library_of(spec), home.launches(spec.study)
         self._at_home = asked_backend(options, spec) == backend_of(spec)
-        self._known, self._backend = _compared(done, options.with_baseline), asked_backend(options, spec)
+        self._known, self._backend = (
+            _compared(done, options.with_baseline),
+            asked_backend(options, spec),
+        )
         if self._backend.recorded or self._backend.foreign:
-            raise BadInput(f"--on {self._backend.on} launches no version; give process, docker, emulator or simulator")
+            raise BadInput(
+                f"--on {self._backend.on} launches no version; give process, docker, emulator or simulator"
+            )
         notify(self._backend.announcement(spec, self._library, None))
         if not 0 < options.margin < 100:
-            raise BadInput(f"--margin {options.margin:g}: give a percentage above 0 and below 100, e.g. 5")
+            raise BadInput(
+                f"--margin {options.margin:g}: give a percentage above 0 and below 100, e.g. 5"
+            )
         new, old = self._new_version(), self._old_version()
-        self._comparable = all(row.result.evidence is self._backend.evidence for row in self._before)
+        self._comparable = all(
+            row.result.evidence is self._backend.evidence for row in self._before
+        )
         if old is None and not self._comparable:
             way = "--old-image" if self._backend.contained else "--old-engine-bin"
             raise BadInput(
                 f"the old version is not installed, and the study's launches were {done.label}: name it by {way}"
             )
         self._notes: list[str] = []
-        self._sides: list[Prepared | None] = [None if old is None else self._side(old), self._side(new)]
+        self._sides: list[Prepared | None] = [
+            None if old is None else self._side(old),
+            self._side(new),
+        ]
         engine = self._known[0].choice.engine
         version = next(one.version for one in new.engines if one.name == engine)
-        self._folder, self._to = _folder_of(home.study_folder(spec.study) / REGRESS, version, self._backend), version
-        self._margin, each = -math.log1p(-options.margin / 100), len(self._known) * (1 if old is None else 2)
+        self._folder, self._to = (
+            _folder_of(home.study_folder(spec.study) / REGRESS, version, self._backend),
+            version,
+        )
+        self._margin, each = (
+            -math.log1p(-options.margin / 100),
+            len(self._known) * (1 if old is None else 2),
+        )
         self._pairs = (options.launches or _EACH // 2 * each) // each
         if not self._pairs:
             raise BadInput(f"--launches {options.launches}: {each} launch each command once")
         self._rows: dict[int, Launch] = {}
 
     def _new_version(self) -> StudySpec:
-        """Return the study with the new versions; raises `BadInput` if an engine of its commands has none."""
+        """Return the study with the new versions; raises `BadInput` if an engine of its commands
+        has none."""
         options, backend = self._options, self._backend
         if options.engines and backend.installed:
             raise BadInput(
@@ -346,31 +431,54 @@ class Comparison:
             )
         asked = dict(engine_and_version(text, self._library) for text in options.engines)
         named = {
-            self._library.engine(text.partition("=")[0]).engine for text in (*options.engine_bins, *options.images)
+            self._library.engine(text.partition("=")[0]).engine
+            for text in (*options.engine_bins, *options.images)
         }
         for one in self._known:
             name = one.choice.engine
             if asked.get(name) is None and (backend.predicted or name not in named):
-                way = f"--engine {name}==VERSION" if backend.predicted else f"--engine-bin {name}=PATH"
+                way = (
+                    f"--engine {name}==VERSION"
+                    if backend.predicted
+                    else f"--engine-bin {name}=PATH"
+                )
                 way = f"--image {name}=IMAGE" if backend.contained else way
-                raise BadInput(f"the {one.role} command is one of {name}: name its new version by {way}")
+                raise BadInput(
+                    f"the {one.role} command is one of {name}: name its new version by {way}"
+                )
         versions = {one.choice.engine: asked.get(one.choice.engine) for one in self._known}
         new = moved(self._spec, backend, versions, options, self._library, self._notify)
         own = calibration_in(options.calibration)
-        return new if own is None else new.model_copy(update={"calibration": own.model_dump(mode="json")})
+        return (
+            new
+            if own is None
+            else new.model_copy(update={"calibration": own.model_dump(mode="json")})
+        )
 
     def _old_version(self) -> StudySpec | None:
         """Return the study with its old versions; None if they are not available."""
         spec, backend = self._spec, self._backend
         versions = {one.choice.engine: one.choice.engine_version for one in self._known}
-        options = replace(self._options, engine_bins=self._options.old_engine_bins, images=self._options.old_images)
+        options = replace(
+            self._options,
+            engine_bins=self._options.old_engine_bins,
+            images=self._options.old_images,
+        )
         if options.engine_bins or options.images or backend.predicted:
             return moved(spec, backend, versions, options, self._library, self._notify)
-        kept = spec.images if backend.contained else {name: one.program[0] for name, one in spec.installed.items()}
+        kept = (
+            spec.images
+            if backend.contained
+            else {name: one.program[0] for name, one in spec.installed.items()}
+        )
         if not self._at_home or not versions.keys() <= kept.keys():
             return None
         # What was found on the PATH has no path, and is looked for there again.
-        named = [f"{name}={kept[name]}" for name in versions if backend.contained or os.path.isabs(kept[name])]
+        named = [
+            f"{name}={kept[name]}"
+            for name in versions
+            if backend.contained or os.path.isabs(kept[name])
+        ]
         options = replace(options, **{"images" if backend.contained else "engine_bins": named})  # type: ignore[arg-type]
         with suppress(BadInput):
             old = moved(spec, backend, versions, options, self._library, silent)
@@ -382,7 +490,11 @@ class Comparison:
         noise = self._spec.noise if self._at_home else self._backend.noise_by_default or 0.0
         commands, self._notes = launchable(self._known, spec, 1, library_of(spec), self._notify)
         asked = Verified(study=spec.study, label=self._done.label, commands=commands)
-        prepared = prepare(spec.model_copy(update={"noise": noise, "verifies": asked}), library_of(spec), self._notify)
+        prepared = prepare(
+            spec.model_copy(update={"noise": noise, "verifies": asked}),
+            library_of(spec),
+            self._notify,
+        )
         check_weights(prepared)
         self._backend.fetch(prepared.spec, list(prepared.spaces), self._notify)
         return prepared
@@ -390,13 +502,18 @@ class Comparison:
     def _trial(self, command: int, side: int, pair: int) -> Trial:
         prepared, number = self._sides[side], 4 * pair + 2 * command + side
         assert prepared is not None
-        # Both commands send the same: what the finals sent, where that is another load than the search's.
+        # Both commands send the same: what the finals sent, where that is another load than the
+        # search's.
         items, apart = prepared.candidates.items, self._spec.finals_apart
         role = Role.BASELINE if command and not apart else Role.FINAL
-        one = items[min(command, len(items) - 1)]  # where the version's defaults make them one, both are
+        one = items[
+            min(command, len(items) - 1)
+        ]  # where the version's defaults make them one, both are
         # Behind the study's own launches: neither prompts nor simulated noise are shared.
         index, placed = self._spec.launches + number, prepared.command_of(one)
-        return Trial(number, role, one.configuration, one.engine_version, placed, self._spec.workloads, index)
+        return Trial(
+            number, role, one.configuration, one.engine_version, placed, self._spec.workloads, index
+        )
 
     def run(self, make: Callable[..., Evaluator]) -> Regression:
         """Make the missing launches, and decide."""
@@ -406,15 +523,19 @@ class Comparison:
         kept, made = {row.trial.number: row for row in results.launches}, list[TrialResult]()
         setup = partial(EvaluationSetup, make, folder=self._folder, notify=self._notify)
         evaluators = [
-            setup(spec=side.spec, library=library_of(side.spec)).evaluator() if side else None for side in self._sides
+            setup(spec=side.spec, library=library_of(side.spec)).evaluator() if side else None
+            for side in self._sides
         ]
-        # A pair's numbers are neighbours. One may have been broken off; where more were, others were launched.
+        # A pair's numbers are neighbours. One may have been broken off; where more were, others
+        # were launched.
         strange = bool(self._sides[_OLD]) and len({number ^ 1 for number in kept} - kept.keys()) > 1
         try:
             for side, trial in self._turns():
                 row = kept.get(trial.number)
                 if row is not None and (strange or row.trial.command != trial.command):
-                    raise BadInput(f"{self._folder} has launches of other commands or versions: move it away")
+                    raise BadInput(
+                        f"{self._folder} has launches of other commands or versions: move it away"
+                    )
                 if row is None:
                     evaluate = evaluators[side]
                     assert evaluate is not None
@@ -434,11 +555,15 @@ class Comparison:
                 raise Interrupted.by(error, f"stopped, {so_far}") from None
             raise CannotGoOn(f"{error}\nThe comparison has stopped, {so_far}") from None
         found = self._outcome()
-        write_atomically(self._folder / "regress.json", json.dumps(found.model_dump(mode="json"), indent=2) + "\n")
+        write_atomically(
+            self._folder / "regress.json",
+            json.dumps(found.model_dump(mode="json"), indent=2) + "\n",
+        )
         return found
 
     def _check_evidence(self, row: Launch) -> None:
-        """Raise `BadInput` for a figure of another evidence than those that it would be compared with."""
+        """Raise `BadInput` for a figure of another evidence than those that it would be compared
+        with."""
         rows = [*self._rows.values(), row, *([] if self._sides[_OLD] else self._before)]
         kinds = sorted({one.result.evidence.upper() for one in rows if one.result.metrics})
         if len(kinds) > 1:
@@ -448,7 +573,8 @@ class Comparison:
             )
 
     def _turns(self) -> Iterator[tuple[int, Trial]]:
-        """Yield each open command's launches: old and new version, then new and old, so that drift cancels."""
+        """Yield each open command's launches: old and new version, then new and old, so that drift
+        cancels."""
         for pair in range(self._pairs):
             for command in range(len(self._known)):
                 if self._change(command).verdict(self._margin) == "undecided":
@@ -469,11 +595,20 @@ class Comparison:
         self._notify(f"#{len(self._rows) + 1}  {who}  {came}")
 
     def _of(self, command: int, side: int) -> list[Launch]:
-        """Return the launches of a command on a version by pair; the study's if the old version is missing."""
+        """Return the launches of a command on a version by pair; the study's if the old version is
+        missing."""
         if self._sides[side] is not None:
-            return [row for number, row in sorted(self._rows.items()) if number % 4 == 2 * command + side]
+            return [
+                row
+                for number, row in sorted(self._rows.items())
+                if number % 4 == 2 * command + side
+            ]
         known = self._known[command]
-        mine = [row for row in self._before if row.trial.configuration.fingerprint == known.choice.fingerprint]
+        mine = [
+            row
+            for row in self._before
+            if row.trial.configuration.fingerprint == known.choice.fingerprint
+        ]
         roles = self._spec.judged_by if known.role == "baseline" else (Role.FINAL,)
         return [row for row in mine if row.trial.role in roles] or mine
 
@@ -481,29 +616,44 @@ class Comparison:
         return [one for row in rows if (one := score(self._spec, row)) is not None]
 
     def _look(self, old: list[float], new: list[float], fraction: float) -> Look:
-        """Test a difference; the spread includes the study's repeats if they were made in the same way."""
+        """Test a difference; the spread includes the study's repeats if they were made in the same
+        way."""
         repeats: dict[tuple[str, str, bool], list[float]] = {}
         for row in self._before if self._comparable else ():
             other_load = self._spec.finals_apart and row.trial.role is Role.FINAL
             key = (row.trial.configuration.fingerprint, row.result.node, other_load)
             repeats.setdefault(key, []).extend(self._scores([row]))
         spread = Spread.pooled([*repeats.values(), new, *([old] if self._sides[_OLD] else [])])
-        return Look(fraction, 1 / (1 / len(old) + 1 / len(new)), mean(new) - mean(old), spread.sd, spread.degrees)
+        return Look(
+            fraction,
+            1 / (1 / len(old) + 1 / len(new)),
+            mean(new) - mean(old),
+            spread.sd,
+            spread.degrees,
+        )
 
     def _change(self, command: int) -> _Change:
         """Test a command's change after each of its pairs."""
-        olds, news, launched = self._of(command, _OLD), self._of(command, _NEW), self._sides[_OLD] is not None
+        olds, news, launched = (
+            self._of(command, _OLD),
+            self._of(command, _NEW),
+            self._sides[_OLD] is not None,
+        )
         looks = list[Look]()
         for count in range(1, (min(len(olds), len(news)) if launched else len(news)) + 1):
             old, new = self._scores(olds[:count] if launched else olds), self._scores(news[:count])
             if old and new:
                 look = self._look(old, new, count / self._pairs)
                 known = count == self._pairs or look.sd == 0 or look.degrees >= LEAST_DEGREES
-                looks += [look] * (known and (not looks or look.information > looks[-1].information))
+                looks += [look] * (
+                    known and (not looks or look.information > looks[-1].information)
+                )
         fell = [row.result for row in news if row.result.broke or too_slow(self._spec, row)]
         if len(fell) >= _FAILURES and len(fell) == len(news) and self._scores(olds):
             failure = fell[-1].failure
-            return _Change(failure=words.failed(failure) if failure else "the lightest load violates a limit")
+            return _Change(
+                failure=words.failed(failure) if failure else "the lightest load violates a limit"
+            )
         return _Change(looks[-1].difference, *repeated_interval(looks)) if looks else _Change()
 
     def _outcome(self) -> Regression:
@@ -512,21 +662,27 @@ class Comparison:
         ahead, choice = self._still_ahead(changes[0]), self._known[0].choice
         # The same figures have another interval on the study's own backend.
         label = self._before[0].result.label.lower()
-        spread = [f"the interval is by the spread of these launches alone: those of the study are {label}"]
+        spread = [
+            f"the interval is by the spread of these launches alone: those of the study are {label}"
+        ]
         return Regression(
             verdict="undecided" if verdict == "pass" and not launched else verdict,
             engine=choice.engine,
             from_version=choice.engine_version,
             to_version=self._to,
             margin_percent=self._options.margin,
-            evidence=next((row.result.evidence for row in self._rows.values()), self._backend.evidence),
+            evidence=next(
+                (row.result.evidence for row in self._rows.values()), self._backend.evidence
+            ),
             commands=[
                 ComparedCommand(
                     role="baseline" if command else "recommended",
                     fingerprint=self._known[command].choice.fingerprint,
                     argv=list(self._trial(command, _NEW, 0).command.words),
                     change_percent=None if change.log is None else percent(change.log),
-                    change_ci95=None if change.log is None else (percent(change.low), percent(change.high)),
+                    change_ci95=None
+                    if change.log is None
+                    else (percent(change.low), percent(change.high)),
                     launches=sum(number % 4 // 2 == command for number in self._rows),
                     failure=change.failure,
                 )
@@ -541,7 +697,8 @@ class Comparison:
         )
 
     def _still_ahead(self, change: _Change) -> bool | None:
-        """Return whether the recommended command beats the baseline on the new version; None if unknown."""
+        """Return whether the recommended command beats the baseline on the new version; None if
+        unknown."""
         mine, theirs = (self._scores(self._of(command, _NEW)) for command in range(2))
         if not mine or not theirs:
             return False if change.failure and theirs else None
@@ -553,7 +710,9 @@ class Comparison:
         sides: list[set[str]] = [set(), set()]
         for side, slo in product((_OLD, _NEW), map(str, self._spec.slos)):
             beyond = [violations(self._spec, row).get(slo) for row in self._of(0, side)]
-            sides[side] |= {slo} if mean([one for one in beyond if one is not None] or [0.0]) > 0 else set()
+            sides[side] |= (
+                {slo} if mean([one for one in beyond if one is not None] or [0.0]) > 0 else set()
+            )
         return [f"it violates {slo} on {self._to}" for slo in sorted(sides[_NEW] - sides[_OLD])]
 
     def _changed_defaults(self) -> list[dict[str, Any]]:
@@ -568,21 +727,34 @@ class Comparison:
                 given |= kind.parse(row.trial.command, version).given
         except BadInput:  # Options that no table of that version has.
             versions = []
-        return changed_defaults(versions, _resolved(ends[0]), _resolved(ends[1]), given, unstated=True)
+        return changed_defaults(
+            versions, _resolved(ends[0]), _resolved(ends[1]), given, unstated=True
+        )
 
     def _tune_again(self) -> str:
         """Return the command that tunes again with the new version, from the study."""
         spec, new = self._spec, self._sides[_NEW]
         assert new is not None
-        versions = {one.name: f"{one.name}=={one.version}" for one in new.spec.engines if self._backend.predicted}
-        engines = tuple(one.model_copy(update={"name": versions.get(one.name, one.name)}) for one in spec.engines)
-        there = {"installed": {**spec.installed, **new.spec.installed}, "images": {**spec.images, **new.spec.images}}
+        versions = {
+            one.name: f"{one.name}=={one.version}"
+            for one in new.spec.engines
+            if self._backend.predicted
+        }
+        engines = tuple(
+            one.model_copy(update={"name": versions.get(one.name, one.name)})
+            for one in spec.engines
+        )
+        there = {
+            "installed": {**spec.installed, **new.spec.installed},
+            "images": {**spec.images, **new.spec.images},
+        }
         update = {**there, "on": self._backend.on, "engines": engines, "sources": (spec.study,)}
         return redact.text(command_line(spec.model_copy(update=update)))
 
 
 def _folder_of(comparisons: Path, version: str, backend: Backend) -> Path:
-    """Return the folder of a comparison: each backend has its own, so that it takes up no other one's launches."""
+    """Return the folder of a comparison: each backend has its own, so that it takes up no other
+    one's launches."""
     usual, own = comparisons / version, comparisons / f"{version}-{backend.kind}"
     note = usual / _BACKEND
     if note.is_file():
@@ -597,10 +769,18 @@ def _compared(done: Recommendation, with_baseline: bool) -> list[Known]:
     """Return the commands to compare, the recommended one first; raises `BadInput` for none."""
     best, base = done.recommended, done.baseline
     if best is None or best.external or best.stand_in:
-        raise BadInput(f"study {done.study!r} has no recommended command to launch ({done.verdict.value})")
+        raise BadInput(
+            f"study {done.study!r} has no recommended command to launch ({done.verdict.value})"
+        )
     if with_baseline and base is None:
-        raise BadInput(f"--with-baseline: the baseline of study {done.study!r} did not run; remove the option")
-    besides = [Known("baseline", base)] if with_baseline and base and base.fingerprint != best.fingerprint else []
+        raise BadInput(
+            f"--with-baseline: the baseline of study {done.study!r} did not run; remove the option"
+        )
+    besides = (
+        [Known("baseline", base)]
+        if with_baseline and base and base.fingerprint != best.fingerprint
+        else []
+    )
     return [Known("recommended", best), *besides]
 
 

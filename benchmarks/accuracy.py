@@ -1,11 +1,13 @@
 """False alarms and power of the built-in check of answers: ``python benchmarks/accuracy.py``.
 
-Every run is a launch of an emulated engine that is judged against a pair of launches of the baseline. Launches of one
-pair and what is judged against them share a group, and groups share nothing. Without damage a run that fails is a false
-alarm. Damage replaces a share of the tokens (``docs/emulator.md``).
+Every run is a launch of an emulated engine that is judged against a pair of launches of the
+baseline. Launches of one pair and what is judged against them share a group, and groups share
+nothing. Without damage a run that fails is a false alarm. Damage replaces a share of the tokens
+(``docs/emulator.md``).
 
     --through http            each launch is a fresh process, asked over HTTP as a study asks it, at 20 times the node's
-                              speed, which changes no token but which requests share a batch; 1.5 s of a core each
+                              speed, which changes no token but which requests share a batch; 1.5 s
+                              of a core each
     --through model           the emulated engine's answers without a server: batches are drawn; 0.3 s each
     --runs 500 --power 100    runs without damage, and with each damage
     --without-logprobs        of engines that give none
@@ -69,7 +71,9 @@ def launched(library: Library, answers: str) -> Iterator[str]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = int(free.getsockname()[1])
     # Forked, as loading the modules takes longer than the check.
-    process = multiprocessing.get_context("fork").Process(target=serve, args=(library, answers, port))
+    process = multiprocessing.get_context("fork").Process(
+        target=serve, args=(library, answers, port)
+    )
     process.start()
     url = f"http://127.0.0.1:{port}"
     try:
@@ -98,14 +102,21 @@ tokens_of = cache(text_tokens)
 
 
 def modelled(settings: str) -> dict[str, Any]:
-    """As `answers_of`: each token finds as many others under way as a batch of all contexts may have."""
+    """As `answers_of`: each token finds as many others under way as a batch of all contexts may
+    have."""
     launch = AnswerSettings.read(settings).of_launch({})
     batches, answers = random.Random(launch.seed), {}
     for context in contexts():
         answer = GreedyAnswer(launch, tokens_of(context.prompt))
-        spoken = [answer.next(0 if context.alone else batches.randrange(64, 144)) for _ in range(context.max_tokens)]
+        spoken = [
+            answer.next(0 if context.alone else batches.randrange(64, 144))
+            for _ in range(context.max_tokens)
+        ]
         answers[context.name] = [
-            [one.word, one.logprobs[one.word], dict(one.logprobs)] if launch.logprobs else [one.word] for one in spoken
+            [one.word, one.logprobs[one.word], dict(one.logprobs)]
+            if launch.logprobs
+            else [one.word]
+            for one in spoken
         ]
     return {"kind": "builtin", "logprobs": launch.logprobs, "answers": answers, "seconds": 0.0}
 
@@ -115,7 +126,9 @@ def group(
 ) -> list[tuple[str, bool]]:
     """The runs of one pair of the baseline: damage, and whether it failed."""
     usual = "no-logprobs," if asked.without_logprobs else ""
-    seeds = iter(range((asked.seed * 10_000 + number) * 1000, (asked.seed * 10_000 + number + 1) * 1000))
+    seeds = iter(
+        range((asked.seed * 10_000 + number) * 1000, (asked.seed * 10_000 + number + 1) * 1000)
+    )
     pair = [answers_of(library, f"{usual}seed:{next(seeds)}") for _ in range(2)]
     rows = []
     for damage in damages:
@@ -127,17 +140,24 @@ def group(
 
 def main() -> None:
     """Launch, judge, and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--runs", type=int, default=500)
     parser.add_argument("--power", type=int, default=100)
     parser.add_argument("--through", choices=["http", "model"], default="http")
     parser.add_argument("--without-logprobs", action="store_true")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--minutes", type=float, default=600.0, help="after which no further group is begun")
+    parser.add_argument(
+        "--minutes", type=float, default=600.0, help="after which no further group is begun"
+    )
     asked = parser.parse_args()
     runs = [""] * asked.runs + [damage for damage in DAMAGES for _ in range(asked.power)]
     # Each group has some of everything.
-    groups = [runs[start :: max(1, len(runs) // PER_PAIR)] for start in range(max(1, len(runs) // PER_PAIR))]
+    groups = [
+        runs[start :: max(1, len(runs) // PER_PAIR)]
+        for start in range(max(1, len(runs) // PER_PAIR))
+    ]
     library, started = Library() if asked.through == "http" else None, time.perf_counter()
     if library is not None:
         # What is read once here need not be read in every process that is forked.
@@ -145,11 +165,17 @@ def main() -> None:
     rows: list[tuple[str, bool]] = []
     # One after the other: the port of a launch is free only until the next one looks for its own.
     pool = ThreadPoolExecutor(1)
-    futures = [pool.submit(group, library, number, damages, asked) for number, damages in enumerate(groups)]
+    futures = [
+        pool.submit(group, library, number, damages, asked) for number, damages in enumerate(groups)
+    ]
     with suppress(KeyboardInterrupt):
         for future in as_completed(futures):
             rows += future.result()
-            print(f"\r{len(rows)} of {len(runs)} runs, {time.perf_counter() - started:.0f} s", end="", flush=True)
+            print(
+                f"\r{len(rows)} of {len(runs)} runs, {time.perf_counter() - started:.0f} s",
+                end="",
+                flush=True,
+            )
             if time.perf_counter() - started > 60 * asked.minutes:
                 break
     # What was begun ends, and nothing more is begun.
@@ -160,7 +186,9 @@ def main() -> None:
         if failed:
             low, high = binomtest(sum(failed), len(failed)).proportion_ci(0.95, method="wilson")
             share = f"{100 * sum(failed) / len(failed):.1f} %"
-            print(f"| {damage or 'none'} | {len(failed)} | {share} | {100 * low:.1f} to {100 * high:.1f} % |")
+            print(
+                f"| {damage or 'none'} | {len(failed)} | {share} | {100 * low:.1f} to {100 * high:.1f} % |"
+            )
 
 
 if __name__ == "__main__":

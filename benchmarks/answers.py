@@ -1,13 +1,16 @@
-"""Tabulates what simulated studies recommend: throughput against copies of a small server, and the longest request.
+"""Tabulates what simulated studies recommend: throughput against copies of a small server, and the
+longest request.
 
-    python benchmarks/answers.py copies --case h200=Qwen/Qwen3-8B --case mi300x=openai/gpt-oss-120b --out ANSWERS
-    python benchmarks/answers.py longest --case h200=deepseek-ai/DeepSeek-V3.2 --launches 30 --seeds 5 --out ANSWERS
-    python benchmarks/answers.py longest … --launches 30 --min-context 163840
+    python benchmarks/answers.py copies --case h200=Qwen/Qwen3-8B --case mi300x=openai/gpt-oss-120b
+    --out ANSWERS python benchmarks/answers.py longest --case h200=deepseek-ai/DeepSeek-V3.2
+    --launches 30 --seeds 5 --out ANSWERS python benchmarks/answers.py longest … --launches 30
+    --min-context 163840
 
-Each study is one `autotune run`, one at a time; what is in ``--out`` already is not run again. All throughputs are of
-`autotune simulate`, without noise. ``copies`` is the throughput of vLLM's defaults on the fewest GPUs on which they
-start, times the copies that fit on the node: each copy gets its share of the study's prompts. A longest request is
-served where four prompts that fill it are simulated without a failure.
+Each study is one `autotune run`, one at a time; what is in ``--out`` already is not run again. All
+throughputs are of `autotune simulate`, without noise. ``copies`` is the throughput of vLLM's
+defaults on the fewest GPUs on which they start, times the copies that fit on the node: each copy
+gets its share of the study's prompts. A longest request is served where four prompts that fill it
+are simulated without a failure.
 """
 
 from __future__ import annotations
@@ -33,7 +36,8 @@ HEADS = {
 
 
 def study(hardware: str, model: str, seed: int, asked: argparse.Namespace) -> dict[str, Any]:
-    """Run a study, or read it where it is there; adds the candidates and the seconds before its first launch."""
+    """Run a study, or read it where it is there; adds the candidates and the seconds before its
+    first launch."""
     name = f"{hardware}-{model.split('/')[-1]}-{asked.launches}-{asked.min_context or 0}-{seed}".lower()
     kept = asked.out / f"{name}.json"
     if kept.exists():
@@ -44,7 +48,10 @@ def study(hardware: str, model: str, seed: int, asked: argparse.Namespace) -> di
     options = ["--launches", str(asked.launches), "--seed", str(seed), "--study", name]
     started_s, first_s = time.perf_counter(), None
     with subprocess.Popen(
-        [PROGRAM, "run", *question, *options], stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
+        [PROGRAM, "run", *question, *options],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        text=True,
     ) as process:
         assert process.stderr is not None
         for line in process.stderr:
@@ -57,14 +64,33 @@ def study(hardware: str, model: str, seed: int, asked: argparse.Namespace) -> di
 
 
 def output(*arguments: str) -> str:
-    return subprocess.run([PROGRAM, *arguments], stdout=subprocess.PIPE, check=True, text=True).stdout
+    return subprocess.run(
+        [PROGRAM, *arguments], stdout=subprocess.PIPE, check=True, text=True
+    ).stdout
 
 
-def throughput(hardware: str, command: str, workload: str, gpus: int, replicas: int, folder: str = ".") -> float | None:
-    """Tokens per second, input and output; None where the engine refuses to start or a request fails."""
-    where = ["--hw", hardware, "--workload", workload, "--gpus", str(gpus), "--replicas", str(replicas), "--json"]
+def throughput(
+    hardware: str, command: str, workload: str, gpus: int, replicas: int, folder: str = "."
+) -> float | None:
+    """Tokens per second, input and output; None where the engine refuses to start or a request
+    fails."""
+    where = [
+        "--hw",
+        hardware,
+        "--workload",
+        workload,
+        "--gpus",
+        str(gpus),
+        "--replicas",
+        str(replicas),
+        "--json",
+    ]
     run = subprocess.run(
-        [PROGRAM, "simulate", *where, "--", command], capture_output=True, text=True, check=False, cwd=folder
+        [PROGRAM, "simulate", *where, "--", command],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=folder,
     )
     if run.returncode:
         print(f"{command}: {run.stderr.strip().splitlines()[-1:]}", file=sys.stderr)
@@ -75,7 +101,9 @@ def throughput(hardware: str, command: str, workload: str, gpus: int, replicas: 
 
 def server(choice: dict[str, Any]) -> str:
     """The command line of one server, whatever the number of replicas."""
-    return shlex.join([*(f"{name}={value}" for name, value in choice["env"].items()), *choice["argv"]])
+    return shlex.join(
+        [*(f"{name}={value}" for name, value in choice["env"].items()), *choice["argv"]]
+    )
 
 
 def of_choice(hardware: str, choice: dict[str, Any], workload: str) -> float | None:
@@ -83,7 +111,9 @@ def of_choice(hardware: str, choice: dict[str, Any], workload: str) -> float | N
     with tempfile.TemporaryDirectory() as folder:
         for name, text in choice["files"].items():
             (Path(folder) / name).write_text(text)
-        return throughput(hardware, server(choice), workload, GPUS, choice["config"].get("replicas") or 1, folder)
+        return throughput(
+            hardware, server(choice), workload, GPUS, choice["config"].get("replicas") or 1, folder
+        )
 
 
 def copies(hardware: str, baseline: dict[str, Any], workload: str) -> float:
@@ -130,17 +160,30 @@ def row(table: str, hardware: str, model: str, seed: int, asked: argparse.Namesp
     several = copies(hardware, baseline, workload) if baseline else None
     figures = [f"{several:,.0f}", f"{(value or 0) / several:.2f}"] if several else ["–", "–"]
     figures += [longest, f"{best['odds_of_starting']:.2f}"]
-    return [*start, tokens, *figures, f"{found['candidates']:,}", f"{found['first_s'] or 0:.1f}", command]
+    return [
+        *start,
+        tokens,
+        *figures,
+        f"{found['candidates']:,}",
+        f"{found['first_s'] or 0:.1f}",
+        command,
+    ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("table", choices=sorted(HEADS))
-    parser.add_argument("--case", action="append", required=True, metavar="HW=MODEL", help="repeatable")
+    parser.add_argument(
+        "--case", action="append", required=True, metavar="HW=MODEL", help="repeatable"
+    )
     parser.add_argument("--launches", type=int, default=12)
     parser.add_argument("--seeds", type=int, default=1, help="0 to N-1")
     parser.add_argument("--min-context", type=int)
-    parser.add_argument("--out", type=Path, default=Path("answers"), help="studies and what they recommend")
+    parser.add_argument(
+        "--out", type=Path, default=Path("answers"), help="studies and what they recommend"
+    )
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     heads = HEADS[asked.table].split(", ")
@@ -148,7 +191,9 @@ def main() -> None:
     for case in asked.case:
         hardware, model = case.split("=", 1)
         for seed in range(asked.seeds):
-            print("| " + " | ".join(row(asked.table, hardware, model, seed, asked)) + " |", flush=True)
+            print(
+                "| " + " | ".join(row(asked.table, hardware, model, seed, asked)) + " |", flush=True
+            )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,9 @@
-"""What load clients cost, and by how much they are wrong: ``python benchmarks/client.py [--seconds 5] [--repeat 3]``.
+"""What load clients cost, and by how much they are wrong: ``python benchmarks/client.py [--seconds
+5] [--repeat 3]``.
 
-Every client in a fresh process of its own against a fresh paced server, whose write times are the truth; server and
-client on a core each where there are two. Clients take turns within a repeat; a figure is the median of the repeats.
-Needs the `bench` extra: ``pip install -e '.[bench]'``.
+Every client in a fresh process of its own against a fresh paced server, whose write times are the
+truth; server and client on a core each where there are two. Clients take turns within a repeat; a
+figure is the median of the repeats. Needs the `bench` extra: ``pip install -e '.[bench]'``.
 
     got       tokens per second that the server really wrote
     µs/chunk  CPU time of the client's process per token, from before its first connection to its last answer
@@ -40,7 +41,17 @@ _RATES = (1_000, 5_000, 15_000, 40_000)
 _MEMORY_TOKENS, _MEMORY_RATE = 2000, 50_000
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 _FORM = "{:<13} {:<9} {:>7} {:>7} {:>9} {:>5} {:>9} {:>9} {:>8} {:>8} {:>7} {:>6} {:>7} {:>7} {:>6}"
-_TITLES = ("client", "emission", "asked/s", "got/s", "µs/chunk", "core", "TTFT p50", "TTFT p99", "ITL p99")
+_TITLES = (
+    "client",
+    "emission",
+    "asked/s",
+    "got/s",
+    "µs/chunk",
+    "core",
+    "TTFT p50",
+    "TTFT p99",
+    "ITL p99",
+)
 _MORE = ("true", "TPOT", "MiB", "waited", "others", "failed")
 
 
@@ -107,10 +118,16 @@ class Noise:
         return max(self._others_s() - self._theirs_s, 0.0) / (perf_counter() - self._begun_s)
 
     def _others_s(self) -> float:
-        user, nice, system, _, _, *irq = map(int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9])
+        user, nice, system, _, _, *irq = map(
+            int, Path("/proc/stat").read_text().split("\n")[0].split()[1:9]
+        )
         server = sum(map(int, self._server.read_text().rpartition(")")[2].split()[11:13]))
         ours = getrusage(RUSAGE_CHILDREN)
-        return (user + nice + system + sum(irq) - server) / _TICKS_PER_S - ours.ru_utime - ours.ru_stime
+        return (
+            (user + nice + system + sum(irq) - server) / _TICKS_PER_S
+            - ours.ru_utime
+            - ours.ru_stime
+        )
 
 
 def _cores() -> tuple[int | None, int | None]:
@@ -193,18 +210,28 @@ def _memory(seed: int) -> str:
 
 def main() -> None:
     """Print the table, then the memory that a long load takes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=float, default=5.0, help="of streaming per run")
     parser.add_argument("--repeat", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--clients", nargs="+", choices=CLIENTS, default=list(CLIENTS))
-    parser.add_argument("--rows", nargs="+", metavar="EMISSION:RATE", help="such as even:15000; all without it")
+    parser.add_argument(
+        "--rows", nargs="+", metavar="EMISSION:RATE", help="such as even:15000; all without it"
+    )
     parser.add_argument("--no-memory", action="store_true", help="leave the long load out")
     options = parser.parse_args()
     allow_open_files(2 * _STREAMS)  # the children inherit it
-    cores = "a core each for server and client" if _cores()[0] is not None else "one core for server and client"
+    cores = (
+        "a core each for server and client"
+        if _cores()[0] is not None
+        else "one core for server and client"
+    )
     ordinary = os.sched_getscheduler(0) == os.SCHED_OTHER
-    print(f"{os.cpu_count()} cores, {cores}; load average {os.getloadavg()[0]:.1f} before", end="; ")
+    print(
+        f"{os.cpu_count()} cores, {cores}; load average {os.getloadavg()[0]:.1f} before", end="; "
+    )
     print(f"{'ordinary' if ordinary else 'real-time'} priority; ", end="")
     print(f"{_STREAMS} streams, {options.seconds:g} s, median of {options.repeat}")
     print(_FORM.format(*_TITLES, *_MORE), flush=True)

@@ -1,4 +1,5 @@
-"""Bias of a load client: the paced server as a child process, and what a client saw against what was written."""
+"""Bias of a load client: the paced server as a child process, and what a client saw against what
+was written."""
 
 from __future__ import annotations
 
@@ -35,21 +36,36 @@ class PacedServer:
         core: the core that it may run on; None = any.
     """
 
-    def __init__(self, rate: float, streams: int, emission: Emission, core: int | None = None) -> None:
+    def __init__(
+        self, rate: float, streams: int, emission: Emission, core: int | None = None
+    ) -> None:
         self._command = [sys.executable, str(_SERVER), "--rate", str(rate)]
-        self._command += ["--streams", str(streams), *(["--lockstep"] if emission == "lockstep" else [])]
+        self._command += [
+            "--streams",
+            str(streams),
+            *(["--lockstep"] if emission == "lockstep" else []),
+        ]
         self._command += [] if core is None else ["--core", str(core)]
 
     def __enter__(self) -> PacedServer:
-        self._process = subprocess.Popen(self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self._process = subprocess.Popen(
+            self._command, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"the paced server ended with code {self._process.wait()} before it listened")
+            raise RuntimeError(
+                f"the paced server ended with code {self._process.wait()} before it listened"
+            )
         self.target = Target("http", "127.0.0.1", int(line))
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self._process.communicate()  # closes its standard input, which ends it
 
     @property
@@ -58,7 +74,9 @@ class PacedServer:
 
     def truth(self) -> list[Times]:
         """When the tokens of each request since the last call were written, see `read_truth`."""
-        connection = http.client.HTTPConnection(self.target.host, self.target.port, timeout=_TRUTH_S)
+        connection = http.client.HTTPConnection(
+            self.target.host, self.target.port, timeout=_TRUTH_S
+        )
         try:
             connection.request("GET", "/truth")
             return read_truth(connection.getresponse().read())
@@ -68,7 +86,8 @@ class PacedServer:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a client saw, one entry per request that it holds for whole, in any order; times as in `read_truth`.
+    """What a client saw, one entry per request that it holds for whole, in any order; times as in
+    `read_truth`.
 
     Attributes:
         numbers: which request of the truth it is.
@@ -89,7 +108,8 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class Bias:
-    """A client's figures against the truth: seen minus true, over the requests that both know whole.
+    """A client's figures against the truth: seen minus true, over the requests that both know
+    whole.
 
     Attributes:
         requests: how many those are.
@@ -115,12 +135,16 @@ class Bias:
     @classmethod
     def between(cls, seen: Seen, truth: Sequence[Times]) -> Bias | None:
         """None when there is no request of at least two tokens that both know whole."""
-        known = [(times, truth[number]) for number, times in zip(seen.numbers, seen.times, strict=True)]
+        known = [
+            (times, truth[number]) for number, times in zip(seen.numbers, seen.times, strict=True)
+        ]
         pairs = [(times, true) for times, true in known if len(times) == len(true) > 1]
         if not pairs:
             return None
         late_ms = [(times[0] - true[0]) / 1e6 for times, true in pairs]
-        seen_s, true_s = (np.array([(t[-1] - t[0]) / 1e9 for t in side]) for side in zip(*pairs, strict=True))
+        seen_s, true_s = (
+            np.array([(t[-1] - t[0]) / 1e9 for t in side]) for side in zip(*pairs, strict=True)
+        )
         gaps = np.array([len(true) - 1 for _, true in pairs])
         p50, p99 = np.percentile(late_ms, (50, 99))
         return cls(

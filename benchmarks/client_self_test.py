@@ -1,8 +1,10 @@
-"""Accuracy of the load client on this machine: ``python benchmarks/client_self_test.py [--workers N] [--json]``.
+"""Accuracy of the load client on this machine: ``python benchmarks/client_self_test.py [--workers
+N] [--json]``.
 
-The paced server streams at rising rates; what the client saw is compared with what was written, beside the figures by
-which the client judges its own health (`ClientHealth.excess`). 1,000 streams, 1,000 to 40,000 chunks per second:
-two and a half minutes. Exits with 4 when a load was measured wrong while the client was within its limits.
+The paced server streams at rising rates; what the client saw is compared with what was written,
+beside the figures by which the client judges its own health (`ClientHealth.excess`). 1,000 streams,
+1,000 to 40,000 chunks per second: two and a half minutes. Exits with 4 when a load was measured
+wrong while the client was within its limits.
 """
 
 from __future__ import annotations
@@ -26,9 +28,9 @@ _RATES = (1_000, 2_000, 5_000, 10_000, 15_000, 20_000, 30_000, 40_000)
 """Tokens per second; a node of eight H200 makes some 14,000."""
 
 _MAX_TTFT_P50_MS, _MAX_TTFT_P99_MS, _MAX_ITL = 6.0, 10.0, 0.1
-"""A load is accurate up to these biases. The last chunks of a thousand that come in one instant wait some ms for a
-single core, whoever reads them, and the shortest TTFT that engines show is ten times that; gaps get the share of their
-length by which two configurations may well differ."""
+"""A load is accurate up to these biases. The last chunks of a thousand that come in one instant
+wait some ms for a single core, whoever reads them, and the shortest TTFT that engines show is ten
+times that; gaps get the share of their length by which two configurations may well differ."""
 
 _LATE_SHARE = 1 / 4
 _SPREAD_SHARE = 1 / 3
@@ -64,7 +66,9 @@ class Row:
         """Whether the client saw what was written, within the tolerance."""
         if self.bias is None or self.failed:
             return False
-        ttft = self.bias.ttft_p50_ms <= _MAX_TTFT_P50_MS and self.bias.ttft_p99_ms <= _MAX_TTFT_P99_MS
+        ttft = (
+            self.bias.ttft_p50_ms <= _MAX_TTFT_P50_MS and self.bias.ttft_p99_ms <= _MAX_TTFT_P99_MS
+        )
         return ttft and abs(self.bias.itl) <= _MAX_ITL
 
     @property
@@ -81,16 +85,35 @@ class Row:
             figures += [f"{bias.itl_p99_ms:.1f}", f"{bias.true_itl_p99_ms:.1f}"]
         client = [f"{health['cpu_share']:.0%}", f"{health['run_delay_share']:.0%}"]
         client += [f"{health['loop_lag_p99_ms']:.1f}", f"{health['send_delay_p99_ms']:.1f}"]
-        verdict = "accurate" if self.accurate else "undetected" if self.undetected else "beyond tolerance, detected"
+        verdict = (
+            "accurate"
+            if self.accurate
+            else "undetected"
+            if self.undetected
+            else "beyond tolerance, detected"
+        )
         if bias is None or bias.rate < 0.95 * self.asked:
             verdict += ", the server fell behind"
         counts = (self.workers, verdict)
-        return _FORM.format(self.emission, f"{self.asked:,.0f}", *figures, self.failed, *client, *counts)
+        return _FORM.format(
+            self.emission, f"{self.asked:,.0f}", *figures, self.failed, *client, *counts
+        )
 
 
 def heading() -> str:
     """Above `Row.line`."""
-    words = ("emission", "asked/s", "got/s", "TTFT +p50", "TTFT +p99", "ITL p99", "true", "failed", "core", "delay")
+    words = (
+        "emission",
+        "asked/s",
+        "got/s",
+        "TTFT +p50",
+        "TTFT +p99",
+        "ITL p99",
+        "true",
+        "failed",
+        "core",
+        "delay",
+    )
     return _FORM.format(*words, "lag p99", "send delay", "worker", "verdict")
 
 
@@ -98,7 +121,9 @@ def measure(pool: Workers, options: argparse.Namespace, rate: float, emission: E
     """Send one load as a measurement does, through worker processes."""
     requests = _requests(options.streams, options.seconds, rate)
     with PacedServer(rate, options.streams, emission) as server:
-        share = WorkerTask(server.target, Prompts("m"), requests, PromptKey("self-test", 0, 0), RequestTimeouts())
+        share = WorkerTask(
+            server.target, Prompts("m"), requests, PromptKey("self-test", 0, 0), RequestTimeouts()
+        )
         log, workers = pool.send(share, options.workers or workers_for(options.streams))
         bias = Bias.between(Seen.of(log), server.truth())
     worst = ClientHealth.of_all(workers)
@@ -114,15 +139,20 @@ def measure(pool: Workers, options: argparse.Namespace, rate: float, emission: E
 
 
 def _requests(streams: int, seconds: float, rate: float) -> Requests:
-    """Most of them at once, as in a burst; the last ones by and by while the others stream: they have a planned time,
-    and show what a request sees that comes in the middle of a load. Lengths differ, so that ends are spread too."""
+    """Most of them at once, as in a burst; the last ones by and by while the others stream: they
+    have a planned time, and show what a request sees that comes in the middle of a load. Lengths
+    differ, so that ends are spread too."""
     late = int(streams * _LATE_SHARE)
     send_s = np.zeros(streams)
     send_s[streams - late :] = np.linspace(0, seconds * _SPREAD_SHARE, late + 1)[1:]
-    lengths = seconds * rate / streams * np.linspace(1 - _LENGTH_SPREAD, 1 + _LENGTH_SPREAD, streams)
+    lengths = (
+        seconds * rate / streams * np.linspace(1 - _LENGTH_SPREAD, 1 + _LENGTH_SPREAD, streams)
+    )
     return Requests(
         input_tokens=np.full(streams, _PROMPT_TOKENS),
-        output_tokens=np.maximum(np.random.default_rng(0).permutation(lengths.round().astype(int)), 2),
+        output_tokens=np.maximum(
+            np.random.default_rng(0).permutation(lengths.round().astype(int)), 2
+        ),
         send_s=send_s,
         group=np.full(streams, -1),
         prefix_tokens=0,
@@ -132,13 +162,23 @@ def _requests(streams: int, seconds: float, rate: float) -> Requests:
 
 def main() -> None:
     """Print a row per load, the slowest first, and what follows from them."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument(
-        "--rates", type=float, nargs="+", default=_RATES, help="tokens per second, all streams together"
+        "--rates",
+        type=float,
+        nargs="+",
+        default=_RATES,
+        help="tokens per second, all streams together",
     )
     parser.add_argument("--streams", type=int, default=1000)
-    parser.add_argument("--emissions", nargs="+", choices=("even", "lockstep"), default=("even", "lockstep"))
-    parser.add_argument("--seconds", type=float, default=5.0, help="for which a stream goes on in the mean")
+    parser.add_argument(
+        "--emissions", nargs="+", choices=("even", "lockstep"), default=("even", "lockstep")
+    )
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="for which a stream goes on in the mean"
+    )
     parser.add_argument("--workers", type=int, help="default: as many as a measurement would take")
     parser.add_argument("--json", action="store_true", help="the rows as JSON")
     options = parser.parse_args()
@@ -154,7 +194,9 @@ def main() -> None:
     if options.json:
         print(json.dumps([{**asdict(row), "accurate": row.accurate} for row in rows], indent=2))
     else:
-        print(f"{undetected} of {len(rows)} loads were measured wrong while the client was within its limits")
+        print(
+            f"{undetected} of {len(rows)} loads were measured wrong while the client was within its limits"
+        )
     sys.exit(4 if undetected else 0)
 
 

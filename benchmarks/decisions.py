@@ -1,17 +1,20 @@
-"""How often a study decides rightly: ``python benchmarks/decisions.py [--only NAME] [--studies N] [--jobs 2]``.
+"""How often a study decides rightly: ``python benchmarks/decisions.py [--only NAME] [--studies N]
+[--jobs 2]``.
 
-Every line is so many made-up studies with log-normal noise per launch, played by the shipped plan and judged by the
-shipped verdict; nothing is launched. The true gain of every configuration is known, so is what a study should say.
+Every line is so many made-up studies with log-normal noise per launch, played by the shipped plan
+and judged by the shipped verdict; nothing is launched. The true gain of every configuration is
+known, so is what a study should say.
 
-- ``equal``: all configurations are the same. Stated: `better` in at most 2.5 %. With two configurations, and with 36
-  that the shipped sampler chooses from.
-- ``gain``: one configuration is better than the baseline by so much: how many studies say `better`. Of two (the
-  budget is the baseline, the challenger and so many launches more), and of 24.
-- ``spread``: 36 configurations whose true gains are spread about the baseline's by 5 %, or by 20 % in the sampler's
-  own terms: how many of the 95 % intervals, of the finalist and of the winners called better, cover its true gain; and
-  how much the recommended configuration falls short of the best (regret).
-- ``drift``: equal configurations on a node that slows down, or gets faster, by so much over the whole budget: how many
-  studies say so, or `better`.
+- ``equal``: all configurations are the same. Stated: `better` in at most 2.5 %. With two
+  configurations, and with 36 that the shipped sampler chooses from.
+- ``gain``: one configuration is better than the baseline by so much: how many studies say `better`.
+  Of two (the budget is the baseline, the challenger and so many launches more), and of 24.
+- ``spread``: 36 configurations whose true gains are spread about the baseline's by 5 %, or by 20 %
+  in the sampler's own terms: how many of the 95 % intervals, of the finalist and of the winners
+  called better, cover its true gain; and how much the recommended configuration falls short of the
+  best (regret).
+- ``drift``: equal configurations on a node that slows down, or gets faster, by so much over the
+  whole budget: how many studies say so, or `better`.
 
 Rates come with their 95 % intervals (Wilson). Two candidates need no sampler: there is one to try.
 """
@@ -42,7 +45,8 @@ from autotune.study.spec import EngineChoice, StudySpec
 from autotune.trial import Configuration, Role
 
 Truth = Callable[[np.random.Generator, CandidateSet], np.ndarray]
-"""Draws the natural logarithm of every configuration's throughput, shape ``(candidates,)``; the baseline is 0."""
+"""Draws the natural logarithm of every configuration's throughput, shape ``(candidates,)``; the
+baseline is 0."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,8 @@ class Scenario:
     Attributes:
         candidates: how many configurations.
         noise: standard deviation of the logarithm of one launch.
-        drift: change of the logarithm of everything from the first to the last launch of the budget.
+        drift: change of the logarithm of everything from the first to the last launch of the
+            budget.
         studies: how many are played.
     """
 
@@ -67,7 +72,8 @@ class Scenario:
 
 @dataclass(frozen=True)
 class Played:
-    """One study's end: truths, verdict, launches made, those of the search that repeated a leader."""
+    """One study's end: truths, verdict, launches made, those of the search that repeated a
+    leader."""
 
     truth: np.ndarray
     judgement: Judgement
@@ -118,8 +124,13 @@ def space(count: int) -> CandidateSet:
     """Configurations of one engine: 2, 24 or 36 from a small grid."""
     sizes, batches, layouts, kinds = (2048, 8192, 16384), (64, 256, 1024), (1, 8), ("auto", "fp8")
     knobs = ("max_batched_tokens", "max_running_requests", "data_parallel", "kv_cache_dtype")
-    grid = [dict(zip(knobs, row, strict=True)) for row in itertools.product(sizes, batches, layouts, kinds)]
-    return CandidateSet(tuple(Candidate(Configuration("vllm", row), "0.11") for row in grid[:count]), 0, (0,))
+    grid = [
+        dict(zip(knobs, row, strict=True))
+        for row in itertools.product(sizes, batches, layouts, kinds)
+    ]
+    return CandidateSet(
+        tuple(Candidate(Configuration("vllm", row), "0.11") for row in grid[:count]), 0, (0,)
+    )
 
 
 @cache
@@ -157,18 +168,29 @@ def play(index: int, seed: int) -> Played:
     rng = np.random.default_rng(seed)
     truth = scenario.truth(rng, candidates)
 
-    sampler = OneChallenger(kernels) if len(candidates) == 2 else CandidateSampler(kernels, seed=seed)
-    plan, history = Plan(kernels, sampler), History(spec.model_copy(update={"seed": seed}), candidates, ())
+    sampler = (
+        OneChallenger(kernels) if len(candidates) == 2 else CandidateSampler(kernels, seed=seed)
+    )
+    plan, history = (
+        Plan(kernels, sampler),
+        History(spec.model_copy(update={"seed": seed}), candidates, ()),
+    )
     with one_thread():
         while isinstance(step := plan.next(history), Step):
             number = len(history)
             position = step.position
             score = truth[position] + scenario.drift * number / scenario.launches
             entry = Entry(
-                number, step.role, position, float(score + scenario.noise * rng.standard_normal()), violations={}
+                number,
+                step.role,
+                position,
+                float(score + scenario.noise * rng.standard_normal()),
+                violations={},
             )
             history = replace(history, entries=(*history.entries, entry))
-    repeats = sum(e.role is Role.SEARCH for e in history) - len({e.position for e in history.of_role(Role.SEARCH)})
+    repeats = sum(e.role is Role.SEARCH for e in history) - len(
+        {e.position for e in history.of_role(Role.SEARCH)}
+    )
     return Played(truth, judge(history), len(history), repeats)
 
 
@@ -183,12 +205,19 @@ def rate(hits: int, of: int) -> str:
 
 
 def covered(played: Sequence[Played], better: bool) -> str:
-    """Of the finalists' intervals, or of what is recommended as better, how many cover the truth."""
+    """Of the finalists' intervals, or of what is recommended as better, how many cover the
+    truth."""
     rows = []
     for p in played:
         found = p.judgement
-        gain, position = (found.gain, found.winner) if better else (found.challenger_gain, found.challenger)
-        if gain is not None and gain.interval is not None and (not better or found.verdict is Verdict.BETTER):
+        gain, position = (
+            (found.gain, found.winner) if better else (found.challenger_gain, found.challenger)
+        )
+        if (
+            gain is not None
+            and gain.interval is not None
+            and (not better or found.verdict is Verdict.BETTER)
+        ):
             rows.append((gain.interval, p.truth[position]))
     return rate(sum(interval[0] <= value <= interval[1] for interval, value in rows), len(rows))
 
@@ -199,10 +228,14 @@ def report(scenario: Scenario, played: Sequence[Played], seconds: float) -> None
     regrets = np.array([p.truth.max() - p.truth[p.judgement.winner] for p in played])
     launches = np.array([p.launches for p in played])
     known = sum(p.judgement.change is not None for p in played)
-    print(f"{scenario.name}: {scenario.candidates} candidates, budget {scenario.launches}, noise {scenario.noise:.0%}")
+    print(
+        f"{scenario.name}: {scenario.candidates} candidates, budget {scenario.launches}, noise {scenario.noise:.0%}"
+    )
     print(f"  better     {rate(better, len(played))}")
     print(f"  covered    {covered(played, False)}; of better {covered(played, True)}")
-    print(f"  regret     mean {100 * regrets.mean():.2f} %, 90th percentile {100 * np.quantile(regrets, 0.9):.2f} %")
+    print(
+        f"  regret     mean {100 * regrets.mean():.2f} %, 90th percentile {100 * np.quantile(regrets, 0.9):.2f} %"
+    )
     print(f"  drift      {rate(known, len(played))}")
     repeats = np.mean([p.repeats for p in played])
     print(
@@ -228,13 +261,18 @@ def scenarios() -> list[Scenario]:
     for noise, launches in ((0.03, 30), (0.05, 30), (0.1, 30), (0.03, 12)):
         found.append(Scenario("spread 5 %", 36, launches, noise, independent(0.05), studies=1000))
         found.append(Scenario("spread 20 %, by knobs", 36, launches, noise, by_knobs(0.2)))
-    found += [Scenario(f"drift {d:+.0%}", n, 30, 0.03, equal, d) for n, d in ((2, -0.1), (2, -0.3), (2, 0.1), (2, 0.3))]
+    found += [
+        Scenario(f"drift {d:+.0%}", n, 30, 0.03, equal, d)
+        for n, d in ((2, -0.1), (2, -0.3), (2, 0.1), (2, 0.3))
+    ]
     return found
 
 
 def main() -> None:
     """Play and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--studies", type=int, help="of each scenario; else 400, 1000 for coverage")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="scenarios whose name begins so")
@@ -245,7 +283,10 @@ def main() -> None:
             if not scenario.name.startswith(chosen.only):
                 continue
             count = chosen.studies or scenario.studies
-            seeds = [int(s.generate_state(1)[0]) for s in np.random.SeedSequence([chosen.seed, index]).spawn(count)]
+            seeds = [
+                int(s.generate_state(1)[0])
+                for s in np.random.SeedSequence([chosen.seed, index]).spawn(count)
+            ]
             begin = time.perf_counter()
             played = list(pool.map(play, [index] * count, seeds, chunksize=5))
             report(scenario, played, time.perf_counter() - begin)

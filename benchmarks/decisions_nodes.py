@@ -1,8 +1,10 @@
-"""How often a study on several nodes decides rightly: ``python benchmarks/decisions_nodes.py [--only NAME]``.
+"""How often a study on several nodes decides rightly: ``python benchmarks/decisions_nodes.py
+[--only NAME]``.
 
-As `decisions.py`, whose figures and words these are, with four nodes that make launches at the same time, each of a
-random duration, and end them in any order. They are alike, or one is slower by a fifth. Beside the verdicts stands how
-often a node is said to be off that is not, and how often the slow one is.
+As `decisions.py`, whose figures and words these are, with four nodes that make launches at the same
+time, each of a random duration, and end them in any order. They are alike, or one is slower by a
+fifth. Beside the verdicts stands how often a node is said to be off that is not, and how often the
+slow one is.
 """
 
 from __future__ import annotations
@@ -44,8 +46,13 @@ def play(index: int, seed: int) -> Outcome:
     rng = np.random.default_rng(seed)
     truth = scenario.truth(rng, candidates)
 
-    sampler = OneChallenger(kernels) if len(candidates) == 2 else CandidateSampler(kernels, seed=seed)
-    plan, history = Plan(kernels, sampler), History(spec.model_copy(update={"seed": seed}), candidates, ())
+    sampler = (
+        OneChallenger(kernels) if len(candidates) == 2 else CandidateSampler(kernels, seed=seed)
+    )
+    plan, history = (
+        Plan(kernels, sampler),
+        History(spec.model_copy(update={"seed": seed}), candidates, ()),
+    )
     free, running, now = list(NODES), list[tuple[float, int, str]](), 0.0
     with one_thread():
         while True:
@@ -82,13 +89,19 @@ def scenarios() -> list[tuple[Scenario, str]]:
         Scenario("equal, noisy", 2, 30, 0.1, equal),
         Scenario("equal of 24", 24, 40, 0.03, equal, studies=100),
     ]
-    return [(replace(kind, name=f"{kind.name}, {nodes}"), nodes) for kind in kinds for nodes in SLOW]
+    return [
+        (replace(kind, name=f"{kind.name}, {nodes}"), nodes) for kind in kinds for nodes in SLOW
+    ]
 
 
 def main() -> None:
     """Play and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--studies", type=int, help="of each scenario; else 400, 100 of those with a sampler")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--studies", type=int, help="of each scenario; else 400, 100 of those with a sampler"
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="", help="scenarios whose name begins so")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
@@ -98,12 +111,17 @@ def main() -> None:
             if not scenario.name.startswith(chosen.only):
                 continue
             count = chosen.studies or scenario.studies
-            seeds = [int(s.generate_state(1)[0]) for s in np.random.SeedSequence([chosen.seed, index]).spawn(count)]
+            seeds = [
+                int(s.generate_state(1)[0])
+                for s in np.random.SeedSequence([chosen.seed, index]).spawn(count)
+            ]
             begin = time.perf_counter()
             found = list(pool.map(play, [index] * count, seeds, chunksize=5))
             report(scenario, [one.played for one in found], time.perf_counter() - begin)
             others = sum(bool(one.off - SLOW[nodes].keys()) for one in found)
-            print(f"  said off   the slow one {rate(sum('d' in one.off for one in found), count)}; others {others}")
+            print(
+                f"  said off   the slow one {rate(sum('d' in one.off for one in found), count)}; others {others}"
+            )
             print(f"  rounds     mean {np.mean([one.rounds for one in found]):.1f}", flush=True)
 
 

@@ -1,17 +1,19 @@
 """The effect of one flag: measured ratios of two commands beside the simulator's.
 
-    python benchmarks/effects.py TABLE … [--published flag_effects.csv] [--calibration FILE] [--rows] [--markdown]
+    python benchmarks/effects.py TABLE … [--published flag_effects.csv] [--calibration FILE]
+    [--rows] [--markdown]
 
-A table is one that ``autotune calibrate --data`` reads (``scripts/calibration_table.py`` makes them of published
-measurements). A pair is two of its points of one model, node, engine version and load that differ in one knob.
-``--published`` has effects of which a source gives the ratio alone: columns ``model, gpu, gpus, engine, version,
-workload, concurrency, flag, from, to, ratio, source``.
+A table is one that ``autotune calibrate --data`` reads (``scripts/calibration_table.py`` makes them
+of published measurements). A pair is two of its points of one model, node, engine version and load
+that differ in one knob. ``--published`` has effects of which a source gives the ratio alone:
+columns ``model, gpu, gpus, engine, version, workload, concurrency, flag, from, to, ratio, source``.
 
-Of each knob: pairs, pairs with a measured effect above 5 %, how many of these have the sign right, and the median of
-``exp(abs(ln(predicted / measured)))`` less 1, both being ratios of total token throughputs. A pair of which the
-simulator says that one command does not run, or that nothing changes, counts as a wrong sign. *Clear* are those of the
-pairs above 5 % whose effect is larger than the difference of two runs of one of its commands. Points of the shipped
-calibration's own rows are no test of it: they are marked ``fitted``.
+Of each knob: pairs, pairs with a measured effect above 5 %, how many of these have the sign right,
+and the median of ``exp(abs(ln(predicted / measured)))`` less 1, both being ratios of total token
+throughputs. A pair of which the simulator says that one command does not run, or that nothing
+changes, counts as a wrong sign. *Clear* are those of the pairs above 5 % whose effect is larger
+than the difference of two runs of one of its commands. Points of the shipped calibration's own rows
+are no test of it: they are marked ``fitted``.
 """
 
 from __future__ import annotations
@@ -45,11 +47,13 @@ _NONE = 1e-3
 _FITTED = ("seed_measurements", "dstack_r1_concurrency_sweep", "more_measurements", "newer_rows")
 """Tables that the shipped calibration was fitted to."""
 _COLD = {("more_measurements", "89"), ("more_measurements", "167")}
-"""SGLang's flashinfer backend on Qwen3-14B and 8B: its first answers waited 6 s longer than those of the same server
-with fa3, and its tokens came as fast (median TPOT 95.1 and 94.4 ms, 5.63 and 5.58 ms). A warm server has no such
-effect; what the fit takes for cold is longer (`autotune.simulator.fit.reading`)."""
+"""SGLang's flashinfer backend on Qwen3-14B and 8B: its first answers waited 6 s longer than those
+of the same server with fa3, and its tokens came as fast (median TPOT 95.1 and 94.4 ms, 5.63 and
+5.58 ms). A warm server has no such effect; what the fit takes for cold is longer
+(`autotune.simulator.fit.reading`)."""
 _LOADS = {"low load": "sharegpt-c4", "saturated": "long", "": "sharegpt"}
-"""What a source that names no lengths is taken for; sglang#31888 measured prompts of 3,500 tokens and more."""
+"""What a source that names no lengths is taken for; sglang#31888 measured prompts of 3,500 tokens
+and more."""
 _PROGRAMS = {
     "vllm": "vllm serve {model} --tensor-parallel-size {gpus}",
     "sglang": "python3 -m sglang.launch_server --model-path {model} --tp-size {gpus}",
@@ -66,7 +70,8 @@ _FLAGS = {
 
 @dataclass(frozen=True)
 class Effect:
-    """Two commands that differ in one knob, with the measured and the predicted ratio of their throughputs.
+    """Two commands that differ in one knob, with the measured and the predicted ratio of their
+    throughputs.
 
     Attributes:
         predicted: NaN where the simulator says that one of them does not run.
@@ -104,14 +109,22 @@ def pairs(points: Sequence[MeasuredPoint]) -> Iterator[tuple[str, MeasuredPoint,
     for point in points:
         if point.failure is None and point.measured > 0:
             context, load = point.resolved.context, point.workload.points[-1].arrival
-            key = (context.model.id, context.hardware.name, str(context.gpus), point.engine, context.version)
+            key = (
+                context.model.id,
+                context.hardware.name,
+                str(context.gpus),
+                point.engine,
+                context.version,
+            )
             groups.setdefault((*key, point.workload.name, str(load)), []).append(point)
     for members in groups.values():
         for one, other in combinations(members, 2):
             ours, theirs = one.resolved.effective.knobs, other.resolved.effective.knobs
             changed = [name for name in ours if ours[name] != theirs.get(name)]
             if len(changed) == 1:
-                first, second = sorted((one, other), key=lambda p: _order(p.resolved.effective.knobs[changed[0]]))
+                first, second = sorted(
+                    (one, other), key=lambda p: _order(p.resolved.effective.knobs[changed[0]])
+                )
                 yield changed[0], first, second
 
 
@@ -141,7 +154,9 @@ def measured_pairs(tables: Sequence[Path], calibration: Calibration) -> Iterator
             ratio = told[id(second)] / told[id(first)]
             change = f"{knobs[0]} to {knobs[1]}"
             measured, noise = second.measured / first.measured, max(first.spread, second.spread)
-            yield Effect(knob, change, f"{where} {first.workload.name}", source, measured, ratio, noise)
+            yield Effect(
+                knob, change, f"{where} {first.workload.name}", source, measured, ratio, noise
+            )
 
 
 def published(file: Path, calibration: Calibration, library: Library) -> Iterator[Effect | str]:
@@ -156,18 +171,29 @@ def published(file: Path, calibration: Calibration, library: Library) -> Iterato
             if not row["gpu"]:
                 raise BadInput("no node is named")
             kind, version = as_measured(kind, row["version"] or kind.card.newest)
-            context = Context(model, library.node(row["gpu"]), int(row["gpus"]), version, load.longest_request)
-            rates = [_rate(kind, row, row[side], context, load, calibration) for side in ("from", "to")]
+            context = Context(
+                model, library.node(row["gpu"]), int(row["gpus"]), version, load.longest_request
+            )
+            rates = [
+                _rate(kind, row, row[side], context, load, calibration) for side in ("from", "to")
+            ]
         except BadInput as error:
             yield f"{name}: {str(error).partition('; did you')[0]}"
             continue
         where = f"{row['model']} {row['gpus']}x{row['gpu']} {row['engine']} {row['version']} {row['workload']}"
         change = f"{row['from']} to {row['to']}"
-        yield Effect(row["flag"], change, where, row["source"], float(row["ratio"]), rates[1] / rates[0])
+        yield Effect(
+            row["flag"], change, where, row["source"], float(row["ratio"]), rates[1] / rates[0]
+        )
 
 
 def _rate(
-    kind: Engine, row: dict[str, str], value: str, context: Context, load: Workload, calibration: Calibration
+    kind: Engine,
+    row: dict[str, str],
+    value: str,
+    context: Context,
+    load: Workload,
+    calibration: Calibration,
 ) -> float:
     flag = row["flag"]
     known = _FLAGS.get(flag)
@@ -182,7 +208,11 @@ def _rate(
 
 def told(effects: Sequence[Effect], markdown: bool) -> Iterator[str]:
     """One line for each knob, and one for all."""
-    row = "| {} | {} | {} | {} | {} | {} | {} |" if markdown else "{:34s} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8}"
+    row = (
+        "| {} | {} | {} | {} | {} | {} | {} |"
+        if markdown
+        else "{:34s} {:>6} {:>8} {:>8} {:>8} {:>8} {:>8}"
+    )
     yield row.format("knob", "pairs", "above 5%", "sign", "clear", "sign", "error")
     if markdown:
         yield "|---|--:|--:|--:|--:|--:|--:|"
@@ -198,14 +228,18 @@ def told(effects: Sequence[Effect], markdown: bool) -> Iterator[str]:
 
 def main() -> None:
     """Print the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tables", type=Path, nargs="*", metavar="TABLE")
     parser.add_argument("--published", type=Path, metavar="FILE")
     parser.add_argument("--calibration", type=Path, metavar="FILE", help="default: the shipped one")
     parser.add_argument("--rows", action="store_true", help="print each pair")
     parser.add_argument("--markdown", action="store_true", help="the table of docs/simulator.md")
     asked = parser.parse_args()
-    calibration = read_calibration(asked.calibration) if asked.calibration else packaged_calibration()
+    calibration = (
+        read_calibration(asked.calibration) if asked.calibration else packaged_calibration()
+    )
     effects = list(measured_pairs(asked.tables, calibration))
     for one in published(asked.published, calibration, Library()) if asked.published else ():
         if isinstance(one, str):
@@ -216,10 +250,15 @@ def main() -> None:
         for one in sorted(effects, key=lambda one: (one.knob, one.where)):
             mark = "" if not one.counts else "right" if one.right else "WRONG"
             rate = "does not run" if math.isnan(one.predicted) else f"{one.predicted:.3f}"
-            print(f"{one.knob} {one.change}: {one.measured:.3f}, predicted {rate} {mark} ({one.where}; {one.source})")
+            print(
+                f"{one.knob} {one.change}: {one.measured:.3f}, predicted {rate} {mark} ({one.where}; {one.source})"
+            )
     fitted = [one for one in effects if "(fitted)" in one.source]
     others = [one for one in effects if "(fitted)" not in one.source]
-    for title, group in (("rows of the shipped calibration", fitted), ("rows that it has not seen", others)):
+    for title, group in (
+        ("rows of the shipped calibration", fitted),
+        ("rows that it has not seen", others),
+    ):
         if group:
             print(f"\n{title}")
             print("\n".join(told(group, asked.markdown)))

@@ -1,9 +1,11 @@
-"""Streams and tokens per second that `autotune emulate` sustains: ``python benchmarks/emulator.py``.
+"""Streams and tokens per second that `autotune emulate` sustains: ``python
+benchmarks/emulator.py``.
 
-Prints, for the emulator's own server and for an ASGI server that does nothing but pace (uvicorn with httptools and
-uvloop, starlette), the tokens per second that arrived, the share of a core that the server took, and the time that the
-emulator fell behind and gave up. The reader counts bytes and nothing else; it runs in this process, so that two cores
-are needed. Target: 1000 streams at 15,000 tokens/s on one core.
+Prints, for the emulator's own server and for an ASGI server that does nothing but pace (uvicorn
+with httptools and uvloop, starlette), the tokens per second that arrived, the share of a core that
+the server took, and the time that the emulator fell behind and gave up. The reader counts bytes and
+nothing else; it runs in this process, so that two cores are needed. Target: 1000 streams at 15,000
+tokens/s on one core.
 """
 
 from __future__ import annotations
@@ -45,7 +47,13 @@ class Reader(asyncio.Protocol):
 
 def _request(url: str, index: int) -> bytes:
     body = json.dumps(
-        {"prompt": [index + 1] * 16, "max_tokens": 20_000, "ignore_eos": True, "stream": True, "model": MODEL}
+        {
+            "prompt": [index + 1] * 16,
+            "max_tokens": 20_000,
+            "ignore_eos": True,
+            "stream": True,
+            "model": MODEL,
+        }
     ).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: {urlsplit(url).netloc}\r\nContent-Type: application/json\r\n"
     return head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body
@@ -70,7 +78,9 @@ async def _read(url: str, pid: int, streams: int) -> Row:
     transports = []
     for index in range(streams):
         request = _request(url, index)
-        transport, _ = await loop.create_connection(lambda r=request: Reader(r, counts), parts.hostname, parts.port)
+        transport, _ = await loop.create_connection(
+            lambda r=request: Reader(r, counts), parts.hostname, parts.port
+        )
         transports.append(transport)
     while counts[0] < 2 * streams:  # every stream has begun, or nearly
         await asyncio.sleep(0.1)
@@ -84,10 +94,22 @@ async def _read(url: str, pid: int, streams: int) -> Row:
 
 
 def _emulator(streams: int, speed: float) -> tuple[Row, float]:
-    command = ["vllm", "serve", MODEL, "-tp", "8", "--max-num-seqs", str(streams), "--max-model-len", "32768"]
+    command = [
+        "vllm",
+        "serve",
+        MODEL,
+        "-tp",
+        "8",
+        "--max-num-seqs",
+        str(streams),
+        "--max-model-len",
+        "32768",
+    ]
     options = ["--hw", "h200", "--port", "0", "--startup-s", "0", "--speed", str(speed), "--json"]
     words = [sys.executable, "-m", "autotune", "emulate", *options, "--", *command]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as process:
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         try:
             assert process.stdout is not None
             url = json.loads(process.stdout.readline())["url"]
@@ -150,7 +172,9 @@ def _serve_asgi(step_s: float) -> None:
     app = Starlette(routes=[Route("/v1/completions", complete, methods=["POST"])])
     listener = socket.create_server(("127.0.0.1", 0), backlog=4096)
     print(f"http://127.0.0.1:{listener.getsockname()[1]}", flush=True)
-    uvicorn.Server(uvicorn.Config(app, http="httptools", loop="uvloop", log_level="error")).run([listener])
+    uvicorn.Server(uvicorn.Config(app, http="httptools", loop="uvloop", log_level="error")).run(
+        [listener]
+    )
 
 
 def main() -> None:

@@ -1,4 +1,5 @@
-"""What a long study costs the machine: memory, descriptors, threads, disk and CPU of the tuner against its launches.
+"""What a long study costs the machine: memory, descriptors, threads, disk and CPU of the tuner
+against its launches.
 
     python benchmarks/endurance.py --launches 300                              # on the simulator: the tuner's own share
     python benchmarks/endurance.py --launches 1000 --on emulator --json a.json # with real processes; 3 to 5 s a launch
@@ -6,9 +7,10 @@
     python benchmarks/endurance.py --launches 4 --on emulator --workload random:64:1000:4 --fault flood:10000
     python benchmarks/endurance.py --draw a.json b.json --plot docs/endurance.svg
 
-Prints a row about every tenth of the launches, and the slopes of the second half; exit code 1 where descriptors or
-threads of the second half grow, where a launch is lost or doubled in ``results.jsonl`` or in MLflow, or where processes
-or temporary files are left. ``--json FILE`` keeps every sample.
+Prints a row about every tenth of the launches, and the slopes of the second half; exit code 1 where
+descriptors or threads of the second half grow, where a launch is lost or doubled in
+``results.jsonl`` or in MLflow, or where processes or temporary files are left. ``--json FILE``
+keeps every sample.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ class Sample:
 
     Attributes:
         cpu_s: its own.
-        children_cpu_s: of the processes that it started and that have ended: servers, watchdogs, workers of the load.
+        children_cpu_s: of the processes that it started and that have ended: servers, watchdogs,
+            workers of the load.
         memory_mb: resident.
         disk_mb: of the home folder.
         processes: that live besides the tuner, nodes of Ray and their workers among them.
@@ -95,9 +98,28 @@ class Question:
 
     def words(self, home: Path, address: str) -> list[str]:
         """The command line."""
-        words = ["run", "--model", self.model, "--hw", "h200", "--on", self.on, "--launches", str(self.launches)]
+        words = [
+            "run",
+            "--model",
+            self.model,
+            "--hw",
+            "h200",
+            "--on",
+            self.on,
+            "--launches",
+            str(self.launches),
+        ]
         # Random search never ends early.
-        words += ["--workload", self.workload, "--sampler", "random", "--study", _STUDY, "--home", str(home)]
+        words += [
+            "--workload",
+            self.workload,
+            "--sampler",
+            "random",
+            "--study",
+            _STUDY,
+            "--home",
+            str(home),
+        ]
         words += [word for engine in self.engines for word in ("--engine", engine)]
         return [*words, "--executor", f"ray:{address}" if address else "local"]
 
@@ -184,7 +206,10 @@ def _wrong(folder: Path, results: Path) -> Iterable[str]:
     """Launches that are lost or doubled."""
     rows = [json.loads(line) for line in results.read_text().splitlines()]
     numbers = sorted(row["number"] for row in rows)
-    states = {state: sum(row["state"] == state for row in rows) for state in sorted({row["state"] for row in rows})}
+    states = {
+        state: sum(row["state"] == state for row in rows)
+        for state in sorted({row["state"] for row in rows})
+    }
     with closing(sqlite3.connect(folder / "home" / "mlflow.db")) as database:
         tracked = sorted(int(number) for (number,) in database.execute(_TRACKED, (_STUDY,)))
     told = ", ".join(f"{count} {state}" for state, count in states.items())
@@ -207,7 +232,9 @@ def slope(samples: Sequence[Mapping[str, float]], name: str) -> float:
     """By how much a figure grows per launch."""
     if len({one["launches"] for one in samples}) < 2:
         return 0.0
-    found = statistics.linear_regression([one["launches"] for one in samples], [one[name] for one in samples])
+    found = statistics.linear_regression(
+        [one["launches"] for one in samples], [one[name] for one in samples]
+    )
     return found.slope
 
 
@@ -221,16 +248,24 @@ def show(series: Series) -> dict[str, float]:
         if (tenth := int(10 * one["launches"] / most)) > shown:
             shown = tenth
             print(f"| {' | '.join(f'{value:g}' for value in one.values())} |")
-    print("the most: " + ", ".join(f"{name} {max(one[name] for one in series.samples):g}" for name in names[1:]))
+    print(
+        "the most: "
+        + ", ".join(f"{name} {max(one[name] for one in series.samples):g}" for name in names[1:])
+    )
     half = [one for one in series.samples if one["launches"] >= most / 2]
     slopes = {name: slope(half, name) for name in names[1:]}
-    print("per launch, second half: " + ", ".join(f"{name} {value:.4g}" for name, value in slopes.items()))
+    print(
+        "per launch, second half: "
+        + ", ".join(f"{name} {value:.4g}" for name, value in slopes.items())
+    )
     return slopes
 
 
 def main() -> int:
     """Run the study that is asked for, or draw those that were run, and print what they took."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--launches", type=int, default=100)
     parser.add_argument("--on", choices=["simulator", "emulator"], default="simulator")
     parser.add_argument("--nodes", type=int, default=0, help="Ray nodes on this machine; 0: no Ray")
@@ -239,11 +274,15 @@ def main() -> int:
     parser.add_argument("--workload", default="random:64:8:16")
     parser.add_argument("--fault", default="", help="of every emulated engine")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--draw", type=Path, nargs="+", default=[], help="files of --json; nothing is run")
+    parser.add_argument(
+        "--draw", type=Path, nargs="+", default=[], help="files of --json; nothing is run"
+    )
     parser.add_argument("--plot", type=Path, help="an SVG")
     asked = parser.parse_args()
     engines = [] if asked.engine == ["all"] else asked.engine or ["vllm"]
-    question = Question(asked.launches, asked.on, asked.nodes, asked.model, engines, asked.workload, asked.fault)
+    question = Question(
+        asked.launches, asked.on, asked.nodes, asked.model, engines, asked.workload, asked.fault
+    )
     every, problems = [Series(**json.loads(path.read_text())) for path in asked.draw], list[str]()
     if not every:
         samples, problems = watch(question)

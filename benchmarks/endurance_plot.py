@@ -61,6 +61,8 @@ def draw(every: Sequence[Series], path: Path) -> None:
             _panel(axes, every, name)
         figure.supxlabel("launches", fontsize=10)
         lines, labels = fields[0].get_legend_handles_labels()
-        figure.legend(lines, labels, loc="outside upper left", frameon=False, fontsize=9, ncols=len(every))
+        figure.legend(
+            lines, labels, loc="outside upper left", frameon=False, fontsize=9, ncols=len(every)
+        )
         figure.savefig(path, format="svg", metadata={"Date": None})
     print(f"wrote {path}, {path.stat().st_size / 1000:.0f} kB")

@@ -1,10 +1,12 @@
-"""What the Ray path adds to a trial, against the local executor, and what the tuner's process needs for many trials.
+"""What the Ray path adds to a trial, against the local executor, and what the tuner's process needs
+for many trials.
 
     python -m benchmarks.executors [--trials 300] [--gpus 8 | 4]
 
-The same simulated trials, one after the other through each executor, so that the difference is the executor's: Ray
-Tune's loop, the trip to a worker process and back, the trial's files. With ``--gpus 4`` two run at a time. Ratios of
-one run; the machine's own noise is in both. The evaluation itself is simulated and takes as long on both.
+The same simulated trials, one after the other through each executor, so that the difference is the
+executor's: Ray Tune's loop, the trip to a worker process and back, the trial's files. With ``--gpus
+4`` two run at a time. Ratios of one run; the machine's own noise is in both. The evaluation itself
+is simulated and takes as long on both.
 """
 
 from __future__ import annotations
@@ -65,7 +67,9 @@ def through(executor: Executor, todo: Sequence[Trial], name: str) -> list[float]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--trials", type=int, default=300)
     parser.add_argument("--gpus", type=int, default=8)
     arguments = parser.parse_args()
@@ -89,7 +93,9 @@ def main() -> None:
             executor = executor_for(name, setup, [arguments.gpus], 1)
             started_s = (time.perf_counter_ns() - began_ns) / 1e9
             try:
-                print(f"{name:<6} started in {started_s:.1f} s  {resident_mib():.0f} MiB", flush=True)
+                print(
+                    f"{name:<6} started in {started_s:.1f} s  {resident_mib():.0f} MiB", flush=True
+                )
                 found[name] = through(executor, todo, name)
             finally:
                 executor.close()

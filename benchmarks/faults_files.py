@@ -54,7 +54,12 @@ def spoil(path: Path, value: float) -> None:
     size = draw.randint(1, max(1, min(400, len(content))))
     kept, tail = content[:-size], content[-size:]
     how = draw.randrange(4)
-    ends = [b"", bytes(size), bytes(byte ^ 0xFF for byte in tail), tail + bytes(draw.randrange(256) for _ in range(40))]
+    ends = [
+        b"",
+        bytes(size),
+        bytes(byte ^ 0xFF for byte in tail),
+        tail + bytes(draw.randrange(256) for _ in range(40)),
+    ]
     path.write_bytes(kept + ends[how])
 
 
@@ -80,7 +85,11 @@ def spoil_results(study: FaultyStudy, value: float) -> Steps:
     draw = random.Random(value)
     start = content.rstrip().rfind(b"\n") + 1
     cut = draw.randint(start, len(content) - 2)
-    ends = [b"", bytes(len(content) - cut), bytes(draw.randrange(256) for _ in range(len(content) - cut))]
+    ends = [
+        b"",
+        bytes(len(content) - cut),
+        bytes(draw.randrange(256) for _ in range(len(content) - cut)),
+    ]
     study.results.write_bytes(content[:cut] + ends[draw.randrange(3)])
     study.forgets_last()
     yield True

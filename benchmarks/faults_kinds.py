@@ -1,7 +1,7 @@
 """The kinds of faults: how each is injected, and by which words it is to be named.
 
-A kind is a generator over a study that runs: it says at each step whether it has been injected, and puts right what it
-did when it is closed, at the latest when the tuner has ended.
+A kind is a generator over a study that runs: it says at each step whether it has been injected, and
+puts right what it did when it is closed, at the latest when the tuner has ended.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ class Kind:
     """A kind of fault.
 
     Attributes:
-        words: a pattern of what names it, in what tuners say or in a row's failure; empty: there is nobody to say it.
+        words: a pattern of what names it, in what tuners say or in a row's failure; empty: there is
+            nobody to say it.
         absorbed: whether the study may also pass over it without a word, as nothing is lost by it.
         needs: what the machine must be able to do, see `Machine.can`; empty: nothing.
         at_end: it comes after the end of the study.
@@ -149,7 +150,8 @@ def hang_up(study: FaultyStudy, value: float) -> Steps:
 
 
 def engine(faults: str, study: FaultyStudy, value: float, lasts_s: float = 0.0) -> Steps:
-    """The next engine that starts has a fault; where nothing more happens, so many seconds pass at once."""
+    """The next engine that starts has a fault; where nothing more happens, so many seconds pass at
+    once."""
     while study.engine_fault.exists():
         yield False
     draft = study.engine_fault.with_suffix(".draft")
@@ -195,7 +197,9 @@ def thief(answers: bool, study: FaultyStudy, value: float) -> Steps:
                 if answers:
                     connection.setblocking(True)
                     connection.recv(65536)
-                    connection.sendall(b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}")
+                    connection.sendall(
+                        b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\nconnection: close\r\n\r\n{}"
+                    )
                     connection.close()
             yield True
 
@@ -228,46 +232,83 @@ MLFLOW = "MLflow at .* (does not answer|cannot be used|takes|refuse)"
 ENGINE_DIES = r"illegal memory access|ended|died|exit"
 KINDS: dict[str, Kind] = {
     "kill-tuner": Kind(partial(signal_tuner, signal.SIGKILL)),
-    "interrupt-tuner": Kind(partial(signal_tuner, signal.SIGINT), r"stopped, \d+ launches are kept|interrupted"),
-    "terminate-tuner": Kind(partial(signal_tuner, signal.SIGTERM), r"stopped, \d+ launches are kept|interrupted"),
+    "interrupt-tuner": Kind(
+        partial(signal_tuner, signal.SIGINT), r"stopped, \d+ launches are kept|interrupted"
+    ),
+    "terminate-tuner": Kind(
+        partial(signal_tuner, signal.SIGTERM), r"stopped, \d+ launches are kept|interrupted"
+    ),
     "terminal-vanishes": Kind(hang_up),
     "kill-watchdog": Kind(
-        partial(kill_part, "autotune.serving.watchdog"), "process that watches over", on=EMULATOR, absorbed=True
+        partial(kill_part, "autotune.serving.watchdog"),
+        "process that watches over",
+        on=EMULATOR,
+        absorbed=True,
     ),
     "kill-load-worker": Kind(
-        partial(kill_part, "autotune.loadgen.client.generator"), "worker process", on=EMULATOR, absorbed=True
+        partial(kill_part, "autotune.loadgen.client.generator"),
+        "worker process",
+        on=EMULATOR,
+        absorbed=True,
     ),
-    "kill-engine": Kind(partial(kill_part, "emulate"), "SIGKILL|signal 9|killed", on=EMULATOR, absorbed=True),
+    "kill-engine": Kind(
+        partial(kill_part, "emulate"), "SIGKILL|signal 9|killed", on=EMULATOR, absorbed=True
+    ),
     "kill-ray-worker": Kind(
-        kill_ray_worker, "its process there, is gone|the process there, was gone", on=RAY, absorbed=True
+        kill_ray_worker,
+        "its process there, is gone|the process there, was gone",
+        on=RAY,
+        absorbed=True,
     ),
     "kill-raylet": Kind(kill_raylet, "node|vanished|gone", on=RAY, absorbed=True),
-    "suspend": Kind(suspend, "stood still|client did not keep up|suspended", absorbed=True, needs="clock"),
+    "suspend": Kind(
+        suspend, "stood still|client did not keep up|suspended", absorbed=True, needs="clock"
+    ),
     "memory-limit": Kind(limit_memory, "[Mm]emory|ended|exit", absorbed=True, on=EMULATOR),
     "two-tuners": Kind(second_tuner, "another tuner .* works on the study"),
     "engine-dies-at-start": Kind(partial(engine, "die-at-start:VALUE"), ENGINE_DIES, on=EMULATOR),
     "engine-hangs-at-start": Kind(
-        partial(engine, "hang-at-start:VALUE", lasts_s=300), "printed nothing for", on=EMULATOR, needs="clock"
+        partial(engine, "hang-at-start:VALUE", lasts_s=300),
+        "printed nothing for",
+        on=EMULATOR,
+        needs="clock",
     ),
     "engine-slow-start": Kind(partial(engine, "slow-start:3"), on=EMULATOR),
     "engine-late-bind": Kind(partial(engine, "late-bind:VALUE"), on=EMULATOR),
     "engine-dies-mid-load": Kind(partial(engine, "die-mid-load:20"), ENGINE_DIES, on=EMULATOR),
-    "engine-answers-503": Kind(partial(engine, "unavailable-bursts:0.4"), "503", on=EMULATOR, absorbed=True),
+    "engine-answers-503": Kind(
+        partial(engine, "unavailable-bursts:0.4"), "503", on=EMULATOR, absorbed=True
+    ),
     "engine-answers-500": Kind(partial(engine, "error-mid-load:7"), "500", on=EMULATOR),
     "engine-closes-streams": Kind(partial(engine, "close-mid-stream:7"), "closed", on=EMULATOR),
-    "engine-resets-streams": Kind(partial(engine, "reset-mid-stream:7"), "closed|reset", on=EMULATOR),
-    "engine-stalls": Kind(
-        partial(engine, "stall-mid-stream:12", lasts_s=300), "stall|nothing came", on=EMULATOR, needs="clock"
+    "engine-resets-streams": Kind(
+        partial(engine, "reset-mid-stream:7"), "closed|reset", on=EMULATOR
     ),
-    "engine-cuts-utf8": Kind(partial(engine, "cut-utf8:7"), "malformed|UTF-8|not the protocol", on=EMULATOR),
+    "engine-stalls": Kind(
+        partial(engine, "stall-mid-stream:12", lasts_s=300),
+        "stall|nothing came",
+        on=EMULATOR,
+        needs="clock",
+    ),
+    "engine-cuts-utf8": Kind(
+        partial(engine, "cut-utf8:7"), "malformed|UTF-8|not the protocol", on=EMULATOR
+    ),
     "engine-wrong-lengths": Kind(partial(engine, "wrong-lengths:2"), "tokens", on=EMULATOR),
     "engine-ignores-sigterm": Kind(partial(engine, "ignore-sigterm"), on=EMULATOR),
     "engine-forks-away": Kind(partial(engine, "fork-away:120"), on=EMULATOR),
     "engine-leaks": Kind(partial(engine, "leak:2,ignore-sigterm"), on=EMULATOR),
-    "port-thief": Kind(partial(thief, False), "listens on port|address already in use|port", on=EMULATOR),
-    "port-thief-answers": Kind(partial(thief, True), "listens on port|address already in use|port", on=EMULATOR),
-    "disk-full": Kind(full_disk, "No space left|GB of disk|GB free|make room", absorbed=True, needs="disk"),
-    "disk-read-only": Kind(read_only_disk, "Read-only|read-only|readonly", absorbed=True, needs="disk"),
+    "port-thief": Kind(
+        partial(thief, False), "listens on port|address already in use|port", on=EMULATOR
+    ),
+    "port-thief-answers": Kind(
+        partial(thief, True), "listens on port|address already in use|port", on=EMULATOR
+    ),
+    "disk-full": Kind(
+        full_disk, "No space left|GB of disk|GB free|make room", absorbed=True, needs="disk"
+    ),
+    "disk-read-only": Kind(
+        read_only_disk, "Read-only|read-only|readonly", absorbed=True, needs="disk"
+    ),
     "disk-slow": Kind(slow_disk, needs="clock"),
     "clock-back": Kind(partial(set_clock, -1), needs="clock"),
     "clock-forward": Kind(partial(set_clock, 1), needs="clock"),
@@ -276,16 +317,26 @@ KINDS: dict[str, Kind] = {
     "torn-mlflow-json": Kind(partial(spoil_file, "mlflow.json")),
     "torn-lock": Kind(partial(spoil_file, "lock")),
     "torn-log": Kind(partial(spoil_file, "trials/0000/server.log"), on=EMULATOR),
-    "torn-requests": Kind(partial(spoil_file, "trials/0000/random:64:8:16.requests.parquet"), on=EMULATOR),
+    "torn-requests": Kind(
+        partial(spoil_file, "trials/0000/random:64:8:16.requests.parquet"), on=EMULATOR
+    ),
     "torn-resolved": Kind(partial(spoil_file, "trials/0000/resolved.json"), on=EMULATOR),
     "torn-study-yaml": Kind(spoil_question, "not a study's specification"),
-    "torn-recommendation": Kind(spoil_recommendation, "not a recommendation; remove it", at_end=True),
+    "torn-recommendation": Kind(
+        spoil_recommendation, "not a recommendation; remove it", at_end=True
+    ),
     "mlflow-wiped": Kind(wipe_mlflow, MLFLOW, absorbed=True),
     "mlflow-locked": Kind(lock_mlflow, MLFLOW, absorbed=True),
     "mlflow-spoilt": Kind(spoil_mlflow, "MLflow at .* cannot be used", absorbed=True),
     "mlflow-down": Kind(mlflow_down, MLFLOW, absorbed=True, mlflow_server=True),
     "mlflow-hangs": Kind(mlflow_hangs, MLFLOW, absorbed=True, mlflow_server=True),
-    "mlflow-slow": Kind(partial(mlflow_is, "slow VALUE"), MLFLOW, absorbed=True, mlflow_server=True),
-    "mlflow-refuses": Kind(partial(mlflow_is, "403 Forbidden"), MLFLOW, absorbed=True, mlflow_server=True),
-    "mlflow-fails": Kind(partial(mlflow_is, "500 Internal Server Error"), MLFLOW, absorbed=True, mlflow_server=True),
+    "mlflow-slow": Kind(
+        partial(mlflow_is, "slow VALUE"), MLFLOW, absorbed=True, mlflow_server=True
+    ),
+    "mlflow-refuses": Kind(
+        partial(mlflow_is, "403 Forbidden"), MLFLOW, absorbed=True, mlflow_server=True
+    ),
+    "mlflow-fails": Kind(
+        partial(mlflow_is, "500 Internal Server Error"), MLFLOW, absorbed=True, mlflow_server=True
+    ),
 }

@@ -1,8 +1,10 @@
-"""What a campaign of faults does to this machine: its clocks, its disk, and processes of its own. Linux.
+"""What a campaign of faults does to this machine: its clocks, its disk, and processes of its own.
+Linux.
 
-Real faults where they can be had without harm to others: a disk is a memory file system of the campaign's own mount
-namespace, which needs root; clocks and a slow disk are put in by `faults_clock.c` before the C library, which needs a
-compiler. What this machine cannot do is missing from `Machine.can`, and the campaign says so.
+Real faults where they can be had without harm to others: a disk is a memory file system of the
+campaign's own mount namespace, which needs root; clocks and a slow disk are put in by
+`faults_clock.c` before the C library, which needs a compiler. What this machine cannot do is
+missing from `Machine.can`, and the campaign says so.
 """
 
 from __future__ import annotations
@@ -43,7 +45,12 @@ _MODULES = [
     *("autotune.cli.main", "autotune.run", "autotune.cli.studies", "autotune.cli.tuning"),
     *("autotune.backends.simulator", "autotune.backends.servers"),
     *("autotune.outputs.report.draw", "autotune.outputs.report.render"),
-    *("autotune.outputs.tracking.runs", "pyarrow.parquet", "scipy.stats", "mlflow.store.tracking.sqlalchemy_store"),
+    *(
+        "autotune.outputs.tracking.runs",
+        "pyarrow.parquet",
+        "scipy.stats",
+        "mlflow.store.tracking.sqlalchemy_store",
+    ),
 ]
 """What a tuner loads; a campaign loads it once."""
 
@@ -131,7 +138,8 @@ def _mount(*words: str | Path, check: bool = True) -> bool:
 
 
 def prepare(folder: Path) -> Machine:
-    """Start this program again in a mount namespace and with the clocks in our hands, then load a tuner's modules."""
+    """Start this program again in a mount namespace and with the clocks in our hands, then load a
+    tuner's modules."""
     folder.mkdir(parents=True, exist_ok=True)
     if "FAULTS_BEGUN" not in os.environ:
         _begin_again(folder)
@@ -157,14 +165,21 @@ def _begin_again(folder: Path) -> NoReturn:
     words = [sys.executable, *sys.argv]
     unshare = ["unshare", "--mount", "--propagation", "private"]
     with suppress(OSError):
-        if not subprocess.run([*unshare, "mount", "-t", "tmpfs", "probe", folder], capture_output=True).returncode:
+        if not subprocess.run(
+            [*unshare, "mount", "-t", "tmpfs", "probe", folder], capture_output=True
+        ).returncode:
             environment["FAULTS_BEGUN"], words = "mounts", [*unshare, *words]
     with suppress(OSError, subprocess.CalledProcessError):
         # Kept for as long as the machine is up: processes of the campaign have it in memory.
-        library = Path(tempfile.gettempdir()) / f"faults-clock-{os.getuid()}-{int(_SOURCE.stat().st_mtime)}.so"
+        library = (
+            Path(tempfile.gettempdir())
+            / f"faults-clock-{os.getuid()}-{int(_SOURCE.stat().st_mtime)}.so"
+        )
         if not library.exists():
             draft = library.with_suffix(f".{os.getpid()}")
-            subprocess.run(["cc", "-shared", "-fPIC", "-O2", "-o", draft, _SOURCE, "-ldl"], check=True)
+            subprocess.run(
+                ["cc", "-shared", "-fPIC", "-O2", "-o", draft, _SOURCE, "-ldl"], check=True
+            )
             draft.replace(library)
         page = os.memfd_create("clock")
         os.write(page, bytes(24))
@@ -281,7 +296,8 @@ def limit_memory_of(pid: int, more_bytes: int) -> None:
 
 
 def processes_of(token: str) -> dict[int, str]:
-    """The command lines of living processes that were started with a token in their environment, by number."""
+    """The command lines of living processes that were started with a token in their environment, by
+    number."""
     mark, found = f"{TOKEN}={token}".encode(), {}
     for entry in os.listdir("/proc"):
         if not entry.isdecimal():
@@ -289,7 +305,9 @@ def processes_of(token: str) -> dict[int, str]:
         with suppress(OSError):
             folder = Path("/proc", entry)
             if mark in (folder / "environ").read_bytes().split(b"\0"):
-                found[int(entry)] = (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                found[int(entry)] = (
+                    (folder / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+                )
     return found
 
 

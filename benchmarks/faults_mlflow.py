@@ -1,4 +1,5 @@
-"""An MLflow server of a study that can be down, hang, be slow and refuse: MLflow's own application, in a process."""
+"""An MLflow server of a study that can be down, hang, be slow and refuse: MLflow's own application,
+in a process."""
 
 from __future__ import annotations
 
@@ -50,7 +51,10 @@ class MlflowServer:
             self._serve()
         until = now() + 60
         while now() < until:
-            with suppress(OSError, urllib.error.URLError), urllib.request.urlopen(f"{self.url}/health", timeout=5):
+            with (
+                suppress(OSError, urllib.error.URLError),
+                urllib.request.urlopen(f"{self.url}/health", timeout=5),
+            ):
                 return
             time.sleep(0.05)
         raise TimeoutError(f"no MLflow server at {self.url}")
@@ -63,7 +67,8 @@ class MlflowServer:
             self.pid = 0
 
     def be(self, mode: str) -> None:
-        """``500 …`` or ``403 …``: the status of every answer; ``slow S``: seconds before each; empty: all is well."""
+        """``500 …`` or ``403 …``: the status of every answer; ``slow S``: seconds before each;
+        empty: all is well."""
         self._mode.write_text(mode)
 
     def _serve(self) -> NoReturn:
@@ -77,10 +82,14 @@ class MlflowServer:
                 "MLFLOW_DISABLE_TELEMETRY": "true",
             }
             for standard in (1, 2):
-                os.dup2(os.open(self._folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), standard)
+                os.dup2(
+                    os.open(self._folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND), standard
+                )
             from werkzeug.serving import make_server
 
-            make_server("127.0.0.1", self._port, self._answer, threaded=True).serve_forever(poll_interval=0.1)
+            make_server("127.0.0.1", self._port, self._answer, threaded=True).serve_forever(
+                poll_interval=0.1
+            )
         finally:
             os._exit(1)
 

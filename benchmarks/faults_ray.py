@@ -1,9 +1,10 @@
-"""Ray nodes on this machine, each on a loopback address of its own, that can be taken away and come back.
+"""Ray nodes on this machine, each on a loopback address of its own, that can be taken away and come
+back.
 
     python benchmarks/faults_ray.py NODES
 
-is the process that holds them: it prints the cluster's address, takes lines ``remove IP`` and ``add IP``, and ends all
-when its input is closed. `RayNodes` starts it.
+is the process that holds them: it prints the cluster's address, takes lines ``remove IP`` and ``add
+IP``, and ends all when its input is closed. `RayNodes` starts it.
 """
 
 from __future__ import annotations
@@ -37,9 +38,19 @@ class RayNodes:
         self.token, self.names = token, [f"127.0.0.{FIRST + i}" for i in range(count)]
         self.environment = {**_ACCESS, "RAY_USAGE_STATS_ENABLED": "0"}
         # Ray's own clocks are left alone, and a node's files lie where paths are short.
-        ours = {name: value for name, value in os.environ.items() if name not in ("LD_PRELOAD", "FAULTS_CLOCK")}
+        ours = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("LD_PRELOAD", "FAULTS_CLOCK")
+        }
         self.temporary = tempfile.TemporaryDirectory(dir="/tmp", prefix="fr")
-        environment = {**ours, **self.environment, TOKEN: token, "TMPDIR": self.temporary.name, "RAY_TMPDIR": "/tmp"}
+        environment = {
+            **ours,
+            **self.environment,
+            TOKEN: token,
+            "TMPDIR": self.temporary.name,
+            "RAY_TMPDIR": "/tmp",
+        }
         environment["AUTOTUNE_EMULATE_FAULT"] = "slow-start:0.1"
         self._process = subprocess.Popen(
             [sys.executable, __file__, str(count)],
@@ -68,7 +79,11 @@ class RayNodes:
     def kill_worker(self) -> bool:
         """End a process that runs a trial; False where there is none."""
         for pid, command in processes_of(self.token).items():
-            if command.startswith("ray::") and "IDLE" not in command and "_QueueActor" not in command:
+            if (
+                command.startswith("ray::")
+                and "IDLE" not in command
+                and "_QueueActor" not in command
+            ):
                 with suppress(ProcessLookupError):
                     os.kill(pid, signal.SIGKILL)
                     return True

@@ -29,13 +29,15 @@ narrow:
       context_length: [131072, 65536, 32768]
 """
 BASELINE = f"vllm serve {MODEL} --tensor-parallel-size 8 --max-num-seqs 1"
-"""So slow that every candidate is four times as fast: no noise and no lost launch decides otherwise."""
+"""So slow that every candidate is four times as fast: no noise and no lost launch decides
+otherwise."""
 LAUNCHES = 4
-"""That a study needs to decide. It has one more for each fault, which may cost one, and two more for one that breaks a
-launch: where that is the finalist's, another finalist takes its place."""
+"""That a study needs to decide. It has one more for each fault, which may cost one, and two more
+for one that breaks a launch: where that is the finalist's, another finalist takes its place."""
 _BREAKING = ("engine-", "kill-", "port-", "memory-")
 WITHIN = 0.25
-"""By how much the recommended throughput may differ: launches differ by 3 %, a busy machine slows the emulator."""
+"""By how much the recommended throughput may differ: launches differ by 3 %, a busy machine slows
+the emulator."""
 _PATIENCE_S = 400.0
 _RUNS = 14
 _GONE_S = 8.0
@@ -53,7 +55,9 @@ class FaultyStudy:
         nodes: on which it runs; None: on this machine.
     """
 
-    def __init__(self, machine: Machine, on: str, folder: Path, database: Path, nodes: RayNodes | None = None) -> None:
+    def __init__(
+        self, machine: Machine, on: str, folder: Path, database: Path, nodes: RayNodes | None = None
+    ) -> None:
         self.machine, self.on, self.nodes = machine, on, nodes
         self.name, self.launches = "s", LAUNCHES
         self.token = uuid.uuid4().hex if nodes is None else nodes.token
@@ -111,7 +115,8 @@ class FaultyStudy:
         return self.said + "".join(line.decode(errors="replace") for line in self._seen)
 
     def processes(self, part: str) -> list[int]:
-        """Processes of the study whose command line has this part; none where it was asked a moment ago."""
+        """Processes of the study whose command line has this part; none where it was asked a moment
+        ago."""
         if now() - self._looked_s < _LOOK_S:
             return []
         self._looked_s = now()
@@ -156,22 +161,35 @@ class FaultyStudy:
         question = ["--model", MODEL, "--hw", "h200", "--engine", "vllm", "--study", self.name]
         question += ["--on", "emulator" if self.nodes is not None else self.on]
         question += ["--executor", "local" if self.nodes is None else f"ray:{self.nodes.address}"]
-        few = ["--workload", "random:64:8:16", "--space", str(self.home / "space.yaml"), "--seed", "3"]
+        few = [
+            "--workload",
+            "random:64:8:16",
+            "--space",
+            str(self.home / "space.yaml"),
+            "--seed",
+            "3",
+        ]
         few += ["--launches", str(self.launches), "--baseline", BASELINE]
         return ["run", *question, *few]
 
     # The study
 
-    def go(self, faults: Sequence[Fault], steps_of: Callable[[Fault, FaultyStudy], Steps]) -> Outcome:
+    def go(
+        self, faults: Sequence[Fault], steps_of: Callable[[Fault, FaultyStudy], Steps]
+    ) -> Outcome:
         """Run the study to its end."""
         began, outcome = now(), Outcome([False] * len(faults))
         self.machine.clocks.reset()
-        breaking = [fault for fault in faults if self.on != "simulator" and fault.kind.startswith(_BREAKING)]
+        breaking = [
+            fault for fault in faults if self.on != "simulator" and fault.kind.startswith(_BREAKING)
+        ]
         self.launches = LAUNCHES + len(faults) + 2 * len(breaking)
         waiting = {i: fault for i, fault in enumerate(faults) if fault.after >= 0}
         # The end of a database that was spoilt is its user's to put right.
         kinds = {fault.kind for fault in faults}
-        self._counts_runs = any(kind.startswith("mlflow") for kind in kinds) and "mlflow-spoilt" not in kinds
+        self._counts_runs = (
+            any(kind.startswith("mlflow") for kind in kinds) and "mlflow-spoilt" not in kinds
+        )
         self.on_terminal = any(fault.kind == "terminal-vanishes" for fault in faults)
         while self.runs < _RUNS and not outcome.recovered:
             self.tuner = self.start()
@@ -193,7 +211,10 @@ class FaultyStudy:
         return outcome
 
     def _watch(
-        self, waiting: dict[int, Fault], outcome: Outcome, steps_of: Callable[[Fault, FaultyStudy], Steps]
+        self,
+        waiting: dict[int, Fault],
+        outcome: Outcome,
+        steps_of: Callable[[Fault, FaultyStudy], Steps],
     ) -> None:
         """Inject what is due until the tuner has ended."""
         assert self.tuner is not None
@@ -221,7 +242,11 @@ class FaultyStudy:
                 steps.close()
 
     def _after_the_end(
-        self, i: int, fault: Fault, outcome: Outcome, steps_of: Callable[[Fault, FaultyStudy], Steps]
+        self,
+        i: int,
+        fault: Fault,
+        outcome: Outcome,
+        steps_of: Callable[[Fault, FaultyStudy], Steps],
     ) -> None:
         for step in steps_of(fault, self):
             outcome.injected[i] |= step
@@ -274,7 +299,9 @@ class FaultyStudy:
                 outcome.left_behind.append(f"shared memory {path.name}")
                 path.unlink(missing_ok=True)
         outcome.left_behind += [f"temporary file {path.name}" for path in self.temporary.iterdir()]
-        outcome.left_behind += [f"draft {path.name}" for path in [*self.study.rglob("*.tmp"), *self.home.glob("*.tmp")]]
+        outcome.left_behind += [
+            f"draft {path.name}" for path in [*self.study.rglob("*.tmp"), *self.home.glob("*.tmp")]
+        ]
         if "Traceback (most recent call last)" in self.said:
             outcome.unnamed.append("a traceback")
         if not outcome.recovered:
@@ -286,7 +313,9 @@ class FaultyStudy:
                 outcome.lost.append(f"launches {sorted(missing)} are missing")
             for row in rows:
                 if row["state"] != "complete" and not (row["failure"] or {}).get("message"):
-                    outcome.unnamed.append(f"launch {row['number']} is {row['state']} without a word")
+                    outcome.unnamed.append(
+                        f"launch {row['number']} is {row['state']} without a word"
+                    )
         self._check_recommendation(outcome)
 
     def _check_recommendation(self, outcome: Outcome) -> None:
@@ -299,10 +328,13 @@ class FaultyStudy:
         value = found["objective"]["value"]
         expected = EXPECTED.get(self.on, value)
         if abs(value / expected - 1) > WITHIN:
-            outcome.changed.append(f"the recommended throughput is {value:.0f}, undisturbed {expected:.0f}")
+            outcome.changed.append(
+                f"the recommended throughput is {value:.0f}, undisturbed {expected:.0f}"
+            )
 
     def _check_tracked(self, outcome: Outcome) -> None:
-        """Once MLflow is there again, `autotune resume` sends what it lacks: each launch has one run."""
+        """Once MLflow is there again, `autotune resume` sends what it lacks: each launch has one
+        run."""
         self.tuner = self.start()
         self.tuner.wait(_PATIENCE_S)
         tracked, numbers = self.tracked(), sorted(row["number"] for row in self.rows())

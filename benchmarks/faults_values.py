@@ -6,7 +6,8 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 
 Steps = Generator[bool, None, None]
-"""A fault at work: says at each step whether it has been injected yet; what it leaves it puts right when closed."""
+"""A fault at work: says at each step whether it has been injected yet; what it leaves it puts right
+when closed."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,11 @@ class Fault:
     value: float
 
     def __str__(self) -> str:
-        when = "after the end" if self.after < 0 else f"{self.delay_s:.2f} s after {self.after} launches"
+        when = (
+            "after the end"
+            if self.after < 0
+            else f"{self.delay_s:.2f} s after {self.after} launches"
+        )
         return f"{self.kind} {when} ({self.value:.3f})"
 
 

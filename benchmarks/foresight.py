@@ -1,18 +1,22 @@
-"""Predicted against measured, by row and by group: ``python benchmarks/foresight.py TABLE … [--without KIND]``.
+"""Predicted against measured, by row and by group: ``python benchmarks/foresight.py TABLE …
+[--without KIND]``.
 
-Tables are those that ``autotune calibrate --data`` reads (``scripts/calibration_table.py`` makes them of published
-files). Each row is predicted as its engine's version reads its command, by the fast prediction
-(`autotune.simulator.node.steady`) or, with ``--full``, by the whole simulation. Errors are |predicted / measured - 1|.
+Tables are those that ``autotune calibrate --data`` reads (``scripts/calibration_table.py`` makes
+them of published files). Each row is predicted as its engine's version reads its command, by the
+fast prediction (`autotune.simulator.node.steady`) or, with ``--full``, by the whole simulation.
+Errors are |predicted / measured - 1|.
 
-With ``--without KIND`` each row is predicted by a fit that has not seen its class, model, GPU, engine or version of an
-engine; its interval is that of something of which no such thing was measured. ``class``: all dense models, all of
-DeepSeek's, all gpt-oss, the others by their name.
+With ``--without KIND`` each row is predicted by a fit that has not seen its class, model, GPU,
+engine or version of an engine; its interval is that of something of which no such thing was
+measured. ``class``: all dense models, all of DeepSeek's, all gpt-oss, the others by their name.
 
-- groups: median and 90th percentile of the error of total throughput, bias (median of predicted / measured), median
-  error and bias of the mean TTFT and the mean TPOT, rows inside their 90 % interval and how wide that is;
-- order, within one model, node and load: rank correlation, whether the best predicted is the best measured, and its
-  regret; comparisons of two configurations inside the interval stated for them;
-- starts: rows that ran and are predicted to fail, with their odds; failures foreseen and missed; rows refused, and why.
+- groups: median and 90th percentile of the error of total throughput, bias (median of predicted /
+  measured), median error and bias of the mean TTFT and the mean TPOT, rows inside their 90 %
+  interval and how wide that is;
+- order, within one model, node and load: rank correlation, whether the best predicted is the best
+  measured, and its regret; comparisons of two configurations inside the interval stated for them;
+- starts: rows that ran and are predicted to fail, with their odds; failures foreseen and missed;
+  rows refused, and why.
 """
 
 from __future__ import annotations
@@ -98,13 +102,19 @@ def class_of(point: MeasuredPoint) -> str:
     return "dense"
 
 
-def calibrations(points: Sequence[MeasuredPoint], whole: Calibration, kind: str | None) -> list[Calibration]:
-    """The calibration that each point is predicted with: the whole one, or one that has not seen its group."""
+def calibrations(
+    points: Sequence[MeasuredPoint], whole: Calibration, kind: str | None
+) -> list[Calibration]:
+    """The calibration that each point is predicted with: the whole one, or one that has not seen
+    its group."""
     if kind is None:
         return [whole] * len(points)
     ran = [place for place, point in enumerate(points) if point.failure is None]
     found = [whole] * len(points)
-    classes = {name: [i for i, p in enumerate(points) if class_of(p) == name] for name in map(class_of, points)}
+    classes = {
+        name: [i for i, p in enumerate(points) if class_of(p) == name]
+        for name in map(class_of, points)
+    }
     members = classes if kind == "class" else groups_of(points)[kind]
     with Problem([points[place] for place in ran], nothing_learned(), lambda _: None) as problem:
         x = problem.logs(whole)
@@ -116,7 +126,9 @@ def calibrations(points: Sequence[MeasuredPoint], whole: Calibration, kind: str 
     return found
 
 
-def _unmeasured(errors: PredictionErrors, kind: str, points: Sequence[MeasuredPoint]) -> PredictionErrors:
+def _unmeasured(
+    errors: PredictionErrors, kind: str, points: Sequence[MeasuredPoint]
+) -> PredictionErrors:
     """Errors of a calibration that has not measured the group of these points."""
     names = {"class": ("model",), "version": ("engine", "version")}.get(kind, (kind,))
     subjects = [subject_of(point.resolved.setup, point.workload, point.metrics) for point in points]
@@ -157,7 +169,11 @@ def _load_class(subject: Subject) -> str:
     """Lengths and requests in flight, in powers of ten and of four."""
     size = "short" if subject.read < 500 else "medium" if subject.read < 8000 else "long"
     answers = (
-        "prefill" if subject.read > 15 * subject.written else "long answers" if subject.written > 1000 else "mixed"
+        "prefill"
+        if subject.read > 15 * subject.written
+        else "long answers"
+        if subject.written > 1000
+        else "mixed"
     )
     flight = "1-16" if subject.in_flight <= 16 else "17-128" if subject.in_flight <= 128 else "129-"
     return f"{size} prompts, {answers}, {flight} in flight"
@@ -174,7 +190,9 @@ def group_line(name: str, rows: Sequence[Foreseen]) -> str:
             cells.append(f"{_quantile(errors, 0.9):5.0%}")
         cells.append(f"{math.exp(_quantile(logs, 0.5)):5.2f}")
     widths = [sigma(row.errors, row.subject) for row in rows]
-    inside = [abs(row.log_error(HEADLINE)) <= Z90 * width for row, width in zip(rows, widths, strict=True)]
+    inside = [
+        abs(row.log_error(HEADLINE)) <= Z90 * width for row, width in zip(rows, widths, strict=True)
+    ]
     cells.append(f"{np.mean(inside):4.0%} {math.exp(2 * Z90 * _quantile(widths, 0.5)):5.1f}x")
     return " | ".join(cells)
 
@@ -210,7 +228,8 @@ def order(rows: Sequence[Foreseen]) -> Iterable[str]:
     for load, found in several.items():
         measured = np.array([row.point.metrics[HEADLINE] for row in found])
         told = np.array([row.predicted[HEADLINE] for row in found])
-        # Of configurations predicted alike the mean of what they measured is what taking one of them brings.
+        # Of configurations predicted alike the mean of what they measured is what taking one of
+        # them brings.
         best = measured[told >= told.max() * (1 - 1e-6)].mean()
         regrets.append((1 - best / measured.max(), load))
         if len(found) > 2 and np.ptp(told) > 0:
@@ -219,7 +238,9 @@ def order(rows: Sequence[Foreseen]) -> Iterable[str]:
             for other in found[i + 1 :]:
                 width = sigma_of_ratio(one.errors, one.subject, other.subject)
                 widths.append(width)
-                inside.append(abs(one.log_error(HEADLINE) - other.log_error(HEADLINE)) <= Z90 * width)
+                inside.append(
+                    abs(one.log_error(HEADLINE) - other.log_error(HEADLINE)) <= Z90 * width
+                )
     losses = [loss for loss, _ in regrets]
     yield (
         f"{len(several)} groups: best is best (within 1 %) in {np.mean(np.array(losses) < 0.01):.0%}, regret mean "
@@ -234,14 +255,18 @@ def order(rows: Sequence[Foreseen]) -> Iterable[str]:
         yield f"   regret {loss:5.1%}  {' '.join(load)}"
 
 
-def starts(rows: Sequence[Foreseen], failed: Sequence[Foreseen], left_out: Sequence[LeftOut]) -> Iterable[str]:
+def starts(
+    rows: Sequence[Foreseen], failed: Sequence[Foreseen], left_out: Sequence[LeftOut]
+) -> Iterable[str]:
     """Failures invented, foreseen and missed, and rows that were refused."""
     invented = [row for row in rows if row.refused]
     low = [row for row in rows if row.odds < LEAST_ODDS]
     caused = [row for row in failed if "Crash" not in (row.point.failure or "")]
     seen = [row for row in caused if row.refused]
     yield f"ran, predicted to fail: {len(invented)} of {len(rows)}; given odds below {LEAST_ODDS}: {len(low)}"
-    yield from (f"   {_named(row)}: odds {row.odds:.2f} {(row.refused or '')[:90]}" for row in invented)
+    yield from (
+        f"   {_named(row)}: odds {row.odds:.2f} {(row.refused or '')[:90]}" for row in invented
+    )
     crashed = [row for row in failed if row not in caused]
     yield f"failed with a stated cause: {len(seen)} of {len(caused)} foreseen; `Crash` alone: {len(crashed)}"
     for row in failed:
@@ -251,26 +276,39 @@ def starts(rows: Sequence[Foreseen], failed: Sequence[Foreseen], left_out: Seque
     for one in left_out:
         reasons[one.reason[:120]] += 1
     yield f"refused: {len(left_out)}"
-    yield from (f"   {count} {reason}" for reason, count in sorted(reasons.items(), key=lambda pair: -pair[1]))
+    yield from (
+        f"   {count} {reason}"
+        for reason, count in sorted(reasons.items(), key=lambda pair: -pair[1])
+    )
 
 
 def _named(row: Foreseen) -> str:
     context = row.point.resolved.context
     where = f"{context.gpus}x{context.hardware.name} {row.point.engine} {context.version[:8]}"
-    return f"{row.point.members[0].source[:4]} {row.point.label} {model_name(context.model)} {where}"
+    return (
+        f"{row.point.members[0].source[:4]} {row.point.label} {model_name(context.model)} {where}"
+    )
 
 
 def main() -> None:
     """Predict and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tables", type=Path, nargs="+")
-    parser.add_argument("--full", action="store_true", help="the whole simulation instead of the fast prediction")
+    parser.add_argument(
+        "--full", action="store_true", help="the whole simulation instead of the fast prediction"
+    )
     parser.add_argument("--calibration", type=Path)
     kinds = ("class", "model", "gpu", "engine", "version")
-    parser.add_argument("--without", choices=kinds, help="by fits that have not seen a row's group of this kind")
+    parser.add_argument(
+        "--without", choices=kinds, help="by fits that have not seen a row's group of this kind"
+    )
     parser.add_argument("--rows", type=Path, help="write a JSON object per point here")
     asked = parser.parse_args()
-    calibration = read_calibration(asked.calibration) if asked.calibration else packaged_calibration()
+    calibration = (
+        read_calibration(asked.calibration) if asked.calibration else packaged_calibration()
+    )
     readings = [read_file(table) for table in asked.tables]
     points = points_of([row for reading in readings for row in reading.rows])
     fits = calibrations(points, calibration, asked.without)
@@ -278,13 +316,25 @@ def main() -> None:
     ran = [row for row in found if row.point.failure is None]
     failed = [row for row in found if row.point.failure is not None]
     lines = [*groups(ran), *order(ran)]
-    print("\n".join([*lines, *starts(ran, failed, [one for reading in readings for one in reading.left_out])]))
+    print(
+        "\n".join(
+            [
+                *lines,
+                *starts(ran, failed, [one for reading in readings for one in reading.left_out]),
+            ]
+        )
+    )
     if asked.rows:
         asked.rows.write_text("".join(json.dumps(_plain(row)) + "\n" for row in found))
 
 
 def _plain(row: Foreseen) -> dict[str, object]:
-    about = {"name": _named(row), "workload": row.point.workload.name, "odds": row.odds, "refused": row.refused}
+    about = {
+        "name": _named(row),
+        "workload": row.point.workload.name,
+        "odds": row.odds,
+        "refused": row.refused,
+    }
     knobs = row.point.resolved.changed_knobs()
     errors = {metric: round(math.exp(row.log_error(metric)), 3) for metric in METRICS}
     measured = {metric: row.point.metrics.get(metric) for metric in METRICS}

@@ -2,10 +2,11 @@
 
     .venv/bin/python -m benchmarks.fuzz --cases 10000 --seed 0 [--target NAME] [--json FILE]
 
-A case is right when the reader returns, or refuses with an `AutotuneError`. It is a finding when the reader raises
-anything else, takes more than 20 s or 1 GiB, or opens a file for writing, a socket or a process. Findings are grouped
-by exception and place; of each group the shortest input is printed, and kept below ``--corpus``. Mutations are drawn
-from the seed, so a run is repeated by its seed.
+A case is right when the reader returns, or refuses with an `AutotuneError`. It is a finding when
+the reader raises anything else, takes more than 20 s or 1 GiB, or opens a file for writing, a
+socket or a process. Findings are grouped by exception and place; of each group the shortest input
+is printed, and kept below ``--corpus``. Mutations are drawn from the seed, so a run is repeated by
+its seed.
 """
 
 from __future__ import annotations
@@ -33,10 +34,61 @@ from autotune.errors import AutotuneError
 LIMIT_S = 20.0
 LIMIT_BYTES = 2**30
 
-_ODD: list[Any] = [None, True, False, -1, 0, 1, 2**63, 10**30, 1e308, -1e-308, float("nan"), float("inf"), "", " "]
-_ODD += ["../../x", "/etc/passwd", "~", "\x00", "\ud800", "é" * 40, "9" * 5000, "a" * 20_000, [], {}, [[]], {"": ""}]
-_WORDS = [b"", b"\x00", b"\xff\xfe", b"\xef\xbb\xbf", b"\r\n", b"\n\n", b"'", b"{", b"[" * 2000, b"}}}", b",", b":"]
-_WORDS += [b"1e999", b"-1", b"NaN", b"null", b"9" * 400, b"\xf0\x9f\x98\x80", b"&a *a", b"<<: *a", b"!!set x"]
+_ODD: list[Any] = [
+    None,
+    True,
+    False,
+    -1,
+    0,
+    1,
+    2**63,
+    10**30,
+    1e308,
+    -1e-308,
+    float("nan"),
+    float("inf"),
+    "",
+    " ",
+]
+_ODD += [
+    "../../x",
+    "/etc/passwd",
+    "~",
+    "\x00",
+    "\ud800",
+    "é" * 40,
+    "9" * 5000,
+    "a" * 20_000,
+    [],
+    {},
+    [[]],
+    {"": ""},
+]
+_WORDS = [
+    b"",
+    b"\x00",
+    b"\xff\xfe",
+    b"\xef\xbb\xbf",
+    b"\r\n",
+    b"\n\n",
+    b"'",
+    b"{",
+    b"[" * 2000,
+    b"}}}",
+    b",",
+    b":",
+]
+_WORDS += [
+    b"1e999",
+    b"-1",
+    b"NaN",
+    b"null",
+    b"9" * 400,
+    b"\xf0\x9f\x98\x80",
+    b"&a *a",
+    b"<<: *a",
+    b"!!set x",
+]
 
 
 @dataclass(frozen=True)
@@ -46,7 +98,8 @@ class Target:
     Attributes:
         make_seeds: makes valid inputs, from which all others are made.
         read: takes an input and an empty folder to work in.
-        tree: parses an input into lists, dictionaries and scalars, and writes such a tree; None: bytes only.
+        tree: parses an input into lists, dictionaries and scalars, and writes such a tree; None:
+            bytes only.
     """
 
     name: str
@@ -77,7 +130,8 @@ class TooSlow(BaseException):
 
 
 def mutated(draw: random.Random, target: Target) -> bytes:
-    """Draw an input: a seed with values replaced, or its bytes changed, or spliced with another one's."""
+    """Draw an input: a seed with values replaced, or its bytes changed, or spliced with another
+    one's."""
     content = draw.choice(target.seeds)
     if target.tree is not None and draw.random() < 0.6:
         parse, write = target.tree
@@ -126,7 +180,11 @@ def _changed(draw: random.Random, content: bytes, target: Target) -> bytes:
         case 2:
             return content[:at] + draw.choice(_WORDS) + content[at + draw.choice((0, size)) :]
         case 3:
-            return content[:at] + content[at : at + size] * draw.choice((2, 3, 50)) + content[at + size :]
+            return (
+                content[:at]
+                + content[at : at + size] * draw.choice((2, 3, 50))
+                + content[at + size :]
+            )
         case 4:
             other = draw.choice(target.seeds)
             return content[:at] + other[draw.randrange(len(other) + 1) :]
@@ -140,7 +198,8 @@ _watched: list[tuple[Path, list[str]]] = []
 
 
 def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-    """Note what a case must not do: Python reports each open, connection and process to its audit hooks."""
+    """Note what a case must not do: Python reports each open, connection and process to its audit
+    hooks."""
     if not _watched:
         return
     folder, seen = _watched[-1]
@@ -150,10 +209,24 @@ def _audit(event: str, arguments: tuple[Any, ...]) -> None:
             where = Path(os.fsdecode(path)).absolute()
             if folder not in where.parents and where != Path(os.devnull):
                 seen.append(f"opens {where} for writing")
-    elif event in ("socket.connect", "subprocess.Popen", "os.system", "os.remove", "os.rename", "os.rmdir", "os.mkdir"):
-        where = Path(os.fsdecode(arguments[0])).absolute() if isinstance(arguments[0], str | bytes) else folder
+    elif event in (
+        "socket.connect",
+        "subprocess.Popen",
+        "os.system",
+        "os.remove",
+        "os.rename",
+        "os.rmdir",
+        "os.mkdir",
+    ):
+        where = (
+            Path(os.fsdecode(arguments[0])).absolute()
+            if isinstance(arguments[0], str | bytes)
+            else folder
+        )
         harmless = str(arguments[0]) == "/sbin/ldconfig"  # ctypes, which looks for a library
-        if not harmless and (event[:3] != "os." or event == "os.system" or folder not in where.parents):
+        if not harmless and (
+            event[:3] != "os." or event == "os.system" or folder not in where.parents
+        ):
             seen.append(f"{event} {arguments[:1]}")
 
 
@@ -171,7 +244,8 @@ def guarded(folder: Path) -> Iterator[list[str]]:
 
 
 def attempt(target: Target, content: bytes, folder: Path) -> tuple[bool, str]:
-    """Read one input; returns whether it was refused, and what was wrong with how it was read (empty: nothing)."""
+    """Read one input; returns whether it was refused, and what was wrong with how it was read
+    (empty: nothing)."""
     refused, wrong = False, ""
     with guarded(folder) as seen:
         try:
@@ -187,7 +261,11 @@ def attempt(target: Target, content: bytes, folder: Path) -> tuple[bool, str]:
 
 def _place(error: BaseException) -> str:
     frames = [f for f in traceback.extract_tb(error.__traceback__) if "/autotune/" in f.filename]
-    where = f"{frames[-1].filename.rpartition('/autotune/')[2]}:{frames[-1].lineno}" if frames else "outside"
+    where = (
+        f"{frames[-1].filename.rpartition('/autotune/')[2]}:{frames[-1].lineno}"
+        if frames
+        else "outside"
+    )
     return (
         f"{type(error).__name__} at {where}: {str(error)[:90]!r}"
         if not frames
@@ -210,7 +288,9 @@ def fuzz(target: Target, cases: int, seed: int) -> Outcome:
             outcome.slowest_s = max(outcome.slowest_s, took)
             if wrong:
                 outcome.counts[wrong] += 1
-                outcome.findings[wrong] = min(outcome.findings.get(wrong, content), content, key=len)
+                outcome.findings[wrong] = min(
+                    outcome.findings.get(wrong, content), content, key=len
+                )
     return outcome
 
 
@@ -240,7 +320,8 @@ sys.addaudithook(_audit)
 
 
 def main() -> None:
-    """Fuzz the targets that were asked for, print the table, and exit with 1 where something was found."""
+    """Fuzz the targets that were asked for, print the table, and exit with 1 where something was
+    found."""
     from benchmarks.fuzz_targets import targets
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -251,7 +332,9 @@ def main() -> None:
     parser.add_argument("--corpus", type=Path, help="folder for the shortest input of each finding")
     asked = parser.parse_args()
     rows: list[dict[str, Any]] = []
-    print(f"{'target':16} {'cases':>7} {'refused':>8} {'seconds':>8} {'slowest':>8} {'findings':>9}")
+    print(
+        f"{'target':16} {'cases':>7} {'refused':>8} {'seconds':>8} {'slowest':>8} {'findings':>9}"
+    )
     for target in targets():
         if asked.target and target.name not in asked.target:
             continue
@@ -262,11 +345,20 @@ def main() -> None:
             flush=True,
         )
         for number, (wrong, content) in enumerate(done.findings.items()):
-            print(f"    {done.counts[wrong]:5} x {wrong}\n            {content[:150]!r}", flush=True)
+            print(
+                f"    {done.counts[wrong]:5} x {wrong}\n            {content[:150]!r}", flush=True
+            )
             if asked.corpus is not None:
                 asked.corpus.mkdir(parents=True, exist_ok=True)
                 (asked.corpus / f"{target.name}-{number}").write_bytes(content)
-        rows.append({"target": target.name, "cases": done.cases, "refused": done.refused, "seconds": done.seconds})
+        rows.append(
+            {
+                "target": target.name,
+                "cases": done.cases,
+                "refused": done.refused,
+                "seconds": done.seconds,
+            }
+        )
         rows[-1] |= {"slowest_s": done.slowest_s, "findings": dict(done.counts)}
     if asked.json is not None:
         asked.json.write_text(json.dumps(rows, indent=1))

@@ -53,7 +53,9 @@ def _as_json(tree: Any) -> bytes:
 
 
 def _as_yaml(tree: Any) -> bytes:
-    return yaml.dump(tree, Dumper=yaml.CSafeDumper, allow_unicode=True).encode(errors="surrogatepass")
+    return yaml.dump(tree, Dumper=yaml.CSafeDumper, allow_unicode=True).encode(
+        errors="surrogatepass"
+    )
 
 
 def _lines(content: bytes) -> Any:
@@ -154,7 +156,9 @@ def _table(ending: str) -> Callable[[bytes, Path], object]:
 def _uri(content: bytes, _: Path) -> None:
     uri = content.decode(errors="replace")
     credentials(uri), database_file(uri), is_server(uri)
-    if re.match(r"[\w+.-]*://[^/]*:hunter2@", uri) and "hunter2" in shown(uri[: uri.rindex("@") + 1]):
+    if re.match(r"[\w+.-]*://[^/]*:hunter2@", uri) and "hunter2" in shown(
+        uri[: uri.rindex("@") + 1]
+    ):
         raise AssertionError("a password is shown")
 
 
@@ -167,7 +171,15 @@ def _command_line(content: bytes, folder: Path) -> None:
     words = [word.replace("\0", "") for word in words]
     if words[:1] == ["run"]:
         words.append("--dry-run")
-    elif words[:1] not in (["simulate"], ["list"], ["compare"], ["report"], ["export"], ["space"], ["bundle"]):
+    elif words[:1] not in (
+        ["simulate"],
+        ["list"],
+        ["compare"],
+        ["report"],
+        ["export"],
+        ["space"],
+        ["bundle"],
+    ):
         return
     sys.argv = ["autotune", *words[:1], "--home", str(folder), *words[1:]]
     with redirect_stdout(io.StringIO()), redirect_stderr(io.StringIO()):
@@ -190,7 +202,12 @@ def _golden(name: str) -> list[bytes]:
 
 
 _TRACE = [
-    {"timestamp": number * 300, "input_length": 1500 + number, "output_length": 80, "hash_ids": [0, 1, 2 + number]}
+    {
+        "timestamp": number * 300,
+        "input_length": 1500 + number,
+        "output_length": 80,
+        "hash_ids": [0, 1, 2 + number],
+    }
     for number in range(6)
 ]
 _AZURE = (
@@ -198,10 +215,21 @@ _AZURE = (
     b"2023-11-16 18:17:03.9799600,4808,10\n2023-11-16 18:17:04.0319600,3180,8\n"
 )
 _SESSIONS = [
-    {"system": "Be brief.", "turns": [{"user": "Hello", "output_tokens": 5}, {"user": "More", "output_tokens": 9}]},
-    {"turns": [{"input_tokens": 12, "output_tokens": 3, "think_s": 1.5}, {"input_tokens": 4, "output_tokens": 2}]},
+    {
+        "system": "Be brief.",
+        "turns": [{"user": "Hello", "output_tokens": 5}, {"user": "More", "output_tokens": 9}],
+    },
+    {
+        "turns": [
+            {"input_tokens": 12, "output_tokens": 3, "think_s": 1.5},
+            {"input_tokens": 4, "output_tokens": 2},
+        ]
+    },
 ]
-_PROMPTS = [{"prompt": "Tell me of the sea", "output_tokens": 20}, {"input_tokens": 40, "output_tokens": 4}]
+_PROMPTS = [
+    {"prompt": "Tell me of the sea", "output_tokens": 20},
+    {"input_tokens": 40, "output_tokens": 4},
+]
 _TURNS = [("human", "What is a bird that cannot fly?"), ("gpt", "An emu is, and so is a kiwi.")]
 _CONVERSATIONS = [{"conversations": [{"from": who, "value": text} for who, text in _TURNS]}] * 3
 _STREAM = (
@@ -219,9 +247,7 @@ _LOG = (
     b"torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.\nTraceback (most recent call last):\n"
     b"RuntimeError: Engine core initialization failed.\n"
 )
-_CSV = (
-    b"engine,tensor_parallel,kv_cache_dtype,total_tps,failure\nvllm,8,fp8,9000.5,\nsglang,4,auto,7100,\nvllm,4,,,OOM\n"
-)
+_CSV = b"engine,tensor_parallel,kv_cache_dtype,total_tps,failure\nvllm,8,fp8,9000.5,\nsglang,4,auto,7100,\nvllm,4,,,OOM\n"
 _URIS = [
     b"sqlite:////srv/mlflow.db",
     b"http://user:hunter2@mlflow.example:5000/path?x=1",
@@ -246,13 +272,29 @@ _LINES = [
 
 _TASKS = [
     {"prompt": "17 + 25 =", "answer": "42", "match": "number"},
-    {"messages": [{"role": "user", "content": "Who?"}], "answer": "I", "match": "contains", "max_tokens": 8},
+    {
+        "messages": [{"role": "user", "content": "Who?"}],
+        "answer": "I",
+        "match": "contains",
+        "max_tokens": 8,
+    },
 ]
 _ITEMS = [Task.model_validate(row) for row in _TASKS]
 _TOKENS = [[" one", -0.1, {" one": -0.1, " two": -2.5}], [" two", -0.2, {" two": -0.2}]]
 _ANSWERS: list[dict[str, Any]] = [
-    {"kind": "builtin", "logprobs": True, "answers": {c.name: _TOKENS for c in contexts()[:12]}, "seconds": 2.5},
-    {"kind": "tasks", "sha256": "x", "marks": [True, False], "texts": ["42", "You"], "seconds": 1.0},
+    {
+        "kind": "builtin",
+        "logprobs": True,
+        "answers": {c.name: _TOKENS for c in contexts()[:12]},
+        "seconds": 2.5,
+    },
+    {
+        "kind": "tasks",
+        "sha256": "x",
+        "marks": [True, False],
+        "texts": ["42", "You"],
+        "seconds": 1.0,
+    },
     {"kind": "command", "score": 0.8, "error": 0.01, "seconds": 1.0},
 ]
 
@@ -287,17 +329,39 @@ def targets() -> list[Target]:
     rows = b"\n".join([row] * 3)
     return [
         Target(
-            "engine card", lambda: _seed_files("examples/llama_server/*/llama_server.yaml"), _space("engines"), _YAML
+            "engine card",
+            lambda: _seed_files("examples/llama_server/*/llama_server.yaml"),
+            _space("engines"),
+            _YAML,
         ),
-        Target("model card", lambda: _seed_files("search_spaces/models/*.yaml"), _space("models"), _YAML),
-        Target("hardware card", lambda: _seed_files("search_spaces/hardware/*.yaml"), _space("hardware"), _YAML),
-        Target("workload", lambda: _seed_files("search_spaces/workloads/*.yaml"), _space("workloads"), _YAML),
-        Target("narrowing", lambda: _seed_files("examples/*space*.yaml"), _space("narrowings"), _YAML),
+        Target(
+            "model card",
+            lambda: _seed_files("search_spaces/models/*.yaml"),
+            _space("models"),
+            _YAML,
+        ),
+        Target(
+            "hardware card",
+            lambda: _seed_files("search_spaces/hardware/*.yaml"),
+            _space("hardware"),
+            _YAML,
+        ),
+        Target(
+            "workload",
+            lambda: _seed_files("search_spaces/workloads/*.yaml"),
+            _space("workloads"),
+            _YAML,
+        ),
+        Target(
+            "narrowing", lambda: _seed_files("examples/*space*.yaml"), _space("narrowings"), _YAML
+        ),
         Target("trace", lambda: [_as_lines(_TRACE), _AZURE], _workload("trace", ".jsonl")),
         Target("mooncake trace", lambda: [_as_lines(_TRACE)], _workload("trace", ".jsonl"), _JSONL),
         Target("sessions", lambda: [_as_lines(_SESSIONS)], _workload("sessions", ".jsonl"), _JSONL),
         Target("prompts", lambda: [_as_lines(_PROMPTS)], _workload("jsonl", ".jsonl"), _JSONL),
-        Target("sharegpt", lambda: [_as_json(_CONVERSATIONS)], _workload("sharegpt", ".json"), _JSON),
+        Target(
+            "sharegpt", lambda: [_as_json(_CONVERSATIONS)], _workload("sharegpt", ".json"), _JSON
+        ),
         Target("config.json", lambda: _configs(), _config, _JSON),
         Target("engine command", lambda: _golden("golden_commands.txt"), _engine_command),
         Target("event stream", lambda: [_STREAM], _events),
@@ -309,8 +373,14 @@ def targets() -> list[Target]:
         Target("bundle", lambda: [_bundle()], lambda content, _: read_bundle(Path("b"), content)),
         Target("MLflow URI", lambda: _URIS, _uri),
         Target("task file", lambda: [_as_lines(_TASKS)], _tasks, _JSONL),
-        Target("earlier answers", lambda: [_as_json(one) for one in _ANSWERS], _earlier_answers, _JSON),
-        Target("command line", lambda: [line.replace(b"{space}", bytes(space)) for line in _LINES], _command_line),
+        Target(
+            "earlier answers", lambda: [_as_json(one) for one in _ANSWERS], _earlier_answers, _JSON
+        ),
+        Target(
+            "command line",
+            lambda: [line.replace(b"{space}", bytes(space)) for line in _LINES],
+            _command_line,
+        ),
     ]
 
 
@@ -322,7 +392,9 @@ def _tasks(content: bytes, folder: Path) -> None:
 def _earlier_answers(content: bytes, folder: Path) -> None:
     """Answers of an earlier run: read, and others are compared with them."""
     with _file(content, folder, ".json") as file:
-        for check, right in zip((Builtin(), TaskFile(_ITEMS, "x"), ScoreCommand("x {url}")), _ANSWERS, strict=True):
+        for check, right in zip(
+            (Builtin(), TaskFile(_ITEMS, "x"), ScoreCommand("x {url}")), _ANSWERS, strict=True
+        ):
             with suppress(BadInput):
                 evidence = read_evidence(file, check.kind)
                 check.judge([evidence, right], right)

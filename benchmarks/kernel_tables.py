@@ -1,14 +1,16 @@
-"""Writes the search benchmark's tables out of NVIDIA's kernel measurements; run in an environment of their own::
+"""Writes the search benchmark's tables out of NVIDIA's kernel measurements; run in an environment
+of their own::
 
     python3.11 -m venv peer && peer/bin/pip install aiconfigurator-core==0.12.0
     peer/bin/python benchmarks/kernel_tables.py --out FOLDER
 
-It imports nothing of autotune. aiconfigurator-core (Apache-2.0) adds up measured times of kernels on the GPU asked
-for, per engine: a truth that our simulator was never fitted to. Written are ``kernels-r1.csv`` and ``kernels-v32.csv``,
-replay files in the knobs' vocabulary: engine, layout, all-to-all, KV cache, tokens per step, running requests per
-attention replica; 3200 tokens in, 800 out, 1024 requests in flight on 8 x H200. A configuration without measured
-kernels has no row. Where the requests do not fit, fewer run at a time, as engines do; where not one does, the row says
-out of memory.
+It imports nothing of autotune. aiconfigurator-core (Apache-2.0) adds up measured times of kernels
+on the GPU asked for, per engine: a truth that our simulator was never fitted to. Written are
+``kernels-r1.csv`` and ``kernels-v32.csv``, replay files in the knobs' vocabulary: engine, layout,
+all-to-all, KV cache, tokens per step, running requests per attention replica; 3200 tokens in, 800
+out, 1024 requests in flight on 8 x H200. A configuration without measured kernels has no row. Where
+the requests do not fit, fewer run at a time, as engines do; where not one does, the row says out of
+memory.
 """
 
 from __future__ import annotations
@@ -49,7 +51,9 @@ COLUMNS = (
 class Predictor:
     """One engine's kernels under one layout."""
 
-    def __init__(self, model: str, backend: str, layout: tuple[int, int, int], exchange: str, cache: str) -> None:
+    def __init__(
+        self, model: str, backend: str, layout: tuple[int, int, int], exchange: str, cache: str
+    ) -> None:
         from aiconfigurator_core.sdk.backends.factory import get_backend
         from aiconfigurator_core.sdk.config_builders import build_model_config
         from aiconfigurator_core.sdk.models import get_model
@@ -66,7 +70,8 @@ class Predictor:
         self._backend = get_backend(backend)
 
     def tokens_per_s(self, batch: int, tokens: int) -> float | None:
-        """Total tokens per second of the node with so many requests per replica at most; None = not one fits."""
+        """Total tokens per second of the node with so many requests per replica at most; None = not
+        one fits."""
         while batch >= 1:
             summary = self._run(batch, tokens)
             if not summary.check_oom():
@@ -86,7 +91,9 @@ def rows(model: str) -> Iterator[dict[str, object]]:
     from aiconfigurator_core.sdk.errors import PerfDataNotAvailableError
 
     for engine, (tp, dp), ep, cache in product(BACKENDS, ATTENTION, EXPERTS, CACHES):
-        for exchange in ("none", "deepep") if ep == GPUS and dp > 1 and engine != "tensorrt_llm" else ("none",):
+        for exchange in (
+            ("none", "deepep") if ep == GPUS and dp > 1 and engine != "tensorrt_llm" else ("none",)
+        ):
             known = dict(zip(COLUMNS, (engine, tp, dp, ep, exchange, cache), strict=False))
             try:
                 predictor = Predictor(model, BACKENDS[engine], (tp, dp, ep), exchange, cache)
@@ -94,14 +101,24 @@ def rows(model: str) -> Iterator[dict[str, object]]:
                     found = predictor.tokens_per_s(min(running, IN_FLIGHT // dp), tokens)
                     told = {"failure": "", "total_token_throughput": f"{found:.1f}"} if found else {
                         "failure": "out_of_memory", "total_token_throughput": ""}  # fmt: skip
-                    yield {**known, "max_batched_tokens": tokens, "max_running_requests": running, **told}
+                    yield {
+                        **known,
+                        "max_batched_tokens": tokens,
+                        "max_running_requests": running,
+                        **told,
+                    }
             except (PerfDataNotAvailableError, ValueError, NotImplementedError) as error:
-                print(f"left out: {' '.join(map(str, known.values()))}: {str(error)[:60]}", file=sys.stderr)
+                print(
+                    f"left out: {' '.join(map(str, known.values()))}: {str(error)[:60]}",
+                    file=sys.stderr,
+                )
 
 
 def main() -> None:
     """Write the tables."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True, help="folder for the tables")
     asked = parser.parse_args()
     logging.disable(logging.CRITICAL)

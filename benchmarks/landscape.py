@@ -1,7 +1,8 @@
-"""A landscape of the search benchmark: candidates, what each truly achieves, and what is believed beforehand.
+"""A landscape of the search benchmark: candidates, what each truly achieves, and what is believed
+beforehand.
 
-A `Landscape` is a table. How its prior differs from it is measured by `Landscape.prior_quality`, because a prior that
-is the landscape would prove nothing. `landscapes.build` makes one by name.
+A `Landscape` is a table. How its prior differs from it is measured by `Landscape.prior_quality`,
+because a prior that is the landscape would prove nothing. `landscapes.build` makes one by name.
 """
 
 from __future__ import annotations
@@ -22,7 +23,17 @@ from autotune.search.priors import priors_of
 from autotune.space.enumeration import Candidate, CandidateSet
 from autotune.space.library import Library
 from autotune.study.spec import EngineChoice, StudySpec
-from autotune.trial import Command, Configuration, Evidence, Failure, FailureKind, Launch, State, Trial, TrialResult
+from autotune.trial import (
+    Command,
+    Configuration,
+    Evidence,
+    Failure,
+    FailureKind,
+    Launch,
+    State,
+    Trial,
+    TrialResult,
+)
 
 NOISE = 0.03
 """Standard deviation of ln(measured / true) of one launch, unless a landscape says otherwise."""
@@ -57,7 +68,8 @@ class Landscape:
 
     Attributes:
         words: what it is, in one sentence.
-        kind: which of the issue's targets holds: ``useful``, ``misplaced``, ``walled``, ``none`` or ``reversed``.
+        kind: which of the issue's targets holds: ``useful``, ``misplaced``, ``walled``, ``none`` or
+            ``reversed``.
         truth: shape ``(candidates,)``: tokens per second without noise; NaN = does not start.
         failures: position to why it does not start; a crash where nothing is said.
         noise: of one launch, see `NOISE`.
@@ -84,7 +96,8 @@ class Landscape:
         return 0.0 if math.isnan(value) else value / self.best
 
     def measure(self, position: int, index: int, seed: int) -> float | None:
-        """What one launch shows, None where it fails; the noise is fixed by seed, candidate and launch index."""
+        """What one launch shows, None where it fails; the noise is fixed by seed, candidate and
+        launch index."""
         value = float(self.truth[position])
         if math.isnan(value):
             return None
@@ -97,23 +110,34 @@ class Landscape:
         value = self.measure(position, trial.launch_index, seed)
         times = {"launch": 200.0, "load": 100.0}
         if value is None:
-            failure = (self.failures or {}).get(position) or Failure(FailureKind.CRASHED, "the server crashed")
-            return Launch(trial, TrialResult(State.FAILED, Evidence.SIMULATED, failure, times_s=times))
+            failure = (self.failures or {}).get(position) or Failure(
+                FailureKind.CRASHED, "the server crashed"
+            )
+            return Launch(
+                trial, TrialResult(State.FAILED, Evidence.SIMULATED, failure, times_s=times)
+            )
         metrics = {name: {"total_token_throughput": value} for name in trial.workloads}
-        return Launch(trial, TrialResult(State.COMPLETE, Evidence.SIMULATED, metrics=metrics, times_s=times))
+        return Launch(
+            trial, TrialResult(State.COMPLETE, Evidence.SIMULATED, metrics=metrics, times_s=times)
+        )
 
     @property
     def with_starts(self) -> bool:
         """Whether the best is a shipped good start, or an engine's default."""
         best = int(np.nanargmax(self.truth))
-        return best in {*self.candidates.starts, *self.candidates.defaults, self.candidates.baseline}
+        return best in {
+            *self.candidates.starts,
+            *self.candidates.defaults,
+            self.candidates.baseline,
+        }
 
     def prior_quality(self) -> dict[str, float] | None:
         """How the first prior differs from the truth; None without one.
 
-        ``spearman`` over the candidates that start; ``rank_of_best``: of the true best among all candidates by the
-        prior, 1 = first, equals share their mean rank; ``regret_of_top``: what the prior's own favourites fall short
-        of the best, the mean over equals (1 = does not start).
+        ``spearman`` over the candidates that start; ``rank_of_best``: of the true best among all
+        candidates by the prior, 1 = first, equals share their mean rank; ``regret_of_top``: what
+        the prior's own favourites fall short of the best, the mean over equals (1 = does not
+        start).
         """
         if not self.priors:
             return None
@@ -140,7 +164,9 @@ class Landscape:
             "best_is_a_start": self.with_starts,
             "noise": self.noise,
         }
-        return found | (self.prior_quality() or dict.fromkeys(("spearman", "rank_of_best", "regret_of_top")))
+        return found | (
+            self.prior_quality() or dict.fromkeys(("spearman", "rank_of_best", "regret_of_top"))
+        )
 
     def without_prior(self) -> Landscape:
         """The same, with nothing believed."""
@@ -154,12 +180,15 @@ def command_of(candidate: Candidate) -> Command:
 
 
 def believed(spec: StudySpec, candidates: CandidateSet, on: str = "simulator") -> tuple[Prior, ...]:
-    """What the product believes of a study's candidates; on the simulator that is physics with nothing fitted."""
+    """What the product believes of a study's candidates; on the simulator that is physics with
+    nothing fitted."""
     prepared = Prepared(spec.model_copy(update={"on": on}), Library(), candidates, {}, (), None)
     return tuple(priors_of(prepared))
 
 
-def study_of(name: str, model: str, engines: Sequence[str], workload: str = "sharegpt") -> StudySpec:
+def study_of(
+    name: str, model: str, engines: Sequence[str], workload: str = "sharegpt"
+) -> StudySpec:
     """A study's question over a table."""
     library = Library()
     return StudySpec(
@@ -167,7 +196,9 @@ def study_of(name: str, model: str, engines: Sequence[str], workload: str = "sha
         model=library.model(model),
         hardware=library.node("h200"),
         gpus=8,
-        engines=tuple(EngineChoice(name=engine, version=library.engine(engine).newest) for engine in engines),
+        engines=tuple(
+            EngineChoice(name=engine, version=library.engine(engine).newest) for engine in engines
+        ),
         workloads=(workload,),
     )
 

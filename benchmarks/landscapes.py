@@ -1,6 +1,7 @@
 """The landscapes of the search benchmark by name.
 
-Building the simulated ones takes minutes, once: they are kept in a folder of the user's (`Sources.cache`).
+Building the simulated ones takes minutes, once: they are kept in a folder of the user's
+(`Sources.cache`).
 
     landscape.py              the value and its figures
     landscapes_simulated.py   the simulated node, its coefficients drawn away from the packaged ones
@@ -52,7 +53,8 @@ NAMES = (
 
 @cache
 def build(name: str, sources: Sources) -> Landscape:
-    """The landscape of a name; ``misplaced``, ``walled`` … take a base behind a colon, e.g. ``walled:r1``.
+    """The landscape of a name; ``misplaced``, ``walled`` … take a base behind a colon, e.g.
+    ``walled:r1``.
 
     Raises:
         Absent: its data is not there.

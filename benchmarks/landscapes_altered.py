@@ -1,4 +1,5 @@
-"""Landscapes that are made up, and what can be wrong with any other: its prior, its best, its names."""
+"""Landscapes that are made up, and what can be wrong with any other: its prior, its best, its
+names."""
 
 from __future__ import annotations
 
@@ -29,13 +30,27 @@ def toy() -> Landscape:
     grid = itertools.product((1, 4, 8), (2048, 8192), (64, 1024), ("auto", "fp8"))
     items, truth = [], []
     for dp, tokens, running, kv in grid:
-        knobs: dict[str, Scalar] = {"tensor_parallel": 8 // dp, "data_parallel": dp, "max_batched_tokens": tokens}
+        knobs: dict[str, Scalar] = {
+            "tensor_parallel": 8 // dp,
+            "data_parallel": dp,
+            "max_batched_tokens": tokens,
+        }
         knobs |= {"max_running_requests": running, "kv_cache_dtype": kv}
         items.append(Candidate(Configuration("vllm", knobs), "0.11"))
-        score = -0.2 * (math.log2(dp) - 2) ** 2 + 0.1 * (tokens == 8192) + 0.1 * math.log2(running / 64) * (dp > 1)
-        truth.append(math.nan if dp == 8 and running == 1024 else 1000 * math.exp(score + 0.1 * (kv == "fp8")))
+        score = (
+            -0.2 * (math.log2(dp) - 2) ** 2
+            + 0.1 * (tokens == 8192)
+            + 0.1 * math.log2(running / 64) * (dp > 1)
+        )
+        truth.append(
+            math.nan
+            if dp == 8 and running == 1024
+            else 1000 * math.exp(score + 0.1 * (kv == "fp8"))
+        )
     values = np.array(truth)
-    prior = np.array([0.1 * math.log2(float(str(i.configuration.knobs["max_running_requests"]))) for i in items])
+    prior = np.array(
+        [0.1 * math.log2(float(str(i.configuration.knobs["max_running_requests"]))) for i in items]
+    )
     spec = study_of("toy", "deepseek-ai/DeepSeek-R1-0528", ["vllm"])
     words = "24 made-up candidates; the prior knows one of five knobs"
     candidates = CandidateSet(tuple(items), 0, monotone_memory=Library().monotone_memory)
@@ -43,7 +58,8 @@ def toy() -> Landscape:
 
 
 def needle() -> Landscape:
-    """Two engines, 1,280 candidates; five conditions that help only together, each seen a little by itself."""
+    """Two engines, 1,280 candidates; five conditions that help only together, each seen a little by
+    itself."""
     grid = itertools.product(
         ("vllm", "sglang"),
         ((8, 1), (4, 2), (2, 4), (1, 8)),
@@ -55,20 +71,45 @@ def needle() -> Landscape:
     )
     items, truth = [], []
     for engine, (tp, dp), tokens, running, kv, kernel, drafts in grid:
-        knobs: dict[str, Scalar] = {"tensor_parallel": tp, "data_parallel": dp, "max_batched_tokens": tokens}
-        knobs |= {"max_running_requests": running, "kv_cache_dtype": kv, "kernel": kernel, "speculative_tokens": drafts}
+        knobs: dict[str, Scalar] = {
+            "tensor_parallel": tp,
+            "data_parallel": dp,
+            "max_batched_tokens": tokens,
+        }
+        knobs |= {
+            "max_running_requests": running,
+            "kv_cache_dtype": kv,
+            "kernel": kernel,
+            "speculative_tokens": drafts,
+        }
         items.append(Candidate(Configuration(engine, knobs), "1"))
-        met = (engine == "sglang") + (dp == 2) + (tokens == 2048) + (running == 512) + (kernel == "fast")
-        smooth = 0.10 * math.log2(tp) / 3 + 0.06 * math.log2(tokens / 1024) / 4 - 0.05 * drafts - 0.04 * (kv == "fp8")
+        met = (
+            (engine == "sglang")
+            + (dp == 2)
+            + (tokens == 2048)
+            + (running == 512)
+            + (kernel == "fast")
+        )
+        smooth = (
+            0.10 * math.log2(tp) / 3
+            + 0.06 * math.log2(tokens / 1024) / 4
+            - 0.05 * drafts
+            - 0.04 * (kv == "fp8")
+        )
         truth.append(4000 * math.exp(smooth + 0.9 * (met / 5) ** 4))
-    base = next(i for i, c in enumerate(items) if c.configuration.knobs["max_batched_tokens"] == 8192)
+    base = next(
+        i for i, c in enumerate(items) if c.configuration.knobs["max_batched_tokens"] == 8192
+    )
     spec = study_of("needle", "deepseek-ai/DeepSeek-R1-0528", ["vllm", "sglang"])
     words = "made up; the best lies in a corner where five knobs must agree, against the slopes; no prior"
-    return Landscape("needle", words, "none", spec, CandidateSet(tuple(items), base), np.array(truth))
+    return Landscape(
+        "needle", words, "none", spec, CandidateSet(tuple(items), base), np.array(truth)
+    )
 
 
 def plateau() -> Landscape:
-    """2,880 candidates, the upper ones twins within noise; one exchange is worth 40 % in large batches alone."""
+    """2,880 candidates, the upper ones twins within noise; one exchange is worth 40 % in large
+    batches alone."""
     grid = itertools.product(
         ("vllm", "sglang"),
         ((8, 1), (4, 2), (1, 8)),
@@ -81,24 +122,41 @@ def plateau() -> Landscape:
     )
     items, truth = [], []
     for engine, (tp, dp), exchange, tokens, running, loop, kv, block in grid:
-        knobs: dict[str, Scalar] = {"tensor_parallel": tp, "data_parallel": dp, "exchange": exchange, "loop": loop}
-        knobs |= {"max_batched_tokens": tokens, "max_running_requests": running, "kv_cache_dtype": kv, "block": block}
+        knobs: dict[str, Scalar] = {
+            "tensor_parallel": tp,
+            "data_parallel": dp,
+            "exchange": exchange,
+            "loop": loop,
+        }
+        knobs |= {
+            "max_batched_tokens": tokens,
+            "max_running_requests": running,
+            "kv_cache_dtype": kv,
+            "block": block,
+        }
         items.append(Candidate(Configuration(engine, knobs), "1"))
         filled = min(1.0, (math.log2(tokens) - 10 + math.log2(running) - 5) / 8)
         score = 0.5 * filled + 0.08 * (engine == "sglang") + 0.06 * (dp == 2)
         score += 0.01 * (kv == "fp8") + 0.005 * block / 64
         large = tokens >= 16384 and running == 2048
         truth.append(4000 * math.exp(score + (0.35 if large else -0.05) * (exchange == "direct")))
-    base = next(i for i, c in enumerate(items) if c.configuration.knobs["max_batched_tokens"] == 8192)
+    base = next(
+        i for i, c in enumerate(items) if c.configuration.knobs["max_batched_tokens"] == 8192
+    )
     spec = study_of("plateau", "deepseek-ai/DeepSeek-R1-0528", ["vllm", "sglang"])
     words = "made up; a plateau of twins, and one exchange that is worth 40 % in large batches and costs 5 % elsewhere"
-    return Landscape("plateau", words, "none", spec, CandidateSet(tuple(items), base), np.array(truth))
+    return Landscape(
+        "plateau", words, "none", spec, CandidateSet(tuple(items), base), np.array(truth)
+    )
 
 
 def overlooked() -> Landscape:
-    """The plateau with a prior that is right within 2 % of all but the exchange, which it puts 20 % below the ring."""
+    """The plateau with a prior that is right within 2 % of all but the exchange, which it puts 20 %
+    below the ring."""
     base = plateau()
-    direct = np.array([c.configuration.knobs["exchange"] == "direct" for c in base.candidates.items])
+    direct = np.array(
+        [c.configuration.knobs["exchange"] == "direct" for c in base.candidates.items]
+    )
     scores = np.log(base.truth)
     # Each candidate of the exchange stands 240 places behind the same one of the ring.
     error = 0.02 * np.random.default_rng(3).standard_normal(len(scores))
@@ -108,7 +166,8 @@ def overlooked() -> Landscape:
 
 
 def misplaced(base: Landscape) -> Landscape:
-    """The best layouts lose half of their speed, one after the other, until the prior's favourite is a bad one."""
+    """The best layouts lose half of their speed, one after the other, until the prior's favourite
+    is a bad one."""
     truth = base.truth.copy()
     groups: dict[tuple[object, ...], list[int]] = {}
     for position, item in enumerate(base.candidates.items):
@@ -122,9 +181,7 @@ def misplaced(base: Landscape) -> Landscape:
         taken.add(best)
         truth[groups[best]] *= _SLOWER
         changed = replace(base, truth=truth.copy())
-    words = (
-        f"{base.name}, with its {len(taken)} best layouts half as fast as they were: the prior puts the best elsewhere"
-    )
+    words = f"{base.name}, with its {len(taken)} best layouts half as fast as they were: the prior puts the best elsewhere"
     return replace(changed, words=words, kind="misplaced")
 
 
@@ -150,7 +207,8 @@ def walled(base: Landscape) -> Landscape:
 
 
 def crashing(base: Landscape) -> Landscape:
-    """A fifth of what started crashes: by single values, by pairs of values, and by memory from some size on."""
+    """A fifth of what started crashes: by single values, by pairs of values, and by memory from
+    some size on."""
     generator = np.random.default_rng(20)
     encoding = Encoding(base.candidates)
     started = np.isfinite(base.truth)
@@ -164,7 +222,12 @@ def crashing(base: Landscape) -> Landscape:
         words, kind, hit = _cause(encoding, generator, number % 3)
         grown = float(((crashes | hit) & started).sum() / started.sum())
         # Each cause may take a share of its own; the baseline runs.
-        if hit[base.candidates.baseline] or grown - share < 0.02 or grown > _CRASHING + 0.02 or grown - share > 0.12:
+        if (
+            hit[base.candidates.baseline]
+            or grown - share < 0.02
+            or grown > _CRASHING + 0.02
+            or grown - share > 0.12
+        ):
             continue
         failures |= {int(p): Failure(kind, words) for p in np.flatnonzero(hit & ~crashes)}
         crashes |= hit
@@ -174,8 +237,11 @@ def crashing(base: Landscape) -> Landscape:
     return replace(base, words=words, truth=truth, failures=failures)
 
 
-def _cause(encoding: Encoding, generator: np.random.Generator, shape: int) -> tuple[str, FailureKind, np.ndarray]:
-    """A cause of crashes in words, its kind, and whom it hits: a value, a pair of values, or memory."""
+def _cause(
+    encoding: Encoding, generator: np.random.Generator, shape: int
+) -> tuple[str, FailureKind, np.ndarray]:
+    """A cause of crashes in words, its kind, and whom it hits: a value, a pair of values, or
+    memory."""
     names = [encoding.names[k] for k in encoding.varying]
     if shape == 2 and (sizes := [n for n in names if n in _MEMORY]):
         name = sizes[int(generator.integers(len(sizes)))]
@@ -183,8 +249,14 @@ def _cause(encoding: Encoding, generator: np.random.Generator, shape: int) -> tu
         size = listed[-1 - int(generator.integers(max(1, len(listed) // 2)))]
         other, value = _value(encoding, generator, [n for n in names if n != name])
         column = encoding.codes[:, encoding.names.index(name)]
-        large = np.array([is_size(v) and float(v) >= float(size) for v in encoding.choices[name]])[column]  # type: ignore[arg-type]
-        return f"{name}>={size} with {other}={value}", FailureKind.OUT_OF_MEMORY, large & _has(encoding, other, value)
+        large = np.array([is_size(v) and float(v) >= float(size) for v in encoding.choices[name]])[
+            column
+        ]  # type: ignore[arg-type]
+        return (
+            f"{name}>={size} with {other}={value}",
+            FailureKind.OUT_OF_MEMORY,
+            large & _has(encoding, other, value),
+        )
     name, value = _value(encoding, generator, names)
     if shape == 0:
         return f"{name}={value}", FailureKind.UNSUPPORTED, _has(encoding, name, value)
@@ -193,7 +265,9 @@ def _cause(encoding: Encoding, generator: np.random.Generator, shape: int) -> tu
     return f"{name}={value} with {other}={second}", FailureKind.CRASHED, hit
 
 
-def _value(encoding: Encoding, generator: np.random.Generator, names: Sequence[str]) -> tuple[str, Scalar]:
+def _value(
+    encoding: Encoding, generator: np.random.Generator, names: Sequence[str]
+) -> tuple[str, Scalar]:
     name = names[int(generator.integers(len(names)))]
     values = [v for v in encoding.choices[name] if v is not None]
     return name, values[int(generator.integers(len(values)))]
@@ -205,14 +279,17 @@ def _has(encoding: Encoding, name: str, value: Scalar) -> np.ndarray:
 
 
 def unknown_knobs(base: Landscape) -> Landscape:
-    """Names and words mean nothing, sizes are numbered by their order: a table of knobs that nobody knows."""
+    """Names and words mean nothing, sizes are numbered by their order: a table of knobs that nobody
+    knows."""
     words = f"{base.name}; knobs and words renamed, sizes numbered by their order; no prior"
     return _renamed(base, words, keep_order=True)
 
 
 def relabelled(base: Landscape) -> Landscape:
     """Every name and every value is a label that means nothing, sizes too."""
-    words = f"{base.name}; knobs and all values, sizes too, renamed to labels without order; no prior"
+    words = (
+        f"{base.name}; knobs and all values, sizes too, renamed to labels without order; no prior"
+    )
     return _renamed(base, words, keep_order=False)
 
 
@@ -234,13 +311,20 @@ def _renamed(base: Landscape, words: str, *, keep_order: bool) -> Landscape:
         values = {new: labels[old][v] for new, old in zip(letters, knobs, strict=True)
                   if (v := own.knobs.get(old)) is not None}  # fmt: skip
         items.append(Candidate(Configuration(str(labels["engine"][own.engine]), values), "1"))
-    candidates = CandidateSet(tuple(items), base.candidates.baseline, base.candidates.defaults, base.candidates.starts)
+    candidates = CandidateSet(
+        tuple(items), base.candidates.baseline, base.candidates.defaults, base.candidates.starts
+    )
     return replace(base, words=words, kind="none", candidates=candidates, priors=())
 
 
 def reversed_prior(base: Landscape) -> Landscape:
-    """The prior puts what runs in exactly the wrong order; what does not start it puts in the middle."""
-    believed = base.priors[0].mean if base.priors else np.log(np.where(np.isfinite(base.truth), base.truth, 1.0))
+    """The prior puts what runs in exactly the wrong order; what does not start it puts in the
+    middle."""
+    believed = (
+        base.priors[0].mean
+        if base.priors
+        else np.log(np.where(np.isfinite(base.truth), base.truth, 1.0))
+    )
     runs = np.isfinite(base.truth)
     values = np.sort(believed[runs])
     wrong = np.full(len(base.truth), float(np.median(values)))
@@ -259,27 +343,41 @@ def shuffled(base: Landscape) -> Landscape:
 
 
 def calibrated(base: Landscape) -> Landscape:
-    """The priors that a study of real servers has: the simulator with the packaged figures, and physics alone."""
-    priors = believed(base.spec.model_copy(update={"calibration": None}), base.candidates, on="process")
+    """The priors that a study of real servers has: the simulator with the packaged figures, and
+    physics alone."""
+    priors = believed(
+        base.spec.model_copy(update={"calibration": None}), base.candidates, on="process"
+    )
     if not priors or priors[0].name == "physics":
         raise Absent("this version of autotune believes physics alone")
-    words = f"{base.words.split('; prior:')[0]}; prior: the simulator with the packaged coefficients"
+    words = (
+        f"{base.words.split('; prior:')[0]}; prior: the simulator with the packaged coefficients"
+    )
     return replace(base, words=words, priors=priors)
 
 
 def words(base: Landscape) -> Landscape:
     """The table as somebody replays it: the prior is what the engines' cards make of its words."""
-    priors = believed(base.spec.model_copy(update={"calibration": None}), base.candidates, on="replay:table.csv")
-    return replace(base, words=f"{base.words.split('; prior:')[0]}; prior: of a replayed table", priors=priors)
+    priors = believed(
+        base.spec.model_copy(update={"calibration": None}), base.candidates, on="replay:table.csv"
+    )
+    return replace(
+        base, words=f"{base.words.split('; prior:')[0]}; prior: of a replayed table", priors=priors
+    )
 
 
 def partial_words(base: Landscape) -> Landscape:
-    """The same with most caches in words that no card has: SGLang's with bfloat16 alone have a prior."""
+    """The same with most caches in words that no card has: SGLang's with bfloat16 alone have a
+    prior."""
     items = []
     for item in base.candidates.items:
         own, cache = item.configuration, item.configuration.knobs["kv_cache_dtype"]
         known = own.engine == "sglang" and cache == "bfloat16"
-        items.append(item if known else replace(item, configuration=own.with_knobs(kv_cache_dtype=f"cache of {cache}")))
+        items.append(
+            item
+            if known
+            else replace(item, configuration=own.with_knobs(kv_cache_dtype=f"cache of {cache}"))
+        )
     found = words(replace(base, candidates=replace(base.candidates, items=tuple(items))))
     told = np.isfinite(found.priors[0].mean).mean() if found.priors else 0.0
     return replace(found, words=f"{found.words}, {told:.0%} of which are in the cards' words")

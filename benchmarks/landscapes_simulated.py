@@ -1,4 +1,5 @@
-"""The simulated node as a landscape: real candidates, and coefficients drawn away from the packaged ones."""
+"""The simulated node as a landscape: real candidates, and coefficients drawn away from the packaged
+ones."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ from autotune.arrays import Floats
 from autotune.loadgen.workloads import load_workload
 from autotune.prepare.build_spec import build_spec
 from autotune.prepare.candidates import Prepared, prepare
-from autotune.simulator.node.calibration import OWN, Calibration, packaged_calibration, packaged_physics
+from autotune.simulator.node.calibration import (
+    OWN,
+    Calibration,
+    packaged_calibration,
+    packaged_physics,
+)
 from autotune.simulator.resolve_command import resolve_for
 from autotune.space.enumeration import CandidateSet
 from autotune.space.library import Library
@@ -27,7 +33,8 @@ from autotune.study.options import RunOptions
 from autotune.trial import Failure
 
 DRAWN = 0.5
-"""Standard deviation of ln(drawn / packaged) of every fitted figure of every engine: a factor of 1.65 either way."""
+"""Standard deviation of ln(drawn / packaged) of every fitted figure of every engine: a factor of
+1.65 either way."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +51,13 @@ SIMULATED = {
     "r1": _Case("deepseek-ai/DeepSeek-R1-0528", "medium", 1),
 }
 
-_FULL = ("context_length", "prefix_caching", "memory_fraction", "enable_chunked_prefill", "tokens_per_block")
+_FULL = (
+    "context_length",
+    "prefix_caching",
+    "memory_fraction",
+    "enable_chunked_prefill",
+    "tokens_per_block",
+)
 """Knobs that are held at their default to make a grid of some 2000 candidates out of 37,000."""
 
 _CHECKED = 5
@@ -52,10 +65,11 @@ _CHECKED = 5
 
 
 def drawn_away(seed: int, sd: float = DRAWN) -> Calibration:
-    """The packaged calibration with every figure of every engine multiplied by a log-normal factor of its own.
+    """The packaged calibration with every figure of every engine multiplied by a log-normal factor
+    of its own.
 
-    What has a factor for a user's own node is drawn there, the other figures in the engine's factor. `composed` keeps
-    each within its physical range.
+    What has a factor for a user's own node is drawn there, the other figures in the engine's
+    factor. `composed` keeps each within its physical range.
     """
     packaged, physics = packaged_calibration(), packaged_physics()
     factors = {level: {group: dict(found) for group, found in groups.items()} for level, groups in
@@ -64,7 +78,9 @@ def drawn_away(seed: int, sd: float = DRAWN) -> Calibration:
     for engine in ("sglang", "tensorrt_llm", "vllm"):
         for name, figure in sorted(physics.figures.items()):
             factor = math.exp(sd * float(generator.standard_normal()))
-            level = OWN if figure.spread.get(OWN) else "engine" if figure.spread.get("engine") else None
+            level = (
+                OWN if figure.spread.get(OWN) else "engine" if figure.spread.get("engine") else None
+            )
             if level is not None:
                 group = f"{engine} h200" if level == OWN else engine
                 figures = factors.setdefault(level, {}).setdefault(group, {})
@@ -95,7 +111,11 @@ def simulated(name: str, sources: Sources) -> Landscape:
 def _prepared(case: _Case) -> Prepared:
     """What a study of the product would choose from, thinned."""
     request = RunOptions(
-        model=case.model, hardware="8xh200", on="simulator", workloads=(case.workload,), study="search-benchmark"
+        model=case.model,
+        hardware="8xh200",
+        on="simulator",
+        workloads=(case.workload,),
+        study="search-benchmark",
     )
     spec = build_spec(request)
     spec = spec.model_copy(update={"calibration": drawn_away(case.seed).model_dump(mode="json")})
@@ -104,9 +124,13 @@ def _prepared(case: _Case) -> Prepared:
 
 
 def _thinned(whole: CandidateSet) -> CandidateSet:
-    """The candidates that have an engine's default in the knobs of `_FULL`, besides baseline, defaults and starts."""
+    """The candidates that have an engine's default in the knobs of `_FULL`, besides baseline,
+    defaults and starts."""
     kept = {whole.baseline, *whole.defaults, *whole.starts}
-    usual = {whole.items[p].configuration.engine: whole.items[p].configuration.knobs for p in whole.defaults}
+    usual = {
+        whole.items[p].configuration.engine: whole.items[p].configuration.knobs
+        for p in whole.defaults
+    }
     for position, item in enumerate(whole.items):
         knobs, default = item.configuration.knobs, usual[item.configuration.engine]
         if all(knobs.get(name) == default.get(name) for name in _FULL):
@@ -122,8 +146,11 @@ def _thinned(whole: CandidateSet) -> CandidateSet:
     )
 
 
-def _table(name: str, prepared: Prepared, case: _Case, sources: Sources) -> tuple[Floats, dict[int, Failure]]:
-    """Throughputs and failures, computed where the kept ones are of other candidates, figures or arithmetic."""
+def _table(
+    name: str, prepared: Prepared, case: _Case, sources: Sources
+) -> tuple[Floats, dict[int, Failure]]:
+    """Throughputs and failures, computed where the kept ones are of other candidates, figures or
+    arithmetic."""
     items = prepared.candidates.items
     asked = [str(case), DRAWN, prepared.spec.calibration, [c.fingerprint for c in items]]
     key = hashlib.sha256(json.dumps(asked).encode()).hexdigest()[:12]
@@ -131,7 +158,9 @@ def _table(name: str, prepared: Prepared, case: _Case, sources: Sources) -> tupl
     _state.clear()
     _state.update(prepared=prepared, library=library_of(prepared.spec))
     rows = json.loads(path.read_text()) if path.is_file() else None
-    if rows is None or any(list(_one(p)) != rows[p] for p in range(0, len(items), len(items) // _CHECKED)):
+    if rows is None or any(
+        list(_one(p)) != rows[p] for p in range(0, len(items), len(items) // _CHECKED)
+    ):
         print(f"computing the table of {name}, {len(items)} simulated launches", flush=True)
         with ProcessPoolExecutor(sources.jobs, mp_context=get_context("fork")) as pool:
             rows = list(pool.map(_one, range(len(items)), chunksize=16))
@@ -141,7 +170,9 @@ def _table(name: str, prepared: Prepared, case: _Case, sources: Sources) -> tupl
         partial.replace(path)
     truth = np.array([math.nan if value is None else value for value, _ in rows])
     return truth, {
-        i: TypeAdapter(Failure).validate_python(failure) for i, (_, failure) in enumerate(rows) if failure is not None
+        i: TypeAdapter(Failure).validate_python(failure)
+        for i, (_, failure) in enumerate(rows)
+        if failure is not None
     }
 
 

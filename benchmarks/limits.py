@@ -1,10 +1,12 @@
-"""Whether a study gives up limits that nothing keeps, and only those: ``python benchmarks/limits.py [--seeds 3]``.
+"""Whether a study gives up limits that nothing keeps, and only those: ``python benchmarks/limits.py
+[--seeds 3]``.
 
-Of each problem some candidates are simulated without noise. What the best of them reach in one limited metric, or in
-both at once, is where limits are set: `LEVELS` times that, so that one candidate of the sample or few keep them, or
-that none comes near. Each study is played, 3 % noise a launch, until a launch keeps its limits, the study stops, or its
-budget is used. Told are studies that stopped although a candidate keeps the limits (false stops), the launches of those
-whose limits are out of reach.
+Of each problem some candidates are simulated without noise. What the best of them reach in one
+limited metric, or in both at once, is where limits are set: `LEVELS` times that, so that one
+candidate of the sample or few keep them, or that none comes near. Each study is played, 3 % noise a
+launch, until a launch keeps its limits, the study stops, or its budget is used. Told are studies
+that stopped although a candidate keeps the limits (false stops), the launches of those whose limits
+are out of reach.
 """
 
 from __future__ import annotations
@@ -44,8 +46,12 @@ LEVELS = {"reachable": (1.02, 1.2), "out of reach": (0.1, 0.3)}
 SAMPLE = 150
 
 
-def _spec(model: str, hardware: str, seed: int, limits: dict[str, float], launches: int) -> StudySpec:
-    options = RunOptions(model=model, hardware=hardware, on="simulator", study="limits", seed=seed, launches=launches)
+def _spec(
+    model: str, hardware: str, seed: int, limits: dict[str, float], launches: int
+) -> StudySpec:
+    options = RunOptions(
+        model=model, hardware=hardware, on="simulator", study="limits", seed=seed, launches=launches
+    )
     spec = build_spec(options)
     slos = tuple(Slo(metric=name, sense="<=", limit=limit) for name, limit in limits.items())
     return spec.model_copy(update={"slos": slos})
@@ -55,12 +61,16 @@ def sampled(prepared: Prepared, spec: StudySpec, count: int) -> list[dict[str, A
     """The metrics of candidates without noise, of those that start."""
     evaluate = Simulated(spec.model_copy(update={"noise": 0.0}), prepared.library)
     items = prepared.candidates.items
-    drawn = np.random.default_rng(0).choice(len(items), min(count, len(items)), replace=False).tolist()
+    drawn = (
+        np.random.default_rng(0).choice(len(items), min(count, len(items)), replace=False).tolist()
+    )
     found = []
     for position in {prepared.candidates.baseline, *drawn}:
         one = items[position]
         command = prepared.command_of(one)
-        result = evaluate(Trial(0, Role.SEARCH, one.configuration, one.engine_version, command, spec.workloads))
+        result = evaluate(
+            Trial(0, Role.SEARCH, one.configuration, one.engine_version, command, spec.workloads)
+        )
         if not result.failure:
             found.append(dict(result.metrics[spec.workloads[0]]))
     return found
@@ -73,7 +83,11 @@ def limits_of(rows: list[dict[str, Any]]) -> list[tuple[str, dict[str, float]]]:
     goals = [{name: min(row[name] for row in rows)} for name in (TTFT, TPOT)]
     goals += [{name: balanced[name] for name in (TTFT, TPOT)}]
     for kind, levels in LEVELS.items():
-        found += [(kind, {name: value * level for name, value in goal.items()}) for level in levels for goal in goals]
+        found += [
+            (kind, {name: value * level for name, value in goal.items()})
+            for level in levels
+            for goal in goals
+        ]
     # Each is kept by some candidate, and both by none: what people ask of a burst.
     apart = {name: 1.2 * min(row[name] for row in rows) for name in (TTFT, TPOT)}
     nearest = min(max(row[name] / apart[name] for name in apart) for row in rows)
@@ -85,7 +99,9 @@ def play(prepared: Prepared, spec: StudySpec) -> dict[str, Any]:
     evaluate, candidates, kept = Simulated(spec, prepared.library), prepared.candidates, False
     with (
         tempfile.TemporaryDirectory() as folder,
-        closing(Study(Path(folder), spec, candidates, prepared.command_of, priors_of(prepared))) as study,
+        closing(
+            Study(Path(folder), spec, candidates, prepared.command_of, priors_of(prepared))
+        ) as study,
     ):
         while not kept and (trial := study.ask()) is not None:
             study.tell(Launch(trial, evaluate(trial)))
@@ -95,10 +111,14 @@ def play(prepared: Prepared, spec: StudySpec) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--launches", type=int, default=30)
-    parser.add_argument("--only", default="", help="problems whose model and node have this in their words")
+    parser.add_argument(
+        "--only", default="", help="problems whose model and node have this in their words"
+    )
     parser.add_argument("--sample", type=int, default=SAMPLE)
     parser.add_argument("--json", type=Path, metavar="FILE")
     asked = parser.parse_args()
@@ -115,7 +135,14 @@ def main() -> None:
                 asked_spec = _spec(model, hardware, seed, limits, asked.launches)
                 found = play(replace(prepared, spec=asked_spec), asked_spec)
                 told.append(
-                    {"model": model, "hardware": hardware, "kind": kind, "limits": limits, "seed": seed} | found
+                    {
+                        "model": model,
+                        "hardware": hardware,
+                        "kind": kind,
+                        "limits": limits,
+                        "seed": seed,
+                    }
+                    | found
                 )
                 said = " ".join(f"{name}<={limit:.4g}" for name, limit in limits.items())
                 ended = "kept" if found["kept"] else found["stop"]
@@ -123,11 +150,15 @@ def main() -> None:
                 print(f"{about}, seed {seed}: {found['launches']} launches, {ended}", flush=True)
                 if asked.json:
                     asked.json.write_text(json.dumps(told))
-    stopped = [row for row in told if row["kind"] == "reachable" and row["stop"].startswith("the limits")]
+    stopped = [
+        row for row in told if row["kind"] == "reachable" and row["stop"].startswith("the limits")
+    ]
     out = [row["launches"] for row in told if row["kind"] == "out of reach"]
     print(f"false stops: {len(stopped)} of {sum(row['kind'] == 'reachable' for row in told)}")
     if out:
-        print(f"limits out of reach: {fmean(out):.1f} launches in the mean, {max(out)} at most, {len(out)} studies")
+        print(
+            f"limits out of reach: {fmean(out):.1f} launches in the mean, {max(out)} at most, {len(out)} studies"
+        )
 
 
 if __name__ == "__main__":

@@ -1,8 +1,10 @@
-"""Times the main job: 30 simulated launches, the tuner's own time per launch, and `autotune --help`.
+"""Times the main job: 30 simulated launches, the tuner's own time per launch, and `autotune
+--help`.
 
     python benchmarks/main_job.py
 
-Wall times of a noisy machine; the ratio of `--help` to a bare interpreter is taken pair by pair in one run.
+Wall times of a noisy machine; the ratio of `--help` to a bare interpreter is taken pair by pair in
+one run.
 """
 
 from __future__ import annotations
@@ -21,7 +23,16 @@ from autotune.prepare.build_spec import library_for
 from autotune.study.home import Home
 from autotune.study.results import launch_of
 
-QUESTION = ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--launches", "30", "--study", "bench"]
+QUESTION = [
+    "--model",
+    "deepseek-ai/DeepSeek-V3.2",
+    "--hw",
+    "h200",
+    "--launches",
+    "30",
+    "--study",
+    "bench",
+]
 PROGRAM = Path(sys.executable).with_name("autotune")
 PAIRS = 15
 
@@ -39,7 +50,8 @@ def seconds(*command: str | Path, home: Path) -> float:
 
 
 def evaluation_seconds(home: Path) -> tuple[int, float]:
-    """Launches of the study, and the time that evaluating them again takes (evaluation is deterministic)."""
+    """Launches of the study, and the time that evaluating them again takes (evaluation is
+    deterministic)."""
     folder = Home(home)
     spec = folder.spec("bench")
     evaluate = evaluator_for(spec, library_for(None), folder.study_folder("bench"))
@@ -63,7 +75,9 @@ def main() -> None:
         ]
     own_s = (whole_s - evaluation_s) / launches
     print(f"medians of {PAIRS} pairs where a ratio is given")
-    print(f"{launches} simulated launches, default run           {whole_s:8.1f} s (goal: under 45 s for 30)")
+    print(
+        f"{launches} simulated launches, default run           {whole_s:8.1f} s (goal: under 45 s for 30)"
+    )
     print(f"  of which evaluating on the simulated node     {evaluation_s:8.1f} s")
     print(f"  start-up and enumeration (a dry run)          {start_s:8.1f} s")
     print(f"tuner's own time per launch, start-up included  {own_s:8.3f} s (goal: under 0.3 s)")

@@ -1,11 +1,14 @@
-"""What it is worth to choose launches by the minute: ``python benchmarks/minutes.py [--seeds N] [--spread S]``.
+"""What it is worth to choose launches by the minute: ``python benchmarks/minutes.py [--seeds N]
+[--spread S]``.
 
-The landscape is physics with every figure drawn away from the packaged ones (`landscapes_simulated.drawn_away`), by the
-fast prediction, over some candidates of the main job; the prior is physics with nothing fitted. A launch takes the
-predicted seconds, times a log-normal factor of its engine and one of its engine's layout, of which the search knows
-nothing; one that fails takes a third of that. The sampler alone, in virtual time: minutes and launches until one is
-made that truly is 98 % of the best, without `--hours` and with it. Each seed draws its own truth and times. What was
-measured, also of minutes that are learned, stands in docs/search.md, "By the minute".
+The landscape is physics with every figure drawn away from the packaged ones
+(`landscapes_simulated.drawn_away`), by the fast prediction, over some candidates of the main job;
+the prior is physics with nothing fitted. A launch takes the predicted seconds, times a log-normal
+factor of its engine and one of its engine's layout, of which the search knows nothing; one that
+fails takes a third of that. The sampler alone, in virtual time: minutes and launches until one is
+made that truly is 98 % of the best, without `--hours` and with it. Each seed draws its own truth
+and times. What was measured, also of minutes that are learned, stands in docs/search.md, "By the
+minute".
 """
 
 from __future__ import annotations
@@ -54,11 +57,15 @@ def thinned(prepared: Prepared, seed: int) -> Prepared:
     place = {position: i for i, position in enumerate(order)}
     named = (tuple(place[p] for p in some) for some in (whole.defaults, whole.starts))
     items = tuple(whole.items[p] for p in order)
-    return replace(prepared, candidates=CandidateSet(items, place[whole.baseline], *named, whole.monotone_memory))
+    return replace(
+        prepared,
+        candidates=CandidateSet(items, place[whole.baseline], *named, whole.monotone_memory),
+    )
 
 
 def factors(prepared: Prepared, seed: int, spread: float) -> np.ndarray:
-    """How many times as long as predicted each candidate's launch takes, shape ``(candidates,)``."""
+    """How many times as long as predicted each candidate's launch takes, shape
+    ``(candidates,)``."""
     generator, drawn = np.random.default_rng([seed, 1]), dict[object, float]()
     found = []
     for item in prepared.candidates.items:
@@ -71,13 +78,16 @@ def factors(prepared: Prepared, seed: int, spread: float) -> np.ndarray:
 
 
 def play(name: str, seed: int, spread: float) -> list[tuple[float, float]]:
-    """Minutes and launches to 98 % of the best, without hours and with them; infinite where it was not found."""
+    """Minutes and launches to 98 % of the best, without hours and with them; infinite where it was
+    not found."""
     prepared = thinned(case(name), seed)
     spec = prepared.spec.model_copy(update={"seed": seed})
     load = load_workload(spec.workloads[0], prepared.library)
     node = SteadyNode(spec.model, spec.hardware, spec.gpus, load, drawn_away(100 + seed))
     rows = [_predicted(node, item) for item in prepared.candidates.items]
-    truth = np.array([math.log(row.metrics.get(HEADLINE, 0.0) or 1e-9) if row else -20.0 for row in rows])
+    truth = np.array(
+        [math.log(row.metrics.get(HEADLINE, 0.0) or 1e-9) if row else -20.0 for row in rows]
+    )
     starts = np.array([row is not None and row.starts >= 0.5 for row in rows]) & (truth > 0)
     best = float(truth[starts].max())
     usual = np.array([_launch_s([row]) for row in rows])
@@ -91,14 +101,25 @@ def play(name: str, seed: int, spread: float) -> list[tuple[float, float]]:
         for number in range(MOST):
             chosen = suggest(kernels, history, number) if number else None
             position = chosen.position if chosen else prepared.candidates.baseline
-            took_s = float(seconds[position] * math.exp(0.05 * np.random.default_rng([seed, number]).standard_normal()))
+            took_s = float(
+                seconds[position]
+                * math.exp(0.05 * np.random.default_rng([seed, number]).standard_normal())
+            )
             spent_s += took_s
             if starts[position] and truth[position] >= best + math.log(0.98):
                 reached = spent_s / 60, number + 1
                 break
             noise = NOISE * float(np.random.default_rng([seed, position]).standard_normal())
             score = float(truth[position]) + noise if starts[position] else None
-            entry = Entry(number, Role.SEARCH, position, score, violations={}, broke=score is None, seconds=took_s)
+            entry = Entry(
+                number,
+                Role.SEARCH,
+                position,
+                score,
+                violations={},
+                broke=score is None,
+                seconds=took_s,
+            )
             history = replace(history, entries=(*history.entries, entry))
         results.append(reached)
     return results
@@ -106,13 +127,22 @@ def play(name: str, seed: int, spread: float) -> list[tuple[float, float]]:
 
 def main() -> None:
     """Play and print a table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--landscape", nargs="+", default=["v32", "r1"], choices=sorted(SIMULATED))
     parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--spread", type=float, default=0.4, help="of ln(seconds / predicted), of engine and of layout")
+    parser.add_argument(
+        "--spread",
+        type=float,
+        default=0.4,
+        help="of ln(seconds / predicted), of engine and of layout",
+    )
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     asked = parser.parse_args()
-    print("| landscape | chosen | minutes to 98 %, ascending | median | launches, median |\n|---|---|---|---|---|")
+    print(
+        "| landscape | chosen | minutes to 98 %, ascending | median | launches, median |\n|---|---|---|---|---|"
+    )
     for name in asked.landscape:
         case(name)
     with ProcessPoolExecutor(asked.jobs, mp_context=get_context("fork")) as pool:
@@ -123,10 +153,15 @@ def main() -> None:
                 minutes = sorted(run[arm][0] for run in runs)
                 launches = statistics.median_high(run[arm][1] for run in runs)
                 told = " ".join(f"{value:.0f}" for value in minutes)
-                print(f"| `{name}` | {words} | {told} | {statistics.median_high(minutes):.0f} | {launches:.0f} |")
+                print(
+                    f"| `{name}` | {words} | {told} | {statistics.median_high(minutes):.0f} | {launches:.0f} |"
+                )
             wins = sum(by_minute[0] < by_launch[0] for by_launch, by_minute in runs)
             losses = sum(by_minute[0] > by_launch[0] for by_launch, by_minute in runs)
-            print(f"`{name}`: by the minute is sooner in {wins} of {len(runs)} and later in {losses}", flush=True)
+            print(
+                f"`{name}`: by the minute is sooner in {wins} of {len(runs)} and later in {losses}",
+                flush=True,
+            )
 
 
 if __name__ == "__main__":

@@ -1,12 +1,14 @@
 """Whether odds are frequencies, and intervals hold what they say: ``python benchmarks/odds.py``.
 
-**Settings.** Small studies are played by the shipped plan and judged by the shipped verdict; nothing is launched. The
-truth of each is drawn from the model's own prior (``own``), or is a sum over knobs with some interaction (``knobs``).
-Of each setting of the recommended command the report states the odds that it adds more than 0.5 %, and a 95 % interval.
-By bins of the odds: how many settings truly add so much, with the 95 % interval of that rate (Wilson).
+**Settings.** Small studies are played by the shipped plan and judged by the shipped verdict;
+nothing is launched. The truth of each is drawn from the model's own prior (``own``), or is a sum
+over knobs with some interaction (``knobs``). Of each setting of the recommended command the report
+states the odds that it adds more than 0.5 %, and a 95 % interval. By bins of the odds: how many
+settings truly add so much, with the 95 % interval of that rate (Wilson).
 
-**Nodes.** The gain of a command over another one, by simulated launches, has a 90 % interval on a real node. The nodes
-are drawn from the spread of the calibrated figures, and the launches from the usual noise.
+**Nodes.** The gain of a command over another one, by simulated launches, has a 90 % interval on a
+real node. The nodes are drawn from the spread of the calibrated figures, and the launches from the
+usual noise.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ class Stated:
 def prepared() -> tuple[CandidateSet, Kernels]:
     """144 configurations of one engine; the first is the baseline and the default."""
     rows = (dict(zip(KNOBS, row, strict=True)) for row in itertools.product(*KNOBS.values()))
-    candidates = CandidateSet(tuple(Candidate(Configuration("vllm", row), "0.11") for row in rows), 0, (0,))
+    candidates = CandidateSet(
+        tuple(Candidate(Configuration("vllm", row), "0.11") for row in rows), 0, (0,)
+    )
     return candidates, Kernels(Encoding(candidates))
 
 
@@ -80,7 +84,9 @@ def drawn(generator: np.random.Generator) -> tuple[Floats, float]:
     prior = HyperPrior(len(kernels.codes), None, kernels.odds)
     hyper = prior.hyper(generator.standard_normal((1, prior.size)), np.zeros(1, dtype=np.int64))
     rows = np.arange(len(candidates))
-    covariance = _Tables(*kernels.between(rows, rows), kernels.physics(rows, rows)).covariance(hyper)[0]
+    covariance = _Tables(*kernels.between(rows, rows), kernels.physics(rows, rows)).covariance(
+        hyper
+    )[0]
     root = np.linalg.cholesky(covariance + 1e-10 * np.eye(len(rows)))
     return root @ generator.standard_normal(len(rows)), float(hyper.noise[0])
 
@@ -104,12 +110,16 @@ def play(task: tuple[str, float, int, int]) -> list[Stated]:
         judgement = judge(history)
         if judgement.winner is None:
             return []
-        rows = contributions(history, model_of(kernels, history, THOROUGH), judgement.winner, judgement.spread)
+        rows = contributions(
+            history, model_of(kernels, history, THOROUGH), judgement.winner, judgement.spread
+        )
     mine, found = candidates.items[judgement.winner].configuration, []
     for row in rows:
         names = row.knob.split("+")
         default = candidates.items[0].configuration.knobs
-        other = candidates.position(mine.with_knobs(**{name: default[name] for name in names}).fingerprint)
+        other = candidates.position(
+            mine.with_knobs(**{name: default[name] for name in names}).fingerprint
+        )
         assert row.odds is not None
         assert row.ci95 is not None
         found.append(Stated(row.odds, row.ci95, float(truth[judgement.winner] - truth[other])))
@@ -122,8 +132,12 @@ def counted(stated: Sequence[Stated]) -> list[str]:
     for at, (low, high) in BINS.items():
         rows = [one for one in stated if low <= one.odds < high]
         said = f"{100 * np.mean([one.odds for one in rows]):.1f} %" if rows else "–"
-        lines.append(f"{at:6.2f} {said:>13}   {rate(sum(one.truth > LEAST for one in rows), len(rows))}")
-    held = sum(one.ci95[0] - 1e-6 <= 100 * math.expm1(one.truth) <= one.ci95[1] + 1e-6 for one in stated)
+        lines.append(
+            f"{at:6.2f} {said:>13}   {rate(sum(one.truth > LEAST for one in rows), len(rows))}"
+        )
+    held = sum(
+        one.ci95[0] - 1e-6 <= 100 * math.expm1(one.truth) <= one.ci95[1] + 1e-6 for one in stated
+    )
     return [*lines, f"95 % intervals that hold the truth: {rate(held, len(stated))}"]
 
 
@@ -138,7 +152,8 @@ LAUNCHES = 3
 
 
 def on_nodes(nodes: int, noise: float, seed: int) -> tuple[int, int, int]:
-    """Return how many intervals on a node hold its gain, how many are narrower than the launches' own, and all."""
+    """Return how many intervals on a node hold its gain, how many are narrower than the launches'
+    own, and all."""
     spec, generator = study_spec(10), np.random.default_rng(seed)
     workload, calibration = load_workload("sharegpt"), packaged_calibration()
     card = speed_card("vllm")
@@ -149,12 +164,18 @@ def on_nodes(nodes: int, noise: float, seed: int) -> tuple[int, int, int]:
     for pair in PAIRS:
         sides = [node.predict("vllm", "0.13", knobs) for knobs in pair]
         setups = [
-            (ServerSetup("vllm", "0.13", knobs, spec.model, spec.hardware, spec.gpus, None), one.metrics)
+            (
+                ServerSetup("vllm", "0.13", knobs, spec.model, spec.hardware, spec.gpus, None),
+                one.metrics,
+            )
             for knobs, one in zip(pair, sides, strict=True)
         ]
         simulated = math.log(sides[1].metrics[HEADLINE] / sides[0].metrics[HEADLINE])
         for true in sides[1].drawn[HEADLINE] - sides[0].drawn[HEADLINE]:
-            scores = [[end + noise * x for x in generator.standard_normal(LAUNCHES)] for end in (0.0, simulated)]
+            scores = [
+                [end + noise * x for x in generator.standard_normal(LAUNCHES)]
+                for end in (0.0, simulated)
+            ]
             gain = mean(scores[1]) - mean(scores[0])
             low, high = Effect.of_launches(gain, LAUNCHES / 2, Spread.pooled(scores)).interval
             lowest, highest = gain_interval90(
@@ -162,15 +183,21 @@ def on_nodes(nodes: int, noise: float, seed: int) -> tuple[int, int, int]:
             )
             count += 1
             held += lowest <= 100 * math.expm1(float(true)) <= highest
-            narrower += lowest > 100 * math.expm1(low) + 1e-9 or highest < 100 * math.expm1(high) - 1e-9
+            narrower += (
+                lowest > 100 * math.expm1(low) + 1e-9 or highest < 100 * math.expm1(high) - 1e-9
+            )
     return held, narrower, count
 
 
 def main() -> None:
     """Play and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--truth", choices=("own", "knobs"), default="own")
-    parser.add_argument("--noise", type=float, default=0.03, help="of a launch, for `knobs`; `own` draws it")
+    parser.add_argument(
+        "--noise", type=float, default=0.03, help="of a launch, for `knobs`; `own` draws it"
+    )
     parser.add_argument("--budgets", type=int, nargs="+", default=BUDGETS)
     parser.add_argument("--studies", type=int, default=340, help="of each budget")
     parser.add_argument("--first", type=int, default=0, help="the first seed")
@@ -182,10 +209,14 @@ def main() -> None:
     with ProcessPoolExecutor(asked.jobs, mp_context=get_context("fork")) as pool:
         stated = [one for rows in pool.map(play, tasks, chunksize=10) for one in rows]
     budgets = ", ".join(map(str, asked.budgets))
-    print(f"{asked.truth}: {len(tasks)} studies of {budgets} launches, seeds {seeds[0]} to {seeds[-1]}")
+    print(
+        f"{asked.truth}: {len(tasks)} studies of {budgets} launches, seeds {seeds[0]} to {seeds[-1]}"
+    )
     print(*counted(stated), sep="\n", flush=True)
     held, narrower, count = on_nodes(asked.nodes, asked.noise, asked.first)
-    print(f"90 % intervals on a node that hold its gain: {rate(held, count)}; narrower than the launches': {narrower}")
+    print(
+        f"90 % intervals on a node that hold its gain: {rate(held, count)}; narrower than the launches': {narrower}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,15 +1,17 @@
 """A server whose truth is known: it streams at a set pace and remembers when it wrote what.
 
-``python benchmarks/paced_server.py --rate 15000 --streams 1000 [--lockstep]`` listens on loopback, prints
-its port, and lives until its standard input is closed. Each stream gets one token per interval of streams/rate seconds:
-evenly spread over the interval, or all streams in the same instant, as batching engines do.
+``python benchmarks/paced_server.py --rate 15000 --streams 1000 [--lockstep]`` listens on loopback,
+prints its port, and lives until its standard input is closed. Each stream gets one token per
+interval of streams/rate seconds: evenly spread over the interval, or all streams in the same
+instant, as batching engines do.
 
     POST, any path   a streamed completion of ``max_tokens`` tokens; ``cached_tokens`` in its usage is no count but
-                     the number of the request since the truth was last asked for, which tells whose truth is whose
+                     the number of the request since the truth was last asked for, which tells whose
+                     truth is whose
     GET, any path    the truth so far, which is forgotten then, see `read_truth`
 
-One thread, no event loop: a write is a system call of its own, right after its time was taken, so that the truth
-holds no delay of the server's.
+One thread, no event loop: a write is a system call of its own, right after its time was taken, so
+that the truth holds no delay of the server's.
 """
 
 from __future__ import annotations
@@ -38,7 +40,12 @@ _LOOK_NS = 500_000
 
 
 def _event(**more: Any) -> bytes:
-    body = {"id": "cmpl-3a3ff1d7a6f94bdf8bdb4a5a1c0ac05f", "object": "text_completion", "created": 1763720000, **more}
+    body = {
+        "id": "cmpl-3a3ff1d7a6f94bdf8bdb4a5a1c0ac05f",
+        "object": "text_completion",
+        "created": 1763720000,
+        **more,
+    }
     return b"data: " + json.dumps(body, separators=(",", ":")).encode() + b"\n\n"
 
 
@@ -47,14 +54,18 @@ def _chunk(data: bytes) -> bytes:
 
 
 _TOKEN = _chunk(
-    _event(model="m", choices=[{"index": 0, "text": " word", "logprobs": None, "finish_reason": None}], usage=None)
+    _event(
+        model="m",
+        choices=[{"index": 0, "text": " word", "logprobs": None, "finish_reason": None}],
+        usage=None,
+    )
 )
 """As long as vLLM's, 220 bytes: what a client does with a chunk depends on its length."""
 
 
 def read_truth(answer: bytes) -> list[Ints]:
-    """When each token of each request was written: ns of `time.perf_counter_ns`, which all processes of a machine
-    share; one array per request, in the order of their numbers."""
+    """When each token of each request was written: ns of `time.perf_counter_ns`, which all
+    processes of a machine share; one array per request, in the order of their numbers."""
     numbers = np.frombuffer(answer, dtype=np.int64)
     counts, times = numbers[1 : 1 + numbers[0]], numbers[1 + numbers[0] :]
     return np.split(times, np.cumsum(counts)[:-1]) if len(counts) else []
@@ -63,7 +74,18 @@ def read_truth(answer: bytes) -> list[Ints]:
 class _Stream:
     """A connection, and the answer under way on it."""
 
-    __slots__ = ("_epoll", "_last", "_unsent", "buffer", "left", "number", "read", "socket", "times", "total")
+    __slots__ = (
+        "_epoll",
+        "_last",
+        "_unsent",
+        "buffer",
+        "left",
+        "number",
+        "read",
+        "socket",
+        "times",
+        "total",
+    )
 
     def __init__(self, connection: socket.socket, epoll: select.epoll) -> None:
         self.socket, self._epoll = connection, epoll
@@ -123,20 +145,27 @@ class _Stream:
 
 
 class _Pacer:
-    """Who gets a token when: slots that come round once per interval, each due at its own moment of it."""
+    """Who gets a token when: slots that come round once per interval, each due at its own moment of
+    it."""
 
     def __init__(self, interval_ns: int, slots: int) -> None:
         self._interval_ns = interval_ns
         self._slots: list[list[_Stream]] = [[] for _ in range(slots)]
-        # Streams that come one after the other get slots far apart: their first tokens are spread evenly too.
-        self._stride = next(s for s in range(max(round(slots * 0.618), 1), slots + 2) if math.gcd(s, slots) == 1)
+        # Streams that come one after the other get slots far apart: their first tokens are spread
+        # evenly too.
+        self._stride = next(
+            s for s in range(max(round(slots * 0.618), 1), slots + 2) if math.gcd(s, slots) == 1
+        )
         self._begun = self._turn = self._start_ns = 0
         self.active = 0
 
     def add(self, stream: _Stream) -> None:
         """From the next turn of its slot on."""
         if not self.active:
-            self._turn, self._start_ns = 0, perf_counter_ns() + self._interval_ns // len(self._slots)
+            self._turn, self._start_ns = (
+                0,
+                perf_counter_ns() + self._interval_ns // len(self._slots),
+            )
         self._slots[self._begun * self._stride % len(self._slots)].append(stream)
         self._begun += 1
         self.active += 1
@@ -146,7 +175,8 @@ class _Pacer:
         return self._start_ns + self._turn * self._interval_ns // len(self._slots)
 
     def emit(self, until_ns: int) -> None:
-        """Write all tokens that are due until then; slots are never skipped, a late server catches up."""
+        """Write all tokens that are due until then; slots are never skipped, a late server catches
+        up."""
         while self.active and self.due_ns() <= until_ns:
             slot = self._turn % len(self._slots)
             streams = self._slots[slot]
@@ -156,7 +186,8 @@ class _Pacer:
 
 
 class Server:
-    """Everything on one thread, in a loop of its own: emit what is due, look for requests, sleep until the next."""
+    """Everything on one thread, in a loop of its own: emit what is due, look for requests, sleep
+    until the next."""
 
     def __init__(self, interval_ns: int, slots: int, backlog: int) -> None:
         self._pacer = _Pacer(interval_ns, slots)
@@ -246,9 +277,15 @@ class Server:
 
 def main() -> None:
     """The process; its parent holds the other end of its standard input."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=float, default=15_000, help="tokens per second, all streams together")
-    parser.add_argument("--streams", type=int, default=1000, help="how many streams the rate is meant for")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--rate", type=float, default=15_000, help="tokens per second, all streams together"
+    )
+    parser.add_argument(
+        "--streams", type=int, default=1000, help="how many streams the rate is meant for"
+    )
     parser.add_argument("--lockstep", action="store_true", help="all streams in the same instant")
     parser.add_argument("--core", type=int, help="the core to run on")
     options = parser.parse_args()
@@ -256,7 +293,9 @@ def main() -> None:
         os.sched_setaffinity(0, {options.core})
     allow_open_files(options.streams)
     interval_ns = round(options.streams / options.rate * 1e9)
-    server = Server(interval_ns, 1 if options.lockstep else options.streams, backlog=2 * options.streams)
+    server = Server(
+        interval_ns, 1 if options.lockstep else options.streams, backlog=2 * options.streams
+    )
     gc.disable()
     print(server.port, flush=True)
     server.run(sys.stdin.fileno())

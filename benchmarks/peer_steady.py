@@ -1,11 +1,13 @@
-"""Run by ``benchmarks/simulator.py --peer PYTHON`` in that interpreter: what aiconfigurator-core 0.12.0 predicts.
+"""Run by ``benchmarks/simulator.py --peer PYTHON`` in that interpreter: what aiconfigurator-core
+0.12.0 predicts.
 
-It imports nothing of autotune. Its arguments are a JSON object on stdin, ``{"model", "system", "backends", "gpus",
-"input_tokens", "output_tokens", "context_tokens", "concurrency": [...]}``; it prints one JSON object per backend and
-line: ``{"backend", "version", "load_s", "points": [{"concurrency", "seconds", "output_tokens_per_s", "ttft_ms",
-"tpot_ms"}]}``, or ``{"backend", "error"}``. ``load_s`` is the reading of its tables and the building of the model;
-``seconds`` is one prediction. The KV cache and attention are said to be bf16: left out, it takes what the checkpoint
-says of its weights.
+It imports nothing of autotune. Its arguments are a JSON object on stdin, ``{"model", "system",
+"backends", "gpus", "input_tokens", "output_tokens", "context_tokens", "concurrency": [...]}``; it
+prints one JSON object per backend and line: ``{"backend", "version", "load_s", "points":
+[{"concurrency", "seconds", "output_tokens_per_s", "ttft_ms", "tpot_ms"}]}``, or ``{"backend",
+"error"}``. ``load_s`` is the reading of its tables and the building of the model; ``seconds`` is
+one prediction. The KV cache and attention are said to be bf16: left out, it takes what the
+checkpoint says of its weights.
 """
 
 from __future__ import annotations
@@ -30,19 +32,32 @@ def _predictions(asked: dict[str, Any], backend_name: str) -> dict[str, Any]:
     layout = {"tp_size": asked["gpus"], "pp_size": 1, "attention_dp_size": 1}
     experts = {"moe_tp_size": asked["gpus"], "moe_ep_size": 1}
     kinds = {"kvcache_quant_mode": "bfloat16", "fmha_quant_mode": "bfloat16"}
-    model = get_model(asked["model"], build_model_config(**layout, **experts, **kinds), backend_name)
+    model = get_model(
+        asked["model"], build_model_config(**layout, **experts, **kinds), backend_name
+    )
     backend = get_backend(backend_name)
 
     def predict(concurrency: int) -> dict[str, Any]:
         runtime = RuntimeConfig(
-            batch_size=concurrency, isl=asked["input_tokens"], osl=asked["output_tokens"], engine_step_backend="rust"
+            batch_size=concurrency,
+            isl=asked["input_tokens"],
+            osl=asked["output_tokens"],
+            engine_step_backend="rust",
         )
         begun = perf_counter()
         summary = backend.run_agg(model, database, runtime, ctx_tokens=asked["context_tokens"])
         seconds = perf_counter() - begun
         found = summary.get_result_dict()
-        told = {"output_tokens_per_s": found["tokens/s"], "ttft_ms": found["ttft"], "tpot_ms": found["tpot"]}
-        return {"concurrency": concurrency, "seconds": seconds, **{k: float(v) for k, v in told.items()}}
+        told = {
+            "output_tokens_per_s": found["tokens/s"],
+            "ttft_ms": found["ttft"],
+            "tpot_ms": found["tpot"],
+        }
+        return {
+            "concurrency": concurrency,
+            "seconds": seconds,
+            **{k: float(v) for k, v in told.items()},
+        }
 
     # A batch that is not asked for: its tables are read when they are first looked up.
     predict(3)

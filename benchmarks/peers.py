@@ -1,7 +1,9 @@
-"""The clients that `benchmarks/client.py` compares, each run in a process of its own: ``python benchmarks/peers.py``.
+"""The clients that `benchmarks/client.py` compares, each run in a process of its own: ``python
+benchmarks/peers.py``.
 
-Reads a load as JSON from its command line, sends it, and writes what the client saw to its standard output. The other
-clients do what their users' code does with an event, no more: a time, JSON, a list.
+Reads a load as JSON from its command line, sends it, and writes what the client saw to its standard
+output. The other clients do what their users' code does with an event, no more: a time, JSON, a
+list.
 """
 
 from __future__ import annotations
@@ -95,8 +97,8 @@ def _messages(buffer: str) -> tuple[list[str], str]:
 def aiohttp_vllm(load: Load, bodies: Sequence[bytes]) -> list[Answer]:
     """aiohttp as ``vllm bench serve`` uses it (vllm/benchmarks/lib/endpoint_request_func.py).
 
-    Any bytes that came are stripped, decoded and put into a buffer; a whole event at its end is found by parsing it,
-    and parsed once more for its text.
+    Any bytes that came are stripped, decoded and put into a buffer; a whole event at its end is
+    found by parsing it, and parsed once more for its text.
     """
 
     async def read(response: Any) -> Answer:
@@ -143,16 +145,22 @@ def aiohttp_lean(load: Load, bodies: Sequence[bytes]) -> list[Answer]:
     return asyncio.run(_with_aiohttp(load, bodies, read))
 
 
-async def _with_aiohttp(load: Load, bodies: Sequence[bytes], read: Callable[[Any], Any]) -> list[Answer]:
+async def _with_aiohttp(
+    load: Load, bodies: Sequence[bytes], read: Callable[[Any], Any]
+) -> list[Answer]:
     import aiohttp
 
     async def one(body: bytes) -> Answer:
-        async with session.post(load.url, data=body, headers={"Content-Type": "application/json"}) as response:
+        async with session.post(
+            load.url, data=body, headers={"Content-Type": "application/json"}
+        ) as response:
             answer: Answer = await read(response)
             return answer
 
     timeout = aiohttp.ClientTimeout(total=6 * 3600)
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), timeout=timeout) as session:
+    async with aiohttp.ClientSession(
+        connector=aiohttp.TCPConnector(limit=0), timeout=timeout
+    ) as session:
         return _fine(await asyncio.gather(*map(one, bodies), return_exceptions=True))
 
 
@@ -176,7 +184,11 @@ def with_httpx(load: Load, bodies: Sequence[bytes]) -> list[Answer]:
     async def all_of_them() -> list[Answer]:
         limits = httpx.Limits(max_connections=None, max_keepalive_connections=None)
         async with httpx.AsyncClient(limits=limits, timeout=None, trust_env=False) as session:
-            return _fine(await asyncio.gather(*(one(session, body) for body in bodies), return_exceptions=True))
+            return _fine(
+                await asyncio.gather(
+                    *(one(session, body) for body in bodies), return_exceptions=True
+                )
+            )
 
     return asyncio.run(all_of_them())
 
@@ -204,7 +216,8 @@ def _run_delay_s() -> float:
 
 
 def main() -> None:
-    """Send one load; CPU is this process's own, from before the first connection to the last answer."""
+    """Send one load; CPU is this process's own, from before the first connection to the last
+    answer."""
     load = Load(**json.loads(sys.argv[1]))
     if load.core is not None:
         os.sched_setaffinity(0, {load.core})
@@ -226,8 +239,12 @@ def main() -> None:
     counts = np.array([len(seen) for seen in times], dtype=np.int64)
     joined = np.concatenate([*times, np.empty(0, dtype=np.int64)])
     whole = io.BytesIO()
-    np.savez(whole, figures=np.array(json.dumps(figures)), numbers=numbers, counts=counts, times=joined)
-    with open(sys.stdout.fileno(), "wb", closefd=False) as out:  # the standard one may be unbuffered, and write short
+    np.savez(
+        whole, figures=np.array(json.dumps(figures)), numbers=numbers, counts=counts, times=joined
+    )
+    with open(
+        sys.stdout.fileno(), "wb", closefd=False
+    ) as out:  # the standard one may be unbuffered, and write short
         out.write(whole.getvalue())
 
 

@@ -1,10 +1,12 @@
-"""Searches over published rows: ``python benchmarks/real_rows.py TABLE …``, tables of `scripts/calibration_table.py`.
+"""Searches over published rows: ``python benchmarks/real_rows.py TABLE …``, tables of
+`scripts/calibration_table.py`.
 
-A group is what was measured of one model on one node under one workload; those with four configurations or more are
-searched, each configuration once, in the order that a sampler asks for. Told are launches, the baseline (the group's
-first row) as the first, until one is within 2 % of the group's best. Rows that are one configuration are averaged.
-``physics`` is ours with the physics of which nothing was fitted, which never saw a row; ``none`` is ours without a
-prior; ``random`` and ``one-factor`` are those of `search_loops.py`. No noise is added: the rows have their own.
+A group is what was measured of one model on one node under one workload; those with four
+configurations or more are searched, each configuration once, in the order that a sampler asks for.
+Told are launches, the baseline (the group's first row) as the first, until one is within 2 % of the
+group's best. Rows that are one configuration are averaged. ``physics`` is ours with the physics of
+which nothing was fitted, which never saw a row; ``none`` is ours without a prior; ``random`` and
+``one-factor`` are those of `search_loops.py`. No noise is added: the rows have their own.
 """
 
 from __future__ import annotations
@@ -30,7 +32,12 @@ LEAST = 4
 """Configurations of a group."""
 SHARE = 0.98
 METRIC = "total_token_throughput"
-COMPARED = {"physics": "ours-bare", "none": "ours-bare-no-prior", "random": "random", "one-factor": "one-factor"}
+COMPARED = {
+    "physics": "ours-bare",
+    "none": "ours-bare-no-prior",
+    "random": "random",
+    "one-factor": "one-factor",
+}
 Group = tuple[str, str, int, str]
 
 
@@ -46,7 +53,8 @@ def grouped(tables: Iterable[Path]) -> dict[Group, list[MeasuredRow]]:
 
 
 def landscape(group: Group, rows: list[MeasuredRow]) -> Landscape | None:
-    """The group as a table of candidates; None where it has too few that differ, or none that ran."""
+    """The group as a table of candidates; None where it has too few that differ, or none that
+    ran."""
     found: dict[str, Candidate] = {}
     logs: dict[str, list[float]] = {}
     for row in rows:
@@ -64,14 +72,28 @@ def landscape(group: Group, rows: list[MeasuredRow]) -> Landscape | None:
         model=setup.model,
         hardware=setup.hardware,
         gpus=setup.gpus,
-        engines=tuple(EngineChoice(name=name, version=library.engine(name).newest) for name in engines),
+        engines=tuple(
+            EngineChoice(name=name, version=library.engine(name).newest) for name in engines
+        ),
         workloads=(group[3],),
     )
     truth = np.array([math.exp(np.mean(logs[key])) if key in logs else math.nan for key in found])
     candidates = CandidateSet(items, 0, monotone_memory=library.monotone_memory)
-    failed = {i: Failure(FailureKind.CRASHED, "did not run") for i, key in enumerate(found) if key not in logs}
+    failed = {
+        i: Failure(FailureKind.CRASHED, "did not run")
+        for i, key in enumerate(found)
+        if key not in logs
+    }
     return Landscape(
-        " ".join(map(str, group)), "", "useful", spec, candidates, truth, believed(spec, candidates), failed, noise=0.0
+        " ".join(map(str, group)),
+        "",
+        "useful",
+        spec,
+        candidates,
+        truth,
+        believed(spec, candidates),
+        failed,
+        noise=0.0,
     )
 
 
@@ -87,12 +109,20 @@ def launches(sampler: str, table: Landscape, seeds: int) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("tables", nargs="+", type=Path)
     parser.add_argument("--seeds", type=int, default=10)
     asked = parser.parse_args()
-    tables = [one for group, rows in grouped(asked.tables).items() if (one := landscape(group, rows)) is not None]
-    print(f"{len(tables)} groups; mean launches of {asked.seeds} seeds until one is within 2 % of the best")
+    tables = [
+        one
+        for group, rows in grouped(asked.tables).items()
+        if (one := landscape(group, rows)) is not None
+    ]
+    print(
+        f"{len(tables)} groups; mean launches of {asked.seeds} seeds until one is within 2 % of the best"
+    )
     print(f"{'group':56s}{'rows':>5s}" + "".join(f"{name:>12s}" for name in COMPARED))
     totals: dict[str, list[float]] = {name: [] for name in COMPARED}
     for table in sorted(tables, key=lambda one: one.name):

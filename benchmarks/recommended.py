@@ -2,10 +2,10 @@
 
     python benchmarks/recommended.py HOME/studies/NAME …
 
-The studies are of one question. Every candidate that keeps the promises is predicted (`SteadyNode`, the calibration of
-the studies' own node), the best ``--simulate`` of them are simulated without noise, and each recommendation is
-compared with the best of these. Counted as well are the launches, the baseline as the first, until one that gives up
-nothing truly is within 2 % of that best.
+The studies are of one question. Every candidate that keeps the promises is predicted (`SteadyNode`,
+the calibration of the studies' own node), the best ``--simulate`` of them are simulated without
+noise, and each recommendation is compared with the best of these. Counted as well are the launches,
+the baseline as the first, until one that gives up nothing truly is within 2 % of that best.
 """
 
 from __future__ import annotations
@@ -38,11 +38,14 @@ def truth(prepared: Prepared, spec: StudySpec, candidate: Candidate) -> float:
         workloads=spec.workloads,
     )
     result = Simulated(spec.model_copy(update={"noise": 0.0}), prepared.library)(trial)
-    return 0.0 if result.failure else float(result.metrics[spec.workloads[0]][spec.objective] or 0.0)
+    return (
+        0.0 if result.failure else float(result.metrics[spec.workloads[0]][spec.objective] or 0.0)
+    )
 
 
 def best_known(prepared: Prepared, spec: StudySpec, simulated: int) -> float:
-    """The best candidate without noise that gives up nothing, of those that the fast prediction has in front."""
+    """The best candidate without noise that gives up nothing, of those that the fast prediction has
+    in front."""
     given_up = prepared.candidates.given_up
     kept = [one for i, one in enumerate(prepared.candidates.items) if i not in given_up]
     load = load_workload(spec.workloads[0], prepared.library)
@@ -52,14 +55,20 @@ def best_known(prepared: Prepared, spec: StudySpec, simulated: int) -> float:
         found = node.predict(one.configuration.engine, one.engine_version, one.configuration.knobs)
         predicted.append((found.metrics.get(spec.objective, 0.0), one.fingerprint, one))
     front = sorted(predicted, key=lambda row: row[:2], reverse=True)[:simulated]
-    print(f"{len(prepared.candidates)} candidates, {len(kept)} of them give up nothing; {len(front)} simulated")
+    print(
+        f"{len(prepared.candidates)} candidates, {len(kept)} of them give up nothing; {len(front)} simulated"
+    )
     return max(truth(prepared, spec, one) for _, _, one in front)
 
 
 def launches_to_best(prepared: Prepared, spec: StudySpec, study: Path, level: float) -> int | None:
-    """The number of the first launch, from 1, of a command that keeps the promises and truly is that good."""
+    """The number of the first launch, from 1, of a command that keeps the promises and truly is
+    that good."""
     candidates, seen = prepared.candidates, dict[str, float]()
-    rows = sorted(map(json.loads, (study / "results.jsonl").read_text().splitlines()), key=lambda row: row["number"])
+    rows = sorted(
+        map(json.loads, (study / "results.jsonl").read_text().splitlines()),
+        key=lambda row: row["number"],
+    )
     for row in rows:
         name = row["fingerprint"]
         if name not in candidates or candidates.position(name) in candidates.given_up:
@@ -72,9 +81,13 @@ def launches_to_best(prepared: Prepared, spec: StudySpec, study: Path, level: fl
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("studies", nargs="+", type=Path)
-    parser.add_argument("--simulate", type=int, default=150, help="candidates, the best by the fast prediction")
+    parser.add_argument(
+        "--simulate", type=int, default=150, help="candidates, the best by the fast prediction"
+    )
     asked = parser.parse_args()
     shortfalls, counts, best, prepared = list[float](), list[float](), 0.0, None
     for path in asked.studies:
@@ -91,10 +104,16 @@ def main() -> None:
         shortfalls.append(100 * (1 - value / best))
         reached = launches_to_best(prepared, common, path, 0.98 * best)
         counts.append(math.inf if reached is None else reached)
-        print(f"{path}: {value:,.0f}, {shortfalls[-1]:.1f} % below, {found['launches']} launches, 98 % after {reached}")
+        print(
+            f"{path}: {value:,.0f}, {shortfalls[-1]:.1f} % below, {found['launches']} launches, 98 % after {reached}"
+        )
     close, middle = sum(shortfall <= 2 for shortfall in shortfalls), statistics.median(shortfalls)
-    print(f"best known {best:,.0f}; within 2 %: {close} of {len(shortfalls)}; median {middle:.1f} %")
-    print(f"launches to 98 %: median {statistics.median_high(counts):g}; {' '.join(f'{n:g}' for n in sorted(counts))}")
+    print(
+        f"best known {best:,.0f}; within 2 %: {close} of {len(shortfalls)}; median {middle:.1f} %"
+    )
+    print(
+        f"launches to 98 %: median {statistics.median_high(counts):g}; {' '.join(f'{n:g}' for n in sorted(counts))}"
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""The time that it takes to look for secrets in the worst texts: seconds for 8 MB, and those for 4 MB.
+"""The time that it takes to look for secrets in the worst texts: seconds for 8 MB, and those for 4
+MB.
 
-Texts are repetitions of up to two of `FRAGMENTS`, behind each of `BEGINS`: all of them at 50 kB, then the slowest at
-full size. Of a linear pattern the whole takes twice as long as half of it, of a quadratic one four times as long.
+Texts are repetitions of up to two of `FRAGMENTS`, behind each of `BEGINS`: all of them at 50 kB,
+then the slowest at full size. Of a linear pattern the whole takes twice as long as half of it, of a
+quadratic one four times as long.
 """
 
 from __future__ import annotations
@@ -55,9 +57,7 @@ FRAGMENTS = (
     ),
     *("QWxhZGRpbjpvcGVuIHNlc2FtZQ", "api_key=a ", "--api-key a ", "token: a ", "hf_aaaaaaaa9 "),
 )
-LOG = (
-    "INFO 11-23 10:00:07 [loggers.py:123] Engine 000: Avg prompt throughput: 91.2 tokens/s, GPU KV cache usage: 3.1%\n"
-)
+LOG = "INFO 11-23 10:00:07 [loggers.py:123] Engine 000: Avg prompt throughput: 91.2 tokens/s, GPU KV cache usage: 3.1%\n"
 
 
 def seconds(begin: str, unit: str, size: int) -> float:
@@ -70,7 +70,9 @@ def seconds(begin: str, unit: str, size: int) -> float:
 
 def main() -> None:
     """Print a row for each of the slowest texts, and one for an ordinary log."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--texts", type=int, default=15, help="texts that are tried at full size")
     parser.add_argument("--mb", type=int, default=8)
     options = parser.parse_args()

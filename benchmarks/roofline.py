@@ -1,7 +1,8 @@
 """A crude prediction, with which `priors.py` compares the simulator's.
 
-On purpose another model than the simulator: peak rates of the data sheet, mean lengths, no batching loop, no fitted
-figure, no engine. It knows what a layout makes a GPU read, multiply and send, and how many sequences fit.
+On purpose another model than the simulator: peak rates of the data sheet, mean lengths, no batching
+loop, no fitted figure, no engine. It knows what a layout makes a GPU read, multiply and send, and
+how many sequences fit.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from autotune.trial import Configuration, Scalar
 
 _UNLIMITED = 1024
 HOPELESS = 1.0
-"""Tokens per second of what cannot hold one request: the lowest value, so that logarithms stay finite."""
+"""Tokens per second of what cannot hold one request: the lowest value, so that logarithms stay
+finite."""
 
 
 class _Layout(NamedTuple):
@@ -45,14 +47,23 @@ class _Layout(NamedTuple):
 
 
 def roofline(
-    configurations: Sequence[Configuration], model: ModelCard, hardware: HardwareCard, gpus: int, workload: Workload
+    configurations: Sequence[Configuration],
+    model: ModelCard,
+    hardware: HardwareCard,
+    gpus: int,
+    workload: Workload,
 ) -> Floats:
-    """The logarithm of the predicted total tokens per second of each configuration, shape (n,); always finite.
+    """The logarithm of the predicted total tokens per second of each configuration, shape (n,);
+    always finite.
 
     Configurations that differ only in knobs which the arithmetic does not know get the same value.
     """
     requests = workload.draw(len(workload.points) - 1, 0)
-    rate = cache(lambda layout: _tokens_per_s(layout, model, hardware, gpus, workload.longest_request, requests))
+    rate = cache(
+        lambda layout: _tokens_per_s(
+            layout, model, hardware, gpus, workload.longest_request, requests
+        )
+    )
     rates = (rate(_layout(configuration.knobs, model)) for configuration in configurations)
     return np.array([np.log(max(HOPELESS, tokens_per_s)) for tokens_per_s in rates])
 
@@ -76,24 +87,47 @@ def _layout(knobs: Mapping[str, Scalar], model: ModelCard) -> _Layout:
 
 
 def _tokens_per_s(
-    c: _Layout, model: ModelCard, hardware: HardwareCard, gpus: int, longest: int, requests: Requests
+    c: _Layout,
+    model: ModelCard,
+    hardware: HardwareCard,
+    gpus: int,
+    longest: int,
+    requests: Requests,
 ) -> float:
     """Total tokens per second: mean lengths and requests in flight of one load point."""
-    a, read, written = model.architecture, float(requests.input_tokens.mean()), float(requests.output_tokens.mean())
+    a, read, written = (
+        model.architecture,
+        float(requests.input_tokens.mean()),
+        float(requests.output_tokens.mean()),
+    )
     stage = c.tp * c.dp
     room = hardware.memory_gb * 1e9 - weight_bytes_per_gpu(a, c.tp, stage, c.pp, c.drafts > 0)
     kv_token = kv_bytes_per_token_layer(a, c.kv_type, c.tp) * a.layers / c.pp
-    batch = min(float(requests.concurrency) / c.dp, float(c.running), room / kv_token / (read + written / 2))
+    batch = min(
+        float(requests.concurrency) / c.dp, float(c.running), room / kv_token / (read + written / 2)
+    )
     if stage * c.pp > gpus or room < kv_token * longest or c.context < longest:
         return HOPELESS
-    bandwidth, flops = hardware.bandwidth_tb_s * 1e12, hardware.tflops(a.multiplied_in(a.weight_bytes)) * 1e12
+    bandwidth, flops = (
+        hardware.bandwidth_tb_s * 1e12,
+        hardware.tflops(a.multiplied_in(a.weight_bytes)) * 1e12,
+    )
     parts = rank_layers(a, c.tp)
     experts = layer_weights(a).expert * a.experts * expert_layers(a) / stage
     active = experts * a.experts_per_token / max(1, a.experts) * c.dp
     joined = c.dp > 1 and a.experts > 0  # replicas of a dense model send each other nothing
-    # Gathering and scattering every rank's tokens; sharded experts need all of them, spread ones their own share.
+    # Gathering and scattering every rank's tokens; sharded experts need all of them, spread ones
+    # their own share.
     gathered = c.dp if c.ep < stage else min(c.dp, a.experts_per_token)
-    link = 4 * a.layers * a.hidden_size * BF16 * (gathered if joined else min(1, c.tp - 1)) / hardware.link_gb_s / 5e8
+    link = (
+        4
+        * a.layers
+        * a.hidden_size
+        * BF16
+        * (gathered if joined else min(1, c.tp - 1))
+        / hardware.link_gb_s
+        / 5e8
+    )
     compute_token = 2 * (sum(part.elements for part in parts) + active) / flops + link
     tokens = batch * (1 + c.drafts)
     touched = 1 - (1 - a.experts_per_token / a.experts) ** (tokens * c.dp) if a.experts else 0.0

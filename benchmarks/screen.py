@@ -1,10 +1,12 @@
-"""Node-hours of the main job with launches that have random weights, and without: ``python benchmarks/screen.py``.
+"""Node-hours of the main job with launches that have random weights, and without: ``python
+benchmarks/screen.py``.
 
-Whole studies by the product's own path (`Study`) on the simulated node. A launch's throughput is that of one noise-free
-simulation of its command times a log-normal factor (3 %); what random weights change is what the simulated node says
-(`autotune.simulator.node.server`), and a factor of its own for each engine and layout, drawn anew for each seed with
-``--spread`` in all. Weights are read at ``--gb-s``. Regret is that of what is recommended, against the best command
-that any of the studies launched, noise-free.
+Whole studies by the product's own path (`Study`) on the simulated node. A launch's throughput is
+that of one noise-free simulation of its command times a log-normal factor (3 %); what random
+weights change is what the simulated node says (`autotune.simulator.node.server`), and a factor of
+its own for each engine and layout, drawn anew for each seed with ``--spread`` in all. Weights are
+read at ``--gb-s``. Regret is that of what is recommended, against the best command that any of the
+studies launched, noise-free.
 """
 
 from __future__ import annotations
@@ -34,16 +36,22 @@ from autotune.study.options import RunOptions
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, Trial, TrialResult
 
-JOBS = {"h200": ("deepseek-ai/DeepSeek-V3.2", "h200"), "mi300x": ("deepseek-ai/DeepSeek-R1-0528", "mi300x")}
+JOBS = {
+    "h200": ("deepseek-ai/DeepSeek-V3.2", "h200"),
+    "mi300x": ("deepseek-ai/DeepSeek-R1-0528", "mi300x"),
+}
 NOISE, OF_THE_NODE, GB_S = 0.03, 0.03, 2.0
-"""Sigma of a launch; spread that the simulated node's random weights have; its rate of reading weights."""
+"""Sigma of a launch; spread that the simulated node's random weights have; its rate of reading
+weights."""
 
 
 class Node:
     """Evaluates with random numbers of this benchmark, on simulations that are made once."""
 
     def __init__(self, prepared: Prepared, spec: StudySpec) -> None:
-        self.simulated = Simulated(spec.model_copy(update={"noise": 0.0, "seed": 0}), prepared.library)
+        self.simulated = Simulated(
+            spec.model_copy(update={"noise": 0.0, "seed": 0}), prepared.library
+        )
         self.results: dict[str, TrialResult] = {}
 
     def result(self, trial: Trial) -> TrialResult:
@@ -63,7 +71,8 @@ class Node:
         full = self.result(replace(trial, role=Role.SEARCH))
         times_s = dict(found.times_s)
         if trial.role is not Role.SCREEN:
-            # What is neither the weights nor the load: as long as of the same launch without its weights.
+            # What is neither the weights nor the load: as long as of the same launch without its
+            # weights.
             beside = BESIDE_S[trial.configuration.engine]
             times_s["ready"] = beside + (full.times_s["ready"] - beside) * GB_S / gb_s
         if found.failure is not None:
@@ -72,13 +81,19 @@ class Node:
         factor = math.exp(NOISE * own.standard_normal())
         if trial.role is Role.SCREEN:
             layout = np.random.default_rng([seed, *repr(layout_of(trial.configuration)).encode()])
-            factor *= math.exp(math.sqrt(max(0.0, spread**2 - OF_THE_NODE**2)) * layout.standard_normal())
+            factor *= math.exp(
+                math.sqrt(max(0.0, spread**2 - OF_THE_NODE**2)) * layout.standard_normal()
+            )
         metrics = {
             name: {m: v * factor if m.endswith("throughput") and v else v for m, v in row.items()}
             for name, row in found.metrics.items()
         }
         # As `autotune.backends.Checked` sets them apart.
-        apart = {"metrics": {}, "ranking": metrics} if trial.role is Role.SCREEN else {"metrics": metrics}
+        apart = (
+            {"metrics": {}, "ranking": metrics}
+            if trial.role is Role.SCREEN
+            else {"metrics": metrics}
+        )
         return replace(found, times_s=times_s, **apart)
 
 
@@ -87,7 +102,9 @@ BESIDE_S = {"vllm": 120.0, "sglang": 120.0, "tensorrt_llm": 180.0}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
     add("--job", choices=list(JOBS), default="h200")
     add("--seeds", type=int, nargs="+", default=list(range(5)))
@@ -97,7 +114,9 @@ def main() -> None:
     add("--json", type=Path, metavar="FILE", help="a line for each study")
     asked = parser.parse_args()
     model, hardware = JOBS[asked.job]
-    question = build_spec(RunOptions(model=model, hardware=hardware, study="screen", on="simulator", screen="auto"))
+    question = build_spec(
+        RunOptions(model=model, hardware=hardware, study="screen", on="simulator", screen="auto")
+    )
     prepared = prepare(question, library_of(question), anywhere=True)
     priors = priors_of(prepared, ())
     node = Node(prepared, question)
@@ -115,14 +134,32 @@ def main() -> None:
             winner, why = judge(history).winner, study.stop_reason
             study.close()
 
-        truths = {launch.trial.configuration.fingerprint: node.truth(launch.trial, spec) for launch in launches}
+        truths = {
+            launch.trial.configuration.fingerprint: node.truth(launch.trial, spec)
+            for launch in launches
+        }
         barred = {prepared.candidates.items[p].fingerprint for p in prepared.candidates.given_up}
         best = max(best, *(value for name, value in truths.items() if name not in barred))
         value = truths[prepared.candidates.items[winner].fingerprint] if winner is not None else 0.0
         cheap = sum(x.result.seconds for x in launches if x.trial.role is Role.SCREEN) / 3600
-        hours = {"full": sum(x.result.seconds for x in launches) / 3600 - cheap, "random_weights": cheap}
-        row = {"seed": seed, "gb_s": gb_s, "spread": spread, "screen": screen, "value": value, "hours": hours}
-        row |= {"launches": len(launches), "cheap": len(history.screened), "over": history.screen.over, "end": why}
+        hours = {
+            "full": sum(x.result.seconds for x in launches) / 3600 - cheap,
+            "random_weights": cheap,
+        }
+        row = {
+            "seed": seed,
+            "gb_s": gb_s,
+            "spread": spread,
+            "screen": screen,
+            "value": value,
+            "hours": hours,
+        }
+        row |= {
+            "launches": len(launches),
+            "cheap": len(history.screened),
+            "over": history.screen.over,
+            "end": why,
+        }
         clock, goal = 0.0, list[tuple[float, float]]()
         for launch in launches:
             clock += launch.result.seconds / 3600

@@ -7,7 +7,8 @@ from typing import Any
 
 SHARES = (0.90, 0.95, 0.98)
 MEDIAN, WORST_QUARTILE = {"useful": 6, "misplaced": 10, "walled": 12, "none": 20}, {"useful": 10}
-"""By what a landscape's prior is worth: launches to 98 % of the best, baseline included, that are aimed at."""
+"""By what a landscape's prior is worth: launches to 98 % of the best, baseline included, that are
+aimed at."""
 REVERSED_MORE = 3
 """With an adversarial prior at most so many launches more than without one."""
 
@@ -25,7 +26,8 @@ def regret(qualities: Sequence[float], launches: int) -> float:
 
 
 def quartiles(values: Sequence[float | None]) -> list[float | None]:
-    """The three quartiles; no interpolation, the upper one of two neighbours; None = never, and comes last."""
+    """The three quartiles; no interpolation, the upper one of two neighbours; None = never, and
+    comes last."""
     ordered = sorted(values, key=lambda value: (value is None, value))
     last = len(ordered) - 1
     return [ordered[-(-last * quarter // 4)] for quarter in (1, 2, 3)]
@@ -44,17 +46,27 @@ def summarised(told: Told) -> list[dict[str, Any]]:
     rows = []
     for (landscape, sampler), runs in groups.items():
         row: dict[str, Any] = {"landscape": landscape, "sampler": sampler, "seeds": len(runs)}
-        row["to"] = {f"{s:.2f}": quartiles([launches_to(s, r["qualities"]) for r in runs]) for s in SHARES}
+        row["to"] = {
+            f"{s:.2f}": quartiles([launches_to(s, r["qualities"]) for r in runs]) for s in SHARES
+        }
         budgets = [k for k in told["budgets"] if k <= told["launches"][sampler]]
-        row["regret"] = {str(k): quartiles([regret(r["qualities"], k) for r in runs]) for k in budgets}
-        row["share"] = {str(k): _share([r["qualities"][:k] for r in runs]) for k in (30, 40) if k <= max(budgets)}
+        row["regret"] = {
+            str(k): quartiles([regret(r["qualities"], k) for r in runs]) for k in budgets
+        }
+        row["share"] = {
+            str(k): _share([r["qualities"][:k] for r in runs])
+            for k in (30, 40)
+            if k <= max(budgets)
+        }
         served = [1 - r["recommended"][str(budgets[-1])] for r in runs]
         row["served"] = {
             "within_2": sum(short <= 0.02 for short in served),
             "mean": sum(served) / len(runs),
             "worst": max(served),
         }
-        row["recommended"] = {str(k): quartiles([1 - r["recommended"][str(k)] for r in runs]) for k in budgets}
+        row["recommended"] = {
+            str(k): quartiles([1 - r["recommended"][str(k)] for r in runs]) for k in budgets
+        }
         rows.append(row)
     for row in rows:
         row["target"] = _target(row, told["landscapes"][row["landscape"]]["kind"], rows)
@@ -74,13 +86,21 @@ def _target(row: Told, kind: str, rows: Sequence[Told]) -> str:
             return ""
         limit = without["to"]["0.98"][1]
         # Who never gets there without a prior cannot be worse with a bad one.
-        return "never without: reached" if limit is None else _told([(median, limit + REVERSED_MORE, "")])
+        return (
+            "never without: reached"
+            if limit is None
+            else _told([(median, limit + REVERSED_MORE, "")])
+        )
     limits = [(median, MEDIAN[kind], "")]
-    return _told([*limits, (worst, WORST_QUARTILE[kind], "q3 ")] if kind in WORST_QUARTILE else limits)
+    return _told(
+        [*limits, (worst, WORST_QUARTILE[kind], "q3 ")] if kind in WORST_QUARTILE else limits
+    )
 
 
 def _same(row: Told, other: Told) -> bool:
-    return bool(row["landscape"] == other["landscape"] and row["sampler"] == f"{other['sampler']}-no-prior")
+    return bool(
+        row["landscape"] == other["landscape"] and row["sampler"] == f"{other['sampler']}-no-prior"
+    )
 
 
 def _told(limits: Sequence[tuple[float | None, float, str]]) -> str:
@@ -104,7 +124,11 @@ def _cells(row: Told, told: Told) -> list[str]:
     reached = [_launches(found, told["launches"][row["sampler"]]) for found in row["to"].values()]
     share = " ".join(f"{100 * found:.0f}" for found in row["share"].values())
     served = f"{row['served']['within_2']}, {100 * row['served']['mean']:.1f}, {100 * row['served']['worst']:.0f}"
-    short = [_percent(row[what].get(str(k))) for what in ("regret", "recommended") for k in told["budgets"]]
+    short = [
+        _percent(row[what].get(str(k)))
+        for what in ("regret", "recommended")
+        for k in told["budgets"]
+    ]
     return [*reached, share, served, *short]
 
 
@@ -161,9 +185,14 @@ def as_markdown(told: Told) -> str:
     lines = [_about(told), ""]
     for name, landscape in told["landscapes"].items():
         lines += [f"**{name}**{_facts(name, landscape).removeprefix(name)}", ""]
-        lines += [f"| sampler | {' | '.join(_heads(told))} | target |", "|---" * (len(_heads(told)) + 2) + "|"]
+        lines += [
+            f"| sampler | {' | '.join(_heads(told))} | target |",
+            "|---" * (len(_heads(told)) + 2) + "|",
+        ]
         for row in (r for r in told["summary"] if r["landscape"] == name):
-            lines.append(f"| {row['sampler']} | {' | '.join(_cells(row, told))} | {row['target']} |")
+            lines.append(
+                f"| {row['sampler']} | {' | '.join(_cells(row, told))} | {row['target']} |"
+            )
         lines.append("")
     lines += [f"Not run: {name} ({why})." for name, why in told["skipped"].items()]
     return "\n".join(lines).rstrip()

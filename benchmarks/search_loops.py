@@ -38,7 +38,8 @@ class Run:
 
     Attributes:
         visited: positions in the order of their launches; the baseline is the first.
-        recommended: launches to the position that would be served after so many; None = nothing ran.
+        recommended: launches to the position that would be served after so many; None = nothing
+            ran.
     """
 
     visited: list[int]
@@ -49,7 +50,8 @@ Loop = Callable[[Landscape, int, Sequence[int]], Run]
 
 
 def product(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
-    """The product's own path: one study per budget, finals included; `visited` is that of the largest."""
+    """The product's own path: one study per budget, finals included; `visited` is that of the
+    largest."""
     visited: list[int] = []
     recommended: dict[int, int | None] = {}
     for budget in sorted(budgets):
@@ -67,17 +69,21 @@ def _study(landscape: Landscape, seed: int, budget: int) -> tuple[list[int], int
         while (trial := study.ask()) is not None:
             study.tell(landscape.launch(trial, seed))
         found = recommend(spec, candidates, study.launches, (), study.stop_reason).recommended
-        visited = [candidates.position(launch.trial.configuration.fingerprint) for launch in study.launches]
+        visited = [
+            candidates.position(launch.trial.configuration.fingerprint) for launch in study.launches
+        ]
     return visited, None if found is None else candidates.position(found.fingerprint)
 
 
 def sampled(name: str) -> Loop:
-    """One of the product's samplers without a plan: the baseline, then what it samples; no finals, no repeats."""
+    """One of the product's samplers without a plan: the baseline, then what it samples; no finals,
+    no repeats."""
 
     def loop(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
         candidates = landscape.candidates
         sampler = CandidateSampler(Kernels(Encoding(candidates), landscape.priors), name, seed)
-        # The sampler's dice are the study's: of one seed all runs would begin with the same launches.
+        # The sampler's dice are the study's: of one seed all runs would begin with the same
+        # launches.
         history = History(landscape.spec.model_copy(update={"seed": seed}), candidates, ())
         for number in range(min(max(budgets), len(candidates))):
             suggestion = sampler.suggest(history) if number else None
@@ -105,13 +111,17 @@ def prototype(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
         landscape.candidates.baseline,
         priors=[prior.mean for prior in landscape.priors],
         ensemble=first.draws if first else None,
-        predicted_to_start=None if first is None or first.p_starts is None else first.p_starts >= 0.5,
+        predicted_to_start=None
+        if first is None or first.p_starts is None
+        else first.p_starts >= 0.5,
         budget=min(max(budgets), len(landscape.candidates)),
         seed=seed,
         noise=landscape.noise,
     )
     # It tells the best so far, not which candidate that is.
-    nearest = [int(np.nanargmin(np.abs(landscape.truth / landscape.best - share))) for share in trace]
+    nearest = [
+        int(np.nanargmin(np.abs(landscape.truth / landscape.best - share))) for share in trace
+    ]
     return Run(nearest, {budget: nearest[min(budget, len(nearest)) - 1] for budget in budgets})
 
 
@@ -136,14 +146,19 @@ _GOOD = 0.9
 """The quantile of what runs from which on a start of one-factor counts as good."""
 
 
-def one_factor(landscape: Landscape, seed: int, budgets: Sequence[int], least: float | None = None) -> Run:
-    """As in the documents: from the baseline one knob at a time, each of its values, keeping what is better.
+def one_factor(
+    landscape: Landscape, seed: int, budgets: Sequence[int], least: float | None = None
+) -> Run:
+    """As in the documents: from the baseline one knob at a time, each of its values, keeping what
+    is better.
 
-    The engine and the layout come first, the other knobs in an order of the seed's; what must change with a knob
-    changes with it. Round and round until nothing is left or the launches are used.
+    The engine and the layout come first, the other knobs in an order of the seed's; what must
+    change with a knob changes with it. Round and round until nothing is left or the launches are
+    used.
 
     Args:
-        least: start at a candidate drawn from those that run and have this quantile; None: at the baseline.
+        least: start at a candidate drawn from those that run and have this quantile; None: at the
+            baseline.
     """
     if least is not None:
         runs = np.flatnonzero(landscape.truth >= np.nanquantile(landscape.truth, least))
@@ -164,7 +179,9 @@ def _factors(landscape: Landscape, seed: int, seen: dict[int, float]) -> Iterato
     encoding = Encoding(landscape.candidates)
     names = [encoding.names[k] for k in encoding.varying]
     later = [name for name in names if name not in LEAD]
-    order = [n for n in LEAD if n in names] + [later[i] for i in np.random.default_rng(seed).permutation(len(later))]
+    order = [n for n in LEAD if n in names] + [
+        later[i] for i in np.random.default_rng(seed).permutation(len(later))
+    ]
     current = landscape.candidates.baseline
     yield current
     while True:
@@ -179,7 +196,8 @@ def _factors(landscape: Landscape, seed: int, seen: dict[int, float]) -> Iterato
 
 
 def _values_of(encoding: Encoding, current: int, name: str) -> list[int]:
-    """For every other value of a knob the candidate that is nearest to the current one, on its engine."""
+    """For every other value of a knob the candidate that is nearest to the current one, on its
+    engine."""
     column = encoding.names.index(name)
     codes, own, found = encoding.codes[:, column], encoding.params(current), []
     engine = encoding.codes[:, 0] == encoding.codes[current, 0]
@@ -191,7 +209,8 @@ def _values_of(encoding: Encoding, current: int, name: str) -> list[int]:
 
 
 def botorch_log_ei(landscape: Landscape, seed: int, budgets: Sequence[int]) -> Run:
-    """BoTorch as its documents show it: SingleTaskGP, LogEI over every row not launched yet; ten random starts.
+    """BoTorch as its documents show it: SingleTaskGP, LogEI over every row not launched yet; ten
+    random starts.
 
     Sizes are scaled logarithms, the other values one-hot. A failure counts as the worst that ran.
     """
@@ -241,7 +260,11 @@ def _best_seen(landscape: Landscape, seed: int, visited: list[int], budgets: Seq
     values = [landscape.measure(position, 0, seed) for position in visited]
     recommended: dict[int, int | None] = {}
     for budget in budgets:
-        ran = [(value, p) for value, p in zip(values[:budget], visited, strict=False) if value is not None]
+        ran = [
+            (value, p)
+            for value, p in zip(values[:budget], visited, strict=False)
+            if value is not None
+        ]
         recommended[budget] = max(ran)[1] if ran else None
     return Run(visited, recommended)
 

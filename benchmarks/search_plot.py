@@ -1,4 +1,5 @@
-"""Draws what `search.py` found: the best that was visited, by launches. Needs matplotlib, which comes with MLflow."""
+"""Draws what `search.py` found: the best that was visited, by launches. Needs matplotlib, which
+comes with MLflow."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ _COLOURS = {
 
 
 def _best_so_far(runs: Sequence[Mapping[str, Any]], launches: int) -> np.ndarray:
-    """Shape ``(runs, launches)``: the quality of the best visited; a run that ended keeps its last."""
+    """Shape ``(runs, launches)``: the quality of the best visited; a run that ended keeps its
+    last."""
     table = []
     for run in runs:
         found = np.maximum.accumulate(np.array(run["qualities"][:launches]))
@@ -36,7 +38,9 @@ def _best_so_far(runs: Sequence[Mapping[str, Any]], launches: int) -> np.ndarray
 def _panel(axes: Axes, told: Mapping[str, Any], name: str, launches: int) -> None:
     at = np.arange(1, launches + 1)
     for sampler, colour in _COLOURS.items():
-        runs = [run for run in told["runs"] if run["landscape"] == name and run["sampler"] == sampler]
+        runs = [
+            run for run in told["runs"] if run["landscape"] == name and run["sampler"] == sampler
+        ]
         if not runs:
             continue
         low, middle, high = np.quantile(_best_so_far(runs, launches), (0.25, 0.5, 0.75), axis=0)
@@ -66,7 +70,9 @@ def draw(told: Mapping[str, Any], path: Path) -> None:
         axes.axis("off")
     lines: dict[str, Any] = {}
     for axes in fields[: len(names)]:
-        lines |= {label: line for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+        lines |= {
+            label: line for line, label in zip(*axes.get_legend_handles_labels(), strict=True)
+        }
     fields[len(names)].legend(lines.values(), lines, loc="upper left", frameon=False, fontsize=9)
     figure.supxlabel("launches, the baseline included", fontsize=10)
     figure.supylabel("best visited, % of the best there is", fontsize=10)

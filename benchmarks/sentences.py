@@ -1,15 +1,19 @@
-"""How often what a study says is true: ``python benchmarks/sentences.py [--landscape NAME …] [--noise 0.03 …]``.
+"""How often what a study says is true: ``python benchmarks/sentences.py [--landscape NAME …]
+[--noise 0.03 …]``.
 
-Whole studies are played by the shipped plan and judged by the shipped verdict; nothing is launched. Every study has
-a part of a landscape (`landscapes.py`) of its own: candidates drawn by lot, and as the baseline the one below which the
-best is nearest to 3, 6, 11, 25, 60, 120 or 250 % better, in turn.
-The truth is known, so these are counted:
+Whole studies are played by the shipped plan and judged by the shipped verdict; nothing is launched.
+Every study has a part of a landscape (`landscapes.py`) of its own: candidates drawn by lot, and as
+the baseline the one below which the best is nearest to 3, 6, 11, 25, 60, 120 or 250 % better, in
+turn. The truth is known, so these are counted:
 
-- ``regret``: how often something is better than what is recommended by more than is stated with odds of 0.9.
-- ``gain``: how many of the 95 % intervals hold the true gain: of finalists, and of what is recommended as `better`.
+- ``regret``: how often something is better than what is recommended by more than is stated with
+  odds of 0.9.
+- ``gain``: how many of the 95 % intervals hold the true gain: of finalists, and of what is
+  recommended as `better`.
 - ``false``: how many `better` are of something that truly is no better than the baseline.
 
-Rates come with their 95 % intervals (Wilson). Landscapes whose name ends in ``-bare`` are searched without a prior.
+Rates come with their 95 % intervals (Wilson). Landscapes whose name ends in ``-bare`` are searched
+without a prior.
 """
 
 from __future__ import annotations
@@ -51,12 +55,14 @@ _landscapes: dict[str, Landscape] = {}
 
 @dataclass(frozen=True)
 class Told:
-    """What one study says, and the truth; gains and regrets are logarithms, intervals pairs of them.
+    """What one study says, and the truth; gains and regrets are logarithms, intervals pairs of
+    them.
 
     Attributes:
         stated: the regret with odds of 0.9.
         short: what the recommended one truly falls short of the best.
-        finalist, recommended: interval and true gain of the finalist, and of what is recommended as `better`.
+        finalist, recommended: interval and true gain of the finalist, and of what is recommended as
+            `better`.
         finals: launches made in the finals.
     """
 
@@ -105,13 +111,23 @@ def play(task: tuple[str, float, int, int, int]) -> Told:
     generator = np.random.default_rng([seed, 18])
     with one_thread():
         kernels = Kernels(Encoding(candidates), landscape.priors)
-        plan, history = Plan(kernels, CandidateSampler(kernels, seed=seed)), History(spec, candidates, ())
+        plan, history = (
+            Plan(kernels, CandidateSampler(kernels, seed=seed)),
+            History(spec, candidates, ()),
+        )
         while isinstance(step := plan.next(history), Step):
             score = float(truth[step.position] + noise * generator.standard_normal())
             runs = math.isfinite(score)
             cause = "" if runs else f"crashed: {step.position % 7}"
             entry = Entry(
-                len(history), step.role, step.position, score if runs else None, None, {}, not runs, cause=cause
+                len(history),
+                step.role,
+                step.position,
+                score if runs else None,
+                None,
+                {},
+                not runs,
+                cause=cause,
             )
             history = replace(history, entries=(*history.entries, entry))
         judgement = judge(history)
@@ -146,7 +162,8 @@ def _counted(found: Sequence[Told]) -> Iterator[str]:
     stated = [one for one in found if one.stated is not None]
     above = sum(one.short > float(one.stated or 0) + 1e-9 for one in stated)
     medians = [
-        100 * math.expm1(float(np.median(v))) for v in ([s.stated or 0 for s in stated], [s.short for s in stated])
+        100 * math.expm1(float(np.median(v)))
+        for v in ([s.stated or 0 for s in stated], [s.short for s in stated])
     ]
     yield f"  regret exceeded {rate(above, len(stated))}; median stated {medians[0]:.1f} %, true {medians[1]:.1f} %"
     for words, rows in (
@@ -159,16 +176,32 @@ def _counted(found: Sequence[Told]) -> Iterator[str]:
     better = [one for one in found if one.recommended]
     false = sum(one.recommended is not None and one.recommended[2] <= 1e-9 for one in better)
     yield f"  better {rate(len(better), len(found))}, false {rate(false, len(found))}"
-    launches, finals = (np.mean([getattr(one, name) for one in found]) for name in ("launches", "finals"))
+    launches, finals = (
+        np.mean([getattr(one, name) for one in found]) for name in ("launches", "finals")
+    )
     yield f"  launches {launches:.1f}, of the finals {finals:.1f}; recommended {medians[1]:.1f} % short"
 
 
 def main() -> None:
     """Play, print, and keep what was asked for."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     add = parser.add_argument
-    add("--landscape", nargs="+", default=["needle", "toy"], metavar="NAME", help="also with -bare behind the name")
-    add("--noise", nargs="+", type=float, default=[0.03, 0.05, 0.1], help="standard deviations of a launch")
+    add(
+        "--landscape",
+        nargs="+",
+        default=["needle", "toy"],
+        metavar="NAME",
+        help="also with -bare behind the name",
+    )
+    add(
+        "--noise",
+        nargs="+",
+        type=float,
+        default=[0.03, 0.05, 0.1],
+        help="standard deviations of a launch",
+    )
     add("--seeds", type=int, default=10, help="of each landscape and noise")
     add("--first", type=int, default=0, help="the first seed")
     add("--launches", type=int, default=40)
@@ -179,7 +212,9 @@ def main() -> None:
     add("--cache", type=Path, default=Path(tempfile.gettempdir()) / "autotune-search-benchmark")
     add("--json", type=Path, metavar="FILE", help="every study")
     asked = parser.parse_args()
-    sources = Sources(asked.cache, tuple(asked.kernel_tables), None, asked.jobs, asked.tuning_tables)
+    sources = Sources(
+        asked.cache, tuple(asked.kernel_tables), None, asked.jobs, asked.tuning_tables
+    )
     for name in asked.landscape:
         found = build(name.removesuffix("-bare"), sources)
         _landscapes[name] = found.without_prior() if name.endswith("-bare") else found

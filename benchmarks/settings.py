@@ -1,13 +1,14 @@
 """How many settings a recommended command has that have not earned their place, by budget.
 
-    python benchmarks/settings.py [--model ID] [--hardware h200] [--budgets 6 8 12 30] [--seeds 10] [--json FILE]
-    python benchmarks/settings.py --read BEFORE AFTER
+    python benchmarks/settings.py [--model ID] [--hardware h200] [--budgets 6 8 12 30] [--seeds 10]
+    [--json FILE] python benchmarks/settings.py --read BEFORE AFTER
 
-Whole studies of the simulated node. Counted in each recommended command: its settings, those whose odds of adding
-anything are below 0.6 by the report's own table, and those that the simulator does not read. The truth of a
-command is its objective without noise; its regret is what that falls short of the best that any study recommended and
-of the best of the ``--simulate`` candidates that the fast prediction has in front. ``--read`` prints what several runs
-wrote side by side, over the seeds that all have, with one best for all of them.
+Whole studies of the simulated node. Counted in each recommended command: its settings, those whose
+odds of adding anything are below 0.6 by the report's own table, and those that the simulator does
+not read. The truth of a command is its objective without noise; its regret is what that falls short
+of the best that any study recommended and of the best of the ``--simulate`` candidates that the
+fast prediction has in front. ``--read`` prints what several runs wrote side by side, over the seeds
+that all have, with one best for all of them.
 """
 
 from __future__ import annotations
@@ -53,7 +54,9 @@ def played(budget: int, seed: int) -> Recommendation:
     launch = Simulated(spec, prepared.library)
     with (
         tempfile.TemporaryDirectory(prefix="autotune-settings-") as folder,
-        closing(Study(Path(folder), spec, prepared.candidates, prepared.command_of, priors)) as study,
+        closing(
+            Study(Path(folder), spec, prepared.candidates, prepared.command_of, priors)
+        ) as study,
     ):
         while (trial := study.ask()) is not None:
             study.tell(Launch(trial, launch(trial)))
@@ -66,7 +69,13 @@ def row_of(task: tuple[int, int]) -> dict[str, Any]:
     began_s, prepared = perf_counter(), _made["prepared"]
     found, spec = played(*task), prepared.spec
     chosen = found.recommended
-    row = {"budget": task[0], "seed": task[1], "verdict": found.verdict.value, "value": 0.0, "command": ""}
+    row = {
+        "budget": task[0],
+        "seed": task[1],
+        "verdict": found.verdict.value,
+        "value": 0.0,
+        "command": "",
+    }
     row |= {"settings": 0, "doubtful": [], "unread": [], "gain_percent": found.gain_percent}
     if chosen is None:
         return row
@@ -74,7 +83,9 @@ def row_of(task: tuple[int, int]) -> dict[str, Any]:
     space = prepared.spaces[candidate.configuration.engine]
     resolved = resolve_for(space.engine, prepared.command_of(candidate), space.context)
     read = (
-        knobs_modelled(resolved, resolved.simulate(load_workload(spec.workloads[0], prepared.library), 0))
+        knobs_modelled(
+            resolved, resolved.simulate(load_workload(spec.workloads[0], prepared.library), 0)
+        )
         or frozenset()
     )
     rows = [one for one in found.contributions if one.knob != "engine"]
@@ -90,7 +101,9 @@ def row_of(task: tuple[int, int]) -> dict[str, Any]:
 
 def run(asked: argparse.Namespace) -> dict[str, Any]:
     """All studies of one question."""
-    options = RunOptions(model=asked.model, hardware=asked.hardware, on="simulator", study="settings")
+    options = RunOptions(
+        model=asked.model, hardware=asked.hardware, on="simulator", study="settings"
+    )
     spec = build_spec(options)
     prepared = prepare(spec, library_of(spec), anywhere=True)
     _made.update(prepared=prepared, priors=list(priors_of(prepared)))
@@ -105,15 +118,25 @@ def run(asked: argparse.Namespace) -> dict[str, Any]:
 
 def table(runs: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
     """A line for each budget and run."""
-    best = max(row["value"] for _, found in runs for row in [{"value": found["best"]}, *found["rows"]])
-    common = set.intersection(*({(r["budget"], r["seed"]) for r in found["rows"]} for _, found in runs))
+    best = max(
+        row["value"] for _, found in runs for row in [{"value": found["best"]}, *found["rows"]]
+    )
+    common = set.intersection(
+        *({(r["budget"], r["seed"]) for r in found["rows"]} for _, found in runs)
+    )
     lines = [f"{runs[0][1]['question']}, best {best:,.0f}"]
-    lines.append("budget  run         studies  mean regret  median  settings  doubtful  unread  better")
+    lines.append(
+        "budget  run         studies  mean regret  median  settings  doubtful  unread  better"
+    )
     for budget in sorted({budget for budget, _ in common}):
         for name, found in runs:
-            rows = [r for r in found["rows"] if r["budget"] == budget and (budget, r["seed"]) in common]
+            rows = [
+                r for r in found["rows"] if r["budget"] == budget and (budget, r["seed"]) in common
+            ]
             regret = [100 * (1 - r["value"] / best) for r in rows]
-            counts = [statistics.fmean(map(len, (r[k] for r in rows))) for k in ("doubtful", "unread")]
+            counts = [
+                statistics.fmean(map(len, (r[k] for r in rows))) for k in ("doubtful", "unread")
+            ]
             settings = statistics.fmean(r["settings"] for r in rows)
             better = sum(r["verdict"] == Verdict.BETTER.value for r in rows)
             lines.append(
@@ -125,15 +148,25 @@ def table(runs: Sequence[tuple[str, dict[str, Any]]]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--model", default="deepseek-ai/DeepSeek-V3.2")
     parser.add_argument("--hardware", default="h200")
     parser.add_argument("--budgets", type=int, nargs="+", default=[6, 8, 12, 30])
     parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--simulate", type=int, default=150, help="candidates, the best by the fast prediction")
+    parser.add_argument(
+        "--simulate", type=int, default=150, help="candidates, the best by the fast prediction"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--json", type=Path, metavar="FILE", help="every study")
-    parser.add_argument("--read", type=Path, nargs="+", metavar="FILE", help="print what --json wrote, and run nothing")
+    parser.add_argument(
+        "--read",
+        type=Path,
+        nargs="+",
+        metavar="FILE",
+        help="print what --json wrote, and run nothing",
+    )
     asked = parser.parse_args()
     if asked.read:
         runs = [(path.stem, json.loads(path.read_text())) for path in asked.read]

@@ -1,18 +1,22 @@
-"""Seconds of computing per simulated run: ``python benchmarks/simulator.py [--repeat 5] [--peer PYTHON]``.
+"""Seconds of computing per simulated run: ``python benchmarks/simulator.py [--repeat 5] [--peer
+PYTHON]``.
 
-Targets: one ShareGPT run of 1000 prompts 0.2 s; 500 requests of 3200 in and 6400 out at concurrency 128, 2 s. A figure
-is the median of the repeats, each with other prompts; layouts take turns within a repeat.
+Targets: one ShareGPT run of 1000 prompts 0.2 s; 500 requests of 3200 in and 6400 out at concurrency
+128, 2 s. A figure is the median of the repeats, each with other prompts; layouts take turns within
+a repeat.
 
-``--peer`` sets it beside aiconfigurator-core, which predicts a steady state for mean lengths and no whole run. It is
-no dependency of ours; make it an environment of its own and name that environment's interpreter::
+``--peer`` sets it beside aiconfigurator-core, which predicts a steady state for mean lengths and no
+whole run. It is no dependency of ours; make it an environment of its own and name that
+environment's interpreter::
 
     python3.11 -m venv peer && peer/bin/pip install aiconfigurator-core==0.12.0
     python benchmarks/simulator.py --peer peer/bin/python
 
-Its seconds are those of one prediction after its tables are read (`read`: once per process and engine). What both say
-of DeepSeek-R1 on 8 x H200, TP8, 3200 in and 800 out: total tokens per second, ours of the steady state (that is what
-theirs can be laid beside) and of the whole run of 500 prompts; the engines' versions are each side's newest, which are
-not the same, and no measurement of them is at hand.
+Its seconds are those of one prediction after its tables are read (`read`: once per process and
+engine). What both say of DeepSeek-R1 on 8 x H200, TP8, 3200 in and 800 out: total tokens per
+second, ours of the steady state (that is what theirs can be laid beside) and of the whole run of
+500 prompts; the engines' versions are each side's newest, which are not the same, and no
+measurement of them is at hand.
 """
 
 from __future__ import annotations
@@ -44,7 +48,11 @@ _LAYOUTS: tuple[tuple[str, str, dict[str, Scalar]], ...] = (
     ("vllm", "TP8", _TP8),
     ("sglang", "TP8", _TP8),
     ("sglang", "DP8 EP8", _DP8),
-    ("tensorrt_llm", "TP8", {**_TP8, "enable_chunked_prefill": True}),  # prompts longer than a step are refused else
+    (
+        "tensorrt_llm",
+        "TP8",
+        {**_TP8, "enable_chunked_prefill": True},
+    ),  # prompts longer than a step are refused else
 )
 _PEERS = {"vllm": "vllm", "sglang": "sglang", "tensorrt_llm": "trtllm"}
 _READ, _WRITTEN, _CONCURRENCY = 3200, 800, (4, 16, 64, 128)
@@ -53,12 +61,19 @@ _DRIVER = Path(__file__).with_name("peer_steady.py")
 
 def _closed_loop(read: int, written: int, concurrency: int) -> Workload:
     arrival = Arrival(kind="closed_loop", concurrency=concurrency)
-    point = LoadPoint(prompts=500, arrival=arrival, lengths=FixedLengths(input_tokens=read, output_tokens=written))
-    return Workload(name=f"{read}-{written} c{concurrency}", description="", origin="", points=[point])
+    point = LoadPoint(
+        prompts=500, arrival=arrival, lengths=FixedLengths(input_tokens=read, output_tokens=written)
+    )
+    return Workload(
+        name=f"{read}-{written} c{concurrency}", description="", origin="", points=[point]
+    )
 
 
-def _timed(engine: str, knobs: dict[str, Scalar], workload: Workload, seed: int) -> tuple[float, SimulatedOutcome]:
-    """Seconds, and what came out; on R1 where its figures are compared, else on V3.2, which takes more arithmetic."""
+def _timed(
+    engine: str, knobs: dict[str, Scalar], workload: Workload, seed: int
+) -> tuple[float, SimulatedOutcome]:
+    """Seconds, and what came out; on R1 where its figures are compared, else on V3.2, which takes
+    more arithmetic."""
     model = R1 if workload.name.startswith(f"{_READ}-{_WRITTEN} ") else V32
     setup = ServerSetup(engine, LIBRARY.engine(engine).newest, knobs, model, NODE, 8)
     begin = perf_counter()
@@ -100,7 +115,11 @@ def _peer(interpreter: Path, repeats: int) -> dict[str, list[dict[str, Any]]]:
     told: dict[str, list[dict[str, Any]]] = {engine: [] for engine in _PEERS}
     for _ in range(repeats):
         done = subprocess.run(
-            [interpreter, _DRIVER], input=json.dumps(asked), stdout=subprocess.PIPE, text=True, check=True
+            [interpreter, _DRIVER],
+            input=json.dumps(asked),
+            stdout=subprocess.PIPE,
+            text=True,
+            check=True,
         )
         for engine, line in zip(_PEERS, done.stdout.splitlines(), strict=True):
             told[engine].append(json.loads(line))
@@ -111,32 +130,49 @@ def _compare(engine: str, told: Sequence[dict[str, Any]], repeats: int) -> None:
     """One engine's rows beside the other predictor's."""
     failed = next((one["error"] for one in told if "error" in one), None)
     version = LIBRARY.engine(engine).newest
-    beside = failed if failed else f"{told[0]['version']}, read {median(one['load_s'] for one in told):.1f} s"
+    beside = (
+        failed
+        if failed
+        else f"{told[0]['version']}, read {median(one['load_s'] for one in told):.1f} s"
+    )
     print(f"{engine} {version}; peer: {beside}")
     for position, concurrency in enumerate(_CONCURRENCY):
-        runs = [_timed(engine, _TP8, _closed_loop(_READ, _WRITTEN, concurrency), seed) for seed in range(repeats)]
+        runs = [
+            _timed(engine, _TP8, _closed_loop(_READ, _WRITTEN, concurrency), seed)
+            for seed in range(repeats)
+        ]
         ours_s, metrics = median(seconds for seconds, _ in runs), runs[0][1].metrics
         steady, whole = metrics["steady_total_token_throughput"], metrics["total_token_throughput"]
-        line = f"  c{concurrency:<4d} ours {steady:7.0f} steady {whole:7.0f} whole run {ours_s:8.4f} s"
+        line = (
+            f"  c{concurrency:<4d} ours {steady:7.0f} steady {whole:7.0f} whole run {ours_s:8.4f} s"
+        )
         if not failed:
             points = [one["points"][position] for one in told]
             total = points[0]["output_tokens_per_s"] * (_READ + _WRITTEN) / _WRITTEN
             seconds = median(point["seconds"] for point in points)
-            line += f"   peer {total:7.0f} steady {seconds:8.4f} s   {ours_s / seconds:6.1f} x its time"
+            line += (
+                f"   peer {total:7.0f} steady {seconds:8.4f} s   {ours_s / seconds:6.1f} x its time"
+            )
         print(line, flush=True)
 
 
 def main() -> None:
     """Print one line per case, then the comparison."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--repeat", type=int, default=5)
     parser.add_argument("--peer", type=Path, help="interpreter with aiconfigurator-core 0.12.0")
     asked = parser.parse_args()
     _runs(asked.repeat)
     if asked.peer is None:
-        print("aiconfigurator-core: not compared; give --peer PYTHON, see the beginning of this script")
+        print(
+            "aiconfigurator-core: not compared; give --peer PYTHON, see the beginning of this script"
+        )
         return
-    print(f"\nDeepSeek-R1 on 8 x H200, TP8, {_READ} in, {_WRITTEN} out: total tokens/s; peer: aiconfigurator-core")
+    print(
+        f"\nDeepSeek-R1 on 8 x H200, TP8, {_READ} in, {_WRITTEN} out: total tokens/s; peer: aiconfigurator-core"
+    )
     for engine, told in _peer(asked.peer, asked.repeat).items():
         _compare(engine, told, asked.repeat)
 

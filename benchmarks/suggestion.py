@@ -1,9 +1,10 @@
-"""What one suggestion costs: seconds and memory, over the size of the space and the trials that are known.
+"""What one suggestion costs: seconds and memory, over the size of the space and the trials that are
+known.
 
     python benchmarks/suggestion.py
 
-Seconds are of the process's CPU time, the best of three, on one thread; memory is the highest that the process held
-above what the candidates themselves take. Every case runs in a process of its own.
+Seconds are of the process's CPU time, the best of three, on one thread; memory is the highest that
+the process held above what the candidates themselves take. Every case runs in a process of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +27,12 @@ from autotune.trial import Configuration, Role
 
 SIZES = (10**2, 10**4, 10**5, 10**6)
 TRIALS = (10, 100, 500)
-LEVELS = {10**2: (5, 5, 2, 2), 10**4: (10, 10, 5, 5, 2, 2), 10**5: (10,) * 3 + (5, 5, 2, 2), 10**6: (10,) * 6}
+LEVELS = {
+    10**2: (5, 5, 2, 2),
+    10**4: (10, 10, 5, 5, 2, 2),
+    10**5: (10,) * 3 + (5, 5, 2, 2),
+    10**6: (10,) * 6,
+}
 CASE = "--case"
 
 
@@ -34,7 +40,9 @@ def candidates(size: int) -> CandidateSet:
     """All combinations of so many sizes that are powers of two."""
     names = [f"k{i}" for i in range(len(LEVELS[size]))]
     values = itertools.product(*[[2**i for i in range(count)] for count in LEVELS[size]])
-    return CandidateSet([Candidate(Configuration("x", dict(zip(names, v, strict=True))), "1") for v in values], 0)
+    return CandidateSet(
+        [Candidate(Configuration("x", dict(zip(names, v, strict=True))), "1") for v in values], 0
+    )
 
 
 def mebibytes() -> float:
@@ -56,7 +64,11 @@ def measure(size: int, trials: int) -> dict[str, float]:
     places = np.concatenate([places, generator.choice(places, trials - len(places))]).tolist()
     scores = truth[places] + 0.03 * generator.standard_normal(trials)
     rows = enumerate(zip(places, scores.tolist(), strict=True))
-    seen = History(study_spec(trials), space, tuple(Entry(n, Role.SEARCH, p, y, violations={}) for n, (p, y) in rows))
+    seen = History(
+        study_spec(trials),
+        space,
+        tuple(Entry(n, Role.SEARCH, p, y, violations={}) for n, (p, y) in rows),
+    )
     seconds = []
     for _ in range(3):
         begun_s = time.process_time()
@@ -74,8 +86,12 @@ def main() -> None:
     print("candidates  trials  kernels once, s  suggestion, s  memory, MiB")
     for size, trials in itertools.product(SIZES, TRIALS):
         command = [sys.executable, __file__, CASE, str(size), str(trials)]
-        found = json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-        print(f"{size:10,}  {trials:6}  {found['made_s']:15.2f}  {found['suggestion_s']:13.2f}  {found['mib']:11,.0f}")
+        found = json.loads(
+            subprocess.run(command, check=True, capture_output=True, text=True).stdout
+        )
+        print(
+            f"{size:10,}  {trials:6}  {found['made_s']:15.2f}  {found['suggestion_s']:13.2f}  {found['mib']:11,.0f}"
+        )
 
 
 if __name__ == "__main__":

@@ -7,16 +7,19 @@
 
 Four layouts are known, by their content:
 
-- GPUStack's performance lab as JSON: a list of objects, one per serving command, with ``model, command, engine_version,
-  hardware`` (``8xH200``), ``workload`` (``dataset`` sharegpt or random, ``input_len, output_len, num_prompts,
-  max_concurrency``) and the figures that ``vllm bench serve`` prints, or ``failure``; a row is labelled by its place;
-- the online results of dstackai/benchmarks as CSV: a closed-loop load per row, labelled ``MI300X vllm c64``;
-- rows of both as one CSV with ``source``, ``dataset`` and ``bench_tool``; a row is labelled by its line. dstackai's
-  offline batches name a script instead of a server: they get the command of the online rows of the same engine and GPU,
-  and are left out where that ran another engine. guidellm's TPOT counts the time to the first token and is left out;
-  its throughput is that of its fullest stretch, and is replaced by tokens over duration;
-- published means of closed loops as CSV with ``origin`` and ``input_output`` (1024/8192): ten requests per client; a
-  row is labelled by its line. Option files lie beside the table.
+- GPUStack's performance lab as JSON: a list of objects, one per serving command, with ``model,
+  command, engine_version, hardware`` (``8xH200``), ``workload`` (``dataset`` sharegpt or random,
+  ``input_len, output_len, num_prompts, max_concurrency``) and the figures that ``vllm bench serve``
+  prints, or ``failure``; a row is labelled by its place;
+- the online results of dstackai/benchmarks as CSV: a closed-loop load per row, labelled ``MI300X
+  vllm c64``;
+- rows of both as one CSV with ``source``, ``dataset`` and ``bench_tool``; a row is labelled by its
+  line. dstackai's offline batches name a script instead of a server: they get the command of the
+  online rows of the same engine and GPU, and are left out where that ran another engine. guidellm's
+  TPOT counts the time to the first token and is left out; its throughput is that of its fullest
+  stretch, and is replaced by tokens over duration;
+- published means of closed loops as CSV with ``origin`` and ``input_output`` (1024/8192): ten
+  requests per client; a row is labelled by its line. Option files lie beside the table.
 
 Nothing is checked here: ``autotune calibrate`` refuses what cannot be right, with the line.
 """
@@ -32,8 +35,20 @@ from pathlib import Path
 from typing import Any
 
 _SAME = (
-    *("model", "engine_version", "command", "failure", "completed", "request_throughput", "output_throughput"),
-    *(f"{statistic}_{kind}_ms" for kind in ("ttft", "tpot", "itl") for statistic in ("mean", "median", "p99")),
+    *(
+        "model",
+        "engine_version",
+        "command",
+        "failure",
+        "completed",
+        "request_throughput",
+        "output_throughput",
+    ),
+    *(
+        f"{statistic}_{kind}_ms"
+        for kind in ("ttft", "tpot", "itl")
+        for statistic in ("mean", "median", "p99")
+    ),
 )
 _LAB = {
     "duration_s": "duration",
@@ -69,21 +84,34 @@ _LOOPS = {
 }
 _R1 = "deepseek-ai/DeepSeek-R1"
 _OFFLINE = {
-    ("vllm", "h200"): f"vllm serve {_R1} --trust-remote-code --tensor-parallel-size 8 --max-model-len 32768",
-    ("vllm", "mi300x"): f"vllm serve {_R1} --trust-remote-code --tensor-parallel-size 8 --max-model-len 32768",
-    ("sglang", "h200"): f"python3 -m sglang.launch_server --model {_R1} --tp 8 --enable-dp-attention",
+    (
+        "vllm",
+        "h200",
+    ): f"vllm serve {_R1} --trust-remote-code --tensor-parallel-size 8 --max-model-len 32768",
+    (
+        "vllm",
+        "mi300x",
+    ): f"vllm serve {_R1} --trust-remote-code --tensor-parallel-size 8 --max-model-len 32768",
+    (
+        "sglang",
+        "h200",
+    ): f"python3 -m sglang.launch_server --model {_R1} --tp 8 --enable-dp-attention",
     ("sglang", "mi300x"): f"python3 -m sglang.launch_server --model-path {_R1} --tp 8",
 }
-"""Serving commands of dstackai's online rows; TensorRT-LLM's batches ran a built engine of a branch."""
+"""Serving commands of dstackai's online rows; TensorRT-LLM's batches ran a built engine of a
+branch."""
 _NOMINAL = (4, 100, 200, 800, 1600, 3200, 128, 2000, 4000, 32000)
 _AS_ASKED = 0.02
-"""Tokens of an answer this near to a nominal length were asked for; answers that ended early have their own mean."""
+"""Tokens of an answer this near to a nominal length were asked for; answers that ended early have
+their own mean."""
 _OPEN_LOOP = 100.0
-"""Requests per second up to which a rate is one; guidellm's 1000 means: as many as the concurrency allows."""
+"""Requests per second up to which a rate is one; guidellm's 1000 means: as many as the concurrency
+allows."""
 
 
 def converted(path: Path) -> list[dict[str, Any]]:
-    """The rows of a published file under the columns of ``docs/calibration.md``; empty ones are left out."""
+    """The rows of a published file under the columns of ``docs/calibration.md``; empty ones are
+    left out."""
     text = path.read_text(encoding="utf-8-sig")
     if text.lstrip().startswith("["):
         return [_lab_row(str(place), entry) for place, entry in enumerate(json.loads(text))]
@@ -98,8 +126,15 @@ def converted(path: Path) -> list[dict[str, Any]]:
 def _loop_row(label: str, row: Mapping[str, str], folder: Path) -> dict[str, Any]:
     read, written = map(int, row["input_output"].split("/"))
     clients = int(row["concurrency"])
-    load = {"input_len": read, "output_len": written, "num_prompts": 10 * clients, "max_concurrency": clients}
-    command = re.sub(r"(--extra_llm_api_options )(\S+)", lambda m: f"{m[1]}{folder / m[2]}", row["command"])
+    load = {
+        "input_len": read,
+        "output_len": written,
+        "num_prompts": 10 * clients,
+        "max_concurrency": clients,
+    }
+    command = re.sub(
+        r"(--extra_llm_api_options )(\S+)", lambda m: f"{m[1]}{folder / m[2]}", row["command"]
+    )
     return {**_renamed(row, _LOOPS), "label": label, "command": command, **load}
 
 
@@ -124,7 +159,9 @@ def _dstack_row(row: Mapping[str, str]) -> dict[str, Any]:
 
 def _served(row: Mapping[str, str]) -> bool:
     """Whether it is known which server ran."""
-    return not row["bench_tool"].startswith("offline") or (row["engine"], row["hardware"]) in _OFFLINE
+    return (
+        not row["bench_tool"].startswith("offline") or (row["engine"], row["hardware"]) in _OFFLINE
+    )
 
 
 def _more_row(label: str, row: Mapping[str, str]) -> dict[str, Any]:
@@ -135,7 +172,9 @@ def _more_row(label: str, row: Mapping[str, str]) -> dict[str, Any]:
     # Published as the shell's arguments, their quotes lost.
     found["command"] = re.sub(r"(--[\w-]+=\{.*?\})", r"'\1'", row["command"])
     if "guidellm" in row["bench_tool"]:
-        found = {name: value for name, value in found.items() if "_tpot_" not in name and value != "0.00"}
+        found = {
+            name: value for name, value in found.items() if "_tpot_" not in name and value != "0.00"
+        }
         tokens = float(row["total_input_tokens"]) + float(row["total_output_tokens"])
         found["total_token_throughput"] = round(tokens / float(row["duration_s"]), 2)
     if row["bench_tool"].startswith("offline"):
@@ -149,13 +188,22 @@ def _more_load(row: Mapping[str, str]) -> dict[str, Any]:
     if row["dataset"] == "sharegpt":
         most = int(row["max_concurrency"]) if row["max_concurrency"] else None
         name = "sharegpt" if prompts == 1000 else "sharegpt-c4"
-        return {"workload": name} if (prompts, most) in _SHAREGPT else {"workload": name, "max_concurrency": most}
+        return (
+            {"workload": name}
+            if (prompts, most) in _SHAREGPT
+            else {"workload": name, "max_concurrency": most}
+        )
     if guided and row["dataset"] == "ShareGPT" and rate > _OPEN_LOOP:
-        # Its lengths are longer by a third than those of the packaged workload; their long tail counts for more.
+        # Its lengths are longer by a third than those of the packaged workload; their long tail
+        # counts for more.
         return {"workload": "sharegpt", "max_concurrency": int(row["max_concurrency"])}
     answered = float(row["completed"] or prompts)
     lengths = [float(row[f"total_{kind}_tokens"] or 0) / answered for kind in ("input", "output")]
-    names = {"input_len": _asked(lengths[0]), "output_len": _asked(lengths[1]), "num_prompts": prompts}
+    names = {
+        "input_len": _asked(lengths[0]),
+        "output_len": _asked(lengths[1]),
+        "num_prompts": prompts,
+    }
     if guided and rate <= _OPEN_LOOP:
         return {**names, "request_rate": rate}
     return {**names, "max_concurrency": int(row["max_concurrency"])} if guided else names
@@ -163,19 +211,27 @@ def _more_load(row: Mapping[str, str]) -> dict[str, Any]:
 
 def _asked(tokens: float) -> int:
     nearest = min(_NOMINAL, key=lambda length: abs(length - tokens))
-    return nearest if abs(nearest - tokens) <= max(0.5, _AS_ASKED * nearest) else max(1, round(tokens))
+    return (
+        nearest if abs(nearest - tokens) <= max(0.5, _AS_ASKED * nearest) else max(1, round(tokens))
+    )
 
 
 def _renamed(row: Mapping[str, Any], names: Mapping[str, str]) -> dict[str, Any]:
-    found = {name: row.get(name) for name in _SAME} | {ours: row.get(theirs) for theirs, ours in names.items()}
+    found = {name: row.get(name) for name in _SAME} | {
+        ours: row.get(theirs) for theirs, ours in names.items()
+    }
     return {name: value for name, value in found.items() if value not in (None, "")}
 
 
 def main() -> None:
     """Write the table."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path)
-    parser.add_argument("-o", "--output", type=Path, required=True, help="the table, one JSON object per line")
+    parser.add_argument(
+        "-o", "--output", type=Path, required=True, help="the table, one JSON object per line"
+    )
     asked = parser.parse_args()
     rows = converted(asked.file)
     asked.output.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")

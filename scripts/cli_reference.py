@@ -2,8 +2,8 @@
 
     python scripts/cli_reference.py
 
-The options, their groups, defaults and help are those of the command line itself. `tests/documents/test_pages.py` fails
-where the page is another.
+The options, their groups, defaults and help are those of the command line itself.
+`tests/documents/test_pages.py` fails where the page is another.
 """
 
 from __future__ import annotations
@@ -25,7 +25,12 @@ SHARED = ("home", "as_json")
 
 def page() -> str:
     """Return the whole page, as it should be."""
-    return PAGE.read_text(encoding="utf-8").partition(MARK)[0] + MARK + "\n".join(reference(cli, "autotune")) + "\n"
+    return (
+        PAGE.read_text(encoding="utf-8").partition(MARK)[0]
+        + MARK
+        + "\n".join(reference(cli, "autotune"))
+        + "\n"
+    )
 
 
 def reference(command: click.Command, name: str) -> Iterator[str]:
@@ -35,9 +40,18 @@ def reference(command: click.Command, name: str) -> Iterator[str]:
             yield from reference(one, f"{name} {below}")
         return
     arguments = [p for p in command.params if isinstance(p, click.Argument)]
-    options = [p for p in command.params if isinstance(p, click.Option) and p.name not in SHARED and not p.is_eager]
+    options = [
+        p
+        for p in command.params
+        if isinstance(p, click.Option) and p.name not in SHARED and not p.is_eager
+    ]
     words = " ".join(_argument(one) for one in arguments)
-    yield from ("", f"## {name}", "", " ".join([*([f"`{words}`:"] if words else []), _sentence(command.help or "")]))
+    yield from (
+        "",
+        f"## {name}",
+        "",
+        " ".join([*([f"`{words}`:"] if words else []), _sentence(command.help or "")]),
+    )
     groups = _groups() if name == "autotune run" else {}
     by_group: dict[str, list[click.Option]] = {}
     for one in options:
@@ -71,9 +85,17 @@ def _flag(one: click.Option) -> str:
 
 
 def _help(one: click.Option) -> str:
-    shown = one.show_default if isinstance(one.show_default, str) else one.default if one.show_default else None
+    shown = (
+        one.show_default
+        if isinstance(one.show_default, str)
+        else one.default
+        if one.show_default
+        else None
+    )
     default = "" if shown is None or one.is_flag else f" Default: {shown}."
-    return ((one.help or "").replace("<", "&lt;") + default).strip() + (" Required." if one.required else "")
+    return ((one.help or "").replace("<", "&lt;") + default).strip() + (
+        " Required." if one.required else ""
+    )
 
 
 def _sentence(text: str) -> str:

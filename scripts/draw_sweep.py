@@ -3,10 +3,10 @@
     python scripts/draw_sweep.py --data FILE [--out docs/concurrency-sweep.png]
 
 --data is the table that ``scripts/calibration_table.py`` makes of dstackai/benchmarks' (Apache-2.0)
-Deepseek-R1/raw_data/online_results.csv: DeepSeek-R1, 3200 tokens in and 800 out, total tokens per second against
-requests in flight. Each panel is one engine on one kind of GPU, simulated as the version that was measured, with the
-prediction's 90 % interval.
-Needs matplotlib, which comes with MLflow.
+Deepseek-R1/raw_data/online_results.csv: DeepSeek-R1, 3200 tokens in and 800 out, total tokens per
+second against requests in flight. Each panel is one engine on one kind of GPU, simulated as the
+version that was measured, with the prediction's 90 % interval. Needs matplotlib, which comes with
+MLflow.
 """
 
 from __future__ import annotations
@@ -53,7 +53,9 @@ def _simulated(setup: ServerSetup, workload: Workload) -> tuple[float, float, fl
 def _panel(axes: Axes, points: list[MeasuredPoint], library: Library) -> None:
     """One engine on one kind of GPU."""
     setup, workload = points[0].resolved.setup, points[0].workload
-    measured = {point.workload.points[0].arrival.concurrency or 0: point.measured for point in points}
+    measured = {
+        point.workload.points[0].arrival.concurrency or 0: point.measured for point in points
+    }
     loads = sorted({*_CURVE, *measured})
     curve = {load: _simulated(setup, workload.with_concurrency(load)) for load in loads}
     predicted, low, high = zip(*curve.values(), strict=True)
@@ -85,7 +87,9 @@ def _key(axes: Axes) -> None:
     """The sixth field says what is drawn."""
     axes.axis("off")
     axes.plot([], [], color="#555555", linewidth=2, label="simulated")
-    axes.fill_between([], [], color="#555555", alpha=0.15, linewidth=0, label="simulated, 90 % interval")
+    axes.fill_between(
+        [], [], color="#555555", alpha=0.15, linewidth=0, label="simulated, 90 % interval"
+    )
     axes.plot([], [], "o", color="black", markersize=5, label="measured")
     axes.legend(loc="upper left", frameon=False, fontsize=10)
 
@@ -105,7 +109,9 @@ def draw(points: list[MeasuredPoint]) -> Figure:
         row[0].set_ylabel("total tokens per second", fontsize=9)
     for axes in (*grid[1][:2], grid[0][2]):
         axes.set_xlabel("requests in flight", fontsize=9)
-    figure.suptitle("DeepSeek-R1, 3200 tokens in, 800 out: simulated curves over measured points", fontsize=12)
+    figure.suptitle(
+        "DeepSeek-R1, 3200 tokens in, 800 out: simulated curves over measured points", fontsize=12
+    )
     figure.text(0.01, 0.01, _SOURCE, fontsize=7.5, color="#555555")
     figure.tight_layout(rect=(0, 0.025, 1, 1))
     return figure
@@ -113,7 +119,9 @@ def draw(points: list[MeasuredPoint]) -> Figure:
 
 def main() -> None:
     """Write the picture."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", type=Path, required=True, help="table of the measured sweep")
     parser.add_argument("--out", type=Path, default=Path("docs/concurrency-sweep.png"))
     asked = parser.parse_args()

@@ -2,8 +2,9 @@
 
     python scripts/house.py
 
-A mode is a feature that several files have to know. Ceilings stand in `pyproject.toml`, under `[tool.autotune.house]`.
-Prints every figure, and ends with exit status 1 where one is above its ceiling.
+A mode is a feature that several files have to know. Ceilings stand in `pyproject.toml`, under
+`[tool.autotune.house]`. Prints every figure, and ends with exit status 1 where one is above its
+ceiling.
 """
 
 from __future__ import annotations
@@ -44,11 +45,15 @@ def known_in(sources: Mapping[str, str]) -> dict[str, list[str]]:
     Args:
         sources: the text of each file, by its path.
     """
-    return {mode: [path for path, text in sources.items() if re.search(MODES[mode], text)] for mode in MODES}
+    return {
+        mode: [path for path, text in sources.items() if re.search(MODES[mode], text)]
+        for mode in MODES
+    }
 
 
 def tokens_of(text: str) -> int:
-    """Count the tokens of a file's code: no comments, docstrings, newlines or indents, so that air costs nothing."""
+    """Count the tokens of a file's code: no comments, docstrings, newlines or indents, so that air
+    costs nothing."""
     return sum(len(statement) for statement in _statements(text) if not _is_a_docstring(statement))
 
 
@@ -64,25 +69,38 @@ def _statements(text: str) -> Iterator[list[tokenize.TokenInfo]]:
 
 
 def _is_a_docstring(statement: list[tokenize.TokenInfo]) -> bool:
-    """Return whether a logical line is nothing but strings: that of a module, class, function or constant."""
+    """Return whether a logical line is nothing but strings: that of a module, class, function or
+    constant."""
     return all(token.type == tokenize.STRING for token in statement)
 
 
 def measure(sources: Mapping[str, str], longest_anywhere: int) -> dict[str, int]:
-    """Count what has a ceiling: tokens of the package, files of each mode, lines of the longest file."""
+    """Count what has a ceiling: tokens of the package, files of each mode, lines of the longest
+    file."""
     known = {mode: len(paths) for mode, paths in known_in(sources).items()}
-    return {"tokens": sum(map(tokens_of, sources.values())), **known, "lines_of_a_file": longest_anywhere}
+    return {
+        "tokens": sum(map(tokens_of, sources.values())),
+        **known,
+        "lines_of_a_file": longest_anywhere,
+    }
 
 
 def above(figures: Mapping[str, int], ceilings: Mapping[str, int]) -> list[str]:
-    """Say which figure is above its ceiling; a figure without a ceiling, and a ceiling without a figure, are errors.
+    """Say which figure is above its ceiling; a figure without a ceiling, and a ceiling without a
+    figure, are errors.
 
     Raises:
         ValueError: figures and ceilings have other names.
     """
     if figures.keys() != ceilings.keys():
-        raise ValueError(f"[tool.autotune.house] has {sorted(ceilings)}, and {sorted(figures)} are measured")
-    return [f"{name}: {figures[name]} > {ceilings[name]}" for name in figures if figures[name] > ceilings[name]]
+        raise ValueError(
+            f"[tool.autotune.house] has {sorted(ceilings)}, and {sorted(figures)} are measured"
+        )
+    return [
+        f"{name}: {figures[name]} > {ceilings[name]}"
+        for name in figures
+        if figures[name] > ceilings[name]
+    ]
 
 
 def main() -> int:
@@ -100,8 +118,12 @@ def main() -> int:
     for mode, paths in known_in(sources).items():
         print(f"{mode} ({MODES[mode]}): {figures[mode]} of at most {ceilings.get(mode)} files")
         print("".join(f"  {path}\n" for path in paths), end="")
-    print(f"autotune/: {figures['tokens']} of at most {ceilings.get('tokens')} tokens of code, in {len(sources)} files")
-    print(f"longest file: {longest}, {figures['lines_of_a_file']} of at most {ceilings.get('lines_of_a_file')} lines")
+    print(
+        f"autotune/: {figures['tokens']} of at most {ceilings.get('tokens')} tokens of code, in {len(sources)} files"
+    )
+    print(
+        f"longest file: {longest}, {figures['lines_of_a_file']} of at most {ceilings.get('lines_of_a_file')} lines"
+    )
     found = above(figures, ceilings)
     for line in found:
         print(f"above its ceiling (pyproject.toml, [tool.autotune.house]): {line}", file=sys.stderr)

@@ -1,7 +1,9 @@
-"""What the two engines derive argparse options from, answered statically: dataclass fields and their annotations.
+"""What the two engines derive argparse options from, answered statically: dataclass fields and
+their annotations.
 
-`vllm`: ``get_kwargs(ConfigClass)`` of ``vllm/engine/arg_utils.py``. `sglang`: ``add_cli_args_from_dataclass`` of
-``sglang/srt/arg_groups/arg_utils.py`` (0.5.14 and later; older versions call ``add_argument`` by hand).
+`vllm`: ``get_kwargs(ConfigClass)`` of ``vllm/engine/arg_utils.py``. `sglang`:
+``add_cli_args_from_dataclass`` of ``sglang/srt/arg_groups/arg_utils.py`` (0.5.14 and later; older
+versions call ``add_argument`` by hand).
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _PLAIN = {"bool", "int", "float", "str", "list", "tuple", "set", "dict", "None"}
 
 @dataclass(frozen=True)
 class Hint:
-    """One alternative of an annotation: its kind, the literal values or the element's annotation."""
+    """One alternative of an annotation: its kind, the literal values or the element's
+    annotation."""
 
     kind: str
     values: tuple[Any, ...] = ()
@@ -55,7 +58,11 @@ def _subscripted(interpreter: Interpreter, node: ast.Subscript, module: Module) 
         found = [h for part in parts for h in hints(interpreter, part, module)]
         return [*found, Hint("None")] if name == "Optional" else found
     if name.lower() in _PLAIN:
-        count = len(inner) if not any(isinstance(e, ast.Constant) and e.value is ... for e in inner) else 0
+        count = (
+            len(inner)
+            if not any(isinstance(e, ast.Constant) and e.value is ... for e in inner)
+            else 0
+        )
         return [Hint(name.lower(), (count,), inner[0], module)]
     return [Hint("other")]
 
@@ -79,7 +86,9 @@ def _named(interpreter: Interpreter, node: ast.AST, module: Module) -> list[Hint
             return [Hint("other")]
         where, bound = source, source.bindings.get(bound.name)
     if isinstance(bound, ast.ClassDef):
-        return [Hint("dataclass" if _is_dataclass(bound) else "dict" if _is_dict(bound) else "other")]
+        return [
+            Hint("dataclass" if _is_dataclass(bound) else "dict" if _is_dict(bound) else "other")
+        ]
     return hints(interpreter, bound, where) if isinstance(bound, ast.expr) else [Hint("other")]
 
 
@@ -93,7 +102,8 @@ def _is_dict(node: ast.ClassDef) -> bool:
 
 
 def get_kwargs(interpreter: Interpreter, args: list[Any], _kwargs: dict[str, Any]) -> Any:
-    """vLLM's ``get_kwargs``: every field of a config class to the keywords of its ``add_argument``."""
+    """vLLM's ``get_kwargs``: every field of a config class to the keywords of its
+    ``add_argument``."""
     out: dict[str, Any] = {}
     for owner in reversed(interpreter.bases(args[0])):
         for node in owner.node.body:
@@ -143,7 +153,11 @@ def _scalar(interpreter: Interpreter, name: str, by_kind: dict[str, Hint]) -> di
 
 
 def _sequence(interpreter: Interpreter, hint: Hint, kind: str) -> dict[str, Any]:
-    element = hints(interpreter, hint.element, hint.module) if hint.element and hint.module else [Hint("str")]
+    element = (
+        hints(interpreter, hint.element, hint.module)
+        if hint.element and hint.module
+        else [Hint("str")]
+    )
     nargs = hint.values[0] if kind == "tuple" and hint.values and hint.values[0] else "+"
     if element[0].kind == "literal":
         return {"nargs": nargs, **_choices({"literal": element[0]}, False)}
@@ -151,10 +165,14 @@ def _sequence(interpreter: Interpreter, hint: Hint, kind: str) -> dict[str, Any]
 
 
 def field_default(interpreter: Interpreter, node: ast.AST | None, module: Module) -> Any:
-    """A field's default, also inside ``field(...)`` or ``Field(...)``; `UNKNOWN` when it is computed."""
+    """A field's default, also inside ``field(...)`` or ``Field(...)``; `UNKNOWN` when it is
+    computed."""
     if node is None:
         return UNKNOWN
-    if not (isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in {"field", "Field"}):
+    if not (
+        isinstance(node, ast.Call)
+        and ast.unparse(node.func).rpartition(".")[2] in {"field", "Field"}
+    ):
         return interpreter.constant(node, module)
     keywords = {k.arg: k.value for k in node.keywords}
     plain = keywords.get("default") or (node.args[0] if node.args else None)
@@ -184,7 +202,9 @@ def add_from_dataclass(parser: Parser) -> Any:
 
 
 def _metadata(interpreter: Interpreter, node: ast.AnnAssign, cls: Class) -> dict[str, Any] | None:
-    if not (isinstance(node.annotation, ast.Subscript) and isinstance(node.annotation.slice, ast.Tuple)):
+    if not (
+        isinstance(node.annotation, ast.Subscript) and isinstance(node.annotation.slice, ast.Tuple)
+    ):
         return None
     meta = node.annotation.slice.elts[1]
     if not isinstance(meta, ast.Call):
@@ -194,14 +214,19 @@ def _metadata(interpreter: Interpreter, node: ast.AnnAssign, cls: Class) -> dict
     return {k.arg or "": interpreter.constant(k.value, cls.module) for k in meta.keywords}
 
 
-def _sglang_field(interpreter: Interpreter, node: ast.AnnAssign, cls: Class) -> tuple[list[str], dict[str, Any]] | None:
+def _sglang_field(
+    interpreter: Interpreter, node: ast.AnnAssign, cls: Class
+) -> tuple[list[str], dict[str, Any]] | None:
     meta = _metadata(interpreter, node, cls)
     if meta is None or meta.get("no_cli"):
         return None
     assert isinstance(node.target, ast.Name)
     name = node.target.id
     flag = meta.get("cli_name") or "--" + name.replace("_", "-")
-    kwargs: dict[str, Any] = {"dest": name, "default": field_default(interpreter, node.value, cls.module)}
+    kwargs: dict[str, Any] = {
+        "dest": name,
+        "default": field_default(interpreter, node.value, cls.module),
+    }
     if meta.get("action") is not None:
         kwargs.update({"action": meta["action"], **(meta.get("action_kwargs") or {})})
     else:
@@ -209,18 +234,30 @@ def _sglang_field(interpreter: Interpreter, node: ast.AnnAssign, cls: Class) -> 
     return [flag, *(meta.get("aliases") or [])], kwargs
 
 
-def _sglang_type(interpreter: Interpreter, node: ast.AnnAssign, cls: Class, meta: dict[str, Any]) -> dict[str, Any]:
+def _sglang_type(
+    interpreter: Interpreter, node: ast.AnnAssign, cls: Class, meta: dict[str, Any]
+) -> dict[str, Any]:
     found = [h for h in hints(interpreter, node.annotation, cls.module) if h.kind != "None"]
     hint = found[0] if len(found) == 1 else Hint("str")
     custom = meta.get("type_parser")
     out: dict[str, Any] = {
-        key: meta[key] for key in ("choices", "nargs", "const") if meta.get(key) not in (None, UNKNOWN)
+        key: meta[key]
+        for key in ("choices", "nargs", "const")
+        if meta.get(key) not in (None, UNKNOWN)
     }
     if hint.kind == "literal":
-        return {"type": External(type(hint.values[0]).__name__), "choices": list(hint.values), **out}
+        return {
+            "type": External(type(hint.values[0]).__name__),
+            "choices": list(hint.values),
+            **out,
+        }
     if hint.kind == "list" and custom is None:
         element = hints(interpreter, hint.element, cls.module) if hint.element else []
-        return {"nargs": "+", "type": External(element[0].kind if len(element) == 1 else "str"), **out}
+        return {
+            "nargs": "+",
+            "type": External(element[0].kind if len(element) == 1 else "str"),
+            **out,
+        }
     if hint.kind == "bool":
         return {"action": "store_true"}
     plain = hint.kind if hint.kind in {"int", "float"} else "str"

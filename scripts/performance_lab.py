@@ -1,9 +1,11 @@
-"""Replays the launches that GPUStack's performance lab published, and writes what studies of them come to.
+"""Replays the launches that GPUStack's performance lab published, and writes what studies of them
+come to.
 
-    python scripts/performance_lab.py seed_measurements.json --home mlruns --out docs/performance-lab.md
+    python scripts/performance_lab.py seed_measurements.json --home mlruns --out
+    docs/performance-lab.md
 
-The file has the layout that ``scripts/calibration_table.py`` describes. What stands in the output from
-the heading `KEPT` on stays as it is.
+The file has the layout that ``scripts/calibration_table.py`` describes. What stands in the output
+from the heading `KEPT` on stays as it is.
 """
 
 from __future__ import annotations
@@ -32,7 +34,12 @@ MODELS = {"r1": "deepseek-ai/DeepSeek-R1-0528", "v32": "deepseek-ai/DeepSeek-V3.
 STEPS = {
     "r1": (("engine", 1, 2), ("parallelism", 2, 4)),
     "v32": (
-        *(("parallelism", 1, 14), ("tool calls", 14, 18), ("context length", 18, 19), ("attention backend", 19, 21)),
+        *(
+            ("parallelism", 1, 14),
+            ("tool calls", 14, 18),
+            ("context length", 18, 19),
+            ("attention backend", 19, 21),
+        ),
         ("all of it", 1, 21),
     ),
 }
@@ -45,7 +52,11 @@ _METRICS = {
     "total_throughput": "total_token_throughput",
     "output_throughput": "output_throughput",
     "peak_output_throughput": "max_output_tokens_per_s",
-    **{f"{s}_{kind}_ms": f"{s}_{kind}_ms" for kind in ("ttft", "tpot", "itl") for s in ("mean", "median", "p99")},
+    **{
+        f"{s}_{kind}_ms": f"{s}_{kind}_ms"
+        for kind in ("ttft", "tpot", "itl")
+        for s in ("mean", "median", "p99")
+    },
 }
 """The lab's names of metrics to ours."""
 _NO_OPTIONS = {"--host", "--port", "--model", "--model-path", "--model-tag"}
@@ -70,7 +81,14 @@ _NOTES = {
 _LIBRARY = Library()
 
 
-BEFORE_AND_AFTER = ("Workload", "Baseline", "Baseline TPOT", "Recommended", "Recommended TPOT", "Gain")
+BEFORE_AND_AFTER = (
+    "Workload",
+    "Baseline",
+    "Baseline TPOT",
+    "Recommended",
+    "Recommended TPOT",
+    "Gain",
+)
 
 
 @dataclass(frozen=True)
@@ -99,17 +117,33 @@ class Command:
         kind = recognise(split.argv)
         version = kind.version(row["engine_version"])
         parsed = kind.parse(split, version)
-        given = {f"--{name.replace('_', '-')}": parsed.args.get(name) for name in sorted(parsed.given)}
+        given = {
+            f"--{name.replace('_', '-')}": parsed.args.get(name) for name in sorted(parsed.given)
+        }
         options = {name: cell(value) for name, value in given.items() if name not in _NO_OPTIONS}
         context = Context(_LIBRARY.model(row["model"]), _LIBRARY.node("h200"), 8, version, 0)
         made, effects = normalised(kind.card, kind.knobs(parsed, context), context)
-        capped = next((int(e.set["max_running_requests"]) for e in effects if "max_running_requests" in e.set), 0)
+        capped = next(
+            (
+                int(e.set["max_running_requests"])
+                for e in effects
+                if "max_running_requests" in e.set
+            ),
+            0,
+        )
         options |= parsed.env
-        return cls(kind.name, row["engine_version"], options, made, capped, {}, row.get("failure", ""))
+        return cls(
+            kind.name, row["engine_version"], options, made, capped, {}, row.get("failure", "")
+        )
 
     def line(self) -> dict[str, str]:
         """A line of a replay file."""
-        cells = {"engine": self.engine, "engine_version": self.version, "failure": self.failure, **self.options}
+        cells = {
+            "engine": self.engine,
+            "engine_version": self.version,
+            "failure": self.failure,
+            **self.options,
+        }
         for name, metrics in self.metrics.items():
             prefix = "" if name == "sharegpt" else f"{name}:"
             cells |= {f"{prefix}{metric}": str(value) for metric, value in metrics.items()}
@@ -125,7 +159,11 @@ def workload(row: Mapping[str, Any]) -> str:
     """The name of a row's workload."""
     load = row["workload"]
     if load["dataset"] == "sharegpt":
-        return "sharegpt" if load["max_concurrency"] is None else f"sharegpt-c{load['max_concurrency']:.0f}"
+        return (
+            "sharegpt"
+            if load["max_concurrency"] is None
+            else f"sharegpt-c{load['max_concurrency']:.0f}"
+        )
     return f"random:{load['input_len']}:{load['output_len']}:{load['num_prompts']}"
 
 
@@ -135,8 +173,14 @@ def commands(path: Path, model: str) -> list[Command]:
     for row in json.loads(path.read_text(encoding="utf-8")):
         if row["model"] == model:
             command = Command.of(row)
-            same = found.setdefault(json.dumps([command.version, command.options], sort_keys=True), command)
-            known = {ours: row[theirs] for theirs, ours in _METRICS.items() if row.get(theirs) is not None}
+            same = found.setdefault(
+                json.dumps([command.version, command.options], sort_keys=True), command
+            )
+            known = {
+                ours: row[theirs]
+                for theirs, ours in _METRICS.items()
+                if row.get(theirs) is not None
+            }
             same.metrics.setdefault(workload(row), known)
     return list(found.values())
 
@@ -149,7 +193,19 @@ def replay(home: Path, study: str, model: str, document: Sequence[Command]) -> N
         writer = csv.DictWriter(file, list(dict.fromkeys(name for line in lines for name in line)))
         writer.writeheader()
         writer.writerows(lines)
-    words = ["run", "--model", model, "--hw", "h200", "--on", f"replay:{path}", "--study", study, "--home", str(home)]
+    words = [
+        "run",
+        "--model",
+        model,
+        "--hw",
+        "h200",
+        "--on",
+        f"replay:{path}",
+        "--study",
+        study,
+        "--home",
+        str(home),
+    ]
     for load in dict.fromkeys(load for command in document for load in command.metrics):
         words += ["--workload", load]
     words += ["--sampler", "random", "--launches", str(LAUNCHES)]
@@ -157,13 +213,20 @@ def replay(home: Path, study: str, model: str, document: Sequence[Command]) -> N
 
 
 def figures(home: Path, study: str, document: Sequence[Command]) -> dict[int, dict[str, Any]]:
-    """The metrics of each command's launch by workload, by the command's number; {} of one that failed."""
+    """The metrics of each command's launch by workload, by the command's number; {} of one that
+    failed."""
     asked = [{"engine_version": command.version, **command.options} for command in document]
     rows = {}
     for launch in Home(home).launches(study):
-        given = {name: cell(value) for name, value in launch.trial.configuration.knobs.items() if value is not None}
+        given = {
+            name: cell(value)
+            for name, value in launch.trial.configuration.knobs.items()
+            if value is not None
+        }
         engine = launch.trial.configuration.engine
-        number = next(i for i, one in enumerate(asked, 1) if one == given and document[i - 1].engine == engine)
+        number = next(
+            i for i, one in enumerate(asked, 1) if one == given and document[i - 1].engine == engine
+        )
         # A final has more workloads than the launches of the search.
         rows[number] = {**rows.get(number, {}), **launch.result.metrics}
     return rows
@@ -175,14 +238,21 @@ def twins(document: Sequence[Command]) -> dict[int, str]:
     for number, command in enumerate(document, 1):
         numbers.setdefault(command.version + command.ran.fingerprint, []).append(number)
     groups = [group for group in numbers.values() if len(group) > 1]
-    return {number: letter for letter, group in zip("ABCDEF", groups, strict=False) for number in group}
+    return {
+        number: letter for letter, group in zip("ABCDEF", groups, strict=False) for number in group
+    }
 
 
 def _rows(headings: Sequence[str], lines: Sequence[Sequence[str]]) -> list[dict[str, str]]:
     return [dict(zip(headings, line, strict=True)) for line in lines]
 
 
-def page(name: str, document: Sequence[Command], rows: Mapping[int, Mapping[str, Any]], done: Recommendation) -> str:
+def page(
+    name: str,
+    document: Sequence[Command],
+    rows: Mapping[int, Mapping[str, Any]],
+    done: Recommendation,
+) -> str:
     """A document's section."""
     loads = {n: row["sharegpt"] for n, row in rows.items() if row}
     tps = {n: load["total_token_throughput"] for n, load in loads.items()}
@@ -190,13 +260,22 @@ def page(name: str, document: Sequence[Command], rows: Mapping[int, Mapping[str,
     for number, command in enumerate(document, 1):
         asked = " ".join(f"{option}={value}" for option, value in command.options.items())
         ran = [same.get(number, ""), f"at most {command.capped} requests" if command.capped else ""]
-        figure = [f"{tps[number]:,.2f}", percent(_gain(tps, 1, number))] if number in tps else ["failed", ""]
+        figure = (
+            [f"{tps[number]:,.2f}", percent(_gain(tps, 1, number))]
+            if number in tps
+            else ["failed", ""]
+        )
         tpot = f"{loads[number]['mean_tpot_ms']:,.2f}" if number in tps else ""
         engine = f"{command.engine} {command.version}"
         lines.append([str(number), engine, asked, *figure, tpot, "; ".join(filter(None, ran))])
     headings = ["#", "Engine", "Options", "ShareGPT", "Gain", "Mean TPOT (ms)", "Ran as"]
     steps = [
-        [step, f"{a} → {b}", percent(_gain(tps, a, b)), "between twins" if a in same and same[a] == same.get(b) else ""]
+        [
+            step,
+            f"{a} → {b}",
+            percent(_gain(tps, a, b)),
+            "between twins" if a in same and same[a] == same.get(b) else "",
+        ]
         for step, a, b in STEPS[name]
     ]
     return "\n\n".join(
@@ -205,7 +284,9 @@ def page(name: str, document: Sequence[Command], rows: Mapping[int, Mapping[str,
             table(_rows(headings, lines), "r--rrr-"),
             table(_rows(["Step", "Commands", "Gain", "What it is"], steps), "--r-"),
             table(_rows(BEFORE_AND_AFTER, _before_and_after(done)), "-rrrrr"),
-            "\n".join([*_conclusions(document, loads, same, done), *filter(None, [_NOTES.get(name)])]),
+            "\n".join(
+                [*_conclusions(document, loads, same, done), *filter(None, [_NOTES.get(name)])]
+            ),
         ]
     )
 
@@ -219,18 +300,28 @@ def _before_and_after(done: Recommendation) -> list[list[str]]:
     for load, both in done.workloads.items():
         cells = []
         for one in (both.baseline, both.recommended):
-            cells += ["–", "–"] if not one else [f"{one['total_token_throughput']:,.2f}", f"{one['mean_tpot_ms']:,.2f}"]
+            cells += (
+                ["–", "–"]
+                if not one
+                else [f"{one['total_token_throughput']:,.2f}", f"{one['mean_tpot_ms']:,.2f}"]
+            )
         lines.append([f"`{load}`", *cells, percent(both.gain_percent)])
     return lines
 
 
 def _conclusions(
-    document: Sequence[Command], loads: Mapping[int, Mapping[str, float]], same: Mapping[int, str], done: Recommendation
+    document: Sequence[Command],
+    loads: Mapping[int, Mapping[str, float]],
+    same: Mapping[int, str],
+    done: Recommendation,
 ) -> list[str]:
-    """What is ours to say: the recommended command, how far twins lie apart, and what a cap explains."""
+    """What is ours to say: the recommended command, how far twins lie apart, and what a cap
+    explains."""
     assert done.recommended is not None
     assert done.gain_percent is not None
-    lines = [f"- Recommended, {percent(done.gain_percent)} (REPLAYED): `{done.recommended.command}`"]
+    lines = [
+        f"- Recommended, {percent(done.gain_percent)} (REPLAYED): `{done.recommended.command}`"
+    ]
     for letter in dict.fromkeys(same.values()):
         group = [number for number in same if same[number] == letter]
         values = [loads[number]["total_token_throughput"] for number in group]
@@ -252,7 +343,9 @@ def _conclusions(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("file", type=Path)
     parser.add_argument("--home", type=Path, required=True)
     parser.add_argument("--out", type=Path, required=True)

@@ -2,8 +2,9 @@
 
     python scripts/prose.py [--list]
 
-Prints each phrase that a reader of plain technical English stumbles over, with the page, its line, and what to write
-instead. ``--list`` prints the pages of the site with their words. Exit code 1 with a finding.
+Prints each phrase that a reader of plain technical English stumbles over, with the page, its line,
+and what to write instead. ``--list`` prints the pages of the site with their words. Exit code 1
+with a finding.
 """
 
 from __future__ import annotations
@@ -45,26 +46,43 @@ OPENINGS = {
 
 
 def sentences(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the sentences of a page and the rows of its tables with their lines, without code and links' targets."""
+    """Yield the sentences of a page and the rows of its tables with their lines, without code and
+    links' targets."""
     text = path.read_text(encoding="utf-8").partition(GENERATED)[0]
-    text = re.sub(r"^ *```.*?^ *```", lambda found: "\n" * found[0].count("\n"), text, flags=re.DOTALL | re.MULTILINE)
+    text = re.sub(
+        r"^ *```.*?^ *```",
+        lambda found: "\n" * found[0].count("\n"),
+        text,
+        flags=re.DOTALL | re.MULTILINE,
+    )
     text = re.sub(r"`[^`\n]*`", "`", re.sub(r"\]\([^)]*\)", "]", text))
     line = 1
     for block in re.split(r"(\n\s*\n|\n(?=\s*(?:[-|#]|\d+\.) ))", text):
         if not block.isspace():
             body = re.sub(r"^\s*(?:[-#]+|\d+\.) ", "", block)
-            for one in [body] if body.startswith("|") else re.split(r"(?<=[.:;]) ", " ".join(body.split())):
+            for one in (
+                [body] if body.startswith("|") else re.split(r"(?<=[.:;]) ", " ".join(body.split()))
+            ):
                 yield line, one.strip("* ")
         line += block.count("\n")
 
 
 def texts(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the first line of each docstring of a module, and each string of four words, with their lines."""
+    """Yield the first line of each docstring of a module, and each string of four words, with their
+    lines."""
     nodes = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     docs = {id(node.value) for node in nodes if isinstance(node, ast.Expr)}
     for node in nodes:
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node.value.strip().count(" ") > 2:
-            text = " ".join(node.value.strip().partition("\n\n")[0].split()) if id(node) in docs else node.value
+        if (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and node.value.strip().count(" ") > 2
+        ):
+            text = (
+                " ".join(node.value.strip().partition("\n\n")[0].split())
+                if id(node) in docs
+                else node.value
+            )
             yield node.lineno, re.sub(r"`[^`]*`", "`", text)
 
 
@@ -72,8 +90,15 @@ def findings(path: Path) -> Iterator[str]:
     """Yield what is wrong in a page or a module, a line for each."""
     name = path.relative_to(ROOT) if path.is_relative_to(ROOT) else path
     for line, sentence in texts(path) if path.suffix == ".py" else sentences(path):
-        found = [(re.search(rf"\b(?:{p})\b", sentence, re.IGNORECASE), instead) for p, instead in PHRASES.items()]
-        found += [(re.match(p, sentence), instead) for p, instead in OPENINGS.items() if sentence.endswith((".", ";"))]
+        found = [
+            (re.search(rf"\b(?:{p})\b", sentence, re.IGNORECASE), instead)
+            for p, instead in PHRASES.items()
+        ]
+        found += [
+            (re.match(p, sentence), instead)
+            for p, instead in OPENINGS.items()
+            if sentence.endswith((".", ";"))
+        ]
         for match, instead in found:
             if match:
                 yield f"{name}:{line}: {match[0][:60]!r}; write: {instead}"
@@ -97,9 +122,13 @@ def navigation() -> dict[str, str]:
 def main() -> int:
     """Print the findings, or the pages."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
-    parser.add_argument("--list", action="store_true", help="print the pages of the site with their words")
+    parser.add_argument(
+        "--list", action="store_true", help="print the pages of the site with their words"
+    )
     listed = navigation()
-    words = {page: len((ROOT / "docs" / page).read_text(encoding="utf-8").split()) for page in listed}
+    words = {
+        page: len((ROOT / "docs" / page).read_text(encoding="utf-8").split()) for page in listed
+    }
     total = sum(words[page] for page, section in listed.items() if section != "Research")
     if parser.parse_args().list:
         for page, section in listed.items():
@@ -107,12 +136,25 @@ def main() -> int:
         print(f"{total:6,}  outside of Research, at most {WORDS:,}")
         return 0
     pages = sorted((ROOT / "docs").rglob("*.md"))
-    others = [*ROOT.glob("*.md"), *ROOT.glob("examples/*/README.md"), *(ROOT / "autotune").rglob("*.py")]
+    others = [
+        *ROOT.glob("*.md"),
+        *ROOT.glob("examples/*/README.md"),
+        *(ROOT / "autotune").rglob("*.py"),
+    ]
     wrong = [one for page in (*sorted(others), *pages) for one in findings(page)]
     names = [str(page.relative_to(ROOT / "docs")) for page in pages]
     wrong += [f"docs/{name}: not in mkdocs.yml" for name in names if name not in listed]
-    wrong += [f"the pages outside of Research have {total:,} words, at most {WORDS:,}"] * (total > WORDS)
-    print("\n".join([*wrong, f"{len(pages)} pages, {total:,} words outside of Research, {len(wrong)} findings"]))
+    wrong += [f"the pages outside of Research have {total:,} words, at most {WORDS:,}"] * (
+        total > WORDS
+    )
+    print(
+        "\n".join(
+            [
+                *wrong,
+                f"{len(pages)} pages, {total:,} words outside of Research, {len(wrong)} findings",
+            ]
+        )
+    )
     return 1 if wrong else 0
 
 

@@ -2,7 +2,8 @@
 
     python scripts/record_terminal.py --out docs/recordings.md
 
-Each runs in a pseudo-terminal of its own. Colours are left out, and the temporary home folder reads ``mlruns``.
+Each runs in a pseudo-terminal of its own. Colours are left out, and the temporary home folder reads
+``mlruns``.
 """
 
 from __future__ import annotations
@@ -30,13 +31,18 @@ SCENES = [
         "autotune run --model deepseek-ai/DeepSeek-V3.2 --hw examples/half-memory-node.yaml",
         None,
     ),
-    ("Interrupted by Ctrl-C in the sixth launch", f"autotune run {MODEL} --launches 12 --study stopped", "5/12"),
+    (
+        "Interrupted by Ctrl-C in the sixth launch",
+        f"autotune run {MODEL} --launches 12 --study stopped",
+        "5/12",
+    ),
     ("Resumed", "autotune resume stopped", None),
     ("What there is", "autotune list", None),
 ]
 """Heading, command, and the text after which Ctrl-C is pressed."""
 AT_A_GLANCE = ("24/30", 7)
-"""The launch of the first scene after which the screen is recorded, too, and how many of its last lines."""
+"""The launch of the first scene after which the screen is recorded, too, and how many of its last
+lines."""
 
 
 def shown(screen: pyte.Screen) -> list[str]:
@@ -47,14 +53,25 @@ def shown(screen: pyte.Screen) -> list[str]:
 
 
 def record(command: str, home: Path, stop_after: str | None) -> tuple[str, str]:
-    """Run a command in a terminal and return what it showed in the end, and what in the middle of it."""
+    """Run a command in a terminal and return what it showed in the end, and what in the middle of
+    it."""
     words = command.replace("autotune", f"{sys.executable} -m autotune", 1).split()
     main, terminal = pty.openpty()
-    environment = {**os.environ, "AUTOTUNE_HOME": str(home), "COLUMNS": str(COLUMNS), "TERM": "xterm"}
+    environment = {
+        **os.environ,
+        "AUTOTUNE_HOME": str(home),
+        "COLUMNS": str(COLUMNS),
+        "TERM": "xterm",
+    }
     environment["LINES"] = str(ROWS)
     # A session of its own, so that Ctrl-C goes to it alone.
     child = subprocess.Popen(
-        words, stdin=terminal, stdout=terminal, stderr=terminal, env=environment, start_new_session=True
+        words,
+        stdin=terminal,
+        stdout=terminal,
+        stderr=terminal,
+        env=environment,
+        start_new_session=True,
     )
     os.close(terminal)
     screen = pyte.Screen(COLUMNS, ROWS)
@@ -72,7 +89,11 @@ def record(command: str, home: Path, stop_after: str | None) -> tuple[str, str]:
             child.send_signal(signal.SIGINT)
             stop_after = None
         after, rows = AT_A_GLANCE
-        if not glance and f"{after} ".encode() in seen and "running" in "".join(shown(screen)[-rows:]):
+        if (
+            not glance
+            and f"{after} ".encode() in seen
+            and "running" in "".join(shown(screen)[-rows:])
+        ):
             glance = "\n".join(shown(screen)[-rows:])
     os.close(main)
     text = "\n".join(shown(screen)).replace(str(home), "mlruns")
@@ -83,7 +104,9 @@ def record(command: str, home: Path, stop_after: str | None) -> tuple[str, str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--out", type=Path, required=True)
     out = parser.parse_args().out
     parts = [
@@ -95,7 +118,9 @@ def main() -> None:
             whole, glance = record(command, Path(folder) / "mlruns", stop_after)
             parts.append(f"## {heading}\n\n```text\n{whole}\n```\n")
             if glance:
-                parts.append(f"While it runs, the last lines of the screen:\n\n```text\n{glance}\n```\n")
+                parts.append(
+                    f"While it runs, the last lines of the screen:\n\n```text\n{glance}\n```\n"
+                )
     out.write_text("\n".join(parts), encoding="utf-8")
 
 

@@ -3,9 +3,9 @@
     autotune run --model deepseek-ai/DeepSeek-V3.2 --hw h200 --study demo
     PYTHONPATH=. python scripts/shoot_dashboards.py mlruns/studies/demo --out docs
 
-Starts both upon the study on loopback. Writes ``mlflow-experiment.png``, ``mlflow-parent.png``, ``mlflow-child.png``,
-``mlflow-comparison.png`` and ``optuna-dashboard.png``, each below 200 kB. Needs Chromium with its driver, and the
-tests' packages.
+Starts both upon the study on loopback. Writes ``mlflow-experiment.png``, ``mlflow-parent.png``,
+``mlflow-child.png``, ``mlflow-comparison.png`` and ``optuna-dashboard.png``, each below 200 kB.
+Needs Chromium with its driver, and the tests' packages.
 """
 
 from __future__ import annotations
@@ -33,9 +33,15 @@ def pages(study: Path) -> dict[str, str]:
     home = study.parents[1]
     mlflow.set_tracking_uri(database_uri(home))
     condition = f"tags.study = '{study.name}'"
-    runs = mlflow.search_runs(search_all_experiments=True, filter_string=condition, output_format="list")
+    runs = mlflow.search_runs(
+        search_all_experiments=True, filter_string=condition, output_format="list"
+    )
     (parent,) = [run for run in runs if run.data.tags["kind"] == "study"]
-    best, *_ = [run for run in runs if run.data.tags.get("verdict") == parent.data.tags["verdict"] and run != parent]
+    best, *_ = [
+        run
+        for run in runs
+        if run.data.tags.get("verdict") == parent.data.tags["verdict"] and run != parent
+    ]
     baseline, *_ = [run for run in runs if run.data.tags.get("verdict") == "baseline"]
     experiment, ids = parent.info.experiment_id, f'["{best.info.run_id}","{baseline.info.run_id}"]'
     one = f"#/experiments/{experiment}/runs/{{}}?workflowType=machine_learning"
@@ -48,7 +54,8 @@ def pages(study: Path) -> dict[str, str]:
 
 
 def shoot(driver: Any, url: str, path: Path) -> None:
-    """Write the picture of a page; MLflow's column for its assistant is closed, and what it folds is unfolded."""
+    """Write the picture of a page; MLflow's column for its assistant is closed, and what it folds
+    is unfolded."""
     from selenium.webdriver.common.by import By
 
     driver.get("about:blank")
@@ -64,7 +71,10 @@ def shoot(driver: Any, url: str, path: Path) -> None:
 
 def main(study: Path, out: Path) -> None:
     """Write every picture."""
-    with TemporaryDirectory() as folder, chromium(Path(folder) / "profile", "window-size=1500,1100") as driver:
+    with (
+        TemporaryDirectory() as folder,
+        chromium(Path(folder) / "profile", "window-size=1500,1100") as driver,
+    ):
         server = ServerProcess(database_uri(study.parents[1]), Path(folder))
         dashboard = DashboardProcess(study / "optuna.journal", Path(folder))
         try:
@@ -79,7 +89,9 @@ def main(study: Path, out: Path) -> None:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("study", type=Path)
     parser.add_argument("--out", type=Path, default=Path("docs"))
     arguments = parser.parse_args()

@@ -3,11 +3,12 @@
     python scripts/simulator_rows.py [WORD …] [--worst N]
     python scripts/simulator_rows.py --from FILE
 
-``docs/simulator-rows.csv`` has a line per point of a fit that began at physics: total tokens per second measured
-(*warm*: less the seconds in which a cold server answered no request), predicted with the 90 % interval, and their
-ratio; the ratio by a fit that has not seen the point's engine, GPU, workload, curve, model or version; ratios of mean
-TTFT and TPOT; the spread of equivalent rows in percent. A row is printed where it holds every word. ``--from`` takes
-what ``autotune calibrate --cross-validate`` printed.
+``docs/simulator-rows.csv`` has a line per point of a fit that began at physics: total tokens per
+second measured (*warm*: less the seconds in which a cold server answered no request), predicted
+with the 90 % interval, and their ratio; the ratio by a fit that has not seen the point's engine,
+GPU, workload, curve, model or version; ratios of mean TTFT and TPOT; the spread of equivalent rows
+in percent. A row is printed where it holds every word. ``--from`` takes what ``autotune calibrate
+--cross-validate`` printed.
 """
 
 from __future__ import annotations
@@ -21,12 +22,26 @@ from pathlib import Path
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "simulator-rows.csv"
 _THOUSANDS = re.compile(r"(?<=\d)[\s\u202f\u00a0](?=\d{3}\b)")
-_SHOWN = ("point", "model", "engine", "GPUs", "configuration", "workload", "measured", "predicted", "ratio", "inside")
+_SHOWN = (
+    "point",
+    "model",
+    "engine",
+    "GPUs",
+    "configuration",
+    "workload",
+    "measured",
+    "predicted",
+    "ratio",
+    "inside",
+)
 
 
 def from_markdown(text: str) -> list[dict[str, str]]:
-    """Read the table that ``autotune calibrate`` prints; its intervals become the columns ``low`` and ``high``."""
-    lines = [re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line.startswith("| ")]
+    """Read the table that ``autotune calibrate`` prints; its intervals become the columns ``low``
+    and ``high``."""
+    lines = [
+        re.split(r"(?<!\\)\|", line)[1:-1] for line in text.splitlines() if line.startswith("| ")
+    ]
     if not lines:
         raise SystemExit("no table: give what `autotune calibrate --cross-validate` printed")
     header = [cell.strip() for cell in lines[0]]
@@ -39,20 +54,32 @@ def from_markdown(text: str) -> list[dict[str, str]]:
     return rows
 
 
-def holding(rows: Sequence[dict[str, str]], words: Sequence[str], worst: int | None) -> list[dict[str, str]]:
+def holding(
+    rows: Sequence[dict[str, str]], words: Sequence[str], worst: int | None
+) -> list[dict[str, str]]:
     """Choose the rows that hold every word; of `worst` that many, those furthest off first."""
-    found = [row for row in rows if all(any(word in cell for cell in row.values()) for word in words)]
+    found = [
+        row for row in rows if all(any(word in cell for cell in row.values()) for word in words)
+    ]
     if worst is None:
         return found
-    return sorted((row for row in found if row["ratio"]), key=lambda row: -abs(math.log(float(row["ratio"]))))[:worst]
+    return sorted(
+        (row for row in found if row["ratio"]), key=lambda row: -abs(math.log(float(row["ratio"])))
+    )[:worst]
 
 
 def main() -> None:
     """Print rows, or write the file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("words", nargs="*", metavar="WORD", help="print rows that hold it")
-    parser.add_argument("--worst", type=int, metavar="N", help="print the N rows that are furthest off")
-    parser.add_argument("--from", type=Path, dest="table", metavar="FILE", help="rewrite the file from it")
+    parser.add_argument(
+        "--worst", type=int, metavar="N", help="print the N rows that are furthest off"
+    )
+    parser.add_argument(
+        "--from", type=Path, dest="table", metavar="FILE", help="rewrite the file from it"
+    )
     asked = parser.parse_args()
     if asked.table is not None:
         rows = from_markdown(asked.table.read_text(encoding="utf-8"))

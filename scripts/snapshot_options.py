@@ -1,10 +1,12 @@
-"""Write ``search_spaces/<engine>/options/<version>.json`` from a released wheel, without importing it.
+"""Write ``search_spaces/<engine>/options/<version>.json`` from a released wheel, without importing
+it.
 
     python scripts/snapshot_options.py vllm vllm-0.13.0-….whl
     python scripts/snapshot_options.py sglang sglang-0.5.23-….whl
 
-Each row is one option: ``flags``, ``dest``, and, where they differ from a plain string option, ``action``, ``type``,
-``nargs``, ``choices``, ``default``. A default that the engine computes is left out.
+Each row is one option: ``flags``, ``dest``, and, where they differ from a plain string option,
+``action``, ``type``, ``nargs``, ``choices``, ``default``. A default that the engine computes is
+left out.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _NO_VALUE = {"store_true", "store_false", "store_const", "count"}
 def vllm_calls(wheel: str) -> list[tuple[list[str], dict[str, Any]]]:
     """Every ``add_argument`` of ``vllm serve``."""
     same: Intrinsic = lambda _interpreter, args, _kwargs: args[0]  # noqa: E731
-    interpreter = Interpreter(wheel, {"get_kwargs": get_kwargs, "optional_type": same, "parse_type": same})
+    interpreter = Interpreter(
+        wheel, {"get_kwargs": get_kwargs, "optional_type": same, "parse_type": same}
+    )
     # Its module has moved: openai up to 0.26, launchers up to 0.32, common from 0.33 on.
     folders = ("openai", "launchers", "common")
     names = [f"vllm.entrypoints.{folder}.cli_args" for folder in folders]
@@ -48,7 +52,10 @@ def sglang_calls(wheel: str) -> list[tuple[list[str], dict[str, Any]]]:
     module = interpreter.sources.module("sglang.srt.server_args")
     assert module is not None
     interpreter.call(
-        interpreter.attribute(interpreter.resolve(module, "ServerArgs"), "add_cli_args"), [parser], {}, parser
+        interpreter.attribute(interpreter.resolve(module, "ServerArgs"), "add_cli_args"),
+        [parser],
+        {},
+        parser,
     )
     return parser.calls
 
@@ -88,7 +95,9 @@ def _action(action: Any) -> str:
 
 def _custom_action(action: Class) -> str:
     name = action.node.name
-    return {"DeprecatedStoreTrueAction": "store_true", "DeprecatedAction": "retired"}.get(name, "store")
+    return {"DeprecatedStoreTrueAction": "store_true", "DeprecatedAction": "retired"}.get(
+        name, "store"
+    )
 
 
 def _type(kind: Any) -> str:
@@ -119,8 +128,16 @@ def table(engine: str, wheel: Path) -> str:
     calls = {"vllm": vllm_calls, "sglang": sglang_calls}[engine](str(wheel))
     match = re.match(r"[A-Za-z_]+-([^-]+)-", wheel.name)
     assert match is not None
-    rows = sorted((row(flags, kwargs) for flags, kwargs in calls if flags[0].startswith("-")), key=lambda r: r["dest"])
-    head = {"engine": engine, "version": match[1], "generated_by": "scripts/snapshot_options.py", "wheel": wheel.name}
+    rows = sorted(
+        (row(flags, kwargs) for flags, kwargs in calls if flags[0].startswith("-")),
+        key=lambda r: r["dest"],
+    )
+    head = {
+        "engine": engine,
+        "version": match[1],
+        "generated_by": "scripts/snapshot_options.py",
+        "wheel": wheel.name,
+    }
     lines = [json.dumps(head)[:-1] + ', "options": [']
     lines += [f"{json.dumps(r)}{',' if i + 1 < len(rows) else ''}" for i, r in enumerate(rows)]
     return "\n".join([*lines, "]}"]) + "\n"
@@ -128,7 +145,9 @@ def table(engine: str, wheel: Path) -> str:
 
 def main() -> None:
     """Command line entry."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("engine", choices=["vllm", "sglang"])
     parser.add_argument("wheel", type=Path)
     args = parser.parse_args()

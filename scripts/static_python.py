@@ -1,8 +1,9 @@
 """A small interpreter for the parser-building code of a released wheel.
 
-Engines build their command line in ordinary Python that needs a GPU build of torch to import. This executes just
-enough of it from the sources: names across modules, class attributes, literals, simple loops, and method calls on
-strings, lists and dicts. What cannot be known is `UNKNOWN`, which propagates; a branch on it is taken.
+Engines build their command line in ordinary Python that needs a GPU build of torch to import. This
+executes just enough of it from the sources: names across modules, class attributes, literals,
+simple loops, and method calls on strings, lists and dicts. What cannot be known is `UNKNOWN`, which
+propagates; a branch on it is taken.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ _CONVERSIONS: dict[str, Callable[[Any], Any]] = {
 
 
 class Interpreter:
-    """Evaluates nodes of one wheel. ``intrinsics``: functions by bare name that the caller answers itself."""
+    """Evaluates nodes of one wheel. ``intrinsics``: functions by bare name that the caller answers
+    itself."""
 
     def __init__(self, wheel: str, intrinsics: dict[str, Intrinsic]) -> None:
         self.sources = Sources(wheel)
@@ -92,7 +94,11 @@ class Interpreter:
             for node in owner.node.body:
                 if isinstance(node, ast.FunctionDef) and node.name == name:
                     return Function(owner.module, node, cls)
-                if isinstance(node, ast.AnnAssign) and is_name(node.target, name) and node.value is not None:
+                if (
+                    isinstance(node, ast.AnnAssign)
+                    and is_name(node.target, name)
+                    and node.value is not None
+                ):
                     return self.constant(node.value, owner.module)
                 if isinstance(node, ast.Assign) and any(is_name(t, name) for t in node.targets):
                     return self.constant(node.value, owner.module)
@@ -112,7 +118,9 @@ class Interpreter:
         return handler(node, frame) if handler else UNKNOWN
 
     def _eval_Name(self, node: ast.Name, frame: Frame) -> Any:
-        return frame.local[node.id] if node.id in frame.local else self.resolve(frame.module, node.id)
+        return (
+            frame.local[node.id] if node.id in frame.local else self.resolve(frame.module, node.id)
+        )
 
     def _eval_List(self, node: ast.List | ast.Set, frame: Frame) -> Any:
         return [self.evaluate(e, frame) for e in node.elts]
@@ -140,12 +148,16 @@ class Interpreter:
             return self.resolve(value, node.attr)
         if isinstance(value, Class):
             return self.attribute(value, node.attr)
-        return getattr(value, node.attr, UNKNOWN) if isinstance(value, str | list | dict) else UNKNOWN
+        return (
+            getattr(value, node.attr, UNKNOWN) if isinstance(value, str | list | dict) else UNKNOWN
+        )
 
     def _eval_Subscript(self, node: ast.Subscript, frame: Frame) -> Any:
         value, index = self.evaluate(node.value, frame), self.evaluate(node.slice, frame)
         if isinstance(value, External) and value.name.endswith("Literal"):
-            return [v for item in (index if isinstance(index, tuple) else (index,)) for v in _flat(item)]
+            return [
+                v for item in (index if isinstance(index, tuple) else (index,)) for v in _flat(item)
+            ]
         try:
             return value[index]
         except (TypeError, KeyError, IndexError):
@@ -172,7 +184,10 @@ class Interpreter:
         return UNKNOWN if operator is None or UNKNOWN in (left, right) else operator(left, right)
 
     def _eval_JoinedStr(self, node: ast.JoinedStr, frame: Frame) -> Any:
-        parts = [self.evaluate(v.value if isinstance(v, ast.FormattedValue) else v, frame) for v in node.values]
+        parts = [
+            self.evaluate(v.value if isinstance(v, ast.FormattedValue) else v, frame)
+            for v in node.values
+        ]
         return UNKNOWN if UNKNOWN in parts else "".join(str(p) for p in parts)
 
     def _eval_ListComp(self, node: ast.ListComp, frame: Frame) -> Any:
@@ -188,7 +203,9 @@ class Interpreter:
         return list(value) if hasattr(value, "__iter__") and not isinstance(value, str) else []
 
     def _eval_Call(self, node: ast.Call, frame: Frame) -> Any:
-        name = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        name = (
+            node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+        )
         args, kwargs = self._arguments(node, frame)
         if name in self.intrinsics:
             return self.intrinsics[name](self, args, kwargs)
@@ -197,7 +214,9 @@ class Interpreter:
             return UNKNOWN
         if isinstance(node.func, ast.Attribute) and _is_call(node.func.value, "super"):
             method = self.attribute(self.bases(frame.local["cls"])[1], name)
-            return self.call(Function(method.module, method.node, frame.local["cls"]), args, kwargs, frame.parser)
+            return self.call(
+                Function(method.module, method.node, frame.local["cls"]), args, kwargs, frame.parser
+            )
         return self._apply(self.evaluate(node.func, frame), args, kwargs, frame.parser)
 
     def _arguments(self, node: ast.Call, frame: Frame) -> tuple[list[Any], dict[str, Any]]:
@@ -210,7 +229,9 @@ class Interpreter:
         kwargs: dict[str, Any] = {}
         for keyword in node.keywords:
             value = self.evaluate(keyword.value, frame)
-            kwargs.update({keyword.arg: value} if keyword.arg else value if isinstance(value, dict) else {})
+            kwargs.update(
+                {keyword.arg: value} if keyword.arg else value if isinstance(value, dict) else {}
+            )
         return args, kwargs
 
     def _apply(self, function: Any, args: list[Any], kwargs: dict[str, Any], parser: Parser) -> Any:
@@ -232,7 +253,9 @@ class Interpreter:
             return _CONVERSIONS[name](self._iterable(args[0]))
         return args[0] if name.endswith("get_args") else UNKNOWN
 
-    def call(self, function: Function, args: list[Any], kwargs: dict[str, Any], parser: Parser) -> Any:
+    def call(
+        self, function: Function, args: list[Any], kwargs: dict[str, Any], parser: Parser
+    ) -> Any:
         """Execute a function of the wheel; a class method gets its class as ``cls``."""
         names = [a.arg for a in function.node.args.args]
         frame = Frame(function.module, parser)
@@ -269,7 +292,9 @@ class Interpreter:
 
     def _exec_AugAssign(self, node: ast.AugAssign, frame: Frame) -> None:
         left = ast.parse(ast.unparse(node.target), mode="eval").body
-        self._assign(node.target, self._eval_BinOp(ast.BinOp(left, node.op, node.value), frame), frame)
+        self._assign(
+            node.target, self._eval_BinOp(ast.BinOp(left, node.op, node.value), frame), frame
+        )
 
     def _exec_If(self, node: ast.If, frame: Frame) -> None:
         test = self.evaluate(node.test, frame)

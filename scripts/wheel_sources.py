@@ -1,4 +1,5 @@
-"""The Python sources inside a released wheel, by module and name; nothing is imported, nothing installed."""
+"""The Python sources inside a released wheel, by module and name; nothing is imported, nothing
+installed."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ UNKNOWN = _Unknown()
 
 @dataclass(frozen=True)
 class External:
-    """Something outside the wheel, by its dotted name: ``json.loads``, ``typing.Literal``, ``int``."""
+    """Something outside the wheel, by its dotted name: ``json.loads``, ``typing.Literal``,
+    ``int``."""
 
     name: str
 
@@ -122,9 +124,12 @@ def _bind(module: Module, body: list[ast.stmt]) -> None:
             source = absolute(module, node)
             module.bindings.update({a.asname or a.name: Import(source, a.name) for a in node.names})
         elif isinstance(node, ast.Import):
-            module.bindings.update({a.asname or a.name.split(".")[0]: Import(a.name, None) for a in node.names})
+            module.bindings.update(
+                {a.asname or a.name.split(".")[0]: Import(a.name, None) for a in node.names}
+            )
         elif isinstance(node, ast.If | ast.Try):
-            # `if TYPE_CHECKING: import … else: stand-in`: at run time the stand-in counts, so it is bound last.
+            # `if TYPE_CHECKING: import … else: stand-in`: at run time the stand-in counts, so it is
+            # bound last.
             _bind(module, node.body)
             _bind(module, node.orelse)
 
@@ -135,5 +140,7 @@ def _bind_assignment(module: Module, node: ast.Assign | ast.AnnAssign) -> None:
     targets = node.targets if isinstance(node, ast.Assign) else [node.target]
     for target in targets:
         # A class that is rebuilt by a call (msgspec.defstruct) stays the class that was written.
-        if isinstance(target, ast.Name) and not isinstance(module.bindings.get(target.id), ast.ClassDef):
+        if isinstance(target, ast.Name) and not isinstance(
+            module.bindings.get(target.id), ast.ClassDef
+        ):
             module.bindings[target.id] = node.value

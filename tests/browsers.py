@@ -10,11 +10,15 @@ from typing import Any
 
 import pytest
 
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+CHROMIUM = (
+    shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+)
 DRIVER = shutil.which("chromedriver")
 
 IN_A_BROWSER = [
-    pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium and chromedriver on this machine"),
+    pytest.mark.skipif(
+        not (CHROMIUM and DRIVER), reason="no chromium and chromedriver on this machine"
+    ),
     # Selenium and urllib leave sockets to the garbage collector when the browser ends.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
@@ -30,8 +34,21 @@ def chromium(profile: Path, *flags: str, logs: bool = False) -> Iterator[Any]:
     if logs:
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     for flag in (
-        *("headless", "no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-background-networking"),
-        *("disable-component-update", "disable-sync", "disable-dev-shm-usage", f"user-data-dir={profile}", *flags),
+        *(
+            "headless",
+            "no-sandbox",
+            "disable-gpu",
+            "disable-quic",
+            "no-first-run",
+            "disable-background-networking",
+        ),
+        *(
+            "disable-component-update",
+            "disable-sync",
+            "disable-dev-shm-usage",
+            f"user-data-dir={profile}",
+            *flags,
+        ),
     ):
         options.add_argument(f"--{flag}")
     driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(str(DRIVER)))

@@ -1,4 +1,5 @@
-"""What the tests of docs/cluster.md and examples/cluster/ share: the files, our parser, programs that stand in."""
+"""What the tests of docs/cluster.md and examples/cluster/ share: the files, our parser, programs
+that stand in."""
 
 from __future__ import annotations
 
@@ -19,14 +20,16 @@ PAGE = ROOT / "docs" / "cluster.md"
 
 
 def parsed(words: list[str]) -> dict[str, Any]:
-    """What our own parser makes of a command's words, its name in front; raises ``click.UsageError``."""
+    """What our own parser makes of a command's words, its name in front; raises
+    ``click.UsageError``."""
     command = cli.commands[words[0]]
     with command.make_context(words[0], list(words[1:])) as context:
         return dict(context.params)
 
 
 def asked(words: list[str]) -> StudySpec:
-    """The question of an ``autotune run``; simulated, as no engine is installed here. Raises `BadInput`."""
+    """The question of an ``autotune run``; simulated, as no engine is installed here. Raises
+    `BadInput`."""
     options = parsed(words)
     for name in ("home", "as_json", "dry_run"):
         options.pop(name)
@@ -34,7 +37,8 @@ def asked(words: list[str]) -> StudySpec:
 
 
 def stand_in(folder: Path, name: str, script: str) -> None:
-    """A program of this name, which writes the words that it is given to ``calls`` beside it first."""
+    """A program of this name, which writes the words that it is given to ``calls`` beside it
+    first."""
     path = folder / name
     path.write_text(f'#!/usr/bin/env bash\necho "{name} $*" >> {folder}/calls\n{script}\n')
     path.chmod(0o755)
@@ -55,5 +59,7 @@ def checked(script: str) -> None:
 
 def on_path(folder: Path, **more: str) -> dict[str, str]:
     """An environment in which stand-ins are found first."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SLURM_"))}
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(("RAY_", "SLURM_"))
+    }
     return {**environment, "PATH": f"{folder}:{os.environ['PATH']}", **more}

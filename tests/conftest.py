@@ -1,7 +1,8 @@
-"""Hypothesis explores at random on a developer's machine; in CI it draws the same examples every time.
+"""Hypothesis explores at random on a developer's machine; in CI it draws the same examples every
+time.
 
-A shell starts what it runs in the background with Ctrl-C ignored, and every process inherits that: those that tests
-interrupt must not.
+A shell starts what it runs in the background with Ctrl-C ignored, and every process inherits that:
+those that tests interrupt must not.
 """
 
 from __future__ import annotations
@@ -26,7 +27,10 @@ os.environ.pop("MLFLOW_TRACKING_URI", None)
 # No test asks the Hugging Face Hub; those about it have a stand-in on loopback.
 os.environ["HF_HUB_OFFLINE"] = "1"
 
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN and threading.current_thread() is threading.main_thread():
+if (
+    signal.getsignal(signal.SIGINT) is signal.SIG_IGN
+    and threading.current_thread() is threading.main_thread()
+):
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 E2E = (
@@ -63,7 +67,8 @@ E2E = (
     "simulator/emulator/test_traffic.py",
     "loadgen/test_client_benchmarks.py",
 )
-"""Files whose tests are all marked ``e2e``, the longest first; single tests have the mark where they stand."""
+"""Files whose tests are all marked ``e2e``, the longest first; single tests have the mark where
+they stand."""
 
 LONG = (
     "product/test_user_files.py",
@@ -87,7 +92,8 @@ LONG = (
     "simulator/fit/test_command.py",
     "loadgen/bench/test_bench_command.py",
 )
-"""Other files that take long, the longest first; those that are in neither list take a few seconds each."""
+"""Other files that take long, the longest first; those that are in neither list take a few seconds
+each."""
 
 OWN_COMMAND = ("slow", "vllm", "validators")
 """Marks of tests that have a command of their own: ``-m e2e`` leaves them out."""
@@ -95,8 +101,8 @@ OWN_COMMAND = ("slow", "vllm", "validators")
 
 @pytest.fixture(autouse=True, scope="module")
 def _frozen() -> None:
-    """Modules and collected tests are kept from the garbage collector: going through them takes it half a second, and
-    the client has it run before every load."""
+    """Modules and collected tests are kept from the garbage collector: going through them takes it
+    half a second, and the client has it run before every load."""
     gc.collect()
     gc.freeze()
 
@@ -115,7 +121,8 @@ def database(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Collect tests without the garbage collector: it finds next to nothing, in a quarter of the time."""
+    """Collect tests without the garbage collector: it finds next to nothing, in a quarter of the
+    time."""
     gc.disable()
     try:
         return (yield)
@@ -135,21 +142,27 @@ def pytest_xdist_auto_num_workers() -> int:
 def pytest_configure(config: pytest.Config) -> None:
     """Let xdist hand files out as they are collected.
 
-    By itself it begins with those of many tests, so that files of few and slow ones come last, and one worker idles.
+    By itself it begins with those of many tests, so that files of few and slow ones come last, and
+    one worker idles.
     """
     if hasattr(config.option, "loadscopereorder"):
         config.option.loadscopereorder = False
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave out files whose tests the marks would all deselect, unless a file is asked for by its name.
+    """Leave out files whose tests the marks would all deselect, unless a file is asked for by its
+    name.
 
-    Each worker of xdist imports every file that is collected, with the libraries that it needs: 15 s of CPU for all.
+    Each worker of xdist imports every file that is collected, with the libraries that it needs: 15
+    s of CPU for all.
     """
     name = collection_path.name
     if not name.startswith("test_") or any(name in argument for argument in config.args):
         return None
-    marks, listed = config.option.markexpr, collection_path.relative_to(Path(__file__).parent).as_posix() in E2E
+    marks, listed = (
+        config.option.markexpr,
+        collection_path.relative_to(Path(__file__).parent).as_posix() in E2E,
+    )
     if marks == "e2e":
         left_out = not listed and "mark.e2e" not in collection_path.read_text(encoding="utf-8")
     else:
@@ -159,14 +172,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark the tests of ``E2E``; in a worker of xdist, sort what takes long to the front: the rest evens out the end.
+    """Mark the tests of ``E2E``; in a worker of xdist, sort what takes long to the front: the rest
+    evens out the end.
 
     The mark has to be there before `-m` selects.
     """
     root = Path(__file__).parent
     places = {root / name: place for place, name in enumerate((*E2E, *LONG))}
     for item in items:
-        if places.get(item.path, len(E2E)) < len(E2E) and not any(map(item.get_closest_marker, OWN_COMMAND)):
+        if places.get(item.path, len(E2E)) < len(E2E) and not any(
+            map(item.get_closest_marker, OWN_COMMAND)
+        ):
             item.add_marker(pytest.mark.e2e)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: places.get(item.path, len(places)))

@@ -1,4 +1,5 @@
-"""Dashboards on loopback: MLflow and optuna-dashboard as processes, and MLflow in this process, which can misbehave."""
+"""Dashboards on loopback: MLflow and optuna-dashboard as processes, and MLflow in this process,
+which can misbehave."""
 
 from __future__ import annotations
 
@@ -54,10 +55,19 @@ class ServerProcess:
 
     def start(self) -> None:
         """Start, and return when it answers."""
-        env = {**os.environ, "MLFLOW_DISABLE_TELEMETRY": "true", "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false"}
+        env = {
+            **os.environ,
+            "MLFLOW_DISABLE_TELEMETRY": "true",
+            "MLFLOW_SERVER_ENABLE_JOB_EXECUTION": "false",
+        }
         with self._log.open("a") as log:
             process = subprocess.Popen(
-                self._command, stdout=log, stderr=log, env=env, start_new_session=True, cwd=self._folder
+                self._command,
+                stdout=log,
+                stderr=log,
+                env=env,
+                start_new_session=True,
+                cwd=self._folder,
             )
         self._process = process
         waited = threading.Event()
@@ -102,10 +112,12 @@ Answer = tuple[str, list[tuple[str, str]], bytes]
 
 
 class ServerInside:
-    """MLflow's own server application over HTTP, in a thread of this process: stopped and started at once.
+    """MLflow's own server application over HTTP, in a thread of this process: stopped and started
+    at once.
 
     Attributes:
-        status: where it is set, every request is answered with it, e.g. ``503 Service Unavailable``.
+        status: where it is set, every request is answered with it, e.g. ``503 Service
+            Unavailable``.
         lose: a request whose path ends so is carried out, and its answer is lost; once.
         refuse: a part of a path, and the status with which such requests are answered.
         seen: method, path and ``Authorization`` of each request.
@@ -132,12 +144,17 @@ class ServerInside:
             def log(self, type: str, message: str, *args: Any) -> None:
                 pass
 
-        self._server = make_server("127.0.0.1", self.port, self._answer, threaded=True, request_handler=Quiet)
-        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.02})
+        self._server = make_server(
+            "127.0.0.1", self.port, self._answer, threaded=True, request_handler=Quiet
+        )
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.02}
+        )
         self._thread.start()
 
     def open_store(self) -> None:
-        """Make the first request: at it MLflow sets ``MLFLOW_TRACKING_URI`` in this process, which is unset again."""
+        """Make the first request: at it MLflow sets ``MLFLOW_TRACKING_URI`` in this process, which
+        is unset again."""
         answers(f"{self.url}/api/2.0/mlflow/experiments/search?max_results=1")
         os.environ.pop("MLFLOW_TRACKING_URI", None)
 
@@ -151,7 +168,9 @@ class ServerInside:
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         path = environ["PATH_INFO"]
         self.seen.append((environ["REQUEST_METHOD"], path, environ.get("HTTP_AUTHORIZATION", "")))
-        status = self.refuse[1] if self.refuse is not None and self.refuse[0] in path else self.status
+        status = (
+            self.refuse[1] if self.refuse is not None and self.refuse[0] in path else self.status
+        )
         if status is not None:
             start(status, [("Content-Type", "text/plain")])
             return [b"no"]

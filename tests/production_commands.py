@@ -1,4 +1,5 @@
-"""Twelve commands as people run them in production, four an engine, with what each engine makes of their options."""
+"""Twelve commands as people run them in production, four an engine, with what each engine makes of
+their options."""
 
 from __future__ import annotations
 
@@ -73,7 +74,9 @@ COMMANDS = [
             "sglang": "--quantization fp8 --cpu-offload-gb 10 --sampling-defaults openai --random-seed 7 "
             "--download-dir /models",
         },
-        {"tensorrt_llm": "--quantization, --cpu-offload-gb, --generation-config, --seed, --download-dir"},
+        {
+            "tensorrt_llm": "--quantization, --cpu-offload-gb, --generation-config, --seed, --download-dir"
+        },
         ("--max-model-len",),
     ),
     Production(

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 
 
 class RequestTable(NamedTuple):
-    """Columns of a request file, each of shape (n,), numbers with NaN where there is no value; and its metadata."""
+    """Columns of a request file, each of shape (n,), numbers with NaN where there is no value; and
+    its metadata."""
 
     columns: dict[str, NDArray[Any]]
     metadata: dict[str, str]
@@ -21,8 +22,18 @@ def read_requests(path: Path) -> RequestTable:
     """Read what `autotune.loadgen.request_file.write_requests` wrote."""
     with pq.ParquetFile(path) as file:
         table = file.read()
-    metadata = {key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()}
+    metadata = {
+        key.decode(): value.decode() for key, value in (table.schema.metadata or {}).items()
+    }
     columns = {name: table.column(name).to_numpy() for name in table.column_names}
-    for name in ("sent_s", "ttft_s", "e2el_s", "send_delay_s", "input_tokens", "output_tokens", "cached_tokens"):
+    for name in (
+        "sent_s",
+        "ttft_s",
+        "e2el_s",
+        "send_delay_s",
+        "input_tokens",
+        "output_tokens",
+        "cached_tokens",
+    ):
         columns[name] = columns[name].astype(np.float64)
     return RequestTable(columns, metadata)

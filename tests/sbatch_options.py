@@ -1,4 +1,5 @@
-"""The long options that Slurm's sbatch knows, as its manual page lists them (24.11, a few newer and older ones beside).
+"""The long options that Slurm's sbatch knows, as its manual page lists them (24.11, a few newer and
+older ones beside).
 
 Source: https://slurm.schedmd.com/sbatch.html
 """

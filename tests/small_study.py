@@ -1,7 +1,7 @@
 """A study made by hand, small enough to check every figure of its report by eye.
 
-Nine launches of DeepSeek-V3.2 on 8×H200: the vLLM baseline, a failed start, a search on SGLang, an invalid
-measurement and interleaved finals.
+Nine launches of DeepSeek-V3.2 on 8×H200: the vLLM baseline, a failed start, a search on SGLang, an
+invalid measurement and interleaved finals.
 """
 
 from __future__ import annotations
@@ -41,15 +41,27 @@ from autotune.trial import (
 MODEL = "deepseek-ai/DeepSeek-V3.2"
 SECRET = "hf_AbCdEf0123456789AbCdEf0123456789"
 
-VLLM_KNOBS = {"tensor_parallel": 8, "data_parallel": 1, "kv_cache_dtype": "auto", "memory_fraction": 0.9}
-SGLANG_KNOBS = {"tensor_parallel": 8, "data_parallel": 1, "kv_cache_dtype": "auto", "memory_fraction": None}
+VLLM_KNOBS = {
+    "tensor_parallel": 8,
+    "data_parallel": 1,
+    "kv_cache_dtype": "auto",
+    "memory_fraction": 0.9,
+}
+SGLANG_KNOBS = {
+    "tensor_parallel": 8,
+    "data_parallel": 1,
+    "kv_cache_dtype": "auto",
+    "memory_fraction": None,
+}
 WINNER = Configuration("sglang", {**SGLANG_KNOBS, "tensor_parallel": 1, "data_parallel": 8})
 BASELINE = Configuration("vllm", VLLM_KNOBS)
 DEFAULT = Configuration("sglang", SGLANG_KNOBS)
 TOO_BIG = Configuration("vllm", {**VLLM_KNOBS, "tensor_parallel": 1, "data_parallel": 8})
 
 COMMANDS = {
-    BASELINE: Command(("vllm", "serve", MODEL, "--tensor-parallel-size", "8", "--host", "127.0.0.1")),
+    BASELINE: Command(
+        ("vllm", "serve", MODEL, "--tensor-parallel-size", "8", "--host", "127.0.0.1")
+    ),
     TOO_BIG: Command(
         (
             "vllm",
@@ -61,11 +73,29 @@ COMMANDS = {
             "--gpu-memory-utilization=0.8",
         )
     ),
-    DEFAULT: Command(("python3", "-m", "sglang.launch_server", "--model-path", MODEL, "--tp-size", "8")),
+    DEFAULT: Command(
+        ("python3", "-m", "sglang.launch_server", "--model-path", MODEL, "--tp-size", "8")
+    ),
     WINNER: Command(
         (
-            *("python3", "-m", "sglang.launch_server", "--model-path", MODEL, "--tp-size", "8", "--dp-size", "8"),
-            *("--enable-dp-attention", "--chat-template", "./chat template.jinja", "--host", "127.0.0.1"),
+            *(
+                "python3",
+                "-m",
+                "sglang.launch_server",
+                "--model-path",
+                MODEL,
+                "--tp-size",
+                "8",
+                "--dp-size",
+                "8",
+            ),
+            *(
+                "--enable-dp-attention",
+                "--chat-template",
+                "./chat template.jinja",
+                "--host",
+                "127.0.0.1",
+            ),
         ),
         {"SGLANG_ENABLE_JIT_DEEPGEMM": "1"},
     ),
@@ -88,7 +118,8 @@ VERSIONS = {"vllm": "0.32.0", "sglang": "0.5.23", "tensorrt_llm": "1.2.1"}
 
 
 def metrics(total: float, ttft: float = 5000.0, tpot: float = 200.0) -> Metrics:
-    """Metrics of one load: total tokens/s, mean TTFT and TPOT in ms; the p99s are 3 and 2 times the means."""
+    """Metrics of one load: total tokens/s, mean TTFT and TPOT in ms; the p99s are 3 and 2 times the
+    means."""
     return {
         "duration": 60.0,
         "completed": 1000,
@@ -150,7 +181,14 @@ def launches() -> list[Launch]:
         launch(1, Role.DEFAULT, DEFAULT, {"sharegpt": metrics(7000.0)}),
         launch(2, Role.START, TOO_BIG, out_of_memory),
         launch(3, Role.SEARCH, WINNER, {"sharegpt": metrics(9100.0, 2500.0, 150.0)}),
-        launch(4, Role.SEARCH, DEFAULT.with_knobs(kv_cache_dtype="bfloat16"), {}, State.INVALID, COMMANDS[DEFAULT]),
+        launch(
+            4,
+            Role.SEARCH,
+            DEFAULT.with_knobs(kv_cache_dtype="bfloat16"),
+            {},
+            State.INVALID,
+            COMMANDS[DEFAULT],
+        ),
         launch(5, Role.FINAL, WINNER, {"sharegpt": metrics(9000.0, 2500.0, 150.0)}),
         launch(6, Role.FINAL, BASELINE, {"sharegpt": metrics(6100.0)}),
         launch(7, Role.FINAL, WINNER, {"sharegpt": metrics(9200.0, 2400.0, 150.0)}),
@@ -196,7 +234,9 @@ def recommendation(**changes: Any) -> Recommendation:
         gain_ci95=(47.2, 56.1),
         workloads={
             "sharegpt": WorkloadComparison(
-                baseline=metrics(6000.0), recommended=metrics(9100.0, 2450.0, 150.0), gain_percent=51.7
+                baseline=metrics(6000.0),
+                recommended=metrics(9100.0, 2450.0, 150.0),
+                gain_percent=51.7,
             ),
             "random:4000:200:500": WorkloadComparison(
                 baseline=metrics(9000.0, 800.0, 245.0), recommended=None, gain_percent=None
@@ -232,7 +272,11 @@ def recommendation(**changes: Any) -> Recommendation:
             ),
         ],
         inert=[
-            NoEffect(knob="--tool-call-parser", values=["deepseekv32"], reason="turns tool calls into API objects"),
+            NoEffect(
+                knob="--tool-call-parser",
+                values=["deepseekv32"],
+                reason="turns tool calls into API objects",
+            ),
             NoEffect(knob="--enable-dp-attention", values=[True], reason="there is one replica"),
             NoEffect(
                 knob="memory_fraction",
@@ -244,14 +288,17 @@ def recommendation(**changes: Any) -> Recommendation:
         launches=9,
         trials=9,
         failures={"out_of_memory": 1},
-        excluded=[Exclusion(engine="tensorrt_llm", reason="no known version serves this model on h200")],
+        excluded=[
+            Exclusion(engine="tensorrt_llm", reason="no known version serves this model on h200")
+        ],
         duration_s=4212.0,
     )
     return outcome.model_copy(update=changes)
 
 
 def giving_up() -> Recommendation:
-    """The same study where the winner serves less context, with both intervals and the command that serves it all."""
+    """The same study where the winner serves less context, with both intervals and the command that
+    serves it all."""
     given = GivenUp(
         knob="context_length",
         from_=163840,
@@ -266,7 +313,9 @@ def giving_up() -> Recommendation:
         lead_percent=4.6,
         lead_ci95=(1.2, 8.1),
     )
-    return recommendation(gives_up=[given], alternatives=[kept], gain_interval90_on_a_node=(-4.0, 160.0))
+    return recommendation(
+        gives_up=[given], alternatives=[kept], gain_interval90_on_a_node=(-4.0, 160.0)
+    )
 
 
 def infeasible() -> Recommendation:
@@ -289,10 +338,15 @@ def spec(**changes: Any) -> StudySpec:
     )
     question = StudySpec(
         study="small",
-        model=ModelCard(id=MODEL, family="deepseek_v32", architecture=architecture, source="config.json"),
+        model=ModelCard(
+            id=MODEL, family="deepseek_v32", architecture=architecture, source="config.json"
+        ),
         hardware=HARDWARE,
         gpus=8,
-        engines=(EngineChoice(name="vllm", version="0.32.0"), EngineChoice(name="sglang", version="0.5.23")),
+        engines=(
+            EngineChoice(name="vllm", version="0.32.0"),
+            EngineChoice(name="sglang", version="0.5.23"),
+        ),
         workloads=("sharegpt", "random:4000:200:500"),
         slos=(Slo.parse("p99_ttft_ms<=20000"),),
         pins={"prefix_caching": True},

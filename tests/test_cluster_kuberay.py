@@ -1,4 +1,5 @@
-"""examples/cluster/kuberay.yaml: its fields, its pods, and that its GPUs are those of the study in it."""
+"""examples/cluster/kuberay.yaml: its fields, its pods, and that its GPUs are those of the study in
+it."""
 
 from __future__ import annotations
 
@@ -14,8 +15,8 @@ import yaml
 from tests.cluster_files import EXAMPLES, PAGE, asked, calls, checked, on_path, stand_in
 
 STUDY = "deepseek-v3.2-h200"
-# The fields of KubeRay's v1 API, as far as a study has a use for them; no package on PyPI ships its schema.
-# Source: https://ray-project.github.io/kuberay/reference/api/
+# The fields of KubeRay's v1 API, as far as a study has a use for them; no package on PyPI ships its
+# schema. Source: https://ray-project.github.io/kuberay/reference/api/
 FIELDS = {
     "RayJobSpec": """activeDeadlineSeconds backoffLimit clusterSelector deletionStrategy entrypoint entrypointNumCpus
         entrypointNumGpus entrypointResources jobId managedBy metadata rayClusterSpec runtimeEnvYAML
@@ -46,7 +47,9 @@ def container(group: dict[str, Any]) -> dict[str, Any]:
 def mounts(group: dict[str, Any]) -> dict[str, dict[str, Any]]:
     """Path to the volume that is mounted there."""
     volumes = {volume["name"]: volume for volume in pod(group)["volumes"]}
-    return {mount["mountPath"]: volumes[mount["name"]] for mount in container(group)["volumeMounts"]}
+    return {
+        mount["mountPath"]: volumes[mount["name"]] for mount in container(group)["volumeMounts"]
+    }
 
 
 def study(folder: Path, home: Path) -> list[str]:
@@ -67,7 +70,12 @@ def test_kinds_and_fields_are_those_of_kuberay_s_v1() -> None:
         ("v1", "PersistentVolumeClaim"),
         ("ray.io/v1", "RayJob"),
     ]
-    parts = {"RayJobSpec": JOB["spec"], "RayClusterSpec": CLUSTER, "HeadGroupSpec": HEAD, "WorkerGroupSpec": WORKERS}
+    parts = {
+        "RayJobSpec": JOB["spec"],
+        "RayClusterSpec": CLUSTER,
+        "HeadGroupSpec": HEAD,
+        "WorkerGroupSpec": WORKERS,
+    }
     for name, part in parts.items():
         assert set(part) <= set(FIELDS[name].split()), name
     assert {"groupName", "minReplicas", "maxReplicas", "template"} <= set(WORKERS)
@@ -78,7 +86,9 @@ def test_kinds_and_fields_are_those_of_kuberay_s_v1() -> None:
 
 @pytest.mark.parametrize("place", [0, 1, 2, "head", "workers"])
 def test_kubernetes_own_objects_fit_its_schema(place: int | str) -> None:
-    validator = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is not installed")
+    validator = pytest.importorskip(
+        "kubernetes_validate", reason="kubernetes-validate is not installed"
+    )
     group = HEAD if place == "head" else WORKERS
     as_pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "ray"}, "spec": pod(group)}
     document = DOCUMENTS[place] if isinstance(place, int) else as_pod
@@ -117,7 +127,10 @@ def test_the_parts_refer_to_each_other() -> None:
     for group in (HEAD, WORKERS):
         variables = {entry["name"]: entry for entry in container(group)["env"]}
         cache = Path(variables["HF_HOME"]["value"])
-        assert mounts(group)[str(cache.parent)]["persistentVolumeClaim"]["claimName"] == MODELS["metadata"]["name"]
+        assert (
+            mounts(group)[str(cache.parent)]["persistentVolumeClaim"]["claimName"]
+            == MODELS["metadata"]["name"]
+        )
         assert container(group)["image"] == container(HEAD)["image"]
         assert variables["RAY_USAGE_STATS_ENABLED"]["value"] == "0"
     (token,) = [entry for entry in container(WORKERS)["env"] if entry["name"] == "HF_TOKEN"]

@@ -1,4 +1,5 @@
-"""examples/cluster/slurm.sbatch: its options, and what it does where srun, ray and autotune are stand-ins."""
+"""examples/cluster/slurm.sbatch: its options, and what it does where srun, ray and autotune are
+stand-ins."""
 
 from __future__ import annotations
 
@@ -50,7 +51,11 @@ def cluster(folder: Path, autotune: str) -> subprocess.Popen[str]:
     slurm["SLURM_GPUS_ON_NODE"] = directives()["gpus-per-node"]
     environment = on_path(folder, AUTOTUNE_HOME=str(folder / "home"), **slurm)
     return subprocess.Popen(
-        ["bash", str(SCRIPT)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ["bash", str(SCRIPT)],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
     )
 
 
@@ -69,7 +74,10 @@ def test_a_new_study_runs_on_a_head_and_a_worker_which_end_with_it(tmp_path: Pat
     head, worker = [words for words in calls(folder, "srun") if "ray" in words]
     assert "--nodelist=node-a" in head
     assert {"--exclude=node-a", "--nodes=1"} <= set(worker)
-    assert [words[1] for words in calls(folder, "ray") if words[0] == "start"] == ["--head", "--block"]
+    assert [words[1] for words in calls(folder, "ray") if words[0] == "start"] == [
+        "--head",
+        "--block",
+    ]
     assert worker[worker.index("--address") + 1] == "10.1.2.3:6379"
     assert (folder / "address").read_text().strip() == "10.1.2.3:6379"
     assert gone(folder)
@@ -80,7 +88,9 @@ def test_a_new_study_runs_on_a_head_and_a_worker_which_end_with_it(tmp_path: Pat
     assert (spec.executor, spec.study) == ("ray", STUDY)
     assert str(spec.gpus) == directives()["gpus-per-node"] == head[head.index("--num-gpus") + 1]
     for words in (head, worker):
-        assert " ".join(words[words.index("--resources") + 1 :]).startswith(f'{{"{spec.hardware.name}": 1}}')
+        assert " ".join(words[words.index("--resources") + 1 :]).startswith(
+            f'{{"{spec.hardware.name}": 1}}'
+        )
     # One that is started with fewer than four launches per node would leave one idle.
     assert spec.launches >= 4 * int(directives()["nodes"])
 
@@ -98,10 +108,14 @@ def test_a_study_that_is_there_is_resumed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", [130, 0])
-def test_before_the_time_is_over_the_study_is_stopped_and_the_job_queued_again(tmp_path: Path, code: int) -> None:
+def test_before_the_time_is_over_the_study_is_stopped_and_the_job_queued_again(
+    tmp_path: Path, code: int
+) -> None:
     assert directives()["signal"].startswith("B:USR1@")
     folder = tmp_path / "bin"
-    with cluster(folder, f"trap 'kill $!; exit {code}' TERM; /bin/sleep 60 & echo ready; wait") as script:
+    with cluster(
+        folder, f"trap 'kill $!; exit {code}' TERM; /bin/sleep 60 & echo ready; wait"
+    ) as script:
         assert script.stdout is not None
         assert script.stdout.readline() == "ready\n"
         script.send_signal(signal.SIGUSR1)

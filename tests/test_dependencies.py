@@ -14,9 +14,12 @@ PERMISSIVE = re.compile(
     r"\b(?:MIT|BSD|0BSD|Apache|ISC|PSF|Python Software Foundation|MPL|Mozilla Public|Zlib|CC0|Unlicense|HPND)\b"
     r"|Permission is hereby granted, free of charge"
 )
-RESTRICTIVE = re.compile(r"\b(?:AGPL|GPL|LGPL|GNU|SSPL|Commons Clause|non-commercial)\b", re.IGNORECASE)
+RESTRICTIVE = re.compile(
+    r"\b(?:AGPL|GPL|LGPL|GNU|SSPL|Commons Clause|non-commercial)\b", re.IGNORECASE
+)
 ADVISORIES = "https://pypi.org/pypi/{name}/{version}/json"
-"""The Python Package Index's own; its ``vulnerabilities`` are those of the PyPA advisory database."""
+"""The Python Package Index's own; its ``vulnerabilities`` are those of the PyPA advisory
+database."""
 
 
 def dependencies() -> dict[str, Distribution]:
@@ -32,17 +35,29 @@ def dependencies() -> dict[str, Distribution]:
         except PackageNotFoundError:
             continue  # for another platform
         requirements = map(Requirement, known[name].requires or [])
-        waiting += [one.name for one in requirements if one.marker is None or one.marker.evaluate({"extra": ""})]
+        waiting += [
+            one.name
+            for one in requirements
+            if one.marker is None or one.marker.evaluate({"extra": ""})
+        ]
     return known
 
 
 def licences(made: Distribution) -> Iterator[str]:
     """What a distribution says of its licence: its fields, else the text beside it."""
     fields = [made.metadata.get("License-Expression"), made.metadata.get("License")]
-    fields += [name for name in made.metadata.get_all("Classifier") or [] if name.startswith("License ::")]
+    fields += [
+        name for name in made.metadata.get_all("Classifier") or [] if name.startswith("License ::")
+    ]
     yield from filter(None, fields)
-    files = [file for file in made.files or [] if re.search(r"licen[cs]e|copying", file.name, re.IGNORECASE)]
-    yield from (file.read_text()[:2000] for file in files if file.suffix in ("", ".txt", ".md", ".rst"))
+    files = [
+        file
+        for file in made.files or []
+        if re.search(r"licen[cs]e|copying", file.name, re.IGNORECASE)
+    ]
+    yield from (
+        file.read_text()[:2000] for file in files if file.suffix in ("", ".txt", ".md", ".rst")
+    )
 
 
 def test_every_dependency_is_permissively_licensed() -> None:
@@ -50,12 +65,18 @@ def test_every_dependency_is_permissively_licensed() -> None:
     assert len(found) > 30
     assert not [name for name, text in found.items() if not PERMISSIVE.search(text)]
     stated = {name: next(licences(made), "")[:200] for name, made in dependencies().items()}
-    assert not [name for name, text in stated.items() if RESTRICTIVE.search(text) and not PERMISSIVE.search(text)]
+    assert not [
+        name
+        for name, text in stated.items()
+        if RESTRICTIVE.search(text) and not PERMISSIVE.search(text)
+    ]
 
 
 def test_no_dependency_has_a_known_vulnerability() -> None:
     """Skipped where the index cannot be asked."""
-    installed = {name: made.version for name, made in dependencies().items() if name != "autotune-serving"}
+    installed = {
+        name: made.version for name, made in dependencies().items() if name != "autotune-serving"
+    }
     vulnerable: dict[str, list[str]] = {}
     with httpx.Client(timeout=10) as index:
         for name, version in installed.items():

@@ -18,7 +18,8 @@ RAISED = [
 
 @pytest.mark.parametrize("error", RAISED, ids=lambda error: type(error).__name__)
 def test_an_error_of_a_worker_process_reaches_the_user_as_it_is(error: AutotuneError) -> None:
-    """A process pool pickles it; one that cannot be read back breaks the pool, and its message is lost."""
+    """A process pool pickles it; one that cannot be read back breaks the pool, and its message is
+    lost."""
     arrived = pickle.loads(pickle.dumps(error))
     assert (type(arrived), str(arrived), vars(arrived)) == (type(error), str(error), vars(error))
     assert arrived.exit_code == error.exit_code

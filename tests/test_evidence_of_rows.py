@@ -1,4 +1,5 @@
-"""Rows of `regress` and `verify` belong to one backend: for each ordered pair, the second one launches for itself."""
+"""Rows of `regress` and `verify` belong to one backend: for each ordered pair, the second one
+launches for itself."""
 
 from __future__ import annotations
 
@@ -39,13 +40,17 @@ EVIDENCE = {
 }
 COMPARING = ("simulator", "emulator", "process", "docker")
 VERIFYING = ("emulator", "process", "docker", "external")
-FORMS = {"external": "external:http://127.0.0.1:9", "replay": f"replay:{ROOT}/examples/vllm_gpu/measured/study.bundle"}
+FORMS = {
+    "external": "external:http://127.0.0.1:9",
+    "replay": f"replay:{ROOT}/examples/vllm_gpu/measured/study.bundle",
+}
 OLD, NEW = "0.32.0", "0.33.0"
 
 
 @pytest.fixture(scope="module")
 def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
-    """Stand-ins for both versions of vLLM, a SGLang, and a Docker with their images; a model's weights."""
+    """Stand-ins for both versions of vLLM, a SGLang, and a Docker with their images; a model's
+    weights."""
     folder = tmp_path_factory.mktemp("machine")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
@@ -55,10 +60,17 @@ def machine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]
             version: str(install(folder / version, "vllm", version, known("vllm", version)).program)
             for version in (OLD, NEW)
         }
-        programs["sglang"] = str(install(folder / "sglang", "sglang", "0.5.23", known("sglang", "0.5.23")).python)
-        images = [*(f"vllm/vllm-openai:v{version}" for version in (OLD, NEW)), "lmsysorg/sglang:v0.5.23"]
+        programs["sglang"] = str(
+            install(folder / "sglang", "sglang", "0.5.23", known("sglang", "0.5.23")).python
+        )
+        images = [
+            *(f"vllm/vllm-openai:v{version}" for version in (OLD, NEW)),
+            "lmsysorg/sglang:v0.5.23",
+        ]
         (folder / "image").mkdir()
-        with docker(folder / "docker", {name: {"path": str(folder / "image")} for name in images}) as stand_in:
+        with docker(
+            folder / "docker", {name: {"path": str(folder / "image")} for name in images}
+        ) as stand_in:
             for name in ("PATH", "STAND_IN_DOCKER"):
                 patch.setenv(name, stand_in.environment[name])
             yield programs
@@ -72,7 +84,11 @@ def asked(backend: str, programs: dict[str, str]) -> RegressOptions:
     """The comparison of both versions on a backend."""
     options = RegressOptions("s", on=FORMS.get(backend, backend), launches=4)
     if backend == "process":
-        return replace(options, engine_bins=[f"vllm={programs[NEW]}"], old_engine_bins=[f"vllm={programs[OLD]}"])
+        return replace(
+            options,
+            engine_bins=[f"vllm={programs[NEW]}"],
+            old_engine_bins=[f"vllm={programs[OLD]}"],
+        )
     if backend == "docker":
         new, old = (f"vllm=vllm/vllm-openai:v{version}" for version in (NEW, OLD))
         return replace(options, images=[new], old_images=[old])
@@ -81,7 +97,8 @@ def asked(backend: str, programs: dict[str, str]) -> RegressOptions:
 
 def made_on(backend: str) -> Node:
     return Node(
-        {NEW: {"simulator": 0.7, "emulator": 1.0, "process": 1.3, "docker": 1.6}[backend]}, evidence=EVIDENCE[backend]
+        {NEW: {"simulator": 0.7, "emulator": 1.0, "process": 1.3, "docker": 1.6}[backend]},
+        evidence=EVIDENCE[backend],
     )
 
 
@@ -93,15 +110,21 @@ def test_a_comparison_on_another_backend_launches_again_and_tells_its_own_eviden
     found = {}
     for backend in (first, second):
         node = made_on(backend)
-        found[backend] = Comparison(home, home.spec("s"), done_of(home), asked(backend, machine), silent).run(node)
+        found[backend] = Comparison(
+            home, home.spec("s"), done_of(home), asked(backend, machine), silent
+        ).run(node)
         assert len(node.made) == found[backend].launches == 4, "no launch is taken over"
         assert found[backend].evidence is EVIDENCE[backend]
-        assert found[backend].commands[0].change_percent == pytest.approx(100 * (node.factor[NEW] - 1), abs=8)
+        assert found[backend].commands[0].change_percent == pytest.approx(
+            100 * (node.factor[NEW] - 1), abs=8
+        )
     assert found[second].commands[0].change_percent != found[first].commands[0].change_percent
     for backend in (first, second):
         again = made_on(backend)
         assert (
-            Comparison(home, home.spec("s"), done_of(home), asked(backend, machine), silent).run(again)
+            Comparison(home, home.spec("s"), done_of(home), asked(backend, machine), silent).run(
+                again
+            )
             == found[backend]
         )
         assert not again.made, "its own launches are taken up"
@@ -122,25 +145,34 @@ def test_what_launches_no_version_is_refused_beside_and_before_any_other(
     for _ in range(2):
         with pytest.raises(BadInput, match="launches no version"):
             regress(home, asked(second, machine), silent, made_on(first))
-        found = Comparison(home, home.spec("s"), done_of(home), asked(first, machine), silent).run(node)
+        found = Comparison(home, home.spec("s"), done_of(home), asked(first, machine), silent).run(
+            node
+        )
     assert (found.evidence, len(node.made)) == (EVIDENCE[first], 4)
 
 
 @pytest.mark.parametrize(
-    ("first", "second"), [pair for pair in permutations(COMPARING, 2) if {*pair} != {"process", "docker"}]
+    ("first", "second"),
+    [pair for pair in permutations(COMPARING, 2) if {*pair} != {"process", "docker"}],
 )
 def test_launches_of_an_earlier_release_are_told_by_their_evidence(
     tmp_path: Path, machine: dict[str, str], first: str, second: str
 ) -> None:
     home = study(tmp_path)
-    Comparison(home, home.spec("s"), done_of(home), asked(first, machine), silent).run(made_on(first))
+    Comparison(home, home.spec("s"), done_of(home), asked(first, machine), silent).run(
+        made_on(first)
+    )
     (home.study_folder("s") / "regress" / NEW / "backend").unlink()
     node = made_on(second)
-    found = Comparison(home, home.spec("s"), done_of(home), asked(second, machine), silent).run(node)
+    found = Comparison(home, home.spec("s"), done_of(home), asked(second, machine), silent).run(
+        node
+    )
     assert (len(node.made), found.evidence) == (4, EVIDENCE[second])
 
 
-def test_an_emulated_program_is_not_compared_with_a_real_one(tmp_path: Path, machine: dict[str, str]) -> None:
+def test_an_emulated_program_is_not_compared_with_a_real_one(
+    tmp_path: Path, machine: dict[str, str]
+) -> None:
     home, node = study(tmp_path), Node(evidence=Evidence.MEASURED)
     node.evaluate = lambda trial: replace(  # type: ignore[method-assign]
         Node.evaluate(node, trial),
@@ -151,7 +183,9 @@ def test_an_emulated_program_is_not_compared_with_a_real_one(tmp_path: Path, mac
     # Both emulated, they are told as what they are, whatever the backend's name.
     other = study(tmp_path / "other")
     both = Node(evidence=Evidence.EMULATED)
-    found = Comparison(other, other.spec("s"), done_of(other), asked("process", machine), silent).run(both)
+    found = Comparison(
+        other, other.spec("s"), done_of(other), asked("process", machine), silent
+    ).run(both)
     assert found.evidence is Evidence.EMULATED
     assert "(EMULATED)" in regression(found, done_of(other))[0]
 
@@ -170,7 +204,8 @@ def test_comparisons_outlive_another_recommendation_and_tell_whose_they_are(
     assert any(line.startswith("the recommended command: ") for line in mine)
     other = done.model_copy(update={"recommended": small_study.choice(small_study.WINNER, 9000.0)})
     assert any(
-        line.startswith("the recommended command, an earlier one: ") for line in regression(done.regressions[0], other)
+        line.startswith("the recommended command, an earlier one: ")
+        for line in regression(done.regressions[0], other)
     )
     # On another backend than the study's its repeats say nothing of the spread, and that is told.
     told = "the interval is by the spread of these launches alone: those of the study are simulated"
@@ -181,8 +216,21 @@ def test_comparisons_outlive_another_recommendation_and_tell_whose_they_are(
 def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The home of a finished simulated study of SGLang."""
     home = new_home(tmp_path_factory.mktemp("simulated"))
-    question = ("--model", small_study.MODEL, "--hw", "h200", "--engine", "sglang", "--workload", "random:256:16:64")
-    search = {"tensor_parallel": [1, 8], "data_parallel": [1, 8], "max_running_requests": [256, 512]}
+    question = (
+        "--model",
+        small_study.MODEL,
+        "--hw",
+        "h200",
+        "--engine",
+        "sglang",
+        "--workload",
+        "random:256:16:64",
+    )
+    search = {
+        "tensor_parallel": [1, 8],
+        "data_parallel": [1, 8],
+        "max_running_requests": [256, 512],
+    }
     space = home.parent / "space.yaml"
     space.write_text(json.dumps({"narrow": {"sglang": {"search": search}}}))
     asked = (*question, "--space", str(space), "--launches", "9", "--set", "memory_fraction=0.88")
@@ -192,7 +240,9 @@ def simulated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("top", "commands"), [(1, 2), (2, 3), (3, 4)])
-def test_the_baseline_and_the_asked_number_of_others_are_measured(simulated: Path, top: int, commands: int) -> None:
+def test_the_baseline_and_the_asked_number_of_others_are_measured(
+    simulated: Path, top: int, commands: int
+) -> None:
     spec = verification(Home(simulated), VerifyOptions("s", on="emulator", top=top), silent)
     assert spec.verifies is not None
     roles = [one.role for one in spec.verifies.commands]
@@ -205,12 +255,21 @@ def verifying(home: Home, backend: str, programs: dict[str, str]) -> str:
     """Begin a verification and finish one launch of it; the study's name."""
     named = [f"sglang={programs['sglang']}"] if backend == "process" else []
     images = ["sglang=lmsysorg/sglang:v0.5.23"] if backend == "docker" else []
-    options = VerifyOptions("s", on=FORMS.get(backend, backend), top=1, engine_bins=named, images=images)
+    options = VerifyOptions(
+        "s", on=FORMS.get(backend, backend), top=1, engine_bins=named, images=images
+    )
     spec = verification(home, options, silent)
     assert backend_named(spec.on).kind == backend
     folder = home.open(spec)
     assert not read_launches(folder / RESULTS), "no launch is taken over"
-    trial = Trial(0, Role.BASELINE, Configuration("sglang", {}), "0.5.23", Command(("sglang",)), spec.workloads)
+    trial = Trial(
+        0,
+        Role.BASELINE,
+        Configuration("sglang", {}),
+        "0.5.23",
+        Command(("sglang",)),
+        spec.workloads,
+    )
     Results(folder / RESULTS).append(Launch(trial, TrialResult(State.COMPLETE, EVIDENCE[backend])))
     return spec.study
 
@@ -237,7 +296,9 @@ def test_what_measures_nothing_verifies_nothing_beside_any_other(
     shutil.copytree(simulated, tmp_path / "home")
     home = Home(tmp_path / "home")
     for _ in range(2):
-        with pytest.raises(BadInput, match="predictions are measured on process, docker, emulator, external:URL"):
+        with pytest.raises(
+            BadInput, match="predictions are measured on process, docker, emulator, external:URL"
+        ):
             verifying(home, second, machine)
         if "s-verified" not in home.names():
             verifying(home, first, machine)
@@ -247,11 +308,16 @@ def test_what_measures_nothing_verifies_nothing_beside_any_other(
 def test_a_study_that_goes_on_keeps_its_comparisons(tmp_path: Path, simulated: Path) -> None:
     shutil.copytree(simulated, tmp_path / "home")
     home = Home(tmp_path / "home")
-    compared = autotune("regress", "s", "--engine", "sglang==0.5.9", "--launches", "2", "--json", home=home.path)
+    compared = autotune(
+        "regress", "s", "--engine", "sglang==0.5.9", "--launches", "2", "--json", home=home.path
+    )
     assert compared.code in (0, 5, 6), compared.err
     resumed = autotune("resume", "s", "--launches", "12", home=home.path)
     assert resumed.code == 0, resumed.err
     kept = json.loads((home.study_folder("s") / "recommendation.json").read_text())
     assert kept["launches"] == 12
     assert kept["regressions"] == [compared.json]
-    assert "## Is it still better on later versions?" in (home.study_folder("s") / "report.md").read_text()
+    assert (
+        "## Is it still better on later versions?"
+        in (home.study_folder("s") / "report.md").read_text()
+    )

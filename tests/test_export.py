@@ -22,7 +22,8 @@ from autotune.trial import Command, Configuration
 from tests import small_study
 from tests.small_study import MODEL, SECRET
 
-# A stand-in for the engine: writes down its arguments and environment, each ended by a NUL, and the files it is given.
+# A stand-in for the engine: writes down its arguments and environment, each ended by a NUL, and the
+# files it is given.
 STAND_IN = """#!/bin/bash
 printf '%s\\0' "$@" > "$RECORD/argv"
 env -0 > "$RECORD/env"
@@ -33,7 +34,9 @@ done
 """
 TEXT = st.text(st.characters(exclude_characters="\0", exclude_categories=("Cs",)), max_size=30)
 NAMES = st.from_regex(r"[A-Z][A-Z0-9_]{2,12}", fullmatch=True).filter(
-    lambda name: not redact.is_secret_name(name) and name not in {"PATH", "RECORD", "TMPDIR", "PWD", "SHLVL"}
+    lambda name: (
+        not redact.is_secret_name(name) and name not in {"PATH", "RECORD", "TMPDIR", "PWD", "SHLVL"}
+    )
 )
 
 
@@ -67,7 +70,9 @@ class Machine:
             **variables,
         }
         command = ["bash", str(path), *more]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
+        return subprocess.run(
+            command, env=env, capture_output=True, text=True, timeout=60, check=False
+        )
 
     @property
     def argv(self) -> list[str]:
@@ -88,19 +93,37 @@ def machine(tmp_path: Path) -> Machine:
     return Machine(tmp_path)
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     st.lists(TEXT.filter(lambda word: redact.argv([word]) == [word]), max_size=6),
     st.dictionaries(NAMES, TEXT, max_size=3),
 )
-@example(["$(touch x)", "`id`", "'", '"', "a b", "", "\n", "*", "!!", "\\", "--x='y'"], {"A_B": "$HOME\n'\""})
+@example(
+    ["$(touch x)", "`id`", "'", '"', "a b", "", "\n", "*", "!!", "\\", "--x='y'"],
+    {"A_B": "$HOME\n'\""},
+)
 def test_the_script_starts_the_engine_with_exactly_these_words(
     machine: Machine, words: Sequence[str], variables: Mapping[str, str]
 ) -> None:
     # One word after an option that is no secret's, so that no word is masked by its place.
-    argv = ["vllm", "serve", MODEL, *(f"--x={word}" for word in words), "--host", "127.0.0.1", "--y", *words[:1]]
+    argv = [
+        "vllm",
+        "serve",
+        MODEL,
+        *(f"--x={word}" for word in words),
+        "--host",
+        "127.0.0.1",
+        "--y",
+        *words[:1],
+    ]
     argv = argv if redact.argv(argv) == argv else [*argv[:3], "--host", "::1"]
-    variables = {name: value for name, value in variables.items() if redact.env({name: value}) == {name: value}}
+    variables = {
+        name: value
+        for name, value in variables.items()
+        if redact.env({name: value}) == {name: value}
+    }
     done = machine.serve(export(recommend(Command(tuple(argv), dict(variables))), "shell"))
     assert (done.returncode, done.stderr) == (0, "")
     assert machine.argv == argv[1:]
@@ -121,13 +144,19 @@ def test_the_script_is_valid_and_says_what_it_is_worth(tmp_path: Path) -> None:
 
 def test_the_script_says_what_the_command_gives_up_and_what_else_there_is() -> None:
     head = export(small_study.giving_up(), "shell").partition("set -euo pipefail")[0]
-    assert "# Trade-off: context_length 16384 instead of 163840: requests of more than 16384 tokens" in head
+    assert (
+        "# Trade-off: context_length 16384 instead of 163840: requests of more than 16384 tokens"
+        in head
+    )
     assert f"# has no trade-off: {small_study.COMMANDS[small_study.BASELINE].shell()}" in head
     assert "; 90 % prediction interval on a real node -4.0 % to +160 %" in head
 
 
 def test_further_arguments_are_passed_on(machine: Machine) -> None:
-    script = export(recommend(Command(("vllm", "serve", MODEL, "--port", "8000", "--host", "127.0.0.1"))), "shell")
+    script = export(
+        recommend(Command(("vllm", "serve", MODEL, "--port", "8000", "--host", "127.0.0.1"))),
+        "shell",
+    )
     machine.serve(script, "--host", "0.0.0.0", "--x", "a b")
     assert machine.argv[-4:] == ["--host", "0.0.0.0", "--x", "a b"]
 
@@ -140,14 +169,20 @@ def test_it_listens_on_loopback_where_the_command_does_not_say(machine: Machine)
 @pytest.mark.parametrize("form", ["{}", "--config={}"])
 def test_files_of_the_command_are_written_as_they_are(machine: Machine, form: str) -> None:
     content = "a: 'b'\nEOF\n$HOME `id`\n\nno end of line"
-    command = Command(("vllm", "serve", MODEL, form.format("extra opts/o.yaml")), {}, {"extra opts/o.yaml": content})
+    command = Command(
+        ("vllm", "serve", MODEL, form.format("extra opts/o.yaml")),
+        {},
+        {"extra opts/o.yaml": content},
+    )
     done = machine.serve(export(recommend(command), "shell"))
     assert (done.returncode, done.stderr) == (0, "")
     assert machine.file == content
 
 
 def test_secrets_are_asked_for_not_written(machine: Machine) -> None:
-    command = Command(("vllm", "serve", MODEL, "--api-key", "abc-my-key", f"--x={SECRET}"), {"HF_TOKEN": SECRET})
+    command = Command(
+        ("vllm", "serve", MODEL, "--api-key", "abc-my-key", f"--x={SECRET}"), {"HF_TOKEN": SECRET}
+    )
     for name in ("shell", "vllm-config", "json"):
         text = export(recommend(command), name)
         assert SECRET not in text
@@ -163,8 +198,24 @@ def test_secrets_are_asked_for_not_written(machine: Machine) -> None:
 
 def test_the_vllm_file_holds_the_options() -> None:
     speculative = '{"method":"mtp","num_speculative_tokens":1}'
-    argv = ("vllm", "serve", MODEL, "--tensor-parallel-size", "8", "--gpu-memory-utilization=0.90", "-dcp", "2")
-    argv += ("--no-enable-prefix-caching", "--speculative-config", speculative, "--cudagraph-capture-sizes", "1", "2")
+    argv = (
+        "vllm",
+        "serve",
+        MODEL,
+        "--tensor-parallel-size",
+        "8",
+        "--gpu-memory-utilization=0.90",
+        "-dcp",
+        "2",
+    )
+    argv += (
+        "--no-enable-prefix-caching",
+        "--speculative-config",
+        speculative,
+        "--cudagraph-capture-sizes",
+        "1",
+        "2",
+    )
     text = export(recommend(Command(argv, {"VLLM_USE_DEEP_GEMM": "0"})), "vllm-config")
     assert yaml.safe_load(text) == {
         "model": MODEL,
@@ -180,21 +231,27 @@ def test_the_vllm_file_holds_the_options() -> None:
 @pytest.mark.parametrize(
     ("argv", "used"),
     [
-        (("python3", "-m", "vllm.entrypoints.cli.main", "serve", MODEL), "python3 -m vllm.entrypoints.cli.main serve"),
+        (
+            ("python3", "-m", "vllm.entrypoints.cli.main", "serve", MODEL),
+            "python3 -m vllm.entrypoints.cli.main serve",
+        ),
         (
             ("python3", "-m", "vllm.entrypoints.openai.api_server", "--model", MODEL),
             "python3 -m vllm.entrypoints.openai.api_server",
         ),
     ],
 )
-def test_the_vllm_file_takes_the_model_however_vllm_is_started(argv: tuple[str, ...], used: str) -> None:
+def test_the_vllm_file_takes_the_model_however_vllm_is_started(
+    argv: tuple[str, ...], used: str
+) -> None:
     text = export(recommend(Command((*argv, "--max-num-seqs", "8"))), "vllm-config")
     assert yaml.safe_load(text) == {"model": MODEL, "max-num-seqs": 8}
     assert f"# use: {used} --config vllm.yaml\n" in text
 
 
 def as_the_engine_reads(document: Mapping[str, object]) -> list[str]:
-    """The words that vLLM and SGLang make of their file (argparse_utils.py, server_args_config_parser.py)."""
+    """The words that vLLM and SGLang make of their file (argparse_utils.py,
+    server_args_config_parser.py)."""
     words: list[str] = []
     for key, value in document.items():
         words.append(f"--{key}")
@@ -209,11 +266,23 @@ def as_the_engine_reads(document: Mapping[str, object]) -> list[str]:
         st.from_regex(r"[a-z][a-z0-9]{1,8}(-[a-z]{2,6})?", fullmatch=True).filter(
             lambda name: not redact.is_secret_name(name)
         ),
-        st.lists(TEXT.filter(lambda word: not word.startswith("-")) | st.integers().map(str), max_size=3),
+        st.lists(
+            TEXT.filter(lambda word: not word.startswith("-")) | st.integers().map(str), max_size=3
+        ),
         max_size=6,
     )
 )
-@example({"a": ["007"], "b": ["1e3"], "c": ["true"], "d": ["null"], "e": ["0.90", "1.5"], "f": ["-1"], "g": ["~"]})
+@example(
+    {
+        "a": ["007"],
+        "b": ["1e3"],
+        "c": ["true"],
+        "d": ["null"],
+        "e": ["0.90", "1.5"],
+        "f": ["-1"],
+        "g": ["~"],
+    }
+)
 def test_the_sglang_file_means_the_same_words(options: Mapping[str, list[str]]) -> None:
     words = [word for name, values in options.items() for word in (f"--{name}", *values)]
     if redact.argv(words) != words:
@@ -235,9 +304,28 @@ def test_an_old_sglang_is_warned_of() -> None:
 
 def test_the_trtllm_file_wins_over_the_command_line() -> None:
     own = "enable_attention_dp: true\nkv_cache_config: {dtype: fp8}\nmax_batch_size: 512\n"
-    argv = ("trtllm-serve", MODEL, "--tp_size", "8", "--ep_size", "8", "--kv_cache_free_gpu_memory_fraction", "0.75")
-    argv += ("--max_batch_size", "256", "--host", "127.0.0.1", "--trust_remote_code", "--config", "extra.yaml")
-    text = export(recommend(Command(argv, {}, {"extra.yaml": own}), "tensorrt_llm"), "trtllm-config")
+    argv = (
+        "trtllm-serve",
+        MODEL,
+        "--tp_size",
+        "8",
+        "--ep_size",
+        "8",
+        "--kv_cache_free_gpu_memory_fraction",
+        "0.75",
+    )
+    argv += (
+        "--max_batch_size",
+        "256",
+        "--host",
+        "127.0.0.1",
+        "--trust_remote_code",
+        "--config",
+        "extra.yaml",
+    )
+    text = export(
+        recommend(Command(argv, {}, {"extra.yaml": own}), "tensorrt_llm"), "trtllm-config"
+    )
     assert yaml.safe_load(text) == {
         "enable_attention_dp": True,
         "kv_cache_config": {"dtype": "fp8", "free_gpu_memory_fraction": 0.75},
@@ -254,9 +342,13 @@ def test_trtllm_fields_and_options_exist_in_the_engine() -> None:
     if not data.is_file():
         pytest.skip("the flags of TensorRT-LLM 1.2 are not beside the repository")
     known = json.loads(data.read_text())
-    options = {flag for row in known["serve_cli_1_2"] + known["serve_cli_main"] for flag in row["flags"]}
+    options = {
+        flag for row in known["serve_cli_1_2"] + known["serve_cli_main"] for flag in row["flags"]
+    }
     fields = {row["name"] for row in known["llm_args_1_2"]}
-    table = yaml.safe_load((Path(written.__code__.co_filename).parent / "trtllm_config.yaml").read_text())
+    table = yaml.safe_load(
+        (Path(written.__code__.co_filename).parent / "trtllm_config.yaml").read_text()
+    )
     assert {f"--{name}" for name in [*table["fields"], *table["config_options"]]} <= options
     for field in table["fields"].values():
         first, _, second = field.partition(".")
@@ -276,7 +368,9 @@ def test_an_unknown_format_is_answered_with_the_known_ones() -> None:
 
 
 def test_a_format_of_another_engine_is_answered_with_one_that_fits() -> None:
-    with pytest.raises(BadInput, match=r"recommends sglang; choose from: shell, docker, .*, sglang-config, json"):
+    with pytest.raises(
+        BadInput, match=r"recommends sglang; choose from: shell, docker, .*, sglang-config, json"
+    ):
         export(small_study.recommendation(), "vllm-config")
 
 
@@ -288,11 +382,17 @@ def test_a_study_without_a_recommendation_has_nothing_to_export() -> None:
 def test_the_baseline_itself_claims_no_gain() -> None:
     same = small_study.choice(small_study.BASELINE, 6000.0)
     outcome = small_study.recommendation(
-        verdict=Verdict.INDISTINGUISHABLE, recommended=same, baseline=same, gain_percent=0.0, gain_ci95=None
+        verdict=Verdict.INDISTINGUISHABLE,
+        recommended=same,
+        baseline=same,
+        gain_percent=0.0,
+        gain_ci95=None,
     )
     assert "so no gain is claimed" in export(outcome, "shell")
 
 
 def test_an_unopposed_command_claims_no_gain() -> None:
-    outcome = small_study.recommendation(verdict=Verdict.UNOPPOSED, baseline=None, gain_percent=None, gain_ci95=None)
+    outcome = small_study.recommendation(
+        verdict=Verdict.UNOPPOSED, baseline=None, gain_percent=None, gain_ci95=None
+    )
     assert "# Verdict: unopposed" in export(outcome, "shell")

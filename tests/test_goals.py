@@ -1,4 +1,5 @@
-"""Several workloads and goals: what is asked, what a launch says of it, and where a winner loses."""
+"""Several workloads and goals: what is asked, what a launch says of it, and where a winner
+loses."""
 
 from __future__ import annotations
 
@@ -40,19 +41,25 @@ def asking(workloads: tuple[str, ...] = ("sharegpt",), **asked: object) -> Study
 
 
 @given(_value, _value, _weight, _weight)
-def test_the_weighted_mean_lies_between_and_knows_no_order(chat: float, long: float, one: float, two: float) -> None:
+def test_the_weighted_mean_lies_between_and_knows_no_order(
+    chat: float, long: float, one: float, two: float
+) -> None:
     row = launch(0, Role.SEARCH, 0, chat, long)
     found = objective.achieved(spec(weights={"chat": one, "long": two}), row)
     assert found is not None
     assert min(chat, long) * (1 - 1e-9) <= found <= max(chat, long) * (1 + 1e-9)
     turned = spec(workloads=("long", "chat"), weights={"long": two, "chat": one})
-    assert objective.score(turned, row) == objective.score(spec(weights={"chat": one, "long": two}), row)
+    assert objective.score(turned, row) == objective.score(
+        spec(weights={"chat": one, "long": two}), row
+    )
     equal = objective.score(spec(weights={"chat": one, "long": one}), row)
     assert equal == pytest.approx((math.log(chat) + math.log(long)) / 2, abs=1e-9)
 
 
 @given(_value, _weight, st.sampled_from(["chat", "long"]))
-def test_all_weight_on_one_workload_is_that_workload(value: float, weight: float, name: str) -> None:
+def test_all_weight_on_one_workload_is_that_workload(
+    value: float, weight: float, name: str
+) -> None:
     row = launch(0, Role.SEARCH, 0, value, 2 * value)
     alone = spec(weights={name: weight})
     assert objective.score(alone, row) == objective.score(spec(), row, name)
@@ -75,7 +82,11 @@ def test_what_is_no_measurement_says_nothing(number: object) -> None:
     """An SLO on a figure that is none is not kept, and a negative latency keeps no limit."""
     row = launch(0, Role.SEARCH, 0, 1000, 500)
     row.result.metrics["chat"].update(total_token_throughput=number, p99_ttft_ms=number)
-    asked = spec(slos=(Slo.parse("p99_ttft_ms<=100"),), pareto="p99_ttft_ms", weights={"chat": 1.0, "long": 1.0})
+    asked = spec(
+        slos=(Slo.parse("p99_ttft_ms<=100"),),
+        pareto="p99_ttft_ms",
+        weights={"chat": 1.0, "long": 1.0},
+    )
     assert objective.value(row, "p99_ttft_ms", "chat") is None
     assert objective.score(asked, row) is None
     assert objective.achieved(asked, row) is None
@@ -92,7 +103,9 @@ def test_what_is_no_measurement_says_nothing(number: object) -> None:
         ("cache_hit_rate<=0.5", "cache_hit_rate>=0.5"),
     ],
 )
-def test_a_limit_that_asks_for_worse_is_refused_with_the_other_sense(typed: str, right: str) -> None:
+def test_a_limit_that_asks_for_worse_is_refused_with_the_other_sense(
+    typed: str, right: str
+) -> None:
     with pytest.raises(BadInput) as told:
         slos_of(["p99_ttft_ms<=100", typed])
     assert f"'{typed}'" in str(told.value)
@@ -147,8 +160,13 @@ def test_weights_of_names_that_hold_commas_and_equals_signs() -> None:
 
 
 def both_ways(finalist: int = 2) -> list[Launch]:
-    """Candidate 2 is the best on chat and loses a third on long, candidate 3 the other way round."""
-    rows = [launch(0, Role.BASELINE, 0, 1000, 600), launch(1, Role.SEARCH, 2, 2600), launch(2, Role.SEARCH, 3, 1900)]
+    """Candidate 2 is the best on chat and loses a third on long, candidate 3 the other way
+    round."""
+    rows = [
+        launch(0, Role.BASELINE, 0, 1000, 600),
+        launch(1, Role.SEARCH, 2, 2600),
+        launch(2, Role.SEARCH, 3, 1900),
+    ]
     for _ in range(3):
         others = [(2, 2000.0, 400.0), (3, 1500.0, 700.0), (0, 1000.0, 600.0)]
         for position, chat, long in sorted(others, key=lambda row: row[0] != finalist):
@@ -174,7 +192,10 @@ def test_where_a_winner_loses_is_said() -> None:
     assert rows["recommended"].workloads["chat"].ci95 == found.gain_ci95
     assert [row.role for row in found.matrix if row.workloads["chat"].best] == ["recommended"]
     assert [row.role for row in found.matrix if row.workloads["long"].best] == ["finalist"]
-    assert "It has the best mean on chat and loses 33 % on long against the baseline." in conclusion(found)
+    assert (
+        "It has the best mean on chat and loses 33 % on long against the baseline."
+        in conclusion(found)
+    )
     report = render(StudyRecord(question, both_ways(), found, Path("studies/s")), "md")
     assert "Best mean on `long`: the finalist" in report
     assert rows["finalist"].command in report
@@ -189,31 +210,49 @@ def test_with_weights_the_mean_is_what_is_gained() -> None:
     assert long.recommended.fingerprint == CANDIDATES.items[3].fingerprint
     assert long.recommended.objective.workload == "chat=1,long=3"
     each = {name: 1 + (row.gain_percent or 0) / 100 for name, row in long.workloads.items()}
-    assert 1 + (long.gain_percent or 0) / 100 == pytest.approx(each["chat"] ** 0.25 * each["long"] ** 0.75)
+    assert 1 + (long.gain_percent or 0) / 100 == pytest.approx(
+        each["chat"] ** 0.25 * each["long"] ** 0.75
+    )
     assert "(weighted geometric mean)" in conclusion(long)
     assert Recommendation.from_json(long.to_json()) == long
 
 
 def test_the_front_has_a_command_for_each_point() -> None:
-    """Latency here falls as throughput rises, so only the best is on the front; turned round both ends are."""
+    """Latency here falls as throughput rises, so only the best is on the front; turned round both
+    ends are."""
     question, found = outcome(pareto="p99_ttft_ms")
     assert [p.fingerprint for p in found.front] == [CANDIDATES.items[2].fingerprint]
     rows = both_ways()
     for row in rows:
-        row.result.metrics["chat"]["p99_ttft_ms"] = row.result.metrics["chat"]["total_token_throughput"] ** 2
+        row.result.metrics["chat"]["p99_ttft_ms"] = (
+            row.result.metrics["chat"]["total_token_throughput"] ** 2
+        )
     turned = recommend(question, CANDIDATES, rows, (), "done")
     assert [p.objective.repeats for p in turned.front] == [3, 3, 4]
-    assert all(a.second.value > b.second.value for a, b in zip(turned.front, turned.front[1:], strict=False))
-    assert all(p.second.ci95 and p.second.ci95[0] < p.second.value < p.second.ci95[1] for p in turned.front)
+    assert all(
+        a.second.value > b.second.value
+        for a, b in zip(turned.front, turned.front[1:], strict=False)
+    )
+    assert all(
+        p.second.ci95 and p.second.ci95[0] < p.second.value < p.second.ci95[1] for p in turned.front
+    )
     report = render(StudyRecord(question, rows, turned, Path("studies/s")), "md")
     assert all(p.command in report for p in turned.front)
     assert "3 configurations make the front" in conclusion(turned)
     assert Recommendation.from_json(turned.to_json()) == turned
-    by_latency = recommend(spec(objective="p99_ttft_ms", pareto="total_token_throughput"), CANDIDATES, rows, (), "done")
+    by_latency = recommend(
+        spec(objective="p99_ttft_ms", pareto="total_token_throughput"), CANDIDATES, rows, (), "done"
+    )
     assert {p.fingerprint for p in by_latency.front} == {p.fingerprint for p in turned.front}
-    assert [p.objective.value for p in by_latency.front] == sorted(p.second.value for p in turned.front)
-    limited = recommend(question.model_copy(update={"slos": (Slo.parse("p99_ttft_ms<=3e6"),)}), CANDIDATES, rows)
-    assert [p.fingerprint for p in limited.front] == [CANDIDATES.items[p].fingerprint for p in (3, 0)]
+    assert [p.objective.value for p in by_latency.front] == sorted(
+        p.second.value for p in turned.front
+    )
+    limited = recommend(
+        question.model_copy(update={"slos": (Slo.parse("p99_ttft_ms<=3e6"),)}), CANDIDATES, rows
+    )
+    assert [p.fingerprint for p in limited.front] == [
+        CANDIDATES.items[p].fingerprint for p in (3, 0)
+    ]
 
 
 TEN = (
@@ -229,8 +268,14 @@ def test_an_unknown_metric_is_answered_with_the_ten_that_people_use(name: str) -
             ask()
 
 
-@given(st.floats(0.1, 1e5), st.floats(0.1, 1e5), st.sampled_from(["p99_ttft_ms<=", "request_throughput>="]))
-def test_of_two_limits_on_one_metric_the_stricter_is_named(one: float, other: float, form: str) -> None:
+@given(
+    st.floats(0.1, 1e5),
+    st.floats(0.1, 1e5),
+    st.sampled_from(["p99_ttft_ms<=", "request_throughput>="]),
+)
+def test_of_two_limits_on_one_metric_the_stricter_is_named(
+    one: float, other: float, form: str
+) -> None:
     texts = [f"{form}{one:g}", f"{form}{other:g}"]
     if texts[0] == texts[1]:
         assert len(slos_of(texts)) == 1

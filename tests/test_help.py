@@ -21,7 +21,9 @@ def test_every_option_stands_in_one_group() -> None:
 
 
 def test_the_examples_are_command_lines() -> None:
-    examples = [shlex.split(line) for line in EXAMPLES.splitlines() if line.strip().startswith("autotune ")]
+    examples = [
+        shlex.split(line) for line in EXAMPLES.splitlines() if line.strip().startswith("autotune ")
+    ]
     assert len(examples) >= 3
     for words in examples:
         assert words[:2] == ["autotune", "run"]

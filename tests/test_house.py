@@ -57,7 +57,11 @@ def test_air_comments_and_docstrings_are_no_tokens_of_code() -> None:
 def test_what_runs_outside_the_tests_imports_names_that_there_are() -> None:
     """Benchmarks, scripts and examples run by hand, long after a name has moved."""
     folders = ("benchmarks", "scripts", "examples")
-    trees = {path: ast.parse(path.read_text()) for path in SOURCES if path.relative_to(ROOT).parts[0] in folders}
+    trees = {
+        path: ast.parse(path.read_text())
+        for path in SOURCES
+        if path.relative_to(ROOT).parts[0] in folders
+    }
     asked = {
         (str(path.relative_to(ROOT)), node.module, alias.name)
         for path, tree in trees.items()
@@ -66,14 +70,18 @@ def test_what_runs_outside_the_tests_imports_names_that_there_are() -> None:
         for alias in node.names
     }
     assert len(asked) > 100
-    assert [(path, module, name) for path, module, name in sorted(asked) if not is_there(module, name)] == []
+    assert [
+        (path, module, name) for path, module, name in sorted(asked) if not is_there(module, name)
+    ] == []
 
 
 def is_there(module: str, name: str) -> bool:
     return hasattr(import_module(module), name) or find_spec(f"{module}.{name}") is not None
 
 
-def test_ci_runs_the_command_of_the_readme_then_the_linters_the_site_and_the_rest_of_the_tests() -> None:
+def test_ci_runs_the_command_of_the_readme_then_the_linters_the_site_and_the_rest_of_the_tests() -> (
+    None
+):
     lines = (ROOT / ".ci" / "run").read_text().splitlines()
     assert "set -euo pipefail" in lines
     command, linters, site, rest = lines[-4:]
@@ -89,11 +97,25 @@ def test_ci_runs_the_command_of_the_readme_then_the_linters_the_site_and_the_res
 
 
 def test_files_of_whole_studies_exist_and_are_marked() -> None:
-    missing = [name for name in (*conftest.E2E, *conftest.LONG) if not (ROOT / "tests" / name).is_file()]
+    missing = [
+        name for name in (*conftest.E2E, *conftest.LONG) if not (ROOT / "tests" / name).is_file()
+    ]
     assert missing == []
-    words = ["--collect-only", "-q", "-p", "no:cacheprovider", "-m", "e2e", "tests/product/test_faults.py"]
+    words = [
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "-m",
+        "e2e",
+        "tests/product/test_faults.py",
+    ]
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *words], cwd=ROOT, capture_output=True, text=True, check=False
+        [sys.executable, "-m", "pytest", *words],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert "left_behind_or_changed_by_faults[" in done.stdout, done.stdout
     assert "[100]" not in done.stdout, "slow tests have a command of their own"
@@ -101,7 +123,9 @@ def test_files_of_whole_studies_exist_and_are_marked() -> None:
 
 @pytest.mark.skipif(shutil.which("git") is None, reason="git is not installed")
 def test_nothing_of_a_study_is_committed() -> None:
-    listed = subprocess.run(["git", "ls-files", "mlruns"], cwd=ROOT, capture_output=True, text=True, check=False)
+    listed = subprocess.run(
+        ["git", "ls-files", "mlruns"], cwd=ROOT, capture_output=True, text=True, check=False
+    )
     if listed.returncode != 0:
         pytest.skip("not a git checkout")
     assert listed.stdout.split() in ([], ["mlruns/.gitkeep"])
@@ -113,12 +137,24 @@ def test_a_command_does_not_wait_for_scipys_statistics() -> None:
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
 
 
-KEEP_ITEMS = {"range", "zip", "enumerate", "sorted", "reversed", "list", "tuple", "set", "product", "pairwise"}
+KEEP_ITEMS = {
+    "range",
+    "zip",
+    "enumerate",
+    "sorted",
+    "reversed",
+    "list",
+    "tuple",
+    "set",
+    "product",
+    "pairwise",
+}
 """Functions whose result has items where all their arguments have some."""
 
 
 def has_items(iterable: ast.expr, known: set[str]) -> bool:
-    """True if a loop over this has a round: over a literal, a constant in capitals, or what keeps their items.
+    """True if a loop over this has a round: over a literal, a constant in capitals, or what keeps
+    their items.
 
     Args:
         known: local names that have items.
@@ -126,7 +162,12 @@ def has_items(iterable: ast.expr, known: set[str]) -> bool:
     match iterable:
         case ast.Constant():
             return True
-        case ast.Tuple(elts=items) | ast.List(elts=items) | ast.Set(elts=items) | ast.Dict(values=items):
+        case (
+            ast.Tuple(elts=items)
+            | ast.List(elts=items)
+            | ast.Set(elts=items)
+            | ast.Dict(values=items)
+        ):
             return bool(items)
         case ast.Name(id=name) | ast.Attribute(attr=name):
             return name.isupper() or name in known
@@ -134,7 +175,9 @@ def has_items(iterable: ast.expr, known: set[str]) -> bool:
             return has_items(left, known) or has_items(right, known)
         case ast.Call(func=ast.Attribute(value=owner, attr="items" | "values" | "keys" | "split")):
             return has_items(owner, known)
-        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=parts) if name in KEEP_ITEMS:
+        case ast.Call(func=ast.Name(id=name) | ast.Attribute(attr=name), args=parts) if (
+            name in KEEP_ITEMS
+        ):
             # All parts of a zip are of one length.
             return (any if name == "zip" else all)(has_items(part, known) for part in parts)
     return False
@@ -149,7 +192,8 @@ def is_check(node: ast.AST) -> bool:
 
 
 def surely(node: ast.AST, known: set[str]) -> Iterator[ast.AST]:
-    """The nodes of a test without the bodies of loops that may have no round, and without `all` over such."""
+    """The nodes of a test without the bodies of loops that may have no round, and without `all`
+    over such."""
     match node:
         case ast.While(test=test):
             yield from surely(test, known)
@@ -158,7 +202,9 @@ def surely(node: ast.AST, known: set[str]) -> Iterator[ast.AST]:
             for child in after:
                 yield from surely(child, known)
             return
-        case ast.Assert(test=ast.Call(func=ast.Name(id="all"), args=[ast.GeneratorExp(generators=loops)])):
+        case ast.Assert(
+            test=ast.Call(func=ast.Name(id="all"), args=[ast.GeneratorExp(generators=loops)])
+        ):
             if not all(has_items(loop.iter, known) for loop in loops):
                 return
         case ast.Assign(targets=[ast.Name(id=name)], value=value) if has_items(value, known):
@@ -171,7 +217,11 @@ def surely(node: ast.AST, known: set[str]) -> Iterator[ast.AST]:
 def empty_passes(source: str) -> list[str]:
     """The tests of a file that assert only in loops over what may be empty."""
     functions = (node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.FunctionDef))
-    tests = (node for node in functions if node.name.startswith("test_") and any(map(is_check, ast.walk(node))))
+    tests = (
+        node
+        for node in functions
+        if node.name.startswith("test_") and any(map(is_check, ast.walk(node)))
+    )
     return [test.name for test in tests if not any(map(is_check, surely(test, set())))]
 
 
@@ -193,5 +243,9 @@ def test_a_test_that_nothing_to_look_at_would_pass_is_found(body: str, passes: b
 def test_every_test_asserts_outside_of_loops_that_may_have_no_round() -> None:
     files = [path for path in SOURCES if path.name.startswith("test_")]
     assert len(files) > 100
-    found = {str(path.relative_to(ROOT)): names for path in files if (names := empty_passes(path.read_text()))}
+    found = {
+        str(path.relative_to(ROOT)): names
+        for path in files
+        if (names := empty_passes(path.read_text()))
+    }
     assert found == {}

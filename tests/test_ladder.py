@@ -1,4 +1,5 @@
-"""A ladder of concurrencies: what may be asked, who measures it, both curves, and where they cross."""
+"""A ladder of concurrencies: what may be asked, who measures it, both curves, and where they
+cross."""
 
 from __future__ import annotations
 
@@ -71,13 +72,19 @@ def test_a_load_search_has_no_ladder_beside_it() -> None:
 @pytest.mark.parametrize("workload", ["sweep", "sharegpt-c4", "offline"])
 def test_a_workload_with_a_load_of_its_own_has_no_ladder(workload: str) -> None:
     assert how_fixed(load_workload(workload))
-    asked = RunOptions("deepseek-ai/DeepSeek-V3.2", "h200", workloads=[workload], on="simulator", ladder="1,4")
+    asked = RunOptions(
+        "deepseek-ai/DeepSeek-V3.2", "h200", workloads=[workload], on="simulator", ladder="1,4"
+    )
     with pytest.raises(BadInput, match=f"--ladder: {workload} .* so its concurrency is fixed"):
         build_spec(asked)
 
 
 def test_a_front_over_users_does_without_where_the_load_is_fixed() -> None:
-    asked = {"workloads": ["sharegpt-c4"], "pareto": "output_tokens_per_s_per_user", "on": "simulator"}
+    asked = {
+        "workloads": ["sharegpt-c4"],
+        "pareto": "output_tokens_per_s_per_user",
+        "on": "simulator",
+    }
     told = build_spec(RunOptions("deepseek-ai/DeepSeek-V3.2", "h200", **asked))  # type: ignore[arg-type]
     assert told.ladder == ()
     assert not told.front_over_rungs
@@ -108,9 +115,14 @@ def test_the_finals_measure_the_ladder_and_a_front_over_it_every_launch() -> Non
 
 
 def with_curve(row: Launch, rates: dict[int, float]) -> Launch:
-    """Gives a launch a curve: total token throughput by concurrency, and a speed per user that falls with it."""
+    """Gives a launch a curve: total token throughput by concurrency, and a speed per user that
+    falls with it."""
     rows: list[Metrics] = [
-        {"concurrency": c, "total_token_throughput": rate, "output_tokens_per_s_per_user": rate / c / 10}
+        {
+            "concurrency": c,
+            "total_token_throughput": rate,
+            "output_tokens_per_s_per_user": rate / c / 10,
+        }
         for c, rate in rates.items()
     ]
     row.result.metrics["chat"]["curve"] = rows
@@ -120,14 +132,24 @@ def with_curve(row: Launch, rates: dict[int, float]) -> Launch:
 def test_two_curves_cross_between_loads_and_are_put_in_words() -> None:
     slow_start = {1: 50.0, 4: 180.0, 16: 700.0, 64: 1900.0}
     usual = {1: 100.0, 4: 250.0, 16: 600.0, 64: 1000.0}
-    rows = [with_curve(row, slow_start if row.trial.configuration.engine == "sglang" else usual) for row in story()[:1]]
+    rows = [
+        with_curve(row, slow_start if row.trial.configuration.engine == "sglang" else usual)
+        for row in story()[:1]
+    ]
     for row in story()[4:8]:
-        rows.append(with_curve(row, usual if row.trial.configuration.engine == "vllm" else slow_start))
+        rows.append(
+            with_curve(row, usual if row.trial.configuration.engine == "vllm" else slow_start)
+        )
     told = recommend(spec(ladder=(1, 4, 16, 64)), CANDIDATES, rows, (), "done")
     ladder = told.curves
     assert ladder is not None
     assert ladder.launches == (3, 2)
-    assert [point.faster for point in ladder.points] == ["baseline", "baseline", "recommended", "recommended"]
+    assert [point.faster for point in ladder.points] == [
+        "baseline",
+        "baseline",
+        "recommended",
+        "recommended",
+    ]
     assert [point.gain_percent for point in ladder.points] == pytest.approx([-50, -28, 100 / 6, 90])
     (crossing,) = ladder.crossings
     a, b = math.log(180 / 250), math.log(700 / 600)
@@ -137,25 +159,35 @@ def test_two_curves_cross_between_loads_and_are_put_in_words() -> None:
     assert "Below about 10.3 in flight (between " in conclusion(told)
     assert "the baseline is faster, above the recommended command." in conclusion(told)
     assert told.workloads["chat"].baseline is not None
-    assert [row["total_token_throughput"] for row in told.workloads["chat"].baseline["curve"]] == list(usual.values())
+    assert [
+        row["total_token_throughput"] for row in told.workloads["chat"].baseline["curve"]
+    ] == list(usual.values())
 
 
 def test_a_load_that_was_not_measured_as_it_should_be_does_not_count_and_is_told() -> None:
     row = with_curve(launch(0, Role.BASELINE, 0, 1000), {4: 100.0, 16: 400.0, 64: 900.0})
-    row.result.metrics["chat"]["curve"][0]["invalid"] = "the client did not keep up with the server: too slow"
+    row.result.metrics["chat"]["curve"][0]["invalid"] = (
+        "the client did not keep up with the server: too slow"
+    )
     row.result.metrics["chat"]["curve"][1]["client_bound"] = True
     assert objective.curve(row, "chat").keys() == {64}
     told = recommend(spec(ladder=(4, 16, 64)), CANDIDATES, [row], (), "done")
     assert told.curves is not None
     assert [point.concurrency for point in told.curves.points] == [64]
     page = render(StudyRecord(spec(ladder=(4, 16, 64)), [row], told, Path("/home/studies/s")), "md")
-    assert "launch 0 at 4 in flight is invalid: the client did not keep up with the server: too slow" in page
+    assert (
+        "launch 0 at 4 in flight is invalid: the client did not keep up with the server: too slow"
+        in page
+    )
     assert "launch 0 at 16 in flight is invalid" in page
     assert "--ladder 4,16,64" in page
 
 
 def test_a_difference_within_noise_is_none() -> None:
-    base, mine = [with_curve(launch(0, Role.BASELINE, 0, 1000), {4: 100.0, 16: 400.0})], launch(1, Role.FINAL, 2, 2000)
+    base, mine = (
+        [with_curve(launch(0, Role.BASELINE, 0, 1000), {4: 100.0, 16: 400.0})],
+        launch(1, Role.FINAL, 2, 2000),
+    )
     told = compare(spec(ladder=(4, 16)), USUAL, base, [with_curve(mine, {4: 95.0, 16: 420.0})])
     assert told is not None
     assert [point.faster for point in told.points] == [None, None]
@@ -199,7 +231,9 @@ def test_a_crossing_lies_between_loads_that_are_decided_and_within_its_interval(
 
 
 def test_a_front_over_the_ladder_is_one_of_loads_for_each_engine() -> None:
-    question = spec(ladder=(1, 4), objective="total_token_throughput", pareto="output_tokens_per_s_per_user")
+    question = spec(
+        ladder=(1, 4), objective="total_token_throughput", pareto="output_tokens_per_s_per_user"
+    )
     rows = [
         with_curve(launch(0, Role.BASELINE, 0, 1000), {1: 100.0, 4: 300.0}),
         with_curve(launch(1, Role.SEARCH, 2, 2000), {1: 90.0, 4: 500.0}),
@@ -234,7 +268,11 @@ def test_the_simulated_node_measures_the_ladder_on_one_launch() -> None:
     assert [row["concurrency"] for row in metrics["curve"]] == [1, 8]
     one, eight = metrics["curve"]
     assert one["output_tokens_per_s_per_user"] > eight["output_tokens_per_s_per_user"]
-    assert one["total_token_throughput"] < eight["total_token_throughput"] < metrics["total_token_throughput"]
+    assert (
+        one["total_token_throughput"]
+        < eight["total_token_throughput"]
+        < metrics["total_token_throughput"]
+    )
     durations = metrics["duration"] + one["duration"] + eight["duration"]
     assert result.times_s["load"] == pytest.approx(durations)
     # A row keeps what was measured and what was asked for.
@@ -260,7 +298,9 @@ def test_rows_bring_the_curves_of_their_study_and_a_csv_has_none(tmp_path: Path)
     ready = prepared(replayed(path, ladder="4,16", workloads=["chat"]))
     assert ready.spec.ladder == (4,)
     assert any("no row is of concurrency 16" in note for note in ready.spec.notes)
-    trial = replace(row.trial, workloads=("chat",), configuration=ready.candidates.items[0].configuration)
+    trial = replace(
+        row.trial, workloads=("chat",), configuration=ready.candidates.items[0].configuration
+    )
     answers = evaluator_for(ready.spec, library_of(ready.spec), tmp_path)
     assert objective.curve(Launch(trial, answers(trial)), "chat").keys() == {4, 8}
     table = tmp_path / "t.csv"
@@ -272,7 +312,8 @@ def test_rows_bring_the_curves_of_their_study_and_a_csv_has_none(tmp_path: Path)
 
 
 def test_the_published_sweep_crosses_where_its_rows_do() -> None:
-    """DeepSeek-R1 on 8×H200, 3200→800 tokens: vLLM leads at up to 32 in flight, TensorRT-LLM at 128."""
+    """DeepSeek-R1 on 8×H200, 3200→800 tokens: vLLM leads at up to 32 in flight, TensorRT-LLM at
+    128."""
     by_engine: dict[str, dict[int, float]] = {}
     for row in rows(SWEEP):
         if row["hardware"] == "H200":
@@ -282,9 +323,12 @@ def test_the_published_sweep_crosses_where_its_rows_do() -> None:
     tensorrt_llm = with_curve(launch(1, Role.FINAL, 2, 1), by_engine["tensorrt_llm"])
     told = compare(spec(ladder=(4, 8, 16, 32, 64, 128)), Spread(0.0, 5), [vllm], [tensorrt_llm])
     assert told is not None
-    assert {point.concurrency: point.baseline for point in told.points} == pytest.approx(by_engine["vllm"])
+    assert {point.concurrency: point.baseline for point in told.points} == pytest.approx(
+        by_engine["vllm"]
+    )
     assert [point.faster for point in told.points] == [*["baseline"] * 4, None, "recommended"]
     (crossing,) = told.crossings
-    # The rows of 64 and 128 alone say where: 3792 against 3619, and 3724 against 4176 tokens per second.
+    # The rows of 64 and 128 alone say where: 3792 against 3619, and 3724 against 4176 tokens per
+    # second.
     assert crossing.concurrency == pytest.approx(78.2, abs=0.5)
     assert 32 < crossing.between[0] < 64 < crossing.between[1] < 128

@@ -23,11 +23,21 @@ from .test_goals import asking
 from .test_recommend import CANDIDATES, launch, spec, story
 
 RATES = (
-    *("total_token_throughput", "steady_total_token_throughput", "output_throughput", "request_throughput"),
+    *(
+        "total_token_throughput",
+        "steady_total_token_throughput",
+        "output_throughput",
+        "request_throughput",
+    ),
     *("request_goodput", "capacity_total_token_throughput", "total_token_throughput_per_gpu"),
     *("cost_per_million_tokens", "cost_per_million_input_tokens", "cost_per_million_output_tokens"),
 )
-LOAD: Metrics = {"total_token_throughput": 8000.0, "output_throughput": 3200.0, "mean_tpot_ms": 40.0, "duration": 10.0}
+LOAD: Metrics = {
+    "total_token_throughput": 8000.0,
+    "output_throughput": 3200.0,
+    "mean_tpot_ms": 40.0,
+    "duration": 10.0,
+}
 
 
 def test_what_follows_from_throughput_and_latency() -> None:
@@ -41,7 +51,9 @@ def test_what_follows_from_throughput_and_latency() -> None:
     assert not Rent(8).derived(LOAD).keys() & set(COSTS)
     assert not Rent(None, 3.6).derived(LOAD).keys() & {*COSTS, "total_token_throughput_per_gpu"}
     assert set(DERIVED) - METRICS.keys() == {"request_violations_percent"}
-    assert all(METRICS[name].maximise is (name not in COSTS) for name in METRICS.keys() & set(DERIVED))
+    assert all(
+        METRICS[name].maximise is (name not in COSTS) for name in METRICS.keys() & set(DERIVED)
+    )
 
 
 @pytest.mark.parametrize("figure", [0.0, math.nan, math.inf, None, "fast", True])
@@ -54,7 +66,10 @@ def test_what_was_recorded_stays_but_for_another_price() -> None:
     recorded = {**LOAD, "total_token_throughput_per_gpu": 2000.0, "cost_per_million_tokens": 9.0}
     assert Rent(8).derived(recorded)["cost_per_million_tokens"] == 9.0
     told = Rent(8, 3.6).derived(recorded)
-    assert (told["total_token_throughput_per_gpu"], told["cost_per_million_tokens"]) == (2000, pytest.approx(1))
+    assert (told["total_token_throughput_per_gpu"], told["cost_per_million_tokens"]) == (
+        2000,
+        pytest.approx(1),
+    )
 
 
 class Says:
@@ -64,7 +79,9 @@ class Says:
 
     def __call__(self, trial: Trial) -> TrialResult:
         curve = [{"concurrency": 4, **LOAD}, {"concurrency": 8, **LOAD, "mean_ttft_ms": math.nan}]
-        return TrialResult(State.COMPLETE, self.evidence, metrics={"chat": {**LOAD, "curve": curve}})
+        return TrialResult(
+            State.COMPLETE, self.evidence, metrics={"chat": {**LOAD, "curve": curve}}
+        )
 
 
 def test_every_row_has_them_of_the_gpus_that_its_server_takes() -> None:
@@ -74,7 +91,10 @@ def test_every_row_has_them_of_the_gpus_that_its_server_takes() -> None:
     result = Checked(Says(), question)(trial)
     assert result.state is State.COMPLETE
     whole = result.metrics["chat"]
-    assert (whole["total_token_throughput_per_gpu"], whole["cost_per_million_tokens"]) == (2000, pytest.approx(0.5))
+    assert (whole["total_token_throughput_per_gpu"], whole["cost_per_million_tokens"]) == (
+        2000,
+        pytest.approx(0.5),
+    )
     assert [row["cost_per_million_tokens"] for row in whole["curve"]] == [pytest.approx(0.5)] * 2
     assert "mean_ttft_ms" not in whole["curve"][1]
 
@@ -86,9 +106,18 @@ def test_every_row_has_them_of_the_gpus_that_its_server_takes() -> None:
         ({"gpu_hour_price": -1.0}, "a number above 0"),
         ({"gpu_hour_price": math.nan}, "a number above 0"),
         ({"gpu_hour_price": math.inf}, "a number above 0"),
-        ({"objective": "cost_per_million_tokens"}, "--objective cost_per_million_tokens.*--gpu-hour-price"),
-        ({"pareto": "cost_per_million_output_tokens"}, "--pareto cost_per_million_output_tokens.*--gpu-hour-price"),
-        ({"slos": ["cost_per_million_tokens<=2"]}, "--slo cost_per_million_tokens.*--gpu-hour-price"),
+        (
+            {"objective": "cost_per_million_tokens"},
+            "--objective cost_per_million_tokens.*--gpu-hour-price",
+        ),
+        (
+            {"pareto": "cost_per_million_output_tokens"},
+            "--pareto cost_per_million_output_tokens.*--gpu-hour-price",
+        ),
+        (
+            {"slos": ["cost_per_million_tokens<=2"]},
+            "--slo cost_per_million_tokens.*--gpu-hour-price",
+        ),
         ({"goodput": ["ttft=5"]}, "--goodput 'ttft=5': write latency:ms"),
         ({"goodput": ["itl:5"]}, "--goodput 'itl:5'.*ttft, tpot and e2el"),
         ({"goodput": [""]}, "write latency:ms"),
@@ -105,20 +134,33 @@ def test_money_and_goodput_that_cannot_be(asked: dict[str, object], said: str) -
 
 
 def test_one_text_or_several_say_the_same() -> None:
-    assert parse_goodput(["ttft:2000 tpot:50"]) == parse_goodput(["ttft:2000", "tpot:50"]) == {"ttft": 2000, "tpot": 50}
+    assert (
+        parse_goodput(["ttft:2000 tpot:50"])
+        == parse_goodput(["ttft:2000", "tpot:50"])
+        == {"ttft": 2000, "tpot": 50}
+    )
 
 
 def requests() -> RequestRecords:
-    """Four requests, 1 s apart, of which the last failed: TTFTs of 1, 1 and 3 s, 10 gaps of 50, 100 and 50 ms."""
+    """Four requests, 1 s apart, of which the last failed: TTFTs of 1, 1 and 3 s, 10 gaps of 50, 100
+    and 50 ms."""
     sent, ttft, gap = np.arange(4.0), np.array([1.0, 1, 3, 1]), np.array([0.05, 0.1, 0.05, 0.05])
     first = sent + ttft
     counts = np.full(4, 11.0)
-    return RequestRecords(sent, first, first + 10 * gap, counts, counts, np.array([True, True, True, False]))
+    return RequestRecords(
+        sent, first, first + 10 * gap, counts, counts, np.array([True, True, True, False])
+    )
 
 
 @pytest.mark.parametrize(
     ("text", "good"),
-    [("ttft:2000", 2), ("tpot:60", 2), ("ttft:2000 tpot:60", 1), ("e2el:1500", 1), ("e2el:1600 ttft:500", 0)],
+    [
+        ("ttft:2000", 2),
+        ("tpot:60", 2),
+        ("ttft:2000 tpot:60", 1),
+        ("e2el:1500", 1),
+        ("e2el:1600 ttft:500", 0),
+    ],
 )
 def test_goodput_counts_the_requests_that_keep_all_and_no_failed_one(text: str, good: int) -> None:
     run = requests()
@@ -160,7 +202,9 @@ def test_a_study_says_what_it_cost() -> None:
     assert len(money(free)) == 1
     ranked = cost.model_copy(update={"node_hours_by_fidelity": {"random_weights": 0.25}})
     said = money(told.model_copy(update={"study_cost": ranked}))[0]
-    assert said.endswith("(3.02 GPU-hours), 0.250 node-hours of them for launches with random weights.")
+    assert said.endswith(
+        "(3.02 GPU-hours), 0.250 node-hours of them for launches with random weights."
+    )
     shared = [replace(row, result=replace(row.result, gpu_ids=("0", "1"))) for row in story()]
     quarter = recommend(spec(), CANDIDATES, shared, (), "done").study_cost
     assert quarter is not None

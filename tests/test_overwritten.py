@@ -1,4 +1,5 @@
-"""A file that no study or command of ours has made is not overwritten or removed unless the user names it."""
+"""A file that no study or command of ours has made is not overwritten or removed unless the user
+names it."""
 
 from __future__ import annotations
 

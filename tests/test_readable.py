@@ -105,7 +105,9 @@ def test_a_percentage_has_a_sign_and_at_most_one_decimal(value: float | None, sh
         ("p99_ttft_ms", None, "–", "–"),
     ],
 )
-def test_a_gain_reads_as_what_the_metric_did(metric: str, gain: float | None, shown: str, in_words: str) -> None:
+def test_a_gain_reads_as_what_the_metric_did(
+    metric: str, gain: float | None, shown: str, in_words: str
+) -> None:
     assert readable.gain(metric, gain) == shown
     assert readable.gain_in_words(metric, gain) == in_words
 
@@ -113,7 +115,9 @@ def test_a_gain_reads_as_what_the_metric_did(metric: str, gain: float | None, sh
 def test_a_gain_over_another_command_is_a_sentence_s_part() -> None:
     over = readable.gain_in_words
     assert over("total_token_throughput", 44.2, "sglang's recipe") == "+44.2 % over sglang's recipe"
-    assert over("cost_per_million_tokens", 25.0, "the recipe") == "costs 20.0 % less than the recipe"
+    assert (
+        over("cost_per_million_tokens", 25.0, "the recipe") == "costs 20.0 % less than the recipe"
+    )
     assert over("mean_tpot_ms", -20.0, "the recipe") == "takes 25.0 % more time than the recipe"
 
 
@@ -135,7 +139,9 @@ def test_the_ends_of_a_gain_s_interval_are_in_order(metric: str, one: float, oth
 
 def test_a_gain_has_its_interval_in_brackets() -> None:
     gained = readable.gain_within
-    assert gained("mean_tpot_ms", 25.0, (-10.0, 60.0)) == ("takes 20.0 % less time (95 % interval -37.5 % to +11.1 %)")
+    assert gained("mean_tpot_ms", 25.0, (-10.0, 60.0)) == (
+        "takes 20.0 % less time (95 % interval -37.5 % to +11.1 %)"
+    )
     assert gained("output_throughput", 5.0, None, "it") == "+5.0 % over it (no interval)"
 
 

@@ -42,7 +42,9 @@ CONFIGURATIONS: list[tuple[str, dict[str, Scalar]]] = [
     ("vllm", {"tp": 8, "kv": "fp8", "compile": False}),
 ]
 CANDIDATES = CandidateSet(
-    tuple(Candidate(Configuration(engine, knobs), "1.0") for engine, knobs in CONFIGURATIONS), 0, (0, 1)
+    tuple(Candidate(Configuration(engine, knobs), "1.0") for engine, knobs in CONFIGURATIONS),
+    0,
+    (0, 1),
 )
 
 
@@ -52,32 +54,42 @@ def spec(**changes: object) -> StudySpec:
         "model": MODEL,
         "hardware": HARDWARE,
         "gpus": 8,
-        "engines": (EngineChoice(name="vllm", version="1.0"), EngineChoice(name="sglang", version="1.0")),
+        "engines": (
+            EngineChoice(name="vllm", version="1.0"),
+            EngineChoice(name="sglang", version="1.0"),
+        ),
         "workloads": ("chat", "long"),
         "launches": 10,
     }
     return StudySpec.model_validate({**fields, **changes})
 
 
-def launch(number: int, role: Role, position: int, value: float | None, long: float | None = None) -> Launch:
+def launch(
+    number: int, role: Role, position: int, value: float | None, long: float | None = None
+) -> Launch:
     """A launch with a throughput (None: it crashed) and twice the latency in ms of its inverse."""
     configuration = CANDIDATES.items[position].configuration
     command = Command((configuration.engine, "serve", f"--position={position}"), {"A": "1"})
     trial = Trial(number, role, configuration, "1.0", command, ("chat", "long"))
     if value is None:
         failure = Failure(FailureKind.CRASHED, "it crashed")
-        return Launch(trial, TrialResult(State.FAILED, Evidence.SIMULATED, failure, times_s={"launch": 10.0}))
+        return Launch(
+            trial, TrialResult(State.FAILED, Evidence.SIMULATED, failure, times_s={"launch": 10.0})
+        )
     metrics = {
         name: {"total_token_throughput": v, "p99_ttft_ms": 2e6 / v, "completed": 100}
         for name, v in (("chat", value), ("long", long))
         if v is not None
     }
     times = {"launch": 100.0, "load": 50.0}
-    return Launch(trial, TrialResult(State.COMPLETE, Evidence.SIMULATED, metrics=metrics, times_s=times))
+    return Launch(
+        trial, TrialResult(State.COMPLETE, Evidence.SIMULATED, metrics=metrics, times_s=times)
+    )
 
 
 def story() -> list[Launch]:
-    """A baseline at 1000, a winner at 2000 in the finals (a lucky 2600 in the search), and two ablations."""
+    """A baseline at 1000, a winner at 2000 in the finals (a lucky 2600 in the search), and two
+    ablations."""
     rows: list[tuple[Role, int, float | None, float | None]] = [
         (Role.BASELINE, 0, 1000, 500),
         (Role.DEFAULT, 1, 1250, None),
@@ -95,7 +107,9 @@ def story() -> list[Launch]:
 
 @pytest.fixture
 def result() -> Recommendation:
-    return recommend(spec(), CANDIDATES, story(), [Exclusion(engine="tensorrt_llm", reason="no")], "done")
+    return recommend(
+        spec(), CANDIDATES, story(), [Exclusion(engine="tensorrt_llm", reason="no")], "done"
+    )
 
 
 def test_gain_comes_from_the_finals_and_not_from_the_lucky_search(result: Recommendation) -> None:
@@ -113,7 +127,8 @@ def test_gain_comes_from_the_finals_and_not_from_the_lucky_search(result: Recomm
 def test_the_interval_by_hand(result: Recommendation) -> None:
     """Pooled spread on 3 degrees of freedom, one finalist: t(0.975, 3) = 3.182.
 
-    As the test passed, the lower end has 0.3 of its half of the error: t(1 - 0.3 x 0.025, 3) = 5.047.
+    As the test passed, the lower end has 0.3 of its half of the error: t(1 - 0.3 x 0.025, 3) =
+    5.047.
     """
     base = [math.log(v) for v in (1000, 1010, 990)]
     mine = [math.log(v) for v in (1980, 2020)]
@@ -126,7 +141,9 @@ def test_the_interval_by_hand(result: Recommendation) -> None:
 
 def test_commands_and_counts(result: Recommendation) -> None:
     assert result.recommended is not None
-    assert result.recommended.command == "A=1 sglang serve --position=2 --host 127.0.0.1", "as serve.sh starts it"
+    assert result.recommended.command == "A=1 sglang serve --position=2 --host 127.0.0.1", (
+        "as serve.sh starts it"
+    )
     assert result.recommended.config == {"tp": 1, "kv": "fp8", "overlap": True}
     assert (result.launches, result.trials) == (10, 6)
     assert result.failures == {"crashed": 1}
@@ -170,7 +187,11 @@ def test_an_slo_turns_the_winner_down() -> None:
 
 def test_where_nothing_keeps_the_limits_the_nearest_miss_is_told() -> None:
     """Candidate 2 has the least worst break over its launches; one that failed is none."""
-    rows = [launch(0, Role.BASELINE, 0, 900), launch(1, Role.SEARCH, 1, 1000), launch(2, Role.SEARCH, 2, 1250)]
+    rows = [
+        launch(0, Role.BASELINE, 0, 900),
+        launch(1, Role.SEARCH, 1, 1000),
+        launch(2, Role.SEARCH, 2, 1250),
+    ]
     rows += [launch(3, Role.SEARCH, 2, 1200), launch(4, Role.SEARCH, 3, None)]
     limits = (Slo.parse("p99_ttft_ms<=1000"), Slo.parse("mean_ttft_ms<=100000"))
     values = [row.result.metrics["chat"]["p99_ttft_ms"] for row in rows[2:4]]
@@ -180,7 +201,12 @@ def test_where_nothing_keeps_the_limits_the_nearest_miss_is_told() -> None:
     miss = result.nearest_miss
     assert (result.verdict, miss is None) == (Verdict.INFEASIBLE, False)
     assert miss is not None
-    assert (miss.slo, miss.metric, miss.limit, miss.load) == ("p99_ttft_ms<=1000", "p99_ttft_ms", 1000.0, None)
+    assert (miss.slo, miss.metric, miss.limit, miss.load) == (
+        "p99_ttft_ms<=1000",
+        "p99_ttft_ms",
+        1000.0,
+        None,
+    )
     assert miss.value == pytest.approx(sum(values) / 2)
     assert miss.config == dict(CANDIDATES.items[2].configuration.knobs)
     assert miss.command.endswith("--host 127.0.0.1")
@@ -191,7 +217,10 @@ def test_where_nothing_keeps_the_limits_the_nearest_miss_is_told() -> None:
     tight = (limits[0], Slo.parse("mean_ttft_ms<=0.01"))
     both = recommend(spec(slos=tight), CANDIDATES, rows)
     assert both.nearest_miss is not None
-    assert [one.slo for one in both.nearest_miss.broken] == ["mean_ttft_ms<=0.01", "p99_ttft_ms<=1000"]
+    assert [one.slo for one in both.nearest_miss.broken] == [
+        "mean_ttft_ms<=0.01",
+        "p99_ttft_ms<=1000",
+    ]
     assert "9,900 % beyond the limit mean_ttft_ms<=0.01 and a" in conclusion(both)
 
 
@@ -199,7 +228,9 @@ def test_a_goodput_out_of_reach_ends_without_a_command() -> None:
     """The best has 9 % of good requests; where the study ended otherwise that is an answer."""
     rows = [launch(0, Role.BASELINE, 0, 900), launch(1, Role.SEARCH, 1, 1000)]
     for row, bad in zip(rows, (99.0, 91.0), strict=True):
-        row.result.metrics["chat"].update(request_goodput=(100 - bad) / 10, request_violations_percent=bad)
+        row.result.metrics["chat"].update(
+            request_goodput=(100 - bad) / 10, request_violations_percent=bad
+        )
     question = spec(objective="request_goodput", goodput={"ttft": 2000.0})
     ended = recommend(question, CANDIDATES, rows, stop_reason=OUT_OF_REACH)
     assert (ended.verdict, ended.recommended) == (Verdict.INFEASIBLE, None)
@@ -216,7 +247,12 @@ def test_a_baseline_that_breaks_an_slo_is_not_recommended() -> None:
     rows = [
         launch(i, r, p, v)
         for i, (r, p, v) in enumerate(
-            [(Role.BASELINE, 0, 1000.0), (Role.FINAL, 2, 1001.0), (Role.FINAL, 0, 995.0), (Role.FINAL, 2, 1005.0)]
+            [
+                (Role.BASELINE, 0, 1000.0),
+                (Role.FINAL, 2, 1001.0),
+                (Role.FINAL, 0, 995.0),
+                (Role.FINAL, 2, 1005.0),
+            ]
         )
     ]
     result = recommend(spec(slos=(Slo.parse("p99_ttft_ms<=1999"),)), CANDIDATES, rows)
@@ -234,11 +270,16 @@ def test_a_baseline_that_breaks_an_slo_is_not_recommended() -> None:
         ([(2, None), (1, 1300.0)], ""),
     ],
 )
-def test_finals_that_show_nothing_are_told(finals: list[tuple[int, float | None]], told: str) -> None:
-    """On the terminal too: "no configuration is significantly better" would be a claim that nothing supports."""
+def test_finals_that_show_nothing_are_told(
+    finals: list[tuple[int, float | None]], told: str
+) -> None:
+    """On the terminal too: "no configuration is significantly better" would be a claim that nothing
+    supports."""
     searched = [(Role.BASELINE, 0, 1000.0), (Role.SEARCH, 2, 1200.0), (Role.SEARCH, 1, 1100.0)]
     made = [*searched, *((Role.FINAL, position, value) for position, value in finals)]
-    result = recommend(spec(launches=9), CANDIDATES, [launch(i, *row) for i, row in enumerate(made)])
+    result = recommend(
+        spec(launches=9), CANDIDATES, [launch(i, *row) for i, row in enumerate(made)]
+    )
     assert result.unconfirmed == told
     for said in (conclusion(result), " ".join(brief(result))):
         assert (f"Nothing is confirmed: {told}." in said) == bool(told)
@@ -252,7 +293,12 @@ def test_nothing_is_to_be_confirmed_where_nothing_else_ran() -> None:
 
 
 def test_an_indistinguishable_best_leaves_the_baseline_s_command() -> None:
-    values = [(Role.BASELINE, 0, 1000.0), (Role.SEARCH, 2, 1200.0), (Role.FINAL, 2, 1030.0), (Role.FINAL, 0, 1020.0)]
+    values = [
+        (Role.BASELINE, 0, 1000.0),
+        (Role.SEARCH, 2, 1200.0),
+        (Role.FINAL, 2, 1030.0),
+        (Role.FINAL, 0, 1020.0),
+    ]
     values += [(Role.FINAL, 0, 990.0), (Role.FINAL, 2, 1000.0)]
     rows = [launch(i, *row) for i, row in enumerate(values)]
     result = recommend(spec(launches=6), CANDIDATES, rows, (), "the finals are done")
@@ -291,12 +337,16 @@ def test_a_baseline_that_breaks_a_limit_is_the_best_of_no_workload() -> None:
             row.result.metrics["chat"]["p99_ttft_ms"] = 1e9
             row.result.metrics["long"]["total_token_throughput"] = 5000
     for limit, best in ((1e10, {"baseline"}), (1e6, {"recommended"})):
-        told = recommend(spec(slos=(Slo.parse(f"p99_ttft_ms<={limit:g}"),)), CANDIDATES, rows, (), "done")
+        told = recommend(
+            spec(slos=(Slo.parse(f"p99_ttft_ms<={limit:g}"),)), CANDIDATES, rows, (), "done"
+        )
         assert {row.role for row in told.matrix if row.workloads["long"].best} == best
 
 
 def test_two_nodes_are_told_with_what_each_ran() -> None:
-    rows = [Launch(replace(row.trial, node="ab"[row.trial.number % 2]), row.result) for row in story()]
+    rows = [
+        Launch(replace(row.trial, node="ab"[row.trial.number % 2]), row.result) for row in story()
+    ]
     shares = recommend(spec(), CANDIDATES, rows, (), "done").nodes
     assert [(share.node, share.launches) for share in shares] == [("a", 5), ("b", 5)]
 
@@ -307,7 +357,8 @@ def with_recipes(rows: list[Launch], *positions: int) -> Recommendation:
 
 
 def test_the_gain_over_the_fastest_recipe_that_ran_by_hand() -> None:
-    """One launch of the recipe against two of the finals; the baseline's recipe and one that never ran do not count."""
+    """One launch of the recipe against two of the finals; the baseline's recipe and one that never
+    ran do not count."""
     result = with_recipes(story(), 0, 1, 4)
     base, mine = [math.log(v) for v in (1000, 1010, 990)], [math.log(v) for v in (1980, 2020)]
     squares = sum((x - sum(g) / len(g)) ** 2 for g in (base, mine) for x in g)
@@ -315,16 +366,22 @@ def test_the_gain_over_the_fastest_recipe_that_ran_by_hand() -> None:
     half = 3.18245 * math.sqrt(squares / 3) * math.sqrt(1 / 2 + 1)
     found = result.gain_over_recipe
     assert found is not None
-    assert (found.engine, found.recipe) == ("sglang", "recipe-4"), "that has 1500, and the other 1250"
+    assert (found.engine, found.recipe) == ("sglang", "recipe-4"), (
+        "that has 1500, and the other 1250"
+    )
     assert found.percent == pytest.approx(100 * math.expm1(gain), rel=1e-6)
-    assert found.ci95 == pytest.approx((100 * math.expm1(gain - half), 100 * math.expm1(gain + half)), rel=1e-4)
+    assert found.ci95 == pytest.approx(
+        (100 * math.expm1(gain - half), 100 * math.expm1(gain + half)), rel=1e-4
+    )
     assert "+33.3 % over sglang's recipe recipe-4 (95 % interval +" in conclusion(result)
     assert result.to_json()["gain_over_recipe"]["percent"] == found.percent
     assert Recommendation.from_json(result.to_json()) == result
 
 
 @pytest.mark.parametrize("recipes", [(), (0,)])
-def test_where_the_baseline_is_the_only_recipe_there_is_no_gain_over_one(recipes: tuple[int, ...]) -> None:
+def test_where_the_baseline_is_the_only_recipe_there_is_no_gain_over_one(
+    recipes: tuple[int, ...],
+) -> None:
     result = with_recipes(story(), *recipes)
     assert result.to_json()["gain_over_recipe"] is None
     assert "recipe" not in conclusion(result) + result.stop_reason
@@ -334,7 +391,9 @@ def test_a_recipe_that_did_not_run_is_said_to_have_failed() -> None:
     result = with_recipes(story(), 5)
     assert result.gain_over_recipe is None
     assert "vllm's recipe recipe-5 did not run (crashed)" in result.stop_reason
-    never = with_recipes([row for row in story() if row.trial.configuration.knobs["kv"] != "fp8"], 5)
+    never = with_recipes(
+        [row for row in story() if row.trial.configuration.knobs["kv"] != "fp8"], 5
+    )
     assert (never.gain_over_recipe, "recipe-5" in never.stop_reason) == (None, False)
 
 

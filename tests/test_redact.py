@@ -25,10 +25,21 @@ SECRET_NAMES = [
     "--token",
 ]
 HARMLESS_NAMES = [
-    *("--max-num-batched-tokens", "--tokenizer", "eos_token", "sort_key", "--ssl-keyfile", "NUM_TOKENS", "key", ""),
+    *(
+        "--max-num-batched-tokens",
+        "--tokenizer",
+        "eos_token",
+        "sort_key",
+        "--ssl-keyfile",
+        "NUM_TOKENS",
+        "key",
+        "",
+    ),
     *("--kv-cache-dtype", "MTP_TOKEN", "--tokenizer-mode"),
 ]
-VALUES = st.from_regex(r"[A-Za-z0-9_+/.]{6,30}", fullmatch=True).filter(lambda value: value not in MASK)
+VALUES = st.from_regex(r"[A-Za-z0-9_+/.]{6,30}", fullmatch=True).filter(
+    lambda value: value not in MASK
+)
 
 
 @pytest.mark.parametrize("name", SECRET_NAMES)
@@ -74,7 +85,12 @@ def test_arguments_keep_their_number_and_place() -> None:
 
 
 def test_environment() -> None:
-    variables = {"HF_TOKEN": "x", "A": f"{TOKEN} and more", "MAX_TOKENS": "7", "CUDA_VISIBLE_DEVICES": "0,1"}
+    variables = {
+        "HF_TOKEN": "x",
+        "A": f"{TOKEN} and more",
+        "MAX_TOKENS": "7",
+        "CUDA_VISIBLE_DEVICES": "0,1",
+    }
     assert redact.env(variables) == {**variables, "HF_TOKEN": MASK, "A": f"{MASK} and more"}
 
 
@@ -133,22 +149,51 @@ def test_a_name_that_is_no_secret_hides_none_behind_it(text: str, masked: str) -
 
 @given(
     st.lists(
-        st.sampled_from(["eos", "per", "api", "hf", "secret", "SIGNING", "cache", "né", "x1", "a" * 300, "a.b-" * 300]),
+        st.sampled_from(
+            [
+                "eos",
+                "per",
+                "api",
+                "hf",
+                "secret",
+                "SIGNING",
+                "cache",
+                "né",
+                "x1",
+                "a" * 300,
+                "a.b-" * 300,
+            ]
+        ),
         max_size=4,
     ),
     st.sampled_from(
-        ["token", "TOKEN", "key", "Keys", "password", "apikey", "secrets", "credential", "tokens", "keyfile"]
+        [
+            "token",
+            "TOKEN",
+            "key",
+            "Keys",
+            "password",
+            "apikey",
+            "secrets",
+            "credential",
+            "tokens",
+            "keyfile",
+        ]
     ),
     st.sampled_from("_.-"),
 )
-def test_text_and_names_keep_one_rule_behind_prefixes_of_any_length(before: list[str], last: str, joint: str) -> None:
+def test_text_and_names_keep_one_rule_behind_prefixes_of_any_length(
+    before: list[str], last: str, joint: str
+) -> None:
     name = joint.join(["x", *before, last])
     for separator in ("=", ": ", " = '", '": "'):
         masked = redact.text(f"{name}{separator}hunter2") == f"{name}{separator}{MASK}"
         assert masked == redact.is_secret_name(name), separator
     for separator in (" ", "=", '", "', "\n- "):
         option = f"--{name}{separator}"
-        assert (redact.text(f"{option}hunter2") == f"{option}{MASK}") == redact.is_secret_name(name), separator
+        assert (redact.text(f"{option}hunter2") == f"{option}{MASK}") == redact.is_secret_name(
+            name
+        ), separator
 
 
 @pytest.mark.parametrize("begin", ["", "--"])
@@ -180,11 +225,15 @@ def test_a_megabyte_of_any_text_is_looked_through(begin: str, unit: str) -> None
 
 
 @pytest.mark.parametrize(
-    "secret", [TOKEN, "sk-proj-0123456789abcdef", "ghp_0123456789abcdef0123", "nvapi-0123456789abcdef0"]
+    "secret",
+    [TOKEN, "sk-proj-0123456789abcdef", "ghp_0123456789abcdef0123", "nvapi-0123456789abcdef0"],
 )
 def test_tokens_are_known_by_their_shape(secret: str) -> None:
     assert redact.text(f"using {secret}.") == f"using {MASK}."
 
 
 def test_known_secrets_are_masked_anywhere_but_too_short_ones() -> None:
-    assert redact.text("swordfish and swordfish2 a", {"swordfish", "swordfish2", "a"}) == f"{MASK} and {MASK} a"
+    assert (
+        redact.text("swordfish and swordfish2 a", {"swordfish", "swordfish2", "a"})
+        == f"{MASK} and {MASK} a"
+    )

@@ -23,7 +23,17 @@ from autotune.study.options import RegressOptions
 from autotune.study.recommendation import Recommendation, Regression
 from autotune.study.results import Results
 from autotune.study.spec import InstalledEngine, StudySpec
-from autotune.trial import Command, Evidence, Failure, FailureKind, Launch, Role, State, Trial, TrialResult
+from autotune.trial import (
+    Command,
+    Evidence,
+    Failure,
+    FailureKind,
+    Launch,
+    Role,
+    State,
+    Trial,
+    TrialResult,
+)
 from autotune.verify import Comparison, regress
 from tests import small_study
 from tests.engines.stand_ins import install, rows
@@ -34,7 +44,8 @@ NEW = RegressOptions("s", engines=["vllm==0.33.0"])
 
 @dataclass
 class Node:
-    """Evaluators whose figures are made up: by version, a factor on those of the old one, or a failure.
+    """Evaluators whose figures are made up: by version, a factor on those of the old one, or a
+    failure.
 
     Attributes:
         stops_at: the launch, counted from 0, that is interrupted.
@@ -67,7 +78,9 @@ class Node:
         of = self.baseline if trial.role is Role.BASELINE else self.factor
         value = 9000.0 * of.get(trial.engine_version, 1.0) * math.exp(0.03 * noise)
         metrics = small_study.metrics(value, self.ttft.get(trial.engine_version, 5000.0))
-        return TrialResult(State.COMPLETE, self.evidence, metrics=dict.fromkeys(trial.workloads, metrics))
+        return TrialResult(
+            State.COMPLETE, self.evidence, metrics=dict.fromkeys(trial.workloads, metrics)
+        )
 
 
 @dataclass
@@ -83,7 +96,12 @@ class Evaluated:
         return self.node.evaluate(trial)
 
 
-def study(tmp_path: Path, command: Command | None = None, launches: list[Launch] | None = None, **changes: Any) -> Home:
+def study(
+    tmp_path: Path,
+    command: Command | None = None,
+    launches: list[Launch] | None = None,
+    **changes: Any,
+) -> Home:
     """The small study as a finished one, which recommends a vLLM command over vLLM's baseline."""
     home = Home(tmp_path / "home")
     known = small_study.spec(study="s", **changes)
@@ -116,7 +134,9 @@ def folder_of(home: Home, version: str = "0.33.0") -> Path:
 @pytest.mark.parametrize(
     ("factor", "verdict"), [(0.92, "regression"), (1.0, "pass"), (1.2, "pass"), (0.95, "undecided")]
 )
-def test_a_change_beyond_the_margin_is_told_from_none(tmp_path: Path, factor: float, verdict: str) -> None:
+def test_a_change_beyond_the_margin_is_told_from_none(
+    tmp_path: Path, factor: float, verdict: str
+) -> None:
     home, node = study(tmp_path), Node({"0.33.0": factor})
     found = compare(home, NEW, node)
     assert (found.verdict, found.old, found.from_version, found.to_version) == (
@@ -127,7 +147,9 @@ def test_a_change_beyond_the_margin_is_told_from_none(tmp_path: Path, factor: fl
     low, high = row.change_ci95 or (0.0, 0.0)
     assert low < row.change_percent < high
     assert found.launches == row.launches == len(node.made) <= 16
-    assert found.model_dump(mode="json") == json.loads((folder_of(home) / "regress.json").read_text())
+    assert found.model_dump(mode="json") == json.loads(
+        (folder_of(home) / "regress.json").read_text()
+    )
 
 
 def test_the_versions_take_turns_on_prompts_of_their_own(tmp_path: Path) -> None:
@@ -154,7 +176,9 @@ def test_both_commands_send_what_the_finals_sent_where_that_is_another_load(tmp_
     assert len({trial.command.argv for trial in node.trials}) > 1
 
 
-def test_an_interrupted_comparison_goes_on_and_a_finished_one_launches_nothing(tmp_path: Path) -> None:
+def test_an_interrupted_comparison_goes_on_and_a_finished_one_launches_nothing(
+    tmp_path: Path,
+) -> None:
     whole, node = study(tmp_path / "a"), Node({"0.33.0": 0.92})
     undisturbed = compare(whole, NEW, node)
     home, broken = study(tmp_path / "b"), Node({"0.33.0": 0.92}, stops_at=3)
@@ -165,7 +189,14 @@ def test_an_interrupted_comparison_goes_on_and_a_finished_one_launches_nothing(t
     assert broken.made == node.made
     assert compare(home, NEW, broken) == undisturbed
     assert broken.made == node.made
-    argv = ["vllm", "serve", small_study.MODEL, "--data-parallel-size", "4", "--enable-expert-parallel"]
+    argv = [
+        "vllm",
+        "serve",
+        small_study.MODEL,
+        "--data-parallel-size",
+        "4",
+        "--enable-expert-parallel",
+    ]
     changed = done_of(home).model_copy(
         update={"recommended": small_study.choice(TOO_BIG, 9000.0, Command(tuple(argv)))}
     )
@@ -199,7 +230,9 @@ def test_report_recommendation_and_mlflow_tell_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("baseline", "ahead"), [(0.5, True), (1.5, False), (1.0, None)])
-def test_whether_the_recommended_command_is_still_ahead(tmp_path: Path, baseline: float, ahead: bool | None) -> None:
+def test_whether_the_recommended_command_is_still_ahead(
+    tmp_path: Path, baseline: float, ahead: bool | None
+) -> None:
     node = Node({}, {"0.33.0": baseline, "0.32.0": baseline})
     found = compare(study(tmp_path), replace(NEW, with_baseline=True), node)
     assert [row.role for row in found.commands] == ["recommended", "baseline"]
@@ -214,7 +247,9 @@ def test_a_command_that_no_longer_runs_has_regressed(tmp_path: Path) -> None:
         *("regression", "bad_argument", None),
     )
     assert found.launches == 4
-    assert "the recommended command: does not run: bad_argument, 4 launches" in regression(found, done_of(home))
+    assert "the recommended command: does not run: bad_argument, 4 launches" in regression(
+        found, done_of(home)
+    )
     # Where neither version runs nothing is known of the new one.
     other = study(tmp_path / "other")
     both = Node(fails="0.33.0")
@@ -231,33 +266,51 @@ def test_limits_that_the_new_version_breaks_are_named(tmp_path: Path) -> None:
 
 
 def test_defaults_that_changed_are_named_knobs_first(tmp_path: Path) -> None:
-    # vllm config/scheduler.py: async_scheduling is off in 0.11 and None, on where it can be, in 0.33.
+    # vllm config/scheduler.py: async_scheduling is off in 0.11 and None, on where it can be, in
+    # 0.33.
     found = compare(study(tmp_path), replace(NEW, engines=["vllm==0.11.0"]), Node())
     kinds = ["knob" if "knob" in row else "flag" for row in found.changed_defaults]
     assert kinds == sorted(kinds, reverse=True)
     assert {"knob", "flag"} == set(kinds)
     assert all(row["from"] != row["to"] for row in found.changed_defaults)
     assert all(str(row.get("flag", "--")).startswith("--") for row in found.changed_defaults)
-    flags = {row["flag"]: (row["from"], row["to"]) for row in found.changed_defaults if "flag" in row}
+    flags = {
+        row["flag"]: (row["from"], row["to"]) for row in found.changed_defaults if "flag" in row
+    }
     given = {"--data-parallel-size", "--gpu-memory-utilization", "--enable-expert-parallel"}
     assert not given & flags.keys()
 
 
 def test_a_renamed_option_is_translated_and_that_is_told(tmp_path: Path) -> None:
-    words = ("vllm", "serve", small_study.MODEL, "--tensor-parallel-size", "8", "--attention-backend", "FLASHMLA")
+    words = (
+        "vllm",
+        "serve",
+        small_study.MODEL,
+        "--tensor-parallel-size",
+        "8",
+        "--attention-backend",
+        "FLASHMLA",
+    )
     home, node = study(tmp_path, Command(words)), Node()
     found = compare(home, replace(NEW, engines=["vllm==0.11.0"]), node)
-    assert found.notes == ["translated --attention-backend to VLLM_ATTENTION_BACKEND for vLLM 0.11.0"]
+    assert found.notes == [
+        "translated --attention-backend to VLLM_ATTENTION_BACKEND for vLLM 0.11.0"
+    ]
     new = next(trial for trial in node.trials if trial.engine_version == "0.11.0")
     assert new.command.env == {"VLLM_ATTENTION_BACKEND": "FLASHMLA"}
 
 
 def measured(rows_: list[Launch], vllm: str) -> list[Launch]:
-    """The small study's launches as measured ones, the winner's of the finals being the recommended command's."""
+    """The small study's launches as measured ones, the winner's of the finals being the recommended
+    command's."""
     changed = []
     for row in rows_:
         best = row.trial.configuration == small_study.WINNER
-        trial = replace(row.trial, configuration=TOO_BIG if best else row.trial.configuration, engine_version=vllm)
+        trial = replace(
+            row.trial,
+            configuration=TOO_BIG if best else row.trial.configuration,
+            engine_version=vllm,
+        )
         changed.append(Launch(trial, replace(row.result, evidence=Evidence.MEASURED)))
     return [row for row in changed if row.trial.configuration in (TOO_BIG, BASELINE)]
 
@@ -273,7 +326,11 @@ def test_where_the_old_version_is_gone_the_study_stands_for_it_and_nothing_passe
     new = install(tmp_path / "new", "vllm", "0.33.0", options)
     old = install(tmp_path / "old", "vllm", "0.32.0", options)
     installed = {"vllm": InstalledEngine(program=(str(old.program), "serve"), version="0.32.0")}
-    launches = [row for row in measured(small_study.launches(), "0.32.0") if row.result.state is State.COMPLETE]
+    launches = [
+        row
+        for row in measured(small_study.launches(), "0.32.0")
+        if row.result.state is State.COMPLETE
+    ]
     home = study(tmp_path, launches=launches, on="process", installed=installed, noise=0.0)
     asked = RegressOptions("s", engine_bins=[f"vllm={new.program}"])
     node = Node({"0.33.0": factor}, evidence=Evidence.MEASURED)
@@ -310,7 +367,9 @@ def test_where_the_old_version_is_gone_the_study_stands_for_it_and_nothing_passe
         (RegressOptions("other"), "unknown study 'other'"),
     ],
 )
-def test_what_cannot_be_compared_is_refused(tmp_path: Path, options: RegressOptions, why: str) -> None:
+def test_what_cannot_be_compared_is_refused(
+    tmp_path: Path, options: RegressOptions, why: str
+) -> None:
     home = study(tmp_path)
     with pytest.raises(BadInput, match=why):
         regress(home, options, silent, Node())
@@ -329,13 +388,16 @@ def test_an_unfinished_study_and_one_that_recommends_nothing_are_refused(tmp_pat
 
 @pytest.mark.parametrize("truth", [0.0, -0.08])
 def test_the_interval_holds_the_truth_at_every_look_whatever_ends_the_test(truth: float) -> None:
-    """Of tests that end where the interval first leaves the truth out, at most 5 in 100 ever do, but for chance."""
+    """Of tests that end where the interval first leaves the truth out, at most 5 in 100 ever do,
+    but for chance."""
     generator, missed, tests, pairs = np.random.default_rng(5), 0, 400, 8
     for _ in range(tests):
         differences = truth + 0.03 * math.sqrt(2) * generator.standard_normal(pairs)
         looks: list[Look] = []
         for count in range(1, pairs + 1):
-            looks.append(Look(count / pairs, count / 2, float(np.mean(differences[:count])), 0.03, 1000))
+            looks.append(
+                Look(count / pairs, count / 2, float(np.mean(differences[:count])), 0.03, 1000)
+            )
             low, high = repeated_interval(looks)
             if not low <= truth <= high:
                 missed += 1

@@ -1,4 +1,5 @@
-"""The report: what it claims, how it says where figures come from, and that nothing in it can break out."""
+"""The report: what it claims, how it says where figures come from, and that nothing in it can break
+out."""
 
 from __future__ import annotations
 
@@ -31,11 +32,16 @@ from tests.small_study import BASELINE, SECRET, WINNER, metrics
 
 
 def record(
-    tmp_path: Path, outcome: Recommendation | None = None, launches: list[Launch] | None = None, **spec: object
+    tmp_path: Path,
+    outcome: Recommendation | None = None,
+    launches: list[Launch] | None = None,
+    **spec: object,
 ) -> StudyRecord:
     rows = small_study.launches() if launches is None else launches
     folder = tmp_path / "home" / "studies" / "small"
-    return StudyRecord(small_study.spec(**spec), rows, outcome or small_study.recommendation(), folder)
+    return StudyRecord(
+        small_study.spec(**spec), rows, outcome or small_study.recommendation(), folder
+    )
 
 
 @pytest.fixture
@@ -50,7 +56,9 @@ def section(report: str, heading: str) -> str:
 
 
 def blocks(text: str) -> list[str]:
-    return [token.content.rstrip("\n") for token in MarkdownIt().parse(text) if token.type == "fence"]
+    return [
+        token.content.rstrip("\n") for token in MarkdownIt().parse(text) if token.type == "fence"
+    ]
 
 
 def cells(text: str) -> list[list[str]]:
@@ -69,22 +77,36 @@ def test_the_conclusion_says_engine_gain_interval_verdict_and_evidence(report: s
     text = section(report, "Conclusion")
     assert "sglang 0.5.23 reaches a total TPS of 9,100 tok/s on sharegpt" in text
     assert "the baseline reaches a total TPS of 6,000 tok/s on sharegpt with vllm 0.32.0" in text
-    assert "Gain +51.7 % (95 % interval +47.2 % to +56.1 %, from 2 launches against 2 launches)" in text
+    assert (
+        "Gain +51.7 % (95 % interval +47.2 % to +56.1 %, from 2 launches against 2 launches)"
+        in text
+    )
     assert "Verdict: better" in text
     assert blocks(text) == [small_study.COMMANDS[WINNER].shell()]
 
 
-def test_it_leads_with_the_command_what_it_gives_up_and_the_alternative_with_its_price(tmp_path: Path) -> None:
+def test_it_leads_with_the_command_what_it_gives_up_and_the_alternative_with_its_price(
+    tmp_path: Path,
+) -> None:
     text = section(render(record(tmp_path, small_study.giving_up()), "md"), "Conclusion")
     command, other = small_study.COMMANDS[WINNER].shell(), small_study.COMMANDS[BASELINE].shell()
     given = r"Trade-off: context\_length 16384 instead of 163840: requests of more than 16384 tokens are refused."
     price = "recommended one is +4.6 % over it, 95 % interval +1.2 % to +8.1 %"
     gain = "(95 % interval +47.2 % to +56.1 %, from 2 launches against 2 launches; 90 % prediction interval "
-    places = [text.index(part) for part in (command, given, "that has no trade-off", price, other, gain)]
+    places = [
+        text.index(part) for part in (command, given, "that has no trade-off", price, other, gain)
+    ]
     assert places == sorted(places)
     assert "on a real node -4.0 % to +160 %)" in text
-    values = [("context", "163,840", "163,840"), ("prefix caching", "off", "on"), ("KV cache", "bf16", "bf16")]
-    rows = [PromisedValue(what=what, knob=what, baseline=old, recommended=new) for what, old, new in values]
+    values = [
+        ("context", "163,840", "163,840"),
+        ("prefix caching", "off", "on"),
+        ("KV cache", "bf16", "bf16"),
+    ]
+    rows = [
+        PromisedValue(what=what, knob=what, baseline=old, recommended=new)
+        for what, old, new in values
+    ]
     nothing = small_study.recommendation(gives_up=[], promised=rows)
     told = render(record(tmp_path, nothing), "md")
     assert "Changed: prefix caching on (baseline: off)." in told
@@ -96,21 +118,37 @@ def test_of_speculation_on_made_up_prompts_it_is_said_where_the_acceptance_comes
     plain = small_study.recommendation()
     assert plain.recommended is not None
     assert "drafted tokens" not in conclusion(plain)
-    drafts = Speculation(3, 2.75, "somebody's page", random=True, forced=2.75, accepted={"sharegpt": 2.64})
+    drafts = Speculation(
+        3, 2.75, "somebody's page", random=True, forced=2.75, accepted={"sharegpt": 2.64}
+    )
     mtp = plain.recommended.model_copy(update={"speculation": drafts})
     assumed = plain.model_copy(update={"recommended": mtp})
-    for part in ("forced to 2.75", "3 drafted tokens", "2.64 were counted", "somebody's page", "assumed, not measured"):
+    for part in (
+        "forced to 2.75",
+        "3 drafted tokens",
+        "2.64 were counted",
+        "somebody's page",
+        "assumed, not measured",
+    ):
         assert part in conclusion(assumed)
     forced = assumed.model_copy(update={"evidence": Evidence.MEASURED})
     assert "forced to 2.75" in conclusion(forced)
     assert "assumed" not in conclusion(forced)
     # A version without a switch, and a baseline that drafts: it is ranked by the same acceptance.
     unforced = dataclasses.replace(drafts, forced=None, accepted={"sharegpt": 1.1})
-    drafting = plain.baseline.model_copy(update={"speculation": unforced}) if plain.baseline else None
+    drafting = (
+        plain.baseline.model_copy(update={"speculation": unforced}) if plain.baseline else None
+    )
     other = plain.model_copy(update={"baseline": drafting, "evidence": Evidence.MEASURED})
-    for part in ("measured on random tokens", "3 drafted tokens; 1.1 were counted", "--workload prose"):
+    for part in (
+        "measured on random tokens",
+        "3 drafted tokens; 1.1 were counted",
+        "--workload prose",
+    ):
         assert part in conclusion(other)
-    on_text = plain.recommended.model_copy(update={"speculation": dataclasses.replace(unforced, random=False)})
+    on_text = plain.recommended.model_copy(
+        update={"speculation": dataclasses.replace(unforced, random=False)}
+    )
     assert "drafted token" not in conclusion(plain.model_copy(update={"recommended": on_text}))
 
 
@@ -127,7 +165,9 @@ def test_settings_without_a_model_are_among_what_the_numbers_do_not_say(tmp_path
     assert plain.recommended is not None
     assert plain.baseline is not None
     mine = plain.recommended.model_copy(update={"not_simulated": ["--enable-lora"]})
-    theirs = plain.baseline.model_copy(update={"not_simulated": ["--enable-lora", "--cpu-offload-gb"]})
+    theirs = plain.baseline.model_copy(
+        update={"not_simulated": ["--enable-lora", "--cpu-offload-gb"]}
+    )
     blind = plain.model_copy(update={"recommended": mine, "baseline": theirs})
     said = "Not simulated: --enable-lora, --cpu-offload-gb (the baseline's)."
     assert said in section(render(record(tmp_path, blind), "md"), heading)
@@ -165,7 +205,9 @@ def test_the_value_on_a_real_node_is_named_by_its_metric(tmp_path: Path) -> None
     """The gain's interval on a node stands beside it."""
     outcome = small_study.giving_up()
     assert outcome.recommended is not None
-    goal = outcome.recommended.objective.model_copy(update={"interval90_on_a_node": (5000.0, 16000.0)})
+    goal = outcome.recommended.objective.model_copy(
+        update={"interval90_on_a_node": (5000.0, 16000.0)}
+    )
     choice = outcome.recommended.model_copy(update={"objective": goal})
     study = record(tmp_path, outcome.model_copy(update={"recommended": choice}))
     shown = dict(zip(*cells(section(render(study, "md"), "Conclusion"))[:2], strict=True))
@@ -199,7 +241,9 @@ def test_what_became_worse_is_said(tmp_path: Path) -> None:
             baseline=metrics(6000.0), recommended=metrics(9100.0, 5400.0, 230.0), gain_percent=51.7
         )
     }
-    report = render(record(tmp_path, small_study.recommendation(workloads=slower, gives_up=[])), "md")
+    report = render(
+        record(tmp_path, small_study.recommendation(workloads=slower, gives_up=[])), "md"
+    )
     rows = {row[0]: row[3] for row in cells(section(report, "Before and after")) if len(row) == 4}
     assert (rows["Mean TPOT (ms)"], rows["P99 TPOT (ms)"]) == ("+15.0 %", "+15.0 %")
     said = section(report, "Conclusion").partition("Slower:")[2]
@@ -213,7 +257,9 @@ def test_the_setup_says_what_was_sent_and_how(report: str) -> None:
     rows = dict(row[:2] for row in cells(text) if len(row) >= 2)
     assert rows["Engines searched"] == "vllm 0.32.0; sglang 0.5.23"
     assert rows["Limits (SLOs)"] == "p99_ttft_ms<=20000"
-    assert rows["Sampler, seed, noise"].endswith("seed 7, log-normal, sigma 0.03, one draw per launch")
+    assert rows["Sampler, seed, noise"].endswith(
+        "seed 7, log-normal, sigma 0.03, one draw per launch"
+    )
     assert "500 prompts of 4000 random tokens" in rows["random:4000:200:500"]
     assert "all at once" in rows["sharegpt"]
     assert next(row[2:] for row in cells(text) if row[0] == "sharegpt") == ["1,000", "219", "201"]
@@ -252,7 +298,9 @@ def test_what_remains_unsure_is_said(tmp_path: Path) -> None:
     told = section(render(record(tmp_path, unsure), "md"), "Conclusion")
     assert "90 % sure that no other configuration is more than 12.2 % better." in told
     unknown = small_study.recommendation(regret=Regret(percent=412.0, odds=0.9))
-    assert "sure that" not in section(render(record(tmp_path, unknown), "md"), "Conclusion"), "nothing is known"
+    assert "sure that" not in section(render(record(tmp_path, unknown), "md"), "Conclusion"), (
+        "nothing is known"
+    )
 
 
 def test_tables_show_only_the_knobs_that_differ(report: str) -> None:
@@ -269,10 +317,21 @@ def test_contributions_finals_and_launches(report: str) -> None:
     figures = ["+16.7 %", "+12.0 % to +21.0 %", "99 %"]
     on = "against the baseline: fresh launches of both (2 and 3)"
     assert ["engine", "vllm", "sglang", *figures, on] in shown, "it says what it was measured on"
-    assert shown[1] == ["memory_fraction", "engine decides", "0.85", "needed to start", "–", "–", shown[1][-1]]
+    assert shown[1] == [
+        "memory_fraction",
+        "engine decides",
+        "0.85",
+        "needed to start",
+        "–",
+        "–",
+        shown[1][-1],
+    ]
     finals = cells(section(report, "Is the gain significant?"))
     baseline, winner = sorted(finals[1:], key=lambda row: row[0])
-    assert baseline[:2] == [f"baseline {BASELINE.fingerprint}", "6,000 (#0), 6,100 (#6), 5,900 (#8)"]
+    assert baseline[:2] == [
+        f"baseline {BASELINE.fingerprint}",
+        "6,000 (#0), 6,100 (#6), 5,900 (#8)",
+    ]
     assert winner[1:] == ["9,000 (#5), 9,200 (#7)", "9,100", "1.6 %"]
     rows = cells(section(report, "Launches"))
     assert [row[0] for row in rows[1:]] == [str(number) for number in range(9)]
@@ -283,7 +342,9 @@ def test_contributions_finals_and_launches(report: str) -> None:
 
 def test_a_setting_that_is_a_coin_toss_is_marked_unless_it_is_needed(tmp_path: Path) -> None:
     def told(**changes: object) -> str:
-        rows = [row.model_copy(update=changes) for row in small_study.recommendation().contributions]
+        rows = [
+            row.model_copy(update=changes) for row in small_study.recommendation().contributions
+        ]
         outcome = small_study.recommendation(contributions=rows)
         return section(render(record(tmp_path, outcome), "md"), "What does each setting add?")
 
@@ -299,14 +360,18 @@ def test_a_setting_that_is_a_coin_toss_is_marked_unless_it_is_needed(tmp_path: P
 def test_failures_are_told_with_their_telling_line(report: str) -> None:
     text = section(report, "What failed, and what would help?")
     assert "### out_of_memory\n\nWeights and KV cache do not fit" in text
-    assert blocks(text) == ["torch.OutOfMemoryError: CUDA out of memory. | Tried to allocate <30.00 GiB>"]
+    assert blocks(text) == [
+        "torch.OutOfMemoryError: CUDA out of memory. | Tried to allocate <30.00 GiB>"
+    ]
     assert "Launches: 2 (vllm)." in text
 
 
 def test_a_launch_that_breaks_a_limit_says_so_and_is_not_the_best(tmp_path: Path) -> None:
     launches = [
         small_study.launch(0, Role.BASELINE, BASELINE, {"sharegpt": metrics(6000.0)}),
-        small_study.launch(1, Role.SEARCH, small_study.TOO_BIG, {"sharegpt": metrics(9000.0, ttft=9000.0)}),
+        small_study.launch(
+            1, Role.SEARCH, small_study.TOO_BIG, {"sharegpt": metrics(9000.0, ttft=9000.0)}
+        ),
     ]
     report = render(record(tmp_path, launches=launches), "md")
     assert cells(section(report, "Launches"))[2][-1] == "breaks p99_ttft_ms<=20000 by 35 % (27,000)"
@@ -326,7 +391,9 @@ def test_a_cost_that_falls_is_not_announced_as_a_rise(tmp_path: Path) -> None:
     for role, value in (("recommended", 0.0691), ("baseline", 0.167)):
         choice = getattr(outcome, role)
         goal = {"metric": metric, "value": value, "ci95": (value * 0.98, value * 1.02)}
-        changes[role] = choice.model_copy(update={"objective": choice.objective.model_copy(update=goal)})
+        changes[role] = choice.model_copy(
+            update={"objective": choice.objective.model_copy(update=goal)}
+        )
     changes |= {"gain_percent": 141.7, "gain_ci95": (121.2, 155.6)}
     sides = {"baseline": {metric: 0.167}, "recommended": {metric: 0.0691}, "gain_percent": 141.7}
     changes["workloads"] = {"sharegpt": WorkloadComparison(**sides)}
@@ -346,7 +413,9 @@ def test_a_cost_that_falls_is_not_announced_as_a_rise(tmp_path: Path) -> None:
     assert "141.7" not in text
     assert "+142" not in text
     told = brief(done)[0]
-    assert "Cost 0.0691 per million tokens on sharegpt with sglang, baseline 0.167 with vllm" in told
+    assert (
+        "Cost 0.0691 per million tokens on sharegpt with sglang, baseline 0.167 with vllm" in told
+    )
     assert "with vllm: costs 58.6 % less (95 % interval -60.9 % to -54.8 %)." in told
     assert not any("  " in line for line in [*brief(done), *sentences(done), *promises(done)])
 

@@ -52,24 +52,37 @@ def opened(browser: Any, tmp_path: Path) -> Callable[[Callable[[Path], StudyReco
 
 
 @pytest.mark.parametrize("make", STUDIES, ids=lambda make: make.__name__)
-def test_the_page_requests_nothing_and_nothing_is_wrong_on_it(make: Any, opened: Any, tmp_path: Path) -> None:
+def test_the_page_requests_nothing_and_nothing_is_wrong_on_it(
+    make: Any, opened: Any, tmp_path: Path
+) -> None:
     page = opened(make)
     messages = [json.loads(entry["message"])["message"] for entry in page.get_log("performance")]
-    asked = [m["params"]["request"]["url"] for m in messages if m["method"] == "Network.requestWillBeSent"]
+    asked = [
+        m["params"]["request"]["url"]
+        for m in messages
+        if m["method"] == "Network.requestWillBeSent"
+    ]
     assert asked == [(tmp_path / "report.html").as_uri()]
     assert page.get_log("browser") == []
-    assert page.execute_script("return document.documentElement.scrollWidth <= innerWidth"), "it does not scroll aside"
+    assert page.execute_script("return document.documentElement.scrollWidth <= innerWidth"), (
+        "it does not scroll aside"
+    )
     assert page.execute_script("return document.querySelectorAll('.drawn .mark').length") > 0
 
 
 def test_a_click_copies_the_command(opened: Any) -> None:
     page = opened(report_studies.everything)
-    page.execute_cdp_cmd("Browser.grantPermissions", {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]})
+    page.execute_cdp_cmd(
+        "Browser.grantPermissions",
+        {"permissions": ["clipboardReadWrite", "clipboardSanitizedWrite"]},
+    )
     button = page.find_element("css selector", "button.copy")
     assert button.rect["y"] < 900, "on the first screen"
     button.click()
     _wait(page, "return document.querySelector('button.copy').textContent == 'Copied'")
-    read = "const done = arguments[0]; navigator.clipboard.readText().then(done, e => done(String(e)))"
+    read = (
+        "const done = arguments[0]; navigator.clipboard.readText().then(done, e => done(String(e)))"
+    )
     assert page.execute_async_script(read) == small_study.COMMANDS[WINNER].shell()
 
 
@@ -89,11 +102,17 @@ def test_axe_finds_nothing_serious(make: Any, dark: bool, opened: Any) -> None:
     page = opened(make)
     page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": scheme})
     try:
-        page.execute_script(Path(package.origin).with_name("axe.min.js").read_text(encoding="utf-8"))
-        found = page.execute_async_script("axe.run().then(arguments[0], e => arguments[0]({error: String(e)}))")
+        page.execute_script(
+            Path(package.origin).with_name("axe.min.js").read_text(encoding="utf-8")
+        )
+        found = page.execute_async_script(
+            "axe.run().then(arguments[0], e => arguments[0]({error: String(e)}))"
+        )
     finally:
         page.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
-    wrong = [(one["id"], one["impact"], one["nodes"][0]["html"][:200]) for one in found["violations"]]
+    wrong = [
+        (one["id"], one["impact"], one["nodes"][0]["html"][:200]) for one in found["violations"]
+    ]
     assert wrong == []
 
 

@@ -1,4 +1,5 @@
-"""What the report concludes where nothing is better, the baseline did not run, or nothing kept the limits."""
+"""What the report concludes where nothing is better, the baseline did not run, or nothing kept the
+limits."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def test_both_gains_are_told_and_one_that_shrinks() -> None:
         within = None if expected is None else (expected - 3, expected + 3)
         gains = {"gain_percent": 10.0, "gain_ci95": (6.0, 14.0), "workloads": rows}
         return conclusion(
-            whole.model_copy(update={**gains, "search_gain_percent": expected, "search_gain_ci95": within})
+            whole.model_copy(
+                update={**gains, "search_gain_percent": expected, "search_gain_ci95": within}
+            )
         )
 
     assert "prompts" not in told(None, 12.0)
@@ -42,10 +45,13 @@ def test_both_gains_are_told_and_one_that_shrinks() -> None:
         in told("unseen", 14.0)
     )
     # 5 % are the two half intervals of 4 and 3 together.
-    assert "+15.1 % (95 % interval +12.1 % to +18.1 %): the gain on new prompts is smaller by more" in told(
-        "unseen", 15.1
+    assert (
+        "+15.1 % (95 % interval +12.1 % to +18.1 %): the gain on new prompts is smaller by more"
+        in told("unseen", 15.1)
     )
-    assert "prompts that the search had not used (jsonl:mine)." in told("unseen", None, sent="jsonl:mine")
+    assert "prompts that the search had not used (jsonl:mine)." in told(
+        "unseen", None, sent="jsonl:mine"
+    )
     assert "prompts that the search had used" in told("seen", 12.0)
     # What was sent is told of the baseline too, where it is what is recommended.
     row = whole.workloads[name].model_copy(update={"prompts": "unseen", "sent": "jsonl:mine"})
@@ -56,7 +62,11 @@ def test_both_gains_are_told_and_one_that_shrinks() -> None:
 def test_the_baseline_itself_as_the_winner(tmp_path: Path) -> None:
     same = small_study.choice(BASELINE, 6000.0)
     outcome = small_study.recommendation(
-        verdict=Verdict.INDISTINGUISHABLE, recommended=same, baseline=same, gain_percent=0.0, gain_ci95=None
+        verdict=Verdict.INDISTINGUISHABLE,
+        recommended=same,
+        baseline=same,
+        gain_percent=0.0,
+        gain_ci95=None,
     )
     assert "This is the baseline: no configuration" in conclusion(outcome)
     assert "no gain is claimed" in conclusion(outcome)
@@ -64,9 +74,16 @@ def test_the_baseline_itself_as_the_winner(tmp_path: Path) -> None:
 
 def test_unopposed_says_why_the_baseline_did_not_run(tmp_path: Path) -> None:
     failure = Failure(FailureKind.UNSUPPORTED, "DCP needs *softmax* LSE.", "")
-    launches = [small_study.launch(0, Role.BASELINE, BASELINE, failure), *small_study.launches()[3:4]]
+    launches = [
+        small_study.launch(0, Role.BASELINE, BASELINE, failure),
+        *small_study.launches()[3:4],
+    ]
     outcome = small_study.recommendation(
-        verdict=Verdict.UNOPPOSED, baseline=None, gain_percent=None, gain_ci95=None, contributions=[]
+        verdict=Verdict.UNOPPOSED,
+        baseline=None,
+        gain_percent=None,
+        gain_ci95=None,
+        contributions=[],
     )
     text = section(render(record(tmp_path, outcome, launches), "md"), "Conclusion")
     assert "there is no comparison" in text
@@ -82,7 +99,10 @@ def test_infeasible_gives_no_command(tmp_path: Path) -> None:
     broken = section(
         render(
             record(
-                tmp_path, small_study.infeasible(), small_study.launches()[:1], slos=[Slo.parse("mean_tpot_ms<=50")]
+                tmp_path,
+                small_study.infeasible(),
+                small_study.launches()[:1],
+                slos=[Slo.parse("mean_tpot_ms<=50")],
             ),
             "md",
         ),
@@ -97,7 +117,9 @@ def test_a_goodput_of_next_to_nothing_says_that_the_load_is_too_heavy() -> None:
     """A gain of several hundred percent over next to nothing is no answer."""
     choice = small_study.recommendation().recommended
     assert choice is not None
-    choice = choice.model_copy(update={"objective": choice.objective.model_copy(update={"metric": "request_goodput"})})
+    choice = choice.model_copy(
+        update={"objective": choice.objective.model_copy(update={"metric": "request_goodput"})}
+    )
     row = small_study.recommendation().workloads[choice.objective.workload]
     said = []
     for good in (0.5, 2.0):

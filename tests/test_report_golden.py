@@ -1,4 +1,5 @@
-"""The whole report of the small study, word for word: what a change of wording, order or figures does to all of it.
+"""The whole report of the small study, word for word: what a change of wording, order or figures
+does to all of it.
 
 After a change that is meant: ``python -m tests.test_report_golden`` writes the file anew.
 """

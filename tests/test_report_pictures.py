@@ -1,4 +1,5 @@
-"""The pictures: that they show what is in ``results.jsonl``, and that a page with them stays small and safe."""
+"""The pictures: that they show what is in ``results.jsonl``, and that a page with them stays small
+and safe."""
 
 from __future__ import annotations
 
@@ -17,7 +18,15 @@ import pytest
 
 from autotune.outputs.export import write_artefacts
 from autotune.outputs.report import StudyRecord
-from autotune.outputs.report.pictures import Picture, Point, contributions, curves, finals, speed, tried
+from autotune.outputs.report.pictures import (
+    Picture,
+    Point,
+    contributions,
+    curves,
+    finals,
+    speed,
+    tried,
+)
 from autotune.outputs.report.render import DRAWN, files_of
 from autotune.study.results import Results
 from autotune.trial import Evidence
@@ -29,7 +38,9 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 def told_by(svg: str) -> list[str]:
     """What the points of a drawn picture tell, as a reader of XML reads it."""
-    marks = (element for element in ElementTree.fromstring(svg).iter() if element.get("class") == "mark")
+    marks = (
+        element for element in ElementTree.fromstring(svg).iter() if element.get("class") == "mark"
+    )
     return [str(mark.findtext(f"{SVG}title")) for mark in marks]
 
 
@@ -46,7 +57,9 @@ class Study:
         self.text = (record.folder / "report.html").read_text(encoding="utf-8")
         lines = (record.folder / "results.jsonl").read_text(encoding="utf-8").splitlines()
         self.rows = {row["number"]: row for row in map(json.loads, lines)}
-        self.outcome = json.loads((record.folder / "recommendation.json").read_text(encoding="utf-8"))
+        self.outcome = json.loads(
+            (record.folder / "recommendation.json").read_text(encoding="utf-8")
+        )
 
     def points(self, make: Callable[[StudyRecord], Picture | None]) -> list[Point]:
         """Return a picture's points, of which each must be drawn with what it tells."""
@@ -55,7 +68,9 @@ class Study:
             return []
         points = [point for panel in picture.panels for point in panel.points]
         file = self.record.folder / "report" / f"{picture.name}.svg"
-        assert sorted(told_by(file.read_text(encoding="utf-8"))) == sorted(point.told for point in points)
+        assert sorted(told_by(file.read_text(encoding="utf-8"))) == sorted(
+            point.told for point in points
+        )
         return points
 
     def value(self, number: float, metric: str = "total_token_throughput") -> float:
@@ -91,7 +106,9 @@ def test_speed_of_each_configuration_and_of_each_load_of_its_curve(study: Study)
             (row,) = (row for row in rows if row["concurrency"] == int(load[1]))
             figures = [(row["total_token_throughput"], row["mean_tpot_ms"])]
         else:
-            figures = [(study.value(number), study.value(number, "mean_tpot_ms")) for number in numbers]
+            figures = [
+                (study.value(number), study.value(number, "mean_tpot_ms")) for number in numbers
+            ]
         assert point.y == pytest.approx(geometric_mean(total / 8 for total, _ in figures))
         assert point.x == pytest.approx(geometric_mean(1000 / tpot for _, tpot in figures))
         assert study.rows[numbers[0]]["argv"][0] in point.told
@@ -118,11 +135,15 @@ def test_the_finals_show_each_launch_and_the_interval_of_the_mean(study: Study) 
 def test_contributions_and_curves_have_the_values_of_the_files(study: Study) -> None:
     shown = [(point.x, point.interval) for point in study.points(contributions)]
     rows = study.outcome["contributions"]
-    assert shown == [(row["gain_percent"] or 0.0, row["ci95"] and tuple(row["ci95"])) for row in rows]
+    assert shown == [
+        (row["gain_percent"] or 0.0, row["ci95"] and tuple(row["ci95"])) for row in rows
+    ]
     points = study.points(curves)
     assert len(points) == 4 * 4 * 4
     for point in points:
-        rows = study.rows[int(re.findall(r"launch (\d+)", point.told)[0])]["metrics"]["sharegpt"]["curve"]
+        rows = study.rows[int(re.findall(r"launch (\d+)", point.told)[0])]["metrics"]["sharegpt"][
+            "curve"
+        ]
         assert point.y in next(row for row in rows if row["concurrency"] == point.x).values()
 
 
@@ -138,13 +159,19 @@ def test_the_markdown_shows_the_same_pictures_as_files(tmp_path: Path) -> None:
     assert theirs.read_text() == "<svg/>"
     theirs.unlink()
     report = (study.folder / "report.md").read_text(encoding="utf-8")
-    assert set(re.findall(r"!\[[^]]*]\(report/([\w-]+)\.svg\)", report)) == report_studies.ALL_PICTURES
-    assert {path.stem for path in (study.folder / "report").iterdir()} == report_studies.ALL_PICTURES
+    assert (
+        set(re.findall(r"!\[[^]]*]\(report/([\w-]+)\.svg\)", report)) == report_studies.ALL_PICTURES
+    )
+    assert {
+        path.stem for path in (study.folder / "report").iterdir()
+    } == report_studies.ALL_PICTURES
     for path in (study.folder / "report").iterdir():
         svg = path.read_text(encoding="utf-8")
         assert DRAWN in svg, "the mark by which the next writing knows it"
         assert told_by(svg)
-        assert "SIMULATED" in {element.text for element in ElementTree.fromstring(svg).iter()}, "a watermark"
+        assert "SIMULATED" in {element.text for element in ElementTree.fromstring(svg).iter()}, (
+            "a watermark"
+        )
     assert files_of(study) == files_of(study), "the same study gives the same files"
 
 
@@ -176,17 +203,27 @@ def test_hostile_names_stay_text(tmp_path: Path) -> None:
     assert files["report.html"].count("<script>") == 1
     for name, content in files.items():
         if name.endswith(".svg"):
-            tags = {element.tag.rpartition("}")[2] for element in ElementTree.fromstring(content).iter()}
+            tags = {
+                element.tag.rpartition("}")[2] for element in ElementTree.fromstring(content).iter()
+            }
             assert not tags & {"script", "a", "foreignObject", "image"}
-            assert "on" not in {attribute[:2] for e in ElementTree.fromstring(content).iter() for attribute in e.attrib}
+            assert "on" not in {
+                attribute[:2]
+                for e in ElementTree.fromstring(content).iter()
+                for attribute in e.attrib
+            }
 
 
 def test_an_objective_that_is_less_the_better(tmp_path: Path) -> None:
     launches = small_study.launches()
-    study = StudyRecord(small_study.spec(objective="mean_tpot_ms"), launches, small_study.recommendation(), tmp_path)
+    study = StudyRecord(
+        small_study.spec(objective="mean_tpot_ms"), launches, small_study.recommendation(), tmp_path
+    )
     picture = tried(study)
     assert picture is not None
-    assert list(picture.panels[0].lines[0].ys) == pytest.approx([200.0] * 2 + [150.0] * 6), "the best so far falls"
+    assert list(picture.panels[0].lines[0].ys) == pytest.approx([200.0] * 2 + [150.0] * 6), (
+        "the best so far falls"
+    )
 
 
 def test_the_best_so_far_falls_to_what_the_finals_confirm(tmp_path: Path) -> None:
@@ -194,10 +231,20 @@ def test_the_best_so_far_falls_to_what_the_finals_confirm(tmp_path: Path) -> Non
     launches = small_study.launches()
     lucky = dataclasses.replace(launches[3].result, metrics={"sharegpt": metrics(12_000.0)})
     launches[3] = dataclasses.replace(launches[3], result=lucky)
-    picture = tried(StudyRecord(small_study.spec(), launches, small_study.recommendation(), tmp_path))
+    picture = tried(
+        StudyRecord(small_study.spec(), launches, small_study.recommendation(), tmp_path)
+    )
     assert picture is not None
     line = picture.panels[0].lines[0]
-    reached = [(0, 6000.0), (1, 7000.0), (3, 12_000.0), (5, 9000.0), (6, 9000.0), (7, 9099.45), (8, 9099.45)]
+    reached = [
+        (0, 6000.0),
+        (1, 7000.0),
+        (3, 12_000.0),
+        (5, 9000.0),
+        (6, 9000.0),
+        (7, 9099.45),
+        (8, 9099.45),
+    ]
     assert list(line.xs) == [*(number for number, _ in reached), 8]
     assert list(line.ys[:-1]) == pytest.approx([value for _, value in reached])
 

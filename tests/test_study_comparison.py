@@ -36,13 +36,20 @@ def study(
 
     outcome = small_study.recommendation()
     assert outcome.recommended is not None
-    goal = {"metric": COST, "value": cost, "ci95": around(ci95), "interval90_on_a_node": around(on_a_node)}
+    goal = {
+        "metric": COST,
+        "value": cost,
+        "ci95": around(ci95),
+        "interval90_on_a_node": around(on_a_node),
+    }
     objective = outcome.recommended.objective.model_copy(update=goal)
     metrics = small_study.metrics(tokens_per_s) | {COST: cost, "mean_e2el_ms": 20_000.0}
     metrics |= {"total_token_throughput_per_gpu": tokens_per_s / 8}
     row = WorkloadComparison(baseline=None, recommended=metrics, gain_percent=None)
     changes = {"recommended": outcome.recommended.model_copy(update={"objective": objective})}
-    outcome = outcome.model_copy(update={**changes, "workloads": {"sharegpt": row}, "evidence": evidence})
+    outcome = outcome.model_copy(
+        update={**changes, "workloads": {"sharegpt": row}, "evidence": evidence}
+    )
     node = small_study.HARDWARE.model_copy(update={"name": hardware})
     asked: dict[str, Any] = {"objective": COST, "gpu_hour_price": hourly, "hardware": node}
     return FinishedStudy(name, small_study.spec(workloads=("sharegpt",), **asked), outcome)
@@ -54,7 +61,8 @@ def of_cost(compared: StudyComparison) -> dict[str, Any]:
 
 
 def test_two_predictions_of_two_kinds_of_hardware_are_open() -> None:
-    """By launches alone the second one is cheaper; the errors of both predictions are larger than that."""
+    """By launches alone the second one is cheaper; the errors of both predictions are larger than
+    that."""
     a, b = study("a", 10_370.0, 3.20), study("b", 9_033.0, 2.10, hardware="mi300x")
     compared = compare_studies(a, b)
     row, text = of_cost(compared), "\n".join(compared.lines())
@@ -65,7 +73,10 @@ def test_two_predictions_of_two_kinds_of_hardware_are_open() -> None:
     ends = [100 * math.expm1(change + end) for end in (-half, half)]
     assert row["interval90_on_a_node"] == pytest.approx(ends)
     assert "open     -26.7 % to -22.5 %  -57.5 % to +33.7 %" in text
-    assert "cost of 0.686 per million tokens on sharegpt (95 % interval 0.672 to 0.699; 0.457 to 1.03" in text
+    assert (
+        "cost of 0.686 per million tokens on sharegpt (95 % interval 0.672 to 0.699; 0.457 to 1.03"
+        in text
+    )
     assert " better" not in text.partition("sharegpt:")[2].partition("Note")[0]
 
 
@@ -112,7 +123,10 @@ def test_a_prediction_of_before_nodes_were_told_is_open() -> None:
 
 def test_measured_studies_are_judged_by_their_launches() -> None:
     measured = {"evidence": Evidence.MEASURED, "on_a_node": None}
-    a, b = study("a", 10_000.0, 3.0, **measured), study("b", 11_000.0, 3.0, hardware="b200", **measured)
+    a, b = (
+        study("a", 10_000.0, 3.0, **measured),
+        study("b", 11_000.0, 3.0, hardware="b200", **measured),
+    )
     row = of_cost(compare_studies(a, b))
     assert (row["verdict"], row["interval90_on_a_node"]) == ("better", None)
     assert "90 % on real nodes" not in "\n".join(compare_studies(a, b).lines())
@@ -122,7 +136,8 @@ def test_measured_studies_are_judged_by_their_launches() -> None:
 
 
 def test_on_one_kind_of_hardware_what_the_simulator_gets_wrong_of_both_cancels() -> None:
-    """The same engine on the same node: its common error is in neither, so the interval is narrower."""
+    """The same engine on the same node: its common error is in neither, so the interval is
+    narrower."""
     a = study("a", 10_000.0, 3.0, on_a_node=3.0)
     same = of_cost(compare_studies(a, study("b", 11_000.0, 3.0, on_a_node=3.0)))
     other = of_cost(compare_studies(a, study("b", 11_000.0, 3.0, on_a_node=3.0, hardware="b200")))

@@ -39,7 +39,9 @@ def tracker(home: Path) -> Iterator[Tracker]:
     tracker = Tracker(home, small_study.spec(), said.append)
     yield tracker
     tracker.close()
-    assert all(line.startswith("runs go to MLflow at") for line in said), "nothing was refused or failed"
+    assert all(line.startswith("runs go to MLflow at") for line in said), (
+        "nothing was refused or failed"
+    )
 
 
 def client_of(tracker: Tracker) -> Any:
@@ -52,7 +54,11 @@ def client_of(tracker: Tracker) -> Any:
 def runs_of(tracker: Tracker, kind: str) -> list[Any]:
     client = client_of(tracker)
     experiment = client.get_experiment_by_name(experiment_name(small_study.spec()))
-    return list(client.search_runs([experiment.experiment_id], f"tags.kind = '{kind}'", order_by=["tags.number ASC"]))
+    return list(
+        client.search_runs(
+            [experiment.experiment_id], f"tags.kind = '{kind}'", order_by=["tags.number ASC"]
+        )
+    )
 
 
 def test_a_launch_is_a_child_run_with_knobs_metrics_and_tags(tracker: Tracker) -> None:
@@ -69,7 +75,12 @@ def test_a_launch_is_a_child_run_with_knobs_metrics_and_tags(tracker: Tracker) -
     assert child.data.metrics["sharegpt.total_token_throughput"] == 6000.0
     assert child.data.metrics["random:4000:200:500.mean_ttft_ms"] == 800.0
     assert child.data.metrics["time_s.ready"] == 400.0
-    expected = {"engine": "vllm", "engine_version": "0.32.0", "state": "complete", "failure_kind": "none"}
+    expected = {
+        "engine": "vllm",
+        "engine_version": "0.32.0",
+        "state": "complete",
+        "failure_kind": "none",
+    }
     expected |= {"role": "baseline", "evidence": "simulated", "number": "0"}
     assert expected.items() <= child.data.tags.items()
     assert child.info.status == "FINISHED"
@@ -92,7 +103,9 @@ def test_recording_twice_changes_nothing(tracker: Tracker) -> None:
     tracker.sync(launches[:4])
     children = runs_of(tracker, "launch")
     assert [child.data.tags["number"] for child in children] == ["0", "1", "2", "3"]
-    history = client_of(tracker).get_metric_history(children[0].info.run_id, "sharegpt.total_token_throughput")
+    history = client_of(tracker).get_metric_history(
+        children[0].info.run_id, "sharegpt.total_token_throughput"
+    )
     assert len(history) == 1
     assert len(runs_of(tracker, "study")) == 1
 
@@ -114,7 +127,9 @@ def test_a_resumed_tracker_completes_what_a_killed_one_left(home: Path) -> None:
     resumed = Tracker(home, small_study.spec())
     resumed.sync(launches)
     children = runs_of(resumed, "launch")
-    assert [int(child.data.tags["number"]) for child in children] == [launch.trial.number for launch in launches]
+    assert [int(child.data.tags["number"]) for child in children] == [
+        launch.trial.number for launch in launches
+    ]
     assert all(child.info.status in {"FINISHED", "FAILED"} for child in children)
     assert children[1].data.metrics["sharegpt.total_token_throughput"] == 7000.0
     assert children[2].data.params["tensor_parallel"] == "1"
@@ -132,7 +147,9 @@ def test_a_kill_while_the_database_is_made_leaves_nothing_half(tmp_path: Path) -
         "Tracker(Path(sys.argv[1]), small_study.spec()).sync([])\n"
     )
     root = Path(__file__).parents[1]
-    killed = subprocess.run([sys.executable, "-c", script, str(tmp_path)], cwd=root, timeout=300, check=False)
+    killed = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path)], cwd=root, timeout=300, check=False
+    )
     assert killed.returncode == -signal.SIGPROF
     assert not (tmp_path / "mlflow.db").exists()
     with Tracker(tmp_path, small_study.spec()) as tracker:
@@ -147,7 +164,9 @@ def test_sync_deletes_what_is_no_launch_of_the_study(home: Path) -> None:
     first = Tracker(home, small_study.spec())
     first.sync(launches[:3])
     first.close()
-    again = small_study.launch(1, Role.SEARCH, small_study.WINNER, {"sharegpt": small_study.metrics(1.0)})
+    again = small_study.launch(
+        1, Role.SEARCH, small_study.WINNER, {"sharegpt": small_study.metrics(1.0)}
+    )
     second = Tracker(home, small_study.spec())
     second.sync([launches[0], again])
     children = runs_of(second, "launch")
@@ -157,7 +176,8 @@ def test_sync_deletes_what_is_no_launch_of_the_study(home: Path) -> None:
 
 
 def test_two_studies_of_one_model_and_hardware_share_an_experiment(home: Path) -> None:
-    """With a view by each objective, and a description that is a person's own once it was changed."""
+    """With a view by each objective, and a description that is a person's own once it was
+    changed."""
     for name, objective in (("one", "total_token_throughput"), ("two", "mean_ttft_ms")):
         with Tracker(home, small_study.spec(study=name, objective=objective)) as tracker:
             tracker.record(small_study.launches()[0])
@@ -172,9 +192,13 @@ def test_two_studies_of_one_model_and_hardware_share_an_experiment(home: Path) -
     tags = client.get_experiment(parent.info.experiment_id).tags
     assert tags["mlflow.note.content"] == "our own"
     assert "mlflow.sharedViewState.autotune-total_token_throughput-on-sharegpt" in tags
-    view = json.loads(json.loads(tags["mlflow.sharedViewState.autotune-mean_ttft_ms-on-sharegpt"])["state"])
+    view = json.loads(
+        json.loads(tags["mlflow.sharedViewState.autotune-mean_ttft_ms-on-sharegpt"])["state"]
+    )
     assert (view["orderByKey"], view["orderByAsc"]) == ("metrics.`mean_ttft_ms`", True)
-    assert {"metrics.`gain_percent`", "tags.`engine`", "tags.`verdict`"} <= set(view["selectedColumns"])
+    assert {"metrics.`gain_percent`", "tags.`engine`", "tags.`verdict`"} <= set(
+        view["selectedColumns"]
+    )
     shown = client.search_runs([parent.info.experiment_id], view["searchFilter"])
     assert [run.data.tags["study"] for run in shown] == ["two"], "one quantity under one workload"
 
@@ -187,7 +211,12 @@ def test_launches_have_their_gain_verdict_and_duration(tracker: Tracker) -> None
     children = {int(child.data.tags["number"]): child for child in runs_of(tracker, "launch")}
     assert children[3].data.metrics["gain_percent"] == pytest.approx(100 * (9100 / 6000 - 1))
     better = "better in the simulation, open on a real node"
-    assert [children[n].data.tags.get("verdict") for n in (0, 1, 3, 7)] == ["baseline", None, better, better]
+    assert [children[n].data.tags.get("verdict") for n in (0, 1, 3, 7)] == [
+        "baseline",
+        None,
+        better,
+        better,
+    ]
     info = children[3].info
     assert info.end_time - info.start_time == 468_000, "virtual seconds, as they were"
 
@@ -196,12 +225,21 @@ def write_files(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ARTIFACTS:
         (folder / name).write_text(f"{name}\nHF_TOKEN={SECRET}\n")
-    report = render(StudyRecord(small_study.spec(), small_study.launches(), small_study.recommendation(), folder), "md")
+    report = render(
+        StudyRecord(
+            small_study.spec(), small_study.launches(), small_study.recommendation(), folder
+        ),
+        "md",
+    )
     (folder / "report.md").write_text(f"{report}\nHF_TOKEN={SECRET}\n")
     (folder / "trials" / "0003").mkdir(parents=True)
-    (folder / "trials" / "0003" / "server.log").write_text("INFO: started\ntoken is my-own-secret\n")
+    (folder / "trials" / "0003" / "server.log").write_text(
+        "INFO: started\ntoken is my-own-secret\n"
+    )
     (folder / "trials" / "0003" / "server-1").mkdir()
-    (folder / "trials" / "0003" / "server-1" / "server.log").write_text("INFO: the second one\nmy-own-secret\n")
+    (folder / "trials" / "0003" / "server-1" / "server.log").write_text(
+        "INFO: the second one\nmy-own-secret\n"
+    )
 
 
 def test_finish_gives_the_parent_figures_verdict_and_files(tracker: Tracker) -> None:
@@ -209,7 +247,9 @@ def test_finish_gives_the_parent_figures_verdict_and_files(tracker: Tracker) -> 
     write_files(folder)
     secret_command = Command(("vllm", "serve", small_study.MODEL, "--api-key", "my-own-secret"))
     row = small_study.launches()[3]
-    launch = small_study.launch(3, row.trial.role, small_study.WINNER, row.result.metrics, command=secret_command)
+    launch = small_study.launch(
+        3, row.trial.role, small_study.WINNER, row.result.metrics, command=secret_command
+    )
     tracker.sync([launch])
     tracker.finish(small_study.recommendation(), folder)
     tracker.finish(small_study.recommendation(), folder)
@@ -232,8 +272,13 @@ def test_finish_gives_the_parent_figures_verdict_and_files(tracker: Tracker) -> 
     (workload, *_) = parent.inputs.dataset_inputs
     assert workload.dataset.name == "sharegpt"
     assert {item.path for item in client.list_artifacts(parent.info.run_id)} == set(ARTIFACTS)
-    assert {item.path for item in client.list_artifacts(child.info.run_id)} == {"server.log", "server-1"}
-    assert [item.path for item in client.list_artifacts(child.info.run_id, "server-1")] == ["server-1/server.log"]
+    assert {item.path for item in client.list_artifacts(child.info.run_id)} == {
+        "server.log",
+        "server-1",
+    }
+    assert [item.path for item in client.list_artifacts(child.info.run_id, "server-1")] == [
+        "server-1/server.log"
+    ]
     stored = "".join(p.read_text() for p in (tracker.home / "artifacts").rglob("*") if p.is_file())
     assert "INFO: started" in stored
     assert "INFO: the second one" in stored, "of several servers each one's log"
@@ -245,7 +290,10 @@ def test_finish_gives_the_parent_figures_verdict_and_files(tracker: Tracker) -> 
 def test_a_study_that_has_just_begun_says_so(tracker: Tracker) -> None:
     tracker.sync(small_study.launches()[:1])
     (parent,) = runs_of(tracker, "study")
-    assert (parent.data.tags["verdict"], parent.data.tags["evidence"]) == ("unfinished", "simulated")
+    assert (parent.data.tags["verdict"], parent.data.tags["evidence"]) == (
+        "unfinished",
+        "simulated",
+    )
 
 
 def test_an_infeasible_study_has_no_gain(tracker: Tracker) -> None:
@@ -300,7 +348,9 @@ def test_what_a_person_does_in_mlflow_meanwhile_loses_and_doubles_nothing(
     everywhere = [one.experiment_id for one in client.search_experiments()]
     found = client.search_runs(everywhere, f"tags.study_id = '{tracker._sync_state.study_id}'")
     (parent,) = [run for run in found if run.data.tags["kind"] == "study"]
-    children = [run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id]
+    children = [
+        run for run in found if run.data.tags.get("mlflow.parentRunId") == parent.info.run_id
+    ]
     assert sorted(run.data.tags["number"] for run in children) == [str(n) for n in range(9)]
     assert len(found) == 10
     assert parent.info.status == "FINISHED"
@@ -309,7 +359,10 @@ def test_what_a_person_does_in_mlflow_meanwhile_loses_and_doubles_nothing(
 
 def test_a_study_cut_off_before_it_had_params_gets_them(home: Path) -> None:
     with Tracker(home, small_study.spec()) as tracker:
-        runs, study = tracker._runs, {"study": "small", "kind": "study", "study_id": tracker._sync_state.study_id}
+        runs, study = (
+            tracker._runs,
+            {"study": "small", "kind": "study", "study_id": tracker._sync_state.study_id},
+        )
         runs._client.create_run(runs._experiment, tags=study)
         tracker.sync([])
         (parent,) = runs_of(tracker, "study")
@@ -351,10 +404,18 @@ def test_the_tracker_is_silent_and_importing_it_is_light(tmp_path: Path) -> None
 
 def test_the_ui_command_of_a_relative_home_is_relative() -> None:
     home = Path("mlruns")
-    assert ui_command(home) == "mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db --host 127.0.0.1"
-    assert Path(database_uri(home).removeprefix("sqlite:///")).is_absolute(), "wherever a process of ours works"
+    assert (
+        ui_command(home)
+        == "mlflow ui --backend-store-uri sqlite:///mlruns/mlflow.db --host 127.0.0.1"
+    )
+    assert Path(database_uri(home).removeprefix("sqlite:///")).is_absolute(), (
+        "wherever a process of ours works"
+    )
 
 
 def test_the_ui_command_is_loopback_and_quoted(tmp_path: Path) -> None:
     home = tmp_path / "my runs"
-    assert ui_command(home) == f"mlflow ui --backend-store-uri 'sqlite:///{home}/mlflow.db' --host 127.0.0.1"
+    assert (
+        ui_command(home)
+        == f"mlflow ui --backend-store-uri 'sqlite:///{home}/mlflow.db' --host 127.0.0.1"
+    )

@@ -1,4 +1,5 @@
-"""MLflow that is away, refuses or is broken, at any time of a study: every trial is there once in the end."""
+"""MLflow that is away, refuses or is broken, at any time of a study: every trial is there once in
+the end."""
 
 from __future__ import annotations
 
@@ -62,15 +63,21 @@ def parent_of(url: str, study: str) -> tuple[Any, Any]:
     from mlflow import MlflowClient
 
     client = MlflowClient(url)
-    (experiment,) = client.search_experiments(filter_string=f"name = '{experiment_name(small_study.spec())}'")
-    (parent,) = client.search_runs([experiment.experiment_id], f"tags.study = '{study}' and tags.kind = 'study'")
+    (experiment,) = client.search_experiments(
+        filter_string=f"name = '{experiment_name(small_study.spec())}'"
+    )
+    (parent,) = client.search_runs(
+        [experiment.experiment_id], f"tags.study = '{study}' and tags.kind = 'study'"
+    )
     return client, parent
 
 
 def children(url: str, study: str, states: Collection[str] = ("FINISHED", "FAILED")) -> list[str]:
     """Numbers of the child runs of the only parent of a study."""
     client, parent = parent_of(url, study)
-    found = client.search_runs([parent.info.experiment_id], f"tags.mlflow.parentRunId = '{parent.info.run_id}'")
+    found = client.search_runs(
+        [parent.info.experiment_id], f"tags.mlflow.parentRunId = '{parent.info.run_id}'"
+    )
     assert {run.info.status for run in found} <= set(states)
     return sorted(run.data.tags["number"] for run in found)
 
@@ -84,12 +91,16 @@ def finished_study(home: Path, name: str) -> Path:
     """A study's folder as it is after its last launch."""
     spec = small_study.spec(study=name)
     folder = Home(home).open(spec)
-    (folder / "results.jsonl").write_text("".join(json.dumps(row_of(launch)) + "\n" for launch in LAUNCHES))
+    (folder / "results.jsonl").write_text(
+        "".join(json.dumps(row_of(launch)) + "\n" for launch in LAUNCHES)
+    )
     write_artefacts(folder, spec, LAUNCHES, small_study.recommendation(study=name))
     return folder
 
 
-def test_a_server_that_is_away_for_some_launches_has_each_of_them_once(tmp_path: Path, server: ServerInside) -> None:
+def test_a_server_that_is_away_for_some_launches_has_each_of_them_once(
+    tmp_path: Path, server: ServerInside
+) -> None:
     folder = finished_study(tmp_path, "away")
     said: list[str] = []
     with Tracker(tmp_path, small_study.spec(study="away"), said.append) as tracker:
@@ -103,7 +114,9 @@ def test_a_server_that_is_away_for_some_launches_has_each_of_them_once(tmp_path:
         server.start()
         for launch in LAUNCHES[5:]:
             tracker.record(launch)
-        assert children(server.url, "away", {"FINISHED", "FAILED"}) == EVERY_LAUNCH[:2], "the rest is sent at the end"
+        assert children(server.url, "away", {"FINISHED", "FAILED"}) == EVERY_LAUNCH[:2], (
+            "the rest is sent at the end"
+        )
         tracker.finish(small_study.recommendation(), folder)
     assert len(said) == 3
     assert "answers again" in said[2]
@@ -112,7 +125,9 @@ def test_a_server_that_is_away_for_some_launches_has_each_of_them_once(tmp_path:
     exports = {f"exports/{path.name}" for path in (folder / "exports").iterdir()}
     assert "exports/compose.yaml" in exports
     assert artifacts(server.url, "away", "exports") == exports
-    assert any("/mlflow-artifacts/" in path for _, path, _ in server.seen), "the server keeps the files"
+    assert any("/mlflow-artifacts/" in path for _, path, _ in server.seen), (
+        "the server keeps the files"
+    )
     assert not (tmp_path / "mlflow.db").exists()
     assert not (tmp_path / "artifacts").exists()
 
@@ -129,14 +144,18 @@ def test_a_server_that_never_came_gets_the_study_by_resume(
             tracker.record(launch)
         tracker.finish(small_study.recommendation(), folder)
     assert len(said) == 3
-    assert said[2].endswith(f"lacks runs of this study; send them with:\nautotune resume never --home {home.resolve()}")
+    assert said[2].endswith(
+        f"lacks runs of this study; send them with:\nautotune resume never --home {home.resolve()}"
+    )
     resume("never", home, as_json=False)
     still_away = capsys.readouterr()
     assert "connection refused" in still_away.err
     server.start()
     resume("never", home, as_json=False)
     sent = capsys.readouterr().out
-    assert sent.startswith(f"{still_away.out}         {server.url}/#/experiments/"), "where its launches are now"
+    assert sent.startswith(f"{still_away.out}         {server.url}/#/experiments/"), (
+        "where its launches are now"
+    )
     assert f"mlflow   {server.url}\n" in still_away.out
     assert children(server.url, "never") == EVERY_LAUNCH
     assert artifacts(server.url, "never") == {*ARTIFACTS, "exports", "report"}
@@ -169,7 +188,9 @@ def test_two_people_s_studies_of_one_name_stay_apart(tmp_path: Path, server: Ser
     from mlflow import MlflowClient
 
     client = MlflowClient(server.url)
-    (experiment,) = client.search_experiments(filter_string=f"name = '{experiment_name(small_study.spec())}'")
+    (experiment,) = client.search_experiments(
+        filter_string=f"name = '{experiment_name(small_study.spec())}'"
+    )
     found = client.search_runs([experiment.experiment_id], "tags.study = 'same'")
     kinds = sorted((run.data.tags["kind"], run.data.tags.get("number", "")) for run in found)
     assert kinds == [*(("launch", number) for number in EVERY_LAUNCH), ("study", ""), ("study", "")]
@@ -178,7 +199,10 @@ def test_two_people_s_studies_of_one_name_stay_apart(tmp_path: Path, server: Ser
 @pytest.mark.parametrize(
     ("status", "said"),
     [
-        ("401 Unauthorized", "cannot be used (HTTP 401; set MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD)"),
+        (
+            "401 Unauthorized",
+            "cannot be used (HTTP 401; set MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD)",
+        ),
         ("502 Bad Gateway", "cannot be used (HTTP 502)"),
     ],
 )
@@ -202,7 +226,9 @@ def test_a_server_that_says_no_is_told_in_one_line_without_a_password(
 
 
 @pytest.mark.parametrize("status", ["413 Request Entity Too Large", "500 Internal Server Error"])
-def test_a_store_that_takes_no_files_holds_up_no_runs(tmp_path: Path, server: ServerInside, status: str) -> None:
+def test_a_store_that_takes_no_files_holds_up_no_runs(
+    tmp_path: Path, server: ServerInside, status: str
+) -> None:
     folder = finished_study(tmp_path, "files" + status[:3])
     (folder / "trials" / "0003").mkdir(parents=True)
     (folder / "trials" / "0003" / "server.log").write_text("long")
@@ -224,8 +250,12 @@ def test_a_store_that_takes_no_files_holds_up_no_runs(tmp_path: Path, server: Se
     assert artifacts(server.url, folder.name) == {*ARTIFACTS, "exports", "report"}
 
 
-@pytest.mark.parametrize("uri", ["http://me:my-own#secret@host", "http://me:my-own/secret@host/", "http://my-own@[::1"])
-def test_a_malformed_address_shows_no_password(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str) -> None:
+@pytest.mark.parametrize(
+    "uri", ["http://me:my-own#secret@host", "http://me:my-own/secret@host/", "http://my-own@[::1"]
+)
+def test_a_malformed_address_shows_no_password(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, uri: str
+) -> None:
     monkeypatch.setenv("MLFLOW_TRACKING_URI", uri)
     notes: list[str] = []
     with Tracker(tmp_path, small_study.spec(), notes.append) as tracker:
@@ -236,7 +266,9 @@ def test_a_malformed_address_shows_no_password(tmp_path: Path, monkeypatch: pyte
     assert "secret" not in " ".join([*notes, ui_command(tmp_path), kept])
 
 
-def test_a_server_that_hangs_is_not_waited_for_at_every_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_hangs_is_not_waited_for_at_every_launch(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{silent.getsockname()[1]}")
         monkeypatch.setenv("MLFLOW_HTTP_REQUEST_TIMEOUT", "1")
@@ -317,11 +349,15 @@ def test_other_addresses_as_mlflow_takes_them(
 
 def test_a_reason_is_the_cause_and_not_where_it_was_met() -> None:
     said = "(raised as a result of Query-invoked autoflush; consider using a session.no_autoflush block)\n"
-    error = sqlite3.OperationalError(said + "(sqlite3.OperationalError) attempt to write a readonly database\n[SQL: …]")
+    error = sqlite3.OperationalError(
+        said + "(sqlite3.OperationalError) attempt to write a readonly database\n[SQL: …]"
+    )
     assert reason(error, "sqlite:///mlflow.db") == "attempt to write a readonly database"
 
 
-def test_a_spoilt_state_is_begun_anew_and_no_run_is_made_twice(tmp_path: Path, database: Path) -> None:
+def test_a_spoilt_state_is_begun_anew_and_no_run_is_made_twice(
+    tmp_path: Path, database: Path
+) -> None:
     shutil.copy(database, tmp_path / "mlflow.db")
     folder = finished_study(tmp_path, "small")
     for content in (None, b"\xff{", b""):

@@ -1,4 +1,5 @@
-"""What MLflow shows of a study: the metrics that matter, curves by steps, and the recommendation by its name."""
+"""What MLflow shows of a study: the metrics that matter, curves by steps, and the recommendation by
+its name."""
 
 from __future__ import annotations
 
@@ -49,19 +50,26 @@ def test_progress_and_curves_are_stepped_metrics(tracker: Tracker) -> None:
     tracker.sync(launches[:3])
     tracker.record(launches[4])
     client, (parent,) = client_of(tracker), runs_of(tracker, "study")
-    assert [one.step for one in client.get_metric_history(parent.info.run_id, "best_so_far")] == [0, 1]
+    assert [one.step for one in client.get_metric_history(parent.info.run_id, "best_so_far")] == [
+        0,
+        1,
+    ]
     tracker.record(launches[3])
     tracker.sync(launches)
     tracker.finish(small_study.recommendation(curves=LADDER), tracker.home)
     tracker.finish(small_study.recommendation(curves=LADDER), tracker.home)
 
     def curve(run: Any, name: str) -> list[tuple[int, float]]:
-        return sorted((one.step, one.value) for one in client.get_metric_history(run.info.run_id, name))
+        return sorted(
+            (one.step, one.value) for one in client.get_metric_history(run.info.run_id, name)
+        )
 
     best = curve(parent, "best_so_far")
     assert [step for step, _ in best] == [0, 1, 3, 5, 6, 7, 8], "a launch that failed has no point"
     finals = [9000.0, 9000.0, 9099.45, 9099.45]
-    assert [value for _, value in best] == pytest.approx([6000.0, 7000.0, 9100.0, *finals]), "finals replace the search"
+    assert [value for _, value in best] == pytest.approx([6000.0, 7000.0, 9100.0, *finals]), (
+        "finals replace the search"
+    )
     assert [step for step, _ in curve(parent, "launch_objective")] == [0, 1, 3, 5, 6, 7, 8]
     assert curve(parent, "sharegpt.curve.total_token_throughput") == [(4, 400.0), (64, 5000.0)]
     assert curve(parent, "baseline.sharegpt.curve.total_token_throughput") == [(4, 500.0)]
@@ -72,12 +80,24 @@ def test_progress_and_curves_are_stepped_metrics(tracker: Tracker) -> None:
 def test_a_run_has_the_metrics_that_matter_and_those_that_were_asked_about() -> None:
     spec = small_study.spec(slos=[Slo.parse("p95_ttft_ms<=9000")])
     many = {f"{statistic}_{latency}_ms": 1.0 for statistic in STATISTICS for latency in LATENCIES}
-    values = {**small_study.metrics(5000.0), **many, "curve": [{"request_rate": 0.25, **small_study.metrics(40.0)}]}
-    launch = small_study.launch(0, Role.BASELINE, small_study.BASELINE, {"sharegpt": values, "long": values})
+    values = {
+        **small_study.metrics(5000.0),
+        **many,
+        "curve": [{"request_rate": 0.25, **small_study.metrics(40.0)}],
+    }
+    launch = small_study.launch(
+        0, Role.BASELINE, small_study.BASELINE, {"sharegpt": values, "long": values}
+    )
     points = launch_points(spec, launch, None, start_ms=0)
     logged = {point.name for point in points if point.step == 0}
     assert len(logged) < 35
-    assert {"objective", "sharegpt.p95_ttft_ms", "long.p95_ttft_ms", "sharegpt.mean_itl_ms", "time_s.load"} <= logged
+    assert {
+        "objective",
+        "sharegpt.p95_ttft_ms",
+        "long.p95_ttft_ms",
+        "sharegpt.mean_itl_ms",
+        "time_s.load",
+    } <= logged
     assert not {"sharegpt.std_ttft_ms", "sharegpt.client_bound", "long.mean_itl_ms"} & logged
     assert {point.step for point in points} == {0, 15}, "requests per minute"
 
@@ -101,15 +121,27 @@ def test_the_filters_of_the_documents_find_what_they_say(tracker: Tracker) -> No
     page = (Path(__file__).parents[1] / "docs" / "mlflow.md").read_text()
     filters = page.split("```sql\n")[1].split("```")[0].splitlines()
     client = client_of(tracker)
-    (experiment,) = client.search_experiments(filter_string=f"name = '{experiment_name(small_study.spec())}'")
+    (experiment,) = client.search_experiments(
+        filter_string=f"name = '{experiment_name(small_study.spec())}'"
+    )
     order = ["metrics.total_token_throughput DESC"]
     found = [client.search_runs([experiment.experiment_id], one, order_by=order) for one in filters]
     numbers = [[run.data.tags.get("number", "study") for run in runs] for runs in found]
     ran = ["7", "3", "5", "1", "6", "0", "8"]
     assert numbers == [ran, ["7", "3", "5", "1"], ["2"], ["7", "3", "5"], ran, ["study"]]
-    assert [run.data.metrics["objective"] for run in found[0]] == [9200, 9100, 9000, 7000, 6100, 6000, 5900]
+    assert [run.data.metrics["objective"] for run in found[0]] == [
+        9200,
+        9100,
+        9000,
+        7000,
+        6100,
+        6000,
+        5900,
+    ]
     (parent,) = found[-1]
-    assert parent.data.metrics["objective"] == parent.data.metrics["total_token_throughput"] == 9100.0
+    assert (
+        parent.data.metrics["objective"] == parent.data.metrics["total_token_throughput"] == 9100.0
+    )
     assert parent.data.tags["nodes"] == "node-0"
 
 

@@ -1,4 +1,5 @@
-"""What is only predicted is never plain `better`, and a verification is refused where there is nothing to verify."""
+"""What is only predicted is never plain `better`, and a verification is refused where there is
+nothing to verify."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ from tests.small_study import BASELINE, WINNER
 OPEN, EXPECTED = (-4.0, 160.0), (3.0, 160.0)
 
 
-def predicted(ends: tuple[float, float] | None, evidence: Evidence = Evidence.SIMULATED) -> Recommendation:
+def predicted(
+    ends: tuple[float, float] | None, evidence: Evidence = Evidence.SIMULATED
+) -> Recommendation:
     return small_study.recommendation(gain_interval90_on_a_node=ends, evidence=evidence)
 
 
@@ -41,14 +44,24 @@ def predicted(ends: tuple[float, float] | None, evidence: Evidence = Evidence.SI
         (predicted(OPEN), False, "better in the simulation, open on a real node"),
         (predicted(EXPECTED), True, "better in the simulation, expected on a real node"),
         (predicted(None), None, "better in the simulation, open on a real node"),
-        (predicted(OPEN, Evidence.EMULATED), False, "better on the emulated node, open on a real node"),
+        (
+            predicted(OPEN, Evidence.EMULATED),
+            False,
+            "better on the emulated node, open on a real node",
+        ),
         (predicted(None, Evidence.MEASURED), None, "better"),
         (
-            predicted(OPEN, Evidence.REPLAYED).model_copy(update={"evidence_of": Evidence.SIMULATED}),
+            predicted(OPEN, Evidence.REPLAYED).model_copy(
+                update={"evidence_of": Evidence.SIMULATED}
+            ),
             False,
             "better in the simulation, open on a real node",
         ),
-        (predicted(OPEN).model_copy(update={"verdict": Verdict.INDISTINGUISHABLE}), None, "indistinguishable"),
+        (
+            predicted(OPEN).model_copy(update={"verdict": Verdict.INDISTINGUISHABLE}),
+            None,
+            "indistinguishable",
+        ),
     ],
 )
 def test_a_prediction_says_whether_it_holds_on_a_real_node(
@@ -75,7 +88,9 @@ def test_a_prediction_says_whether_it_holds_on_a_real_node(
         ({"recommended": None, "verdict": Verdict.INFEASIBLE}, "has no recommendation"),
     ],
 )
-def test_what_predicts_nothing_is_not_verified(tmp_path: Path, changes: dict[str, object] | None, why: str) -> None:
+def test_what_predicts_nothing_is_not_verified(
+    tmp_path: Path, changes: dict[str, object] | None, why: str
+) -> None:
     home = Home(tmp_path)
     folder = home.open(small_study.spec(study="s"))
     if changes is not None:
@@ -90,10 +105,15 @@ def test_what_predicts_nothing_is_not_verified(tmp_path: Path, changes: dict[str
     [
         (VerifyOptions("unknown"), "unknown study 'unknown'"),
         (VerifyOptions("s"), "no 8 x h200.*--on emulator"),
-        (VerifyOptions("s", on="simulator"), "predictions are measured on process, docker, emulator, external:URL"),
+        (
+            VerifyOptions("s", on="simulator"),
+            "predictions are measured on process, docker, emulator, external:URL",
+        ),
     ],
 )
-def test_where_nothing_can_be_measured_that_is_said(tmp_path: Path, options: VerifyOptions, why: str) -> None:
+def test_where_nothing_can_be_measured_that_is_said(
+    tmp_path: Path, options: VerifyOptions, why: str
+) -> None:
     home = Home(tmp_path)
     folder = home.open(small_study.spec(study="s"))
     (folder / "recommendation.json").write_text(json.dumps(small_study.recommendation().to_json()))
@@ -102,8 +122,13 @@ def test_where_nothing_can_be_measured_that_is_said(tmp_path: Path, options: Ver
 
 
 def verifying() -> tuple[StudySpec, CandidateSet]:
-    """The small study as one that verifies predictions of 6,300 and 8,645, and of a command that was not launched."""
-    told = [("baseline", BASELINE, 6300.0), ("recommended", WINNER, 8645.0), ("next best", small_study.TOO_BIG, 5000.0)]
+    """The small study as one that verifies predictions of 6,300 and 8,645, and of a command that
+    was not launched."""
+    told = [
+        ("baseline", BASELINE, 6300.0),
+        ("recommended", WINNER, 8645.0),
+        ("next best", small_study.TOO_BIG, 5000.0),
+    ]
     commands = tuple(
         PredictedCommand(
             role=role,
@@ -116,7 +141,9 @@ def verifying() -> tuple[StudySpec, CandidateSet]:
         for role, one, value in told
     )
     spec = small_study.spec(verifies=Verified(study="s", label="SIMULATED", commands=commands))
-    known = dict.fromkeys([one for _, one, _ in told] + [row.trial.configuration for row in small_study.launches()])
+    known = dict.fromkeys(
+        [one for _, one, _ in told] + [row.trial.configuration for row in small_study.launches()]
+    )
     items = [Candidate(one, small_study.VERSIONS[one.engine]) for one in known]
     return spec, CandidateSet(items, 0, as_they_are=True)
 
@@ -128,9 +155,15 @@ def test_each_command_stands_beside_its_prediction_and_its_error(tmp_path: Path)
     rows = Sheet(history, launches, judge(history)).predictions()
     assert [row.role for row in rows] == ["baseline", "recommended", "next best"]
     assert rows[0].measured is not None
-    assert rows[0].predicted.error_percent == pytest.approx(100 * (6300 / rows[0].measured.value - 1))
+    assert rows[0].predicted.error_percent == pytest.approx(
+        100 * (6300 / rows[0].measured.value - 1)
+    )
     assert rows[1].predicted.error_percent == pytest.approx(-5.0, abs=0.01)
-    assert (rows[2].measured, rows[2].failure, rows[2].predicted.error_percent) == (None, "out_of_memory", None)
+    assert (rows[2].measured, rows[2].failure, rows[2].predicted.error_percent) == (
+        None,
+        "out_of_memory",
+        None,
+    )
     outcome = small_study.recommendation(predictions=rows, evidence=Evidence.MEASURED)
     assert Recommendation.from_json(outcome.to_json()) == outcome
     assert predictions(outcome)[1] == (
@@ -150,7 +183,11 @@ def test_every_prediction_is_measured_once_before_anything_is_measured_again() -
     launches = small_study.launches()
     everything = History.of(spec, candidates, launches)
     assert _unmeasured_prediction(everything) is None
-    few = History.of(spec, candidates, [one for one in launches if one.trial.configuration != small_study.TOO_BIG])
+    few = History.of(
+        spec,
+        candidates,
+        [one for one in launches if one.trial.configuration != small_study.TOO_BIG],
+    )
     step = _unmeasured_prediction(few)
     assert step is not None
     assert step.position == 2

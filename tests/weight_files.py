@@ -24,8 +24,15 @@ def lay(folder: Path, names: Sequence[str], listed: Sequence[str] = ()) -> Path:
     return folder
 
 
-def cache(hub: Path, model_id: str, names: Sequence[str], listed: Sequence[str] = (), revision: str = "main") -> Path:
-    """Lay a snapshot into a cache as huggingface_hub does: links to blobs, of which a broken-off one has none."""
+def cache(
+    hub: Path,
+    model_id: str,
+    names: Sequence[str],
+    listed: Sequence[str] = (),
+    revision: str = "main",
+) -> Path:
+    """Lay a snapshot into a cache as huggingface_hub does: links to blobs, of which a broken-off
+    one has none."""
     folder = hub / f"models--{model_id.replace('/', '--')}"
     lay(folder / "blobs", names)
     (folder / "blobs" / "abc.incomplete").write_bytes(BYTES)

@@ -1,4 +1,6 @@
-"""Check that a fast server still answers correctly: the questions to a running server, and their evaluation.
+"""Check that a fast server still answers correctly: the questions to a running server, and their
+evaluation.
 
-The check runs in the evaluator, on the warm server; the judgement in the tuner, where the baseline's answers are.
+The check runs in the evaluator, on the warm server; the judgement in the tuner, where the
+baseline's answers are.
 """

@@ -1,8 +1,8 @@
 """Greedy requests to a warm server, alone or concurrent, and the contents of their answers.
 
-Token for token where the engine gives log-probabilities, in the form of completions (vLLM, SGLang, TensorRT-LLM) or in
-that of chats (llama-server); else the words of the text stand for its tokens. No time is measured here, so that the
-client for single calls serves.
+Token for token where the engine gives log-probabilities, in the form of completions (vLLM, SGLang,
+TensorRT-LLM) or in that of chats (llama-server); else the words of the text stand for its tokens.
+No time is measured here, so that the client for single calls serves.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ class NoAnswers(AutotuneError):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """One generated token, with log-probabilities, its own and the likeliest by text; None if not available."""
+    """One generated token, with log-probabilities, its own and the likeliest by text; None if not
+    available."""
 
     text: str
     logprob: float | None = None
@@ -64,8 +65,8 @@ def ask(
 ) -> list[Answer | None]:
     """Return the answers to some requests, in order; None for a prompt that the server cannot take.
 
-    Bodies have ``prompt`` or ``messages``; greedy decoding is added. `answered` is called after each answer, by the
-    thread that asked for it. Raises `NoAnswers`: a request failed otherwise.
+    Bodies have ``prompt`` or ``messages``; greedy decoding is added. `answered` is called after
+    each answer, by the thread that asked for it. Raises `NoAnswers`: a request failed otherwise.
     """
 
     async def answers() -> list[Answer | None]:
@@ -87,7 +88,9 @@ def ask(
 def gives_logprobs(target: Target, model: str) -> bool:
     """Return whether a server gives log-probabilities of what it generates."""
     try:
-        (answer,) = ask(target, model, [{"prompt": "One, two, three,", "max_tokens": 2}], 1, logprobs=True)
+        (answer,) = ask(
+            target, model, [{"prompt": "One, two, three,", "max_tokens": 2}], 1, logprobs=True
+        )
     except NoAnswers:
         return False
     return answer is not None and bool(answer.tokens) and answer.tokens[0].logprob is not None
@@ -99,16 +102,22 @@ async def _answer(
     path = "/v1/chat/completions" if "messages" in body else "/v1/completions"
     whole = {"model": model, "temperature": 0.0, **({"logprobs": TOP} if logprobs else {}), **body}
     status, document = await _post(client, path, whole)
-    if status in _TOO_LONG and not (logprobs and status == 400 and "logprob" in str(document).lower()):
+    if status in _TOO_LONG and not (
+        logprobs and status == 400 and "logprob" in str(document).lower()
+    ):
         return None
     if status != 200:
-        raise NoAnswers(f"POST {path}: {f'HTTP {status}: ' if status else ''}{target.redacted(str(document))}")
+        raise NoAnswers(
+            f"POST {path}: {f'HTTP {status}: ' if status else ''}{target.redacted(str(document))}"
+        )
     try:
         choice = document["choices"][0]
         text = choice["text"] if "text" in choice else choice["message"]["content"]
         tokens = tuple(_tokens(choice.get("logprobs"))) if logprobs else ()
     except (KeyError, IndexError, TypeError, ValueError, AttributeError):
-        raise NoAnswers(f"POST {path}: the answer is no completion: {target.redacted(str(document))}") from None
+        raise NoAnswers(
+            f"POST {path}: the answer is no completion: {target.redacted(str(document))}"
+        ) from None
     text = text if isinstance(text, str) else ""
     return Answer(text, tokens or words(text))
 
@@ -116,7 +125,8 @@ async def _answer(
 async def _post(client: httpx.AsyncClient, path: str, body: Mapping[str, Any]) -> tuple[int, Any]:
     """Return status and document of an answer; 0 and the reason in words without an answer.
 
-    What broke off is sent once more: some servers close kept-alive connections while a call goes out on them.
+    What broke off is sent once more: some servers close kept-alive connections while a call goes
+    out on them.
     """
     for last in (False, True):
         try:
@@ -156,4 +166,8 @@ def _named(top: Any) -> dict[str, float] | None:
     """Return alternatives as a mapping, the form of completions; chats have a list of objects."""
     if isinstance(top, list):
         top = {row["token"]: row["logprob"] for row in top}
-    return {str(token): float(value) for token, value in top.items() if value is not None} if top else None
+    return (
+        {str(token): float(value) for token, value in top.items() if value is not None}
+        if top
+        else None
+    )

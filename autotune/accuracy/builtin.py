@@ -1,23 +1,25 @@
 """Agreement of two servers' greedy answers: distinguish damage from normal nondeterminism.
 
-Kernels whose sums depend on the batch make a server's greedy answers differ from launch to launch: where two tokens
-are nearly as likely, either may come. Another engine, layout or kernel differs so as well. So answers are compared
-position by position, as long as both servers have generated the same (`compare`). Nondeterminism flips near-ties alone,
-damage any token: a first differing token is *wrong* where the baseline holds it for less likely than its own by
-`SEVERE` nats or more. What fresh launches of the baseline differ from its first one (the null) is ordinary. A finalist
-fails (`judge`)
+Kernels whose sums depend on the batch make a server's greedy answers differ from launch to launch:
+where two tokens are nearly as likely, either may come. Another engine, layout or kernel differs so
+as well. So answers are compared position by position, as long as both servers have generated the
+same (`compare`). Nondeterminism flips near-ties alone, damage any token: a first differing token is
+*wrong* where the baseline holds it for less likely than its own by `SEVERE` nats or more. What
+fresh launches of the baseline differ from its first one (the null) is ordinary. A finalist fails
+(`judge`)
 
-1. where wrong tokens, sent alone, under load or on long contexts, are more than a share of `TOLERATED_WRONG` and
-   `ORDINARY` times the null's explain, a Poisson test;
-2. where the baseline's tokens have become less likely by `LOSS` nats each beyond the null, a t-test over contexts.
+1. where wrong tokens, sent alone, under load or on long contexts, are more than a share of
+   `TOLERATED_WRONG` and `ORDINARY` times the null's explain, a Poisson test;
+2. where the baseline's tokens have become less likely by `LOSS` nats each beyond the null, a t-test
+  over contexts.
 
-Without log-probabilities every difference counts in the first, and `TOLERATED_DIVERGENCE` is what is tolerated.
-`benchmarks/accuracy.py` measures how often this is right.
+Without log-probabilities every difference counts in the first, and `TOLERATED_DIVERGENCE` is what
+is tolerated. `benchmarks/accuracy.py` measures how often this is right.
 
-Every context is a text of ours, so each position up to the first differing token is teacher-forced: both servers have
-read the same. Texts are cut at several places, which gives many short answers: one that has diverged tells no more.
-Long contexts are a ledger of made-up entries and a question about one of them, the needle; they share their beginning,
-so that a prefix cache reads it once.
+Every context is a text of ours, so each position up to the first differing token is teacher-forced:
+both servers have read the same. Texts are cut at several places, which gives many short answers:
+one that has diverged tells no more. Long contexts are a ledger of made-up entries and a question
+about one of them, the needle; they share their beginning, so that a prefix cache reads it once.
 """
 
 from __future__ import annotations
@@ -37,13 +39,29 @@ CUTS = (0.25, 0.5, 0.75, 1.0)
 SHORT_TOKENS, LONG_TOKENS = 32, 48
 """Generated tokens for each context."""
 ENTRIES = 560
-"""Lines of the ledger: 3/4 of it exceed 8192 tokens for any tokenizer with at most five characters per token."""
+"""Lines of the ledger: 3/4 of it exceed 8192 tokens for any tokenizer with at most five characters
+per token."""
 NEEDLES = 16
 ALONE_SHORT, ALONE_LONG = 12, 4
 """Contexts of each length that are sent one at a time."""
-_PLACES = ("north pier", "south pier", "old mill", "grain store", "east lock", "chapel", "boat yard", "fish market")
+_PLACES = (
+    "north pier",
+    "south pier",
+    "old mill",
+    "grain store",
+    "east lock",
+    "chapel",
+    "boat yard",
+    "fish market",
+)
 _PEOPLE = ("Ida", "Tomas", "Renske", "Jonah", "Mirela", "Pavel", "Aiko")
-_WORK = ("checked the lamp", "oiled the gate", "wrote down the tide", "mended a net", "swept the steps")
+_WORK = (
+    "checked the lamp",
+    "oiled the gate",
+    "wrote down the tide",
+    "mended a net",
+    "swept the steps",
+)
 Answers = Mapping[str, Answer | None]
 """Answers by the context's name; None if the server could not take the context."""
 SEVERE = 1.0
@@ -54,13 +72,16 @@ WRONG_LEVEL = 2e-3
 """Error rate of the test of each group."""
 LOSS = 0.02
 LOSS_LEVEL = 5e-4
-_WORST_LOSS = 5.0  # Upper bound of one token's loss, nats, so that a single token does not decide the mean
+_WORST_LOSS = (
+    5.0  # Upper bound of one token's loss, nats, so that a single token does not decide the mean
+)
 _FEWEST = 8  # Contexts that both servers must have answered
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One text to continue, in a group (``alone``, ``load`` or ``long``) that is compared separately."""
+    """One text to continue, in a group (``alone``, ``load`` or ``long``) that is compared
+    separately."""
 
     name: str
     group: str
@@ -80,9 +101,12 @@ def contexts() -> tuple[Context, ...]:
     short = list(_short())
     long = list(_long())
     step = len(short) // ALONE_SHORT
-    alone = [Context(f"alone {name}", "alone", text, SHORT_TOKENS, True) for name, text in short[3::step]]
+    alone = [
+        Context(f"alone {name}", "alone", text, SHORT_TOKENS, True) for name, text in short[3::step]
+    ]
     alone += [
-        Context(f"alone {name}", "long", text, LONG_TOKENS, True) for name, text in long[:: NEEDLES // ALONE_LONG]
+        Context(f"alone {name}", "long", text, LONG_TOKENS, True)
+        for name, text in long[:: NEEDLES // ALONE_LONG]
     ]
     load = [Context(name, "load", text, SHORT_TOKENS, False) for name, text in short]
     load += [Context(name, "long", text, LONG_TOKENS, False) for name, text in long]
@@ -96,11 +120,15 @@ def _short() -> Iterator[tuple[str, str]]:
         for cut in CUTS:
             # At the end of a word, where there are spaces; Chinese and Japanese have none.
             end = len(whole) if cut == 1 else whole.rfind(" ", 0, int(cut * len(whole)))
-            yield f"{text['kind']} {number} {cut:g}", whole[: end if end > 20 else int(cut * len(whole))]
+            yield (
+                f"{text['kind']} {number} {cut:g}",
+                whole[: end if end > 20 else int(cut * len(whole))],
+            )
 
 
 def _entry(number: int) -> tuple[str, str]:
-    """Return an entry of the ledger, and the question for its needle up to the start of the answer."""
+    """Return an entry of the ledger, and the question for its needle up to the start of the
+    answer."""
     place, person = _PLACES[number * 5 % len(_PLACES)], _PEOPLE[number * 3 % len(_PEOPLE)]
     level, hour = 11 + number * 7 % 83, f"{number * 11 % 24:02d}:{number * 17 % 60:02d}"
     line = f"Entry {number:04d}. At {hour} {person} {_WORK[number % len(_WORK)]} at the {place}; level {level} cm.\n"
@@ -109,7 +137,9 @@ def _entry(number: int) -> tuple[str, str]:
 
 
 def _long() -> Iterator[tuple[str, str]]:
-    ledger = "Ledger of the harbour watch.\n" + "".join(_entry(number)[0] for number in range(1, ENTRIES + 1))
+    ledger = "Ledger of the harbour watch.\n" + "".join(
+        _entry(number)[0] for number in range(1, ENTRIES + 1)
+    )
     for number in range(NEEDLES):
         # From the first entries to the last ones.
         needle = 1 + number * (ENTRIES - 1) // (NEEDLES - 1)
@@ -118,7 +148,8 @@ def _long() -> Iterator[tuple[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Divergence:
-    """The first difference of two answers; for the reference the other token is `severity` nats less likely."""
+    """The first difference of two answers; for the reference the other token is `severity` nats
+    less likely."""
 
     context: str
     position: int
@@ -137,7 +168,8 @@ class Agreement:
     Attributes:
         positions: compared, by the group of their context.
         divergences: by group.
-        losses: by context, mean loss per position of the log-probabilities of the reference's tokens, nats.
+        losses: by context, mean loss per position of the log-probabilities of the reference's
+            tokens, nats.
         logprobs: whether both servers told them.
     """
 
@@ -157,7 +189,8 @@ class Agreement:
 
     @property
     def score(self) -> tuple[float, Interval]:
-        """Return the share of positions that agree or are near-ties, in percent, with its 95 % interval."""
+        """Return the share of positions that agree or are near-ties, in percent, with its 95 %
+        interval."""
         other = sum(map(self.counted, self.divergences))
         return score([True] * (self.total - other) + [False] * other)
 
@@ -180,8 +213,11 @@ class Verdict:
     worst: tuple[Divergence, ...]
 
 
-def compare(reference: Answers, other: Answers, groups: Mapping[str, str], logprobs: bool = True) -> Agreement:
-    """Compare two servers' answers position by position up to the first difference; `groups` are the contexts'."""
+def compare(
+    reference: Answers, other: Answers, groups: Mapping[str, str], logprobs: bool = True
+) -> Agreement:
+    """Compare two servers' answers position by position up to the first difference; `groups` are
+    the contexts'."""
     agreement = Agreement(logprobs=logprobs)
     for name, group in groups.items():
         mine, theirs = reference.get(name), other.get(name)
@@ -203,8 +239,11 @@ def compare(reference: Answers, other: Answers, groups: Mapping[str, str], logpr
     return agreement
 
 
-def _in_one_form(mine: Answer, theirs: Answer, logprobs: bool) -> tuple[Sequence[Token], Sequence[Token], bool]:
-    """Return the tokens of both, and whether both have log-probabilities; else the complete words of both."""
+def _in_one_form(
+    mine: Answer, theirs: Answer, logprobs: bool
+) -> tuple[Sequence[Token], Sequence[Token], bool]:
+    """Return the tokens of both, and whether both have log-probabilities; else the complete words
+    of both."""
     if logprobs and all(token.logprob is not None for token in (*mine.tokens, *theirs.tokens)):
         return mine.tokens, theirs.tokens, True
     # An answer is cut at a number of tokens, and so within a word.
@@ -215,8 +254,8 @@ def _in_one_form(mine: Answer, theirs: Answer, logprobs: bool) -> tuple[Sequence
 def _severity(own: Token, text: str | None) -> float | None:
     """Return by how much less likely another token is, at least.
 
-    Of one that is not among the likeliest, than the last of these; of the end of the answer, whose name is not known,
-    than the second.
+    Of one that is not among the likeliest, than the last of these; of the end of the answer, whose
+    name is not known, than the second.
     """
     others = [value for other, value in (own.others or {}).items() if other != own.text]
     if own.logprob is None or not others:
@@ -227,14 +266,18 @@ def _severity(own: Token, text: str | None) -> float | None:
 
 
 def judge(
-    reference: Answers, finalist: Answers, alike: Sequence[tuple[Answers, Answers]], groups: Mapping[str, str]
+    reference: Answers,
+    finalist: Answers,
+    alike: Sequence[tuple[Answers, Answers]],
+    groups: Mapping[str, str],
 ) -> Verdict:
-    """Return whether a finalist's answers agree with the baseline's, given the variation of the baseline's launches.
+    """Return whether a finalist's answers agree with the baseline's, given the variation of the
+    baseline's launches.
 
     Args:
         reference: answers of the baseline's first launch.
-        alike: pairs of answers between which nothing but ordinary nondeterminism lies, at least one: of the baseline's
-            first launch and a further one.
+        alike: pairs of answers between which nothing but ordinary nondeterminism lies, at least
+            one: of the baseline's first launch and a further one.
     """
     mine = compare(reference, finalist, groups)
     nulls = [compare(one, other, groups, mine.logprobs) for one, other in alike]
@@ -260,14 +303,19 @@ def _wrong(nulls: Sequence[Agreement], mine: Agreement) -> list[str]:
         usual = sum(one.counted(group) for one in nulls)
         count = mine.counted(group)
         if theirs and count > _most(ours, usual, theirs, mine.logprobs):
-            kind = f"wrong by {SEVERE:g} nats or more" if mine.logprobs else "different from the baseline's"
+            kind = (
+                f"wrong by {SEVERE:g} nats or more"
+                if mine.logprobs
+                else "different from the baseline's"
+            )
             rates = f"{100 * count / ours:.2f} %, between launches of the baseline {100 * usual / theirs:.2f} %"
             reasons.append(f"{count} of {ours} tokens {where[group]} are {kind} ({rates})")
     return reasons
 
 
 def _most(positions: int, usual: int, usual_positions: int, logprobs: bool) -> int:
-    """Return the differences explained by chance: of the tolerated share, and of `ORDINARY` times the null's."""
+    """Return the differences explained by chance: of the tolerated share, and of `ORDINARY` times
+    the null's."""
     from scipy.stats import poisson  # a second, which only this check should cost
 
     tolerated = TOLERATED_WRONG if logprobs else TOLERATED_DIVERGENCE
@@ -276,11 +324,14 @@ def _most(positions: int, usual: int, usual_positions: int, logprobs: bool) -> i
 
 
 def _loss(nulls: Sequence[Agreement], mine: Agreement) -> float | None:
-    """Return nats per token lost by the baseline's tokens, beyond the loss between its launches; None: no more."""
+    """Return nats per token lost by the baseline's tokens, beyond the loss between its launches;
+    None: no more."""
     from scipy.stats import t
 
     both = [name for name in mine.losses if all(name in one.losses for one in nulls)]
-    differences = [mine.losses[name] - sum(one.losses[name] for one in nulls) / len(nulls) for name in both]
+    differences = [
+        mine.losses[name] - sum(one.losses[name] for one in nulls) / len(nulls) for name in both
+    ]
     if len(both) < _FEWEST:
         return None
     mean = sum(differences) / len(both)

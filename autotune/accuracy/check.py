@@ -1,16 +1,19 @@
-"""The three checks with one interface: a server's answers, and whether they are as good as the baseline's.
+"""The three checks with one interface: a server's answers, and whether they are as good as the
+baseline's.
 
-What a check is told by a server is a JSON object (the evidence), so that it can be kept in a file and judged elsewhere.
-In a study `Gate` keeps it in the study's folder, ``accuracy/0007.json`` of launch 7, for its owner's eyes alone: the
-prompts of a task file may be private. A launch's row has what the check came to.
+What a check is told by a server is a JSON object (the evidence), so that it can be kept in a file
+and judged elsewhere. In a study `Gate` keeps it in the study's folder, ``accuracy/0007.json`` of
+launch 7, for its owner's eyes alone: the prompts of a task file may be private. A launch's row has
+what the check came to.
 
-A task file has one JSON object per line with what is asked, the known answer, and how the two are compared:
+A task file has one JSON object per line with what is asked, the known answer, and how the two are
+compared:
 
     {"prompt": "17 + 25 =", "answer": "42", "match": "number"}
 
-The score is the share of right answers, in percent. Two servers answer the same items, so their difference is judged
-item by item: its interval is that of Agresti and Min for paired proportions (Stat. in Medicine 24, 2005), which holds
-its 95 % where few items differ, as they do here.
+The score is the share of right answers, in percent. Two servers answer the same items, so their
+difference is judged item by item: its interval is that of Agresti and Min for paired proportions
+(Stat. in Medicine 24, 2005), which holds its 95 % where few items differ, as they do here.
 """
 
 from __future__ import annotations
@@ -32,7 +35,15 @@ from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, TypeAdapter, ValidationError, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 
 from autotune.accuracy import builtin
 from autotune.accuracy.asking import AT_ONCE, Answer, NoAnswers, Token, ask, gives_logprobs
@@ -82,15 +93,17 @@ def check_command(text: str) -> list[str]:
             "{url} and {model} in it"
         )
     if "{url}" not in text:
-        raise BadInput(f"--accuracy {text!r}: the command lacks {{url}}, so it cannot query the server")
+        raise BadInput(
+            f"--accuracy {text!r}: the command lacks {{url}}, so it cannot query the server"
+        )
     return words
 
 
 def run_command(text: str, url: str, model: str) -> tuple[float, float | None]:
     """Run a command against a server; returns its score, and the standard error if printed.
 
-    ``{url}`` and ``{model}`` in it are replaced. The last line is the score; its standard error may stand behind it. No
-    shell runs it; ``sh -c '…'`` is one.
+    ``{url}`` and ``{model}`` in it are replaced. The last line is the score; its standard error may
+    stand behind it. No shell runs it; ``sh -c '…'`` is one.
 
     Raises:
         BadInput: it fails, does not end, or prints no number.
@@ -114,7 +127,8 @@ def run_command(text: str, url: str, model: str) -> tuple[float, float | None]:
 
 
 def _run(text: str, words: Sequence[str]) -> tuple[int, str, str]:
-    """Run a program under a watchdog, which ends all its processes: its exit code, standard output and error."""
+    """Run a program under a watchdog, which ends all its processes: its exit code, standard output
+    and error."""
     with tempfile.TemporaryDirectory(prefix="autotune-") as folder:
         out, err = Path(folder, "out"), Path(folder, "err")
         marker = uuid.uuid4().hex
@@ -132,30 +146,41 @@ def _run(text: str, words: Sequence[str]) -> tuple[int, str, str]:
         watchdog = WatchdogClient(request)
         try:
             deadline = time.monotonic() + LIMIT_S
-            while watchdog.exit_code is None and not watchdog.lost and (left_s := deadline - time.monotonic()) > 0:
+            while (
+                watchdog.exit_code is None
+                and not watchdog.lost
+                and (left_s := deadline - time.monotonic()) > 0
+            ):
                 watchdog.listen(left_s)
             texts = [path.read_text(encoding="utf-8", errors="replace") for path in (out, err)]
         finally:
             watchdog.stop(ShutdownTimeouts())
     if watchdog.exit_code is None:
-        why = "it was killed from outside" if watchdog.lost else f"did not end within {LIMIT_S / 3600:g} hours"
+        why = (
+            "it was killed from outside"
+            if watchdog.lost
+            else f"did not end within {LIMIT_S / 3600:g} hours"
+        )
         raise BadInput(f"--accuracy {text!r}: {why}")
     return watchdog.exit_code, texts[0], texts[1]
 
 
 class Check(Protocol):
-    """One way to check answers, of a kind as in `Accuracy`; it can judge after this number of baseline launches."""
+    """One way to check answers, of a kind as in `Accuracy`; it can judge after this number of
+    baseline launches."""
 
     kind: str
     baselines: int
 
     @property
     def sha256(self) -> str | None:
-        """Return the digest of the task file, which identifies it in a resumed study; None without a file."""
+        """Return the digest of the task file, which identifies it in a resumed study; None without
+        a file."""
         ...
 
     def run(self, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
-        """Query a warm server; raises `NoAnswers` if it fails, `BadInput` if the user's command does."""
+        """Query a warm server; raises `NoAnswers` if it fails, `BadInput` if the user's command
+        does."""
         ...
 
     def alone(self, evidence: CheckEvidence) -> Accuracy:
@@ -163,9 +188,13 @@ class Check(Protocol):
         ...
 
     def judge(
-        self, baselines: Sequence[CheckEvidence], mine: CheckEvidence, again: CheckEvidence | None = None
+        self,
+        baselines: Sequence[CheckEvidence],
+        mine: CheckEvidence,
+        again: CheckEvidence | None = None,
     ) -> Accuracy:
-        """Return whether a server answers as well as the baseline; `again` is of the same launch as `mine`."""
+        """Return whether a server answers as well as the baseline; `again` is of the same launch as
+        `mine`."""
         ...
 
 
@@ -183,7 +212,9 @@ def check_of(text: str) -> Check:
 def timed(check: Check, target: Target, model: str, answered: Answered = silent) -> dict[str, Any]:
     """Run a check; returns its evidence, with the seconds it took."""
     started_ns = time.perf_counter_ns()
-    return check.run(target, model, answered) | {"seconds": (time.perf_counter_ns() - started_ns) / 1e9}
+    return check.run(target, model, answered) | {
+        "seconds": (time.perf_counter_ns() - started_ns) / 1e9
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,15 +236,25 @@ class Builtin:
             for context, answer in zip(asked, came, strict=True):
                 answers[context.name] = answer and [_row(token) for token in answer.tokens]
         if not any(answers.values()):
-            raise NoAnswers("every answer of the accuracy check is empty, or its prompt was refused")
+            raise NoAnswers(
+                "every answer of the accuracy check is empty, or its prompt was refused"
+            )
         return {"kind": self.kind, "logprobs": logprobs, "answers": answers}
 
     def alone(self, evidence: CheckEvidence) -> Accuracy:
         # What others are compared with has no score.
-        return Accuracy(self.kind, None, note="" if evidence["logprobs"] else NO_LOGPROBS, seconds=evidence["seconds"])
+        return Accuracy(
+            self.kind,
+            None,
+            note="" if evidence["logprobs"] else NO_LOGPROBS,
+            seconds=evidence["seconds"],
+        )
 
     def judge(
-        self, baselines: Sequence[CheckEvidence], mine: CheckEvidence, again: CheckEvidence | None = None
+        self,
+        baselines: Sequence[CheckEvidence],
+        mine: CheckEvidence,
+        again: CheckEvidence | None = None,
     ) -> Accuracy:
         groups = {context.name: context.group for context in contexts()}
         reference, ours = _answers(baselines[0]), _answers(mine)
@@ -222,11 +263,15 @@ class Builtin:
             alike.append((ours, _answers(again)))
         verdict = builtin.judge(reference, ours, alike, groups)
         if not verdict.null.total:
-            raise BadInput("two launches of the baseline have no context in common, so there is no comparison")
+            raise BadInput(
+                "two launches of the baseline have no context in common, so there is no comparison"
+            )
         score, ci95 = verdict.agreement.score
         texts = {context.name: context.prompt for context in contexts()}
         worst = [] if not verdict.reasons else verdict.worst[:EXAMPLES]
-        examples = [_example(texts[d.context], reference[d.context], ours[d.context]) for d in worst]
+        examples = [
+            _example(texts[d.context], reference[d.context], ours[d.context]) for d in worst
+        ]
         result = replace(self.alone(mine), score=score, ci95=ci95)
         return _beside(verdict.null.score, result, verdict.threshold, verdict.reasons, examples)
 
@@ -234,18 +279,29 @@ class Builtin:
 def _row(token: Token) -> list[Any]:
     if token.logprob is None:
         return [token.text]
-    others = {text: round(value, 4) for text, value in (token.others or {}).items() if math.isfinite(value)}
+    others = {
+        text: round(value, 4)
+        for text, value in (token.others or {}).items()
+        if math.isfinite(value)
+    }
     return [token.text, round(max(token.logprob, -1e4), 4), others]
 
 
 def _answers(evidence: CheckEvidence) -> dict[str, Answer | None]:
     rows = evidence["answers"].items()
-    tokens = {name: None if row is None else tuple(Token(*one) for one in row) for name, row in rows}
-    return {name: None if row is None else Answer("".join(t.text for t in row), row) for name, row in tokens.items()}
+    tokens = {
+        name: None if row is None else tuple(Token(*one) for one in row) for name, row in rows
+    }
+    return {
+        name: None if row is None else Answer("".join(t.text for t in row), row)
+        for name, row in tokens.items()
+    }
 
 
 def _example(prompt: str, baseline: Answer | None, finalist: Answer | None) -> Example:
-    return Example(_end(prompt), baseline.text if baseline else "", finalist.text if finalist else "")
+    return Example(
+        _end(prompt), baseline.text if baseline else "", finalist.text if finalist else ""
+    )
 
 
 def _beside(
@@ -255,9 +311,12 @@ def _beside(
     reasons: tuple[str, ...],
     examples: Sequence[Example] = (),
 ) -> Accuracy:
-    """Return the score of a server next to the baseline's; it passes if there is no reason against it."""
+    """Return the score of a server next to the baseline's; it passes if there is no reason against
+    it."""
     own, within = baseline
-    told = replace(result, baseline=own, baseline_ci95=within, threshold=threshold, examples=tuple(examples))
+    told = replace(
+        result, baseline=own, baseline_ci95=within, threshold=threshold, examples=tuple(examples)
+    )
     return replace(told, passed=not reasons, reasons=reasons)
 
 
@@ -299,13 +358,20 @@ class Task(BaseModel):
     def body(self) -> dict[str, Any]:
         """Return the body of the request."""
         if self.messages is not None:
-            return {"messages": [one.model_dump() for one in self.messages], "max_tokens": self.max_tokens}
+            return {
+                "messages": [one.model_dump() for one in self.messages],
+                "max_tokens": self.max_tokens,
+            }
         return {"prompt": self.prompt, "max_tokens": self.max_tokens}
 
     @property
     def question(self) -> str:
         """Return the prompt as one text."""
-        return self.prompt if self.prompt is not None else "\n".join(one.content for one in self.messages or ())
+        return (
+            self.prompt
+            if self.prompt is not None
+            else "\n".join(one.content for one in self.messages or ())
+        )
 
     def is_right(self, text: str) -> bool:
         """Return whether an answer is right; the last of its numbers counts."""
@@ -324,11 +390,17 @@ def number_in(text: str) -> float | None:
 def read_tasks(path: Path) -> list[Task]:
     """Read a task file; raises `BadInput` with the line and the valid form."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")  # Other line breaks may stand within JSON texts.
+        lines = path.read_text(encoding="utf-8").split(
+            "\n"
+        )  # Other line breaks may stand within JSON texts.
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"--accuracy {path}: cannot be read ({error}); give a file of lines like {_FORM}") from None
+        raise BadInput(
+            f"--accuracy {path}: cannot be read ({error}); give a file of lines like {_FORM}"
+        ) from None
     numbered = ((number, line) for number, line in enumerate(lines, start=1) if line.strip())
-    tasks = [parsed_line(path, number, line, Task, f"a line like {_FORM}") for number, line in numbered]
+    tasks = [
+        parsed_line(path, number, line, Task, f"a line like {_FORM}") for number, line in numbered
+    ]
     if not tasks:
         raise BadInput(f"--accuracy {path}: holds no task; write lines like {_FORM}")
     return tasks
@@ -372,7 +444,10 @@ class TaskFile:
         return Accuracy(self.kind, *score(evidence["marks"]), seconds=evidence["seconds"])
 
     def judge(
-        self, baselines: Sequence[CheckEvidence], mine: CheckEvidence, again: CheckEvidence | None = None
+        self,
+        baselines: Sequence[CheckEvidence],
+        mine: CheckEvidence,
+        again: CheckEvidence | None = None,
     ) -> Accuracy:
         """Judge as `Check`: compared with the baseline's first launch, item by item."""
         before = baselines[0]
@@ -385,8 +460,14 @@ class TaskFile:
         reasons: tuple[str, ...] = ()
         if high < WORST_DROP:
             change = f"{result.score:.1f} % of {len(self.tasks)} answers are right, the baseline's {own.score:.1f} %"
-            reasons = (f"{change} (95 % interval of the difference {low:+.1f} to {high:+.1f} points)",)
-        lost = [i for i, right in enumerate(before["marks"]) if right and not mine["marks"][i]] if reasons else []
+            reasons = (
+                f"{change} (95 % interval of the difference {low:+.1f} to {high:+.1f} points)",
+            )
+        lost = (
+            [i for i, right in enumerate(before["marks"]) if right and not mine["marks"][i]]
+            if reasons
+            else []
+        )
         examples = [
             Example(_end(self.tasks[i].question), _end(before["texts"][i]), _end(mine["texts"][i]))
             for i in lost[:EXAMPLES]
@@ -414,11 +495,15 @@ class ScoreCommand:
         return Accuracy(self.kind, score, ci95, seconds=evidence["seconds"])
 
     def judge(
-        self, baselines: Sequence[CheckEvidence], mine: CheckEvidence, again: CheckEvidence | None = None
+        self,
+        baselines: Sequence[CheckEvidence],
+        mine: CheckEvidence,
+        again: CheckEvidence | None = None,
     ) -> Accuracy:
         """Judge as `Check`. A point is a hundredth of a score of at most 1, else 1.
 
-        With standard errors the interval of the difference must lie below the threshold; without, the difference.
+        With standard errors the interval of the difference must lie below the threshold; without,
+        the difference.
         """
         own, result = self.alone(baselines[0]), self.alone(mine)
         assert own.score is not None
@@ -426,7 +511,11 @@ class ScoreCommand:
         threshold = own.score + WORST_DROP * (0.01 if own.score <= 1 else 1.0)
         errors = [evidence["error"] or 0.0 for evidence in (baselines[0], mine)]
         highest = result.score + 1.96 * math.hypot(*errors)
-        reasons = () if highest >= threshold else (f"its score is {result.score:g}, the baseline's {own.score:g}",)
+        reasons = (
+            ()
+            if highest >= threshold
+            else (f"its score is {result.score:g}, the baseline's {own.score:g}",)
+        )
         return _beside((own.score, own.ci95), result, threshold, reasons)
 
 
@@ -474,25 +563,30 @@ def read_evidence(path: Path, kind: str) -> CheckEvidence:
 
 
 def check_of_study(spec: StudySpec) -> Check | None:
-    """Return the check of a study, None for none; raises `BadInput` if its task file has changed."""
+    """Return the check of a study, None for none; raises `BadInput` if its task file has
+    changed."""
     if spec.accuracy is None:
         return None
     check = check_of(spec.accuracy)
     if check.sha256 != spec.accuracy_sha256:
-        raise BadInput(f"--accuracy {spec.accuracy}: the task file has changed since the study began")
+        raise BadInput(
+            f"--accuracy {spec.accuracy}: the task file has changed since the study began"
+        )
     return check
 
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Judge the launches of one study, in its folder, by the fingerprint of the baseline's configuration."""
+    """Judge the launches of one study, in its folder, by the fingerprint of the baseline's
+    configuration."""
 
     spec: StudySpec
     folder: Path
     baseline: str
 
     def judged(self, launch: Launch, launches: Sequence[Launch]) -> Launch:
-        """Return a launch with the result of the check, failed if the baseline's launches answer better."""
+        """Return a launch with the result of the check, failed if the baseline's launches answer
+        better."""
         result, check = launch.result, check_of_study(self.spec)
         if check is None:
             return launch
@@ -503,14 +597,19 @@ class Gate:
         references = [] if self._is_baseline(launch) else self._references(launches)
         if len(references) < check.baselines:
             # The baseline itself, or one that cannot be compared with it: it did not run.
-            return replace(launch, result=replace(result, answers={}, accuracy=check.alone(evidence)))
+            return replace(
+                launch, result=replace(result, answers={}, accuracy=check.alone(evidence))
+            )
         try:
             came = check.judge(references, evidence)
         except BadInput as error:  # the baseline's answers are none to compare with
             came = replace(check.alone(evidence), note=str(error))
         result = replace(result, answers={}, accuracy=came)
         if came.passed is False:
-            failure = Failure(FailureKind.ACCURACY, f"It answers worse than the baseline: {'; '.join(came.reasons)}.")
+            failure = Failure(
+                FailureKind.ACCURACY,
+                f"It answers worse than the baseline: {'; '.join(came.reasons)}.",
+            )
             result = replace(result, state=State.FAILED, failure=failure, metrics={})
         return replace(launch, result=result)
 
@@ -521,7 +620,8 @@ class Gate:
         return self.folder / "accuracy" / f"{launch.trial.number:04d}.json"
 
     def _references(self, launches: Sequence[Launch]) -> list[CheckEvidence]:
-        """Return the baseline's answers, launch by launch, without those of missing or invalid files."""
+        """Return the baseline's answers, launch by launch, without those of missing or invalid
+        files."""
         references = []
         for launch in launches:
             check = launch.result.accuracy

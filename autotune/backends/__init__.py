@@ -1,9 +1,9 @@
 """Backends run trials: their contract, and `backend_of`, which chooses one by ``--on``.
 
-A backend says what candidates there are, who evaluates them, and what its launches need. It is chosen once; nobody
-else asks which one it is. `Checked` is around each evaluator, so that no figure leaves it that cannot be: one that is
-not finite, or below zero where nothing can be, comes from a fault of the engine's own counts, of a replay file, of
-somebody else's evaluator.
+A backend says what candidates there are, who evaluates them, and what its launches need. It is
+chosen once; nobody else asks which one it is. `Checked` is around each evaluator, so that no figure
+leaves it that cannot be: one that is not finite, or below zero where nothing can be, comes from a
+fault of the engine's own counts, of a replay file, of somebody else's evaluator.
 
 servers      backends whose servers are loaded over HTTP: `Process`, `Docker`, `Emulator`, `External`
 simulator    the simulated node in virtual time
@@ -62,7 +62,8 @@ BACKENDS = {
     "simulator": "autotune.backends.simulator:Simulator",
     "replay": "autotune.backends.recorded:RecordedBundle",
 }
-"""``--on`` up to its colon to the class. By name, so that its readers do not import the load generator."""
+"""``--on`` up to its colon to the class. By name, so that its readers do not import the load
+generator."""
 
 PHASES = ("launch", "ready", "warmup", "load", "stop")
 """Keys of `TrialResult.times_s`, in order."""
@@ -109,14 +110,18 @@ class Backend(ABC):
     Attributes:
         on: as ``study.yaml`` has it.
         form: how ``--on`` is written.
-        evidence: how its launches are made. Launches that are simulated or replayed take no time (`virtual`); figures
-            that are simulated or emulated come from the simulator (`predicted`).
-        foreign: somebody else runs the server: nothing can be set on it, and a launch cannot be repeated.
-        on_gpus: launches run engines on GPUs of this machine, which must be idle, and read a model's weights.
+        evidence: how its launches are made. Launches that are simulated or replayed take no time
+            (`virtual`); figures that are simulated or emulated come from the simulator
+            (`predicted`).
+        foreign: somebody else runs the server: nothing can be set on it, and a launch cannot be
+            repeated.
+        on_gpus: launches run engines on GPUs of this machine, which must be idle, and read a
+            model's weights.
         installed: the engines are those of this machine, with their versions and options.
         contained: launches run in containers.
         startup_s: seconds that every server takes to start; None: as long as the engine takes.
-        noise_by_default: sigma of the noise that is added to a launch; None: launches have noise of their own.
+        noise_by_default: sigma of the noise that is added to a launch; None: launches have noise of
+            their own.
         looks: that each load of a load search may have.
         confirms: whether a rate that a load search finds is confirmed by a long load.
     """
@@ -135,7 +140,8 @@ class Backend(ABC):
 
     @classmethod
     def of(cls, on: str) -> Backend:
-        """Make the backend of ``--on``, paths made absolute; raises `BadInput` for an invalid text."""
+        """Make the backend of ``--on``, paths made absolute; raises `BadInput` for an invalid
+        text."""
         if on != cls.form:
             raise _unknown(on)
         return cls(on)
@@ -171,46 +177,68 @@ class Backend(ABC):
         return not self.virtual and not self.foreign
 
     @abstractmethod
-    def evaluator(self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> Evaluator:
-        """Make a study's evaluator: launches write to the study's `folder`, and `notify` gets their stages."""
+    def evaluator(
+        self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
+    ) -> Evaluator:
+        """Make a study's evaluator: launches write to the study's `folder`, and `notify` gets their
+        stages."""
 
     def speculation(
-        self, spec: StudySpec, kind: Engine, version: str, drafted: Scalar, library: Library, cheap: bool = False
+        self,
+        spec: StudySpec,
+        kind: Engine,
+        version: str,
+        drafted: Scalar,
+        library: Library,
+        cheap: bool = False,
     ) -> Speculation | None:
         """Return the acceptance that a launch forces on its engine; None without drafts.
 
-        Of drafts on random tokens next to none is right. There the engine is made to accept what the model does on
-        text, where its version can be; not where answers are checked, as they are wrong then. Drafts of a `cheap`
-        server, with random weights, are right next to never, whatever the prompts.
+        Of drafts on random tokens next to none is right. There the engine is made to accept what
+        the model does on text, where its version can be; not where answers are checked, as they are
+        wrong then. Drafts of a `cheap` server, with random weights, are right next to never,
+        whatever the prompts.
         """
         if not isinstance(drafted, int) or drafted < 1:
             return None
         random = not load_workload(spec.workloads[0], library).has_text
         stated = round(spec.model.acceptance.length(drafted), 2)
         switch = kind.switch(version) if cheap or (random and not spec.reference_checks) else None
-        forced = float(min(switch.counted(stated) + switch.counts_drafts, 1 + drafted)) if switch else None
+        forced = (
+            float(min(switch.counted(stated) + switch.counts_drafts, 1 + drafted))
+            if switch
+            else None
+        )
         return Speculation(drafted, stated, spec.model.acceptance.source, random, forced)
 
     def forcing(
         self, spec: StudySpec, trial: Trial, kind: Engine, library: Library
     ) -> tuple[Trial, Speculation | None]:
-        """Return a trial as launched, and its forced acceptance; no other command has the switches."""
+        """Return a trial as launched, and its forced acceptance; no other command has the
+        switches."""
         knobs, version = trial.configuration.knobs, trial.engine_version
         cheap = trial.role is Role.SCREEN
-        asked = self.speculation(spec, kind, version, knobs.get("speculative_tokens"), library, cheap)
+        asked = self.speculation(
+            spec, kind, version, knobs.get("speculative_tokens"), library, cheap
+        )
         command = trial.command
         if asked is not None and asked.forced is not None:
             command = kind.forcing(command, version, asked.forced)
         if cheap:
-            command = kind.with_random_weights(command, Context(spec.model, spec.hardware, spec.gpus, version))
+            command = kind.with_random_weights(
+                command, Context(spec.model, spec.hardware, spec.gpus, version)
+            )
         if command is trial.command:
             return trial, asked
-        return replace(trial, command=self.place(replace(command, container=()), kind.card, spec)), asked
+        return replace(
+            trial, command=self.place(replace(command, container=()), kind.card, spec)
+        ), asked
 
     # The question: from options to a specification.
 
     def usual(self) -> Mapping[str, int]:
-        """Return this backend's own defaults of ``launches`` and ``seed``, where they differ from those of `run`."""
+        """Return this backend's own defaults of ``launches`` and ``seed``, where they differ from
+        those of `run`."""
         return {}
 
     def check(self, options: RunOptions, hardware: HardwareCard) -> None:
@@ -225,7 +253,8 @@ class Backend(ABC):
         return None
 
     def noise(self, asked: float | None) -> float:
-        """Return the sigma of the noise added to a launch; raises `BadInput` if noise is impossible."""
+        """Return the sigma of the noise added to a launch; raises `BadInput` if noise is
+        impossible."""
         if asked and self.noise_by_default is None:
             raise BadInput(f"--noise {asked:g}: launches on {self.on} already have noise")
         return asked if asked is not None else self.noise_by_default or 0.0
@@ -233,7 +262,8 @@ class Backend(ABC):
     def measurable(
         self, spec: StudySpec, rungs: tuple[int, ...], library: Library
     ) -> tuple[tuple[int, ...], Sequence[str]]:
-        """Return the measurable rungs of the first workload, and notes; raises `BadInput` for none."""
+        """Return the measurable rungs of the first workload, and notes; raises `BadInput` for
+        none."""
         check_free(spec.workloads[0], library)
         return rungs, ()
 
@@ -276,16 +306,21 @@ class Backend(ABC):
         return command
 
     def place(self, command: Command, card: EngineCard, spec: StudySpec) -> Command:
-        """Return the command as launched: in its engine's container, or unchanged; raises `BadInput`."""
+        """Return the command as launched: in its engine's container, or unchanged; raises
+        `BadInput`."""
         return command
 
     def fetch(self, spec: StudySpec, engines: Sequence[str], notify: Notify) -> None:
-        """Fetch the requirements of launches before the first one, e.g. container images; raises `BadInput`."""
+        """Fetch the requirements of launches before the first one, e.g. container images; raises
+        `BadInput`."""
 
     # What is said.
 
-    def announcement(self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None) -> str:
-        """Return the first line of a study, the source of its numbers; no options for an earlier study."""
+    def announcement(
+        self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None
+    ) -> str:
+        """Return the first line of a study, the source of its numbers; no options for an earlier
+        study."""
         line = f"measured on {self.on}"
         if random := [name for name in spec.workloads if not load_workload(name, library).has_text]:
             line += (
@@ -313,8 +348,11 @@ def backend_named(on: str) -> Backend:
     return _load(path).of(on)
 
 
-def evaluator_for(spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> Evaluator:
-    """Make the evaluator of a study, see `Backend.evaluator`; picklable, so that each node makes its own."""
+def evaluator_for(
+    spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
+) -> Evaluator:
+    """Make the evaluator of a study, see `Backend.evaluator`; picklable, so that each node makes
+    its own."""
     return backend_of(spec).evaluator(spec, library, folder, notify)
 
 
@@ -327,7 +365,9 @@ def noise_factor(sigma: float, seed: int, trial: Trial) -> float:
 
 def missing_files(kind: Engine, name: str, folders: Sequence[str]) -> str | None:
     """Name the packaged files of an engine that a simulated backend lacks; None for none."""
-    absent = next((path for folder in folders if not (path := packaged(folder, kind.name)).is_file()), None)
+    absent = next(
+        (path for folder in folders if not (path := packaged(folder, kind.name)).is_file()), None
+    )
     if absent is None:
         return None
     return f"the {name} does not know {kind.name}: {absent} is missing; use --on process"
@@ -353,12 +393,14 @@ _NOT_JSON = object()
 
 @dataclass(frozen=True, slots=True)
 class Checked:
-    """Evaluator that adds derived metrics and checks results: the objective exists, no figure is impossible.
+    """Evaluator that adds derived metrics and checks results: the objective exists, no figure is
+    impossible.
 
-    Figures of random weights are set apart as what the launch ranks by, so that nobody takes them for measurements.
+    Figures of random weights are set apart as what the launch ranks by, so that nobody takes them
+    for measurements.
 
-    A complete result with an impossible figure becomes ``invalid``, with the first one in its message. Such figures are
-    left out whatever the state, so that a row is always JSON.
+    A complete result with an impossible figure becomes ``invalid``, with the first one in its
+    message. Such figures are left out whatever the state, so that a row is always JSON.
     """
 
     evaluator: Evaluator
@@ -374,9 +416,15 @@ class Checked:
         result, ranks = self.evaluator(trial), trial.role is Role.SCREEN
         # A recorded launch has them apart already.
         given = result.ranking or result.metrics
-        metrics = {name: self.spec.derived(found, trial.configuration) for name, found in given.items()}
-        problem = next(self._problems(trial, metrics), None) if result.state is State.COMPLETE else None
-        metrics = {name: _plain(_without_impossible(measured)) for name, measured in metrics.items()}
+        metrics = {
+            name: self.spec.derived(found, trial.configuration) for name, found in given.items()
+        }
+        problem = (
+            next(self._problems(trial, metrics), None) if result.state is State.COMPLETE else None
+        )
+        metrics = {
+            name: _plain(_without_impossible(measured)) for name, measured in metrics.items()
+        }
         result = replace(
             result,
             metrics={} if ranks else metrics,
@@ -386,7 +434,9 @@ class Checked:
         if problem is None:
             return result
         message = f"{problem}. The measurement says nothing about the configuration."
-        return replace(result, state=State.INVALID, failure=Failure(FailureKind.INFRASTRUCTURE, message))
+        return replace(
+            result, state=State.INVALID, failure=Failure(FailureKind.INFRASTRUCTURE, message)
+        )
 
     def _problems(self, trial: Trial, metrics: Mapping[str, Metrics]) -> Iterator[str]:
         """List the problems of a complete result, the objective's first."""
@@ -423,14 +473,19 @@ def _impossible(value: object) -> str:
 
 
 def _without_impossible(metrics: Mapping[str, Any]) -> Metrics:
-    kept = {m: v for m, v in metrics.items() if m not in METRICS or not isinstance(v, Real) or _is_possible(v)}
+    kept = {
+        m: v
+        for m, v in metrics.items()
+        if m not in METRICS or not isinstance(v, Real) or _is_possible(v)
+    }
     if isinstance(rows := kept.get(CURVE), list):
         kept[CURVE] = [_without_impossible(row) for row in rows]
     return kept
 
 
 def _plain(value: Any) -> Any:
-    """Convert a value to JSON's types, numbers of any library to Python's; `_NOT_JSON` for other values."""
+    """Convert a value to JSON's types, numbers of any library to Python's; `_NOT_JSON` for other
+    values."""
     if value is None or isinstance(value, str | bool):
         return value
     if isinstance(value, Integral):
@@ -438,7 +493,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Real):
         return float(value) if math.isfinite(value) else _NOT_JSON
     if isinstance(value, Mapping):
-        return {str(name): one for name, one in ((k, _plain(v)) for k, v in value.items()) if one is not _NOT_JSON}
+        return {
+            str(name): one
+            for name, one in ((k, _plain(v)) for k, v in value.items())
+            if one is not _NOT_JSON
+        }
     if isinstance(value, list | tuple):
         return [None if one is _NOT_JSON else one for one in map(_plain, value)]
     return _NOT_JSON

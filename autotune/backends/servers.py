@@ -1,7 +1,8 @@
 """Backends with servers, and their evaluator: launch a server, load it over HTTP, and stop it.
 
-What a ready server made of its arguments is read back and kept beside its log. Best effort: an engine that reports
-nothing, or in an unknown form, is no failure; its configuration is then taken as it was asked for.
+What a ready server made of its arguments is read back and kept beside its log. Best effort: an
+engine that reports nothing, or in an unknown form, is no failure; its configuration is then taken
+as it was asked for.
 """
 
 from __future__ import annotations
@@ -85,7 +86,8 @@ from autotune.trial import (
 
 FILE_NAME = "resolved.json"
 ANSWER_S = 60.0
-"""Seconds for a server to report its arguments: vLLM collects facts of its machine for that answer."""
+"""Seconds for a server to report its arguments: vLLM collects facts of its machine for that
+answer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +102,11 @@ class ReportedSettings:
 def read_back(
     server: Server, engine: Engine, trial: Trial, context: Context, folder: Path
 ) -> tuple[Resolved | None, dict[str, Any]]:
-    """Query a ready server for its resolved arguments; compare and store them, see `compare_reported`.
+    """Query a ready server for its resolved arguments; compare and store them, see
+    `compare_reported`.
 
-    Also returns the fields of a result about the requests that the server takes, by its log and its context.
+    Also returns the fields of a result about the requests that the server takes, by its log and its
+    context.
     """
     log = read_head(server.log, server.log_offset) if server.log is not None else ""
     reported = reported_by(server, engine.card, trial.engine_version, log)
@@ -111,11 +115,18 @@ def read_back(
     differs = resolved.differs if resolved is not None else {}
     ran = trial.configuration.with_knobs(**{name: got for name, (_, got) in differs.items()})
     longest = None if tokens is None else min(tokens, admitted(ran, context))
-    return resolved, {"kv_cache_tokens": tokens, "longest_request_tokens": longest, "odds_of_starting": 1.0}
+    return resolved, {
+        "kv_cache_tokens": tokens,
+        "longest_request_tokens": longest,
+        "odds_of_starting": 1.0,
+    }
 
 
-def reported_by(server: Server, card: EngineCard, version: str, log: str = "") -> list[ReportedSettings]:
-    """Return what a ready server and its log report; of the sources of one name the first that reports something."""
+def reported_by(
+    server: Server, card: EngineCard, version: str, log: str = ""
+) -> list[ReportedSettings]:
+    """Return what a ready server and its log report; of the sources of one name the first that
+    reports something."""
     documents: dict[str, Any] = {}
     reported: dict[str, ReportedSettings] = {}
     with ServerClient(Target.parse(server.url, server.api_key), ANSWER_S) as client:
@@ -150,11 +161,14 @@ def compare_reported(
     folder: Path,
     secrets: Collection[str] = (),
 ) -> Resolved | None:
-    """Compare reported with requested knobs, and store both in the trial's folder, masked; None for no knob."""
+    """Compare reported with requested knobs, and store both in the trial's folder, masked; None for
+    no knob."""
     asked = trial.configuration
     if not sources or not asked.knobs.keys() >= engine.card.knobs.keys():
         return None
-    told, ran = parse_reported(engine, asked, context, {source.name: source.settings for source in sources})
+    told, ran = parse_reported(
+        engine, asked, context, {source.name: source.settings for source in sources}
+    )
     origin = " and ".join(dict.fromkeys(source.origin for source in sources))
     resolved = replace(compare(engine, asked, context, trial.command, ran), source=origin)
     # A server of somebody else's knows nothing of the command.
@@ -178,7 +192,11 @@ def of_answer(source: ResolvedSource, document: Any) -> ReportedSettings | None:
     """Read a source in the answer of its path; None if it is missing."""
     for key in filter(None, source.key.split(".")):
         document = document.get(key) if isinstance(document, dict) else None
-    return ReportedSettings(source.name, f"GET {source.path}", document) if isinstance(document, dict) else None
+    return (
+        ReportedSettings(source.name, f"GET {source.path}", document)
+        if isinstance(document, dict)
+        else None
+    )
 
 
 def of_log(source: ResolvedSource, text: str) -> ReportedSettings | None:
@@ -188,7 +206,9 @@ def of_log(source: ResolvedSource, text: str) -> ReportedSettings | None:
         return None
     groups = {name: value for name, value in match.groupdict().items() if value is not None}
     printed = groups.pop("settings", None)
-    return ReportedSettings(source.name, "the startup log", groups if printed is None else settings(printed))
+    return ReportedSettings(
+        source.name, "the startup log", groups if printed is None else settings(printed)
+    )
 
 
 DEATH_S = 5.0
@@ -213,10 +233,12 @@ class Launched:
         spec: its backend is a `ServerBackend`.
         folder: the study's; each trial gets ``trials/<number>/`` in it.
         ports: those that servers may be given; None: any of `autotune.serving.ports.RANGE`.
-        waits_s: before each further try of a launch that failed for a reason that is not the configuration's.
+        waits_s: before each further try of a launch that failed for a reason that is not the
+            configuration's.
         pause: waits so many seconds.
         notify: called before each wait, and with the stages of launches.
-        node: the machine that is looked at before and after each launch; None: this one, as far as `spec` needs it.
+        node: the machine that is looked at before and after each launch; None: this one, as far as
+            `spec` needs it.
     """
 
     spec: StudySpec
@@ -242,12 +264,13 @@ class Launched:
         return self.backend.evidence
 
     def __call__(self, trial: Trial) -> TrialResult:
-        """Evaluate as `Evaluator`. Launches again after a pause if the configuration is not to blame.
+        """Evaluate as `Evaluator`. Launches again after a pause if the configuration is not to
+        blame.
 
         Raises:
             BadInput: the program is not there, a folder cannot be made, or the URL does not answer.
-            CannotGoOn: nothing can be launched on this node, or the very first launch failed for a reason that is not
-                the configuration's, in every try.
+            CannotGoOn: nothing can be launched on this node, or the very first launch failed for a
+                reason that is not the configuration's, in every try.
         """
         started_at = datetime.now(UTC).isoformat(timespec="milliseconds")
         # Of all tries; the waits between them count as ``launch``.
@@ -260,10 +283,20 @@ class Launched:
                 kind = engine(trial.configuration.engine, self.library)
                 unfit = node.unfit(self.folder)
                 # Here they were checked before the first launch.
-                unfit = unfit or (None if is_local(self.spec.executor) else weights_failure(trial, kind, self.spec))
+                unfit = unfit or (
+                    None
+                    if is_local(self.spec.executor)
+                    else weights_failure(trial, kind, self.spec)
+                )
             result = self._failed(unfit) if unfit else self._launch(trial, node, times_s)
             failure = result.failure
-            if wait_s is None or failure is None or not _is_blameless(result) or result.quarantine or failure.lasting:
+            if (
+                wait_s is None
+                or failure is None
+                or not _is_blameless(result)
+                or result.quarantine
+                or failure.lasting
+            ):
                 break
             tries = f"try {i + 2} of {len(waits_s) + 1} in {wait_s:g} s"
             self.notify(f"launch {trial.number}: {failure.message} ({tries})")
@@ -273,12 +306,16 @@ class Launched:
         if failure is not None and self.backend.launches and not result.quarantine:
             self._check_prospects(trial, result, unfit or weights_failure(trial, kind, self.spec))
         where = platform.node()
-        return replace(result, times_s=times_s, gpus=self.spec.gpus, node=where, started_at=started_at)
+        return replace(
+            result, times_s=times_s, gpus=self.spec.gpus, node=where, started_at=started_at
+        )
 
     def _check_prospects(self, trial: Trial, result: TrialResult, unfit: Failure | None) -> None:
-        """Stop the study after a failed launch where the next would fare no better; resuming makes this one again.
+        """Stop the study after a failed launch where the next would fare no better; resuming makes
+        this one again.
 
-        Whatever an engine says of a weight file that has gone since, its configuration is not to blame.
+        Whatever an engine says of a weight file that has gone since, its configuration is not to
+        blame.
         """
         if unfit is not None and not result.metrics:
             raise CannotGoOn(unfit.message)
@@ -308,15 +345,26 @@ class Launched:
                 pids = server.pids
                 # Knobs are resolved by the node, and the longest request of all workloads.
                 spec = self.spec
-                longest = max(load_workload(name, self.library).longest_request for name in spec.sent)
-                context = Context(spec.model, spec.hardware, spec.gpus, trial.engine_version, longest)
-                resolved, served = (None, {}) if failure else read_back(server, kind, trial, context, folder)
-            result = self._failed(failure) if failure else self._load(server, trial, kind.card, folder, times_s)
+                longest = max(
+                    load_workload(name, self.library).longest_request for name in spec.sent
+                )
+                context = Context(
+                    spec.model, spec.hardware, spec.gpus, trial.engine_version, longest
+                )
+                resolved, served = (
+                    (None, {}) if failure else read_back(server, kind, trial, context, folder)
+                )
+            result = (
+                self._failed(failure)
+                if failure
+                else self._load(server, trial, kind.card, folder, times_s)
+            )
             self.notify(Stage(trial.number, "stopping"))
             with measured(times_s, "stop"):
                 report = server.stop()
                 quarantine = report.left_behind() or node.left_behind(memory_before)
-        # A port that stays taken was never the server's alone: what was measured there counts for nothing.
+        # A port that stays taken was never the server's alone: what was measured there counts for
+        # nothing.
         taken = None if report.port_free else report.failure()
         if taken and result.metrics:
             result = self._failed(taken)
@@ -326,18 +374,28 @@ class Launched:
         return replace(result, **told, evidence=evidence, pids=pids, quarantine=quarantine)
 
     def _load(
-        self, server: Server, trial: Trial, card: EngineCard, folder: Path, times_s: dict[str, float]
+        self,
+        server: Server,
+        trial: Trial,
+        card: EngineCard,
+        folder: Path,
+        times_s: dict[str, float],
     ) -> TrialResult:
         """Measure every load on the warm server, with an empty prefix cache and new prompts.
 
         A rung that was not measured as it should be says so in its row, and spoils nothing else.
         """
         metrics: dict[str, Metrics] = {}
-        power = (self.node or node_of(self.spec)).meter(gpus_of(trial.configuration, self.spec.gpus))
+        power = (self.node or node_of(self.spec)).meter(
+            gpus_of(trial.configuration, self.spec.gpus)
+        )
         loads = loads_of(self.spec, trial, self.library, self.backend.looks, self.backend.confirms)
         for load in loads:
             self.notify(Stage(trial.number, f"loaded with {load.workload.name}"))
-            with measured(times_s, "load"), ServerClient(Target.parse(server.url, server.api_key)) as client:
+            with (
+                measured(times_s, "load"),
+                ServerClient(Target.parse(server.url, server.api_key)) as client,
+            ):
                 options = LoadOptions(
                     api_key=server.api_key,
                     vocabulary=self.spec.model.architecture.vocab_size,
@@ -360,20 +418,28 @@ class Launched:
             try:
                 self._keep(came, server, folder, load.name)
             except OSError as error:
-                problem = f"The measurements cannot be stored in {folder}: {error.strerror or error}."
+                problem = (
+                    f"The measurements cannot be stored in {folder}: {error.strerror or error}."
+                )
                 return self._failed(Failure(FailureKind.INFRASTRUCTURE, problem))
             if came.invalid and not load.rung:
                 failure = Failure(FailureKind.INFRASTRUCTURE, f"{load.of}: {came.invalid}")
                 return TrialResult(State.INVALID, self.evidence, failure, metrics)
             if came.failure and not came.invalid:
                 died = server.failure(within_s=DEATH_S)
-                return self._failed(died or Failure(FailureKind.LOAD_ERRORS, f"{load.of}: {came.failure}"))
+                return self._failed(
+                    died or Failure(FailureKind.LOAD_ERRORS, f"{load.of}: {came.failure}")
+                )
             if came.died and len(loads) == 1 and not trial.wants_answers:
                 # Nothing more is asked of it, and what it carried before it died counts.
                 return TrialResult(State.COMPLETE, self.evidence, metrics=metrics)
         died = server.failure()
         if died or not trial.wants_answers:
-            return self._failed(died) if died else TrialResult(State.COMPLETE, self.evidence, metrics=metrics)
+            return (
+                self._failed(died)
+                if died
+                else TrialResult(State.COMPLETE, self.evidence, metrics=metrics)
+            )
         self.notify(Stage(trial.number, "checking its answers"))
         with measured(times_s, "load"):
             return self._answers(server, trial, metrics)
@@ -381,7 +447,8 @@ class Launched:
     def _answers(self, server: Server, trial: Trial, metrics: dict[str, Metrics]) -> TrialResult:
         """Store the answers of a measured server for the check.
 
-        Raises `BadInput` where the user's command or task file fails on the very first launch, the baseline's.
+        Raises `BadInput` where the user's command or task file fails on the very first launch, the
+        baseline's.
         """
         try:
             check = check_of_study(self.spec)
@@ -389,11 +456,18 @@ class Launched:
             answers = timed(check, Target.parse(server.url, server.api_key), server.model)
         except NoAnswers as error:
             died = server.failure(within_s=DEATH_S)
-            return self._failed(died or Failure(FailureKind.LOAD_ERRORS, f"check of answers: {error}"))
+            return self._failed(
+                died or Failure(FailureKind.LOAD_ERRORS, f"check of answers: {error}")
+            )
         except BadInput as error:
             if trial.number == 0:
                 raise
-            return TrialResult(State.INVALID, self.evidence, Failure(FailureKind.INFRASTRUCTURE, str(error)), metrics)
+            return TrialResult(
+                State.INVALID,
+                self.evidence,
+                Failure(FailureKind.INFRASTRUCTURE, str(error)),
+                metrics,
+            )
         return TrialResult(State.COMPLETE, self.evidence, metrics=metrics, answers=answers)
 
     def _keep(self, came: Measurement, server: Server, folder: Path, name: str) -> None:
@@ -409,7 +483,8 @@ class Launched:
 
 
 def _is_blameless(result: TrialResult) -> bool:
-    """Return whether a launch failed independently of its configuration; an invalid measurement is no failure."""
+    """Return whether a launch failed independently of its configuration; an invalid measurement is
+    no failure."""
     return result.state is State.INVALID and not result.metrics
 
 
@@ -433,12 +508,15 @@ def node_of(spec: StudySpec) -> Node:
 class ServerBackend(Backend):
     """Backend whose trials are loaded over HTTP."""
 
-    def evaluator(self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> Launched:
+    def evaluator(
+        self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
+    ) -> Launched:
         return Launched(spec, library, folder, notify=notify)
 
     @abstractmethod
     def start(self, run: Launched, trial: Trial, kind: Engine, folder: Path) -> Server:
-        """Start a trial's server in the trial's own folder, or connect to it; raises `NoFreePort` or `BadInput`."""
+        """Start a trial's server in the trial's own folder, or connect to it; raises `NoFreePort`
+        or `BadInput`."""
 
 
 class LaunchingBackend(ServerBackend):
@@ -448,7 +526,9 @@ class LaunchingBackend(ServerBackend):
 
     def start(self, run: Launched, trial: Trial, kind: Engine, folder: Path) -> Server:
         token = read_secret(None, run.spec.hf_token_file, "--hf-token")
-        launcher = self.launcher(run.shutdown, {} if token is None else {"HF_TOKEN": token}, run.ports)
+        launcher = self.launcher(
+            run.shutdown, {} if token is None else {"HF_TOKEN": token}, run.ports
+        )
         card = with_known_ports(kind.card, kind.table(trial.engine_version).flags)
         command = self.start_command(trial, card, run)
         if command.servers:
@@ -468,8 +548,13 @@ class Process(LaunchingBackend):
     on_gpus = installed = True
 
     def check(self, options: RunOptions, hardware: HardwareCard) -> None:
-        if options.model.startswith((".", "/", "~")) and not Path(options.model).expanduser().exists():
-            raise BadInput(f"--model {options.model}: this folder does not exist, so a server here could not read it")
+        if (
+            options.model.startswith((".", "/", "~"))
+            and not Path(options.model).expanduser().exists()
+        ):
+            raise BadInput(
+                f"--model {options.model}: this folder does not exist, so a server here could not read it"
+            )
 
     def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
         if kind.name in spec.installed:
@@ -480,11 +565,14 @@ class Process(LaunchingBackend):
         return from_here(command, kind)
 
     def start_command(self, trial: Trial, card: EngineCard, run: Launched) -> Command:
-        # Kernels belong to the engine that is there, not to the known version whose table stands for it.
+        # Kernels belong to the engine that is there, not to the known version whose table stands
+        # for it.
         installed, command = run.spec.installed.get(card.engine), trial.command
         version = installed.version if installed else trial.engine_version
         # Not part of what is recommended: a person has caches of their own.
-        caches = cache_variables(card.serving.caches, card.engine, version, run.spec.hardware.name, command.env)
+        caches = cache_variables(
+            card.serving.caches, card.engine, version, run.spec.hardware.name, command.env
+        )
         return replace(command, env={**caches, **command.env})
 
 
@@ -528,7 +616,8 @@ class Docker(LaunchingBackend):
 
 
 class Emulator(LaunchingBackend):
-    """Emulated engines (`autotune emulate`): real processes and HTTP, at the times of the simulated node."""
+    """Emulated engines (`autotune emulate`): real processes and HTTP, at the times of the simulated
+    node."""
 
     form = "emulator"
     evidence = Evidence.EMULATED
@@ -544,12 +633,21 @@ class Emulator(LaunchingBackend):
         options += ["--gpus", str(spec.gpus // command.replicas)]
         options += ["--engine-version", trial.engine_version, "--startup-s", str(self.startup_s)]
         argv = (sys.executable, "-m", "autotune", "emulate", *options, "--", *command.argv)
-        documents = {"hardware.yaml": spec.hardware, "coefficients.yaml": calibration_of(run.library)}
-        texts = {n: yaml.safe_dump(d.model_dump(mode="json"), sort_keys=False) for n, d in documents.items()}
-        # As the environment that a real engine would get: `emulate` corrects what stands in front of a typed command.
+        documents = {
+            "hardware.yaml": spec.hardware,
+            "coefficients.yaml": calibration_of(run.library),
+        }
+        texts = {
+            n: yaml.safe_dump(d.model_dump(mode="json"), sort_keys=False)
+            for n, d in documents.items()
+        }
+        # As the environment that a real engine would get: `emulate` corrects what stands in front
+        # of a typed command.
         return replace(command, argv=argv, files={**command.files, **texts})
 
-    def announcement(self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None) -> str:
+    def announcement(
+        self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None
+    ) -> str:
         return (
             "EMULATED: real processes and HTTP, but emulated engines with the times of a simulated "
             f"{spec.gpus}×{spec.hardware.name} node."
@@ -557,11 +655,13 @@ class Emulator(LaunchingBackend):
 
 
 MEASUREMENTS = 5
-"""Measurements of an external server unless ``--launches`` says otherwise: enough for an interval."""
+"""Measurements of an external server unless ``--launches`` says otherwise: enough for an
+interval."""
 
 
 class External(ServerBackend):
-    """One external server, by its URL: the only candidate, measured again and again, and its own baseline."""
+    """One external server, by its URL: the only candidate, measured again and again, and its own
+    baseline."""
 
     form = "external:URL"
     evidence = Evidence.MEASURED
@@ -570,7 +670,9 @@ class External(ServerBackend):
     @classmethod
     def of(cls, on: str) -> External:
         if not cls(on).url:
-            raise BadInput(f"--on {on} names no server: write {cls.form}, e.g. external:http://127.0.0.1:8000")
+            raise BadInput(
+                f"--on {on} names no server: write {cls.form}, e.g. external:http://127.0.0.1:8000"
+            )
         Target.parse(cls(on).url)
         return cls(on)
 
@@ -583,7 +685,11 @@ class External(ServerBackend):
         return {"launches": MEASUREMENTS, "seed": randrange(10**6)}
 
     def check(self, options: RunOptions, hardware: HardwareCard) -> None:
-        refused = {"--baseline": options.baseline, "--engine-arg": options.engine_args, "--set": options.pins}
+        refused = {
+            "--baseline": options.baseline,
+            "--engine-arg": options.engine_args,
+            "--set": options.pins,
+        }
         asked = " and ".join(option for option, value in refused.items() if value)
         if not is_local(options.executor):
             raise BadInput(
@@ -596,14 +702,17 @@ class External(ServerBackend):
             )
 
     def own_candidates(self, spec: StudySpec, library: Library) -> OwnCandidates:
-        # Asks only whether it answers and serves the model: better now than after a study has begun.
+        # Asks only whether it answers and serves the model: better now than after a study has
+        # begun.
         server = self._connect(spec)
         known = {spec.model.architecture}
         for name in (server.model, server.root):
             with suppress(BadInput):  # A name of its own, or a folder that is not here
                 known.add(library.model(name).architecture)
         if len(known) > 1:
-            raise BadInput(f"{self.url} serves {server.root}, not {spec.model.id}: name it with --model")
+            raise BadInput(
+                f"{self.url} serves {server.root}, not {spec.model.id}: name it with --model"
+            )
         choice = next((e for e in spec.engines if e.name == server.owner), spec.engines[0])
         kind = engine_of(choice.name, {}, library, silent)
         longest = max(load_workload(name, library).longest_request for name in spec.sent)
@@ -619,22 +728,36 @@ class External(ServerBackend):
         )
 
     def _described(
-        self, server: ExternalServer, spec: StudySpec, kind: Engine, context: Context, library: Library
+        self,
+        server: ExternalServer,
+        spec: StudySpec,
+        kind: Engine,
+        context: Context,
+        library: Library,
     ) -> list[str]:
-        """Say under which name the model is served, and how the server is set up as far as it reports it."""
+        """Say under which name the model is served, and how the server is set up as far as it
+        reports it."""
         renamed = server.model != spec.model.id
         notes = [f"{self.url} serves {spec.model.id} as {server.model}"] if renamed else []
-        sources = {one.name: one.settings for one in reported_by(server, kind.card, context.version)}
+        sources = {
+            one.name: one.settings for one in reported_by(server, kind.card, context.version)
+        }
         asked = Configuration(kind.name, kind.default_knobs(context))
         usual = f"the defaults of {kind.card.title} {context.version}"
         if spec.verifies is not None:
             usual = "those of the recommended command"
             # In the words of the version that it was written for, which the server's may not know.
-            parsed = kind.parse(split_command(spec.verifies.commands[0].command), spec.engines[0].version)
+            parsed = kind.parse(
+                split_command(spec.verifies.commands[0].command), spec.engines[0].version
+            )
             asked = effective(kind.card, kind.knobs(parsed, context), context)
         told, ran = parse_reported(kind, asked, context, sources)
         differing = {name: ran.knobs[name] for name in told if ran.knobs[name] != asked.knobs[name]}
-        left = [f"{name} {_word(value)}" for name, value in differing.items() if asked.knobs[name] in (None, "auto")]
+        left = [
+            f"{name} {_word(value)}"
+            for name, value in differing.items()
+            if asked.knobs[name] in (None, "auto")
+        ]
         others = [
             f"{name} {_word(value)} (not {_word(asked.knobs[name])})"
             for name, value in differing.items()

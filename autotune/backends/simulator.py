@@ -1,8 +1,8 @@
 """The simulated node, in virtual time.
 
-The simulator is given a command line, not knobs: it parses the trial's own command as the engine's version does, so
-that ``autotune simulate`` on the printed command and the study agree by construction. As no server has noise of its
-own, a launch gets one draw, shared by all its loads.
+The simulator is given a command line, not knobs: it parses the trial's own command as the engine's
+version does, so that ``autotune simulate`` on the printed command and the study agree by
+construction. As no server has noise of its own, a launch gets one draw, shared by all its loads.
 """
 
 from __future__ import annotations
@@ -45,7 +45,9 @@ class Simulator(Backend):
     looks = 1
     confirms = False
 
-    def evaluator(self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> Simulated:
+    def evaluator(
+        self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
+    ) -> Simulated:
         return Simulated(spec, library)
 
     def why_unavailable(self, kind: Engine, spec: StudySpec) -> str | None:
@@ -59,7 +61,9 @@ class Simulator(Backend):
                 )
         return missing_files(kind, "simulator", ("simulation",))
 
-    def announcement(self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None) -> str:
+    def announcement(
+        self, spec: StudySpec, library: Library, options: RunOptions | VerifyOptions | None
+    ) -> str:
         node, local = f"{spec.gpus}×{spec.hardware.name}", spec.hardware.name == LOCAL
         no_node = f"this machine has no {'engine' if local else f'{node} with an engine'} installed"
         why = {None: "as at the start of the study", self.on: "as requested"}.get(
@@ -70,7 +74,8 @@ class Simulator(Backend):
 
 @dataclass(frozen=True, slots=True)
 class Simulated:
-    """Evaluate on the simulated node; a launch's throughput gets a log-normal factor of sigma `StudySpec.noise`."""
+    """Evaluate on the simulated node; a launch's throughput gets a log-normal factor of sigma
+    `StudySpec.noise`."""
 
     spec: StudySpec
     library: Library
@@ -118,7 +123,8 @@ class Simulated:
 
 
 def _served(resolved: ResolvedCommand) -> dict[str, Any]:
-    """Return a result's fields about the longest request of a simulated server, from its memory plan."""
+    """Return a result's fields about the longest request of a simulated server, from its memory
+    plan."""
     plan = plan_memory(SimulatedServer(resolved.setup))
     return {
         "kv_cache_tokens": plan.capacity_tokens,
@@ -130,21 +136,26 @@ def _served(resolved: ResolvedCommand) -> dict[str, Any]:
 def simulate(
     resolved: ResolvedCommand, load: Load, limits: Sequence[Slo] = (), factor: float = 1.0
 ) -> tuple[SimulatedOutcome, float]:
-    """Load a simulated server: with the workload, or the probes of its load search; in virtual seconds.
+    """Load a simulated server: with the workload, or the probes of its load search; in virtual
+    seconds.
 
     Args:
         limits: that a request keeps to count as good.
-        factor: by which the node is faster than the one that is simulated: its clock runs so many times as fast.
+        factor: by which the node is faster than the one that is simulated: its clock runs so many
+            times as fast.
     """
     if load.search is None:
-        # On a node that is faster by a factor a latency keeps a limit where it keeps one larger by that factor here.
+        # On a node that is faster by a factor a latency keeps a limit where it keeps one larger by
+        # that factor here.
         limits = [slo.model_copy(update={"limit": slo.limit * factor}) for slo in limits]
         outcome = resolved.simulate(load.workload, load.seed, limits)
         metrics = scaled(outcome.metrics, factor)
         return replace(outcome, metrics=metrics), float(metrics.get("duration", 0.0))
     load_s = 0.0
     while (probe := load.search.ask()) is not None:
-        outcome = resolved.simulate(_slowed(probe, factor).workload(load.workload), probe.seed(load.seed))
+        outcome = resolved.simulate(
+            _slowed(probe, factor).workload(load.workload), probe.seed(load.seed)
+        )
         if outcome.failure is not None:
             return outcome, load_s
         load_s += float(outcome.metrics["duration"]) / factor

@@ -30,9 +30,11 @@ def bench(options: Bench, as_json: bool) -> None:
     """Measure a running server: measure, write, print, judge.
 
     Raises:
-        BadInput: nothing listens, another model is served, or an option is wrong; nothing is written then.
+        BadInput: nothing listens, another model is served, or an option is wrong; nothing is
+            written then.
         LoadFailed: requests failed or the client did not keep up; the result is written.
-        NothingFeasible: the lightest load breaks a limit that a load is searched for; the result is written.
+        NothingFeasible: the lightest load breaks a limit that a load is searched for; the result is
+            written.
         KeyboardInterrupt: nothing is written, as a part of a load is no result.
     """
     if options.accuracy is not None or options.reference:
@@ -52,7 +54,10 @@ def bench(options: Bench, as_json: bool) -> None:
         )
         if (plan := options.load_search(workload, load_options.slos)) is not None:
             came = _search(options, Load(workload.name, workload, options.seed, plan), load_options)
-            runs, result = came.shown, results.searched(options, workload, evidence, came, load_options.tokenizer)
+            runs, result = (
+                came.shown,
+                results.searched(options, workload, evidence, came, load_options.tokenizer),
+            )
         else:
             runs = _measured(options, workload, seeds, load_options)
             result = results.result(options, workload, evidence, runs, load_options.tokenizer)
@@ -66,7 +71,9 @@ def bench(options: Bench, as_json: bool) -> None:
         raise NothingFeasible("; ".join(result["load_search"]))
 
 
-def _measured(options: Bench, workload: Workload, seeds: list[int], load_options: LoadOptions) -> Sequence[Measurement]:
+def _measured(
+    options: Bench, workload: Workload, seeds: list[int], load_options: LoadOptions
+) -> Sequence[Measurement]:
     runs: list[Measurement] = []
     with results.LiveLine(MESSAGES) as live:
         for number, seed in enumerate(seeds, start=1):
@@ -93,7 +100,8 @@ def _search(options: Bench, load: Load, load_options: LoadOptions) -> FoundCapac
 
 
 def _check_answers(options: Bench, as_json: bool) -> None:
-    """Ask, write, print; with earlier answers raise `LoadFailed` unless the new ones agree with them."""
+    """Ask, write, print; with earlier answers raise `LoadFailed` unless the new ones agree with
+    them."""
     if options.accuracy is None:
         raise BadInput("--reference needs --accuracy: it compares earlier answers with new ones")
     check = check_of(options.accuracy)
@@ -111,7 +119,9 @@ def _check_answers(options: Bench, as_json: bool) -> None:
     if options.save_result is not None:
         write_atomically(options.save_result, json.dumps(evidence), mode=0o600)
         say(f"wrote {options.save_result}")
-    came = _judged(check, references, evidence, target, model) if references else check.alone(evidence)
+    came = (
+        _judged(check, references, evidence, target, model) if references else check.alone(evidence)
+    )
     origin = Evidence.EMULATED if emulated else Evidence.MEASURED
     answer(as_json, {"model": model, "evidence": origin.value, **asdict(came)}, _lines(came))
     if came.passed is False:
@@ -119,14 +129,20 @@ def _check_answers(options: Bench, as_json: bool) -> None:
 
 
 def _judged(
-    check: Check, references: Sequence[CheckEvidence], evidence: CheckEvidence, target: Target, model: str
+    check: Check,
+    references: Sequence[CheckEvidence],
+    evidence: CheckEvidence,
+    target: Target,
+    model: str,
 ) -> Accuracy:
-    """Compare with earlier answers; too few of them do not show the normal variation, so the server is asked twice."""
+    """Compare with earlier answers; too few of them do not show the normal variation, so the server
+    is asked twice."""
     if len(references) >= check.baselines:
         return check.judge(references, evidence)
     say("asking twice, because one reference does not show the normal variation")
     again = _asked(check, target, model)
-    # Of one launch, which differ less than two do: more --reference files of fresh launches are better.
+    # Of one launch, which differ less than two do: more --reference files of fresh launches are
+    # better.
     return check.judge(references, evidence, again)
 
 
@@ -141,7 +157,8 @@ def _asked(check: Check, target: Target, model: str) -> dict[str, Any]:
             told = f"{done} of {prompts} prompts answered"
             if line is not None:
                 line.update(told)
-            # In a log the number of lines must not grow with that of prompts, and the first ones take longest.
+            # In a log the number of lines must not grow with that of prompts, and the first ones
+            # take longest.
             elif done.bit_count() == 1 or done == prompts:
                 say(told)
 
@@ -154,7 +171,9 @@ def _lines(came: Accuracy) -> list[str]:
     if came.passed is not None:
         rows.append("passes" if came.passed else f"fails: {'; '.join(came.reasons)}")
     if came.score is None:
-        rows.append(f"{came.kind}: reference answers saved; compare another server with --reference FILE")
+        rows.append(
+            f"{came.kind}: reference answers saved; compare another server with --reference FILE"
+        )
     else:
         within = f" (95 % interval {readable.interval(came.ci95)}{unit})" if came.ci95 else ""
         what = "agreement" if came.kind == "builtin" else "score"
@@ -165,5 +184,10 @@ def _lines(came: Accuracy) -> list[str]:
         )
     rows += filter(None, [came.note])
     for one in came.examples:
-        rows += ["", f"prompt     {one.prompt}", f"reference  {one.baseline}", f"here       {one.finalist}"]
+        rows += [
+            "",
+            f"prompt     {one.prompt}",
+            f"reference  {one.baseline}",
+            f"here       {one.finalist}",
+        ]
     return [*rows, f"took {came.seconds:.1f} s"]

@@ -34,11 +34,16 @@ def calibrate(asked: CalibrateOptions, home: Path, as_json: bool) -> None:
     path = None if asked.compare else _output(asked, home)
     reading = read(asked.files, asked.studies, Home(home), allow_unmeasured=asked.allow_unmeasured)
     points = points_of(reading.rows)
-    for line in (*_told(reading, points), *([_SEEN] if asked.cross_validate and asked.start == "shipped" else ())):
+    for line in (
+        *_told(reading, points),
+        *([_SEEN] if asked.cross_validate and asked.start == "shipped" else ()),
+    ):
         say(line)
     if path is None:
         own = calibration_of_home(None, home)
-        predictions = predicted_by(points, packaged_calibration() if own is None else read_calibration(own))
+        predictions = predicted_by(
+            points, packaged_calibration() if own is None else read_calibration(own)
+        )
     else:
         calibration, predictions = fitted_calibration(
             points, start=asked.start, cross_validate=asked.cross_validate, progress=say
@@ -59,8 +64,14 @@ def _output(asked: CalibrateOptions, home: Path) -> Path:
     path = asked.output or Home(home).calibration
     if asked.output is not None and not path.parent.is_dir():
         raise BadInput(f"-o {path}: folder {path.parent} does not exist")
-    if asked.output is None and path.is_file() and not path.read_bytes().startswith(_HEADING[:_MARK].encode()):
-        raise BadInput(f"{path} was not written by `autotune calibrate`: move it away, or choose another file with -o")
+    if (
+        asked.output is None
+        and path.is_file()
+        and not path.read_bytes().startswith(_HEADING[:_MARK].encode())
+    ):
+        raise BadInput(
+            f"{path} was not written by `autotune calibrate`: move it away, or choose another file with -o"
+        )
     folder = next(folder for folder in path.parents if folder.exists())
     if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
         raise BadInput(f"{path}: not writable; choose another file with -o")
@@ -72,21 +83,35 @@ def _write(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
     except OSError as error:
-        raise BadInput(f"{path}: not writable ({error.strerror}); choose another file with -o") from error
+        raise BadInput(
+            f"{path}: not writable ({error.strerror}); choose another file with -o"
+        ) from error
 
 
 def _told(reading: Reading, points: Sequence[MeasuredPoint]) -> list[str]:
     """Summarise the read measurements in words."""
     rows = reading.rows
-    lines = [f"{len(rows)} rows, {sum(row.failure is not None for row in rows)} of them failures: {len(points)} points"]
+    lines = [
+        f"{len(rows)} rows, {sum(row.failure is not None for row in rows)} of them failures: {len(points)} points"
+    ]
     for what, counts in _counts(points).items():
-        lines.append(f"  by {what}: " + ", ".join(f"{name} {count}" for name, count in counts.items()))
+        lines.append(
+            f"  by {what}: " + ", ".join(f"{name} {count}" for name, count in counts.items())
+        )
     several = [point for point in points if len(point.members) > 1]
-    lines += [f"  {p.label} are one configuration, measured {math.expm1(p.spread):.0%} apart" for p in several]
+    lines += [
+        f"  {p.label} are one configuration, measured {math.expm1(p.spread):.0%} apart"
+        for p in several
+    ]
     for row in rows:
         if row.deductions:
-            lines.append(f"  {row.label} ({row.source}) has the weight {row.weight:.2f}: {'; '.join(row.deductions)}")
-    return [*lines, *(f"  left out {one.label} ({one.source}): {one.reason}" for one in reading.left_out)]
+            lines.append(
+                f"  {row.label} ({row.source}) has the weight {row.weight:.2f}: {'; '.join(row.deductions)}"
+            )
+    return [
+        *lines,
+        *(f"  left out {one.label} ({one.source}): {one.reason}" for one in reading.left_out),
+    ]
 
 
 def _counts(points: Sequence[MeasuredPoint]) -> dict[str, Counter[str]]:
@@ -104,19 +129,29 @@ def _read_json(reading: Reading, points: Sequence[MeasuredPoint]) -> Mapping[str
         "points": len(points),
         **{what.lower(): dict(counts) for what, counts in _counts(points).items()},
         "twins": [{"label": point.label, "spread": math.expm1(point.spread)} for point in several],
-        "weights": [{"label": r.label, "weight": r.weight, "notes": list(r.deductions)} for r in rows if r.deductions],
-        "cold": [{"label": row.label, "silent_s": row.cold_start_s} for row in rows if row.cold_start_s],
+        "weights": [
+            {"label": r.label, "weight": r.weight, "notes": list(r.deductions)}
+            for r in rows
+            if r.deductions
+        ],
+        "cold": [
+            {"label": row.label, "silent_s": row.cold_start_s} for row in rows if row.cold_start_s
+        ],
         "left_out": [asdict(one) for one in reading.left_out],
     }
 
 
-def _predictions_json(points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]) -> list[Mapping[str, Any]]:
+def _predictions_json(
+    points: Sequence[MeasuredPoint], predictions: Sequence[Predicted]
+) -> list[Mapping[str, Any]]:
     return [
         {
             "label": point.label,
             "measured": point.metrics.get(HEADLINE),
             "predicted": predicted.throughput if predicted.failure is None else None,
-            "interval90": [_finite(predicted.low), _finite(predicted.high)] if predicted.failure is None else None,
+            "interval90": [_finite(predicted.low), _finite(predicted.high)]
+            if predicted.failure is None
+            else None,
             "failure": {"measured": point.failure, "predicted": predicted.failure},
             "left_out": dict(predicted.left_out),
         }

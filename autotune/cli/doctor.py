@@ -1,9 +1,11 @@
-"""``autotune doctor``: missing prerequisites of this machine for ``--on process`` and ``--on docker``.
+"""``autotune doctor``: missing prerequisites of this machine for ``--on process`` and ``--on
+docker``.
 
 It reports, and so it succeeds whatever it finds.
 
-What keeps every launch from working is *missing*; what makes launches slower or less sure, or only some of them
-impossible, is a *warning*. A check is one small function from a `Host` to what it finds; `CHECKS` lists them all.
+What keeps every launch from working is *missing*; what makes launches slower or less sure, or only
+some of them impossible, is a *warning*. A check is one small function from a `Host` to what it
+finds; `CHECKS` lists them all.
 """
 
 from __future__ import annotations
@@ -36,13 +38,15 @@ _VENDORS = {"0x10de": "NVIDIA", "0x1002": "AMD"}
 _ACCELERATORS = ("0x0302", "0x1200")
 """PCI classes "3D controller" and "processing accelerator", reported by server GPUs."""
 MEC_RECLAIMS = 177
-"""First version of the compute microcode with which MI300X returns scratch memory without a crash."""
+"""First version of the compute microcode with which MI300X returns scratch memory without a
+crash."""
 _TUNING = "https://rocm.docs.amd.com/en/latest/how-to/system-optimization/mi300x.html"
 _NCCL = "NCCL documentation, Troubleshooting, Sharing Data"
 SHARED_MEMORY_BYTES = 2**30
 OPEN_FILES = 65535
 HOME_NEEDS, HOME_WANTS = 10**9, 10 * 10**9
-"""Least and recommended free bytes of a study: results, requests and at most 64 MiB of log per launch."""
+"""Least and recommended free bytes of a study: results, requests and at most 64 MiB of log per
+launch."""
 CACHES_WANT = 20 * 10**9
 """Bytes for compiled kernels; a model's weights come on top."""
 _INSTALL = "install Docker Engine (https://docs.docker.com/engine/install)"
@@ -59,7 +63,8 @@ class Status(StrEnum):
 
 @dataclass(frozen=True)
 class Host:
-    """The examined machine, by default this one; its folders are below `root`, studies in `home`."""
+    """The examined machine, by default this one; its folders are below `root`, studies in
+    `home`."""
 
     home: Path
     root: Path = Path("/")
@@ -68,7 +73,8 @@ class Host:
     open_files: int | None = field(default_factory=machine.open_file_limit)
     timeout_s: float = 10.0
     engine_bins: Mapping[str, Path] = field(default_factory=dict)
-    """Programs given by ``--engine-bin``, by engine; those of other engines are looked up on the PATH."""
+    """Programs given by ``--engine-bin``, by engine; those of other engines are looked up on the
+    PATH."""
 
     @cached_property
     def gpus(self) -> tuple[machine.Gpu, ...]:
@@ -81,7 +87,8 @@ class Host:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A sentence about the subject of a check (with a name if there are several), and the remedy if it is not ok."""
+    """A sentence about the subject of a check (with a name if there are several), and the remedy if
+    it is not ok."""
 
     name: str
     targets: tuple[str, ...]
@@ -96,7 +103,8 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Check of a host, the values of ``--on`` it concerns, and its source; it may have no finding."""
+    """Check of a host, the values of ``--on`` it concerns, and its source; it may have no
+    finding."""
 
     name: str
     targets: tuple[str, ...]
@@ -149,12 +157,18 @@ def _engines(host: Host) -> Iterator[Finding]:
             # A study with this option would not begin.
             yield missing(reason, "name another program, or leave the option out")
         else:
-            yield ok(description, name) if reason is None else warning(reason, "install it to search it", name)
+            yield (
+                ok(description, name)
+                if reason is None
+                else warning(reason, "install it to search it", name)
+            )
 
 
 def present(host: Host) -> Iterator[Finding]:
     """List the GPUs, by kind, with the driver."""
-    for (name, vendor, total), count in Counter((g.name, g.vendor, g.memory_total_bytes) for g in host.gpus).items():
+    for (name, vendor, total), count in Counter(
+        (g.name, g.vendor, g.memory_total_bytes) for g in host.gpus
+    ).items():
         driver = machine.driver_version(vendor, host.root)
         with_driver = f", driver {driver}" if driver else ""
         if total:
@@ -187,18 +201,24 @@ def idle(host: Host) -> Iterator[Finding]:
         held = gpu.memory_used_bytes / gpu.memory_total_bytes if gpu.memory_total_bytes else 0.0
         pids = f", processes {', '.join(map(str, gpu.busy_pids))}" if gpu.busy_pids else ""
         said = f"GPU {gpu.index} is not idle: {held:.0%} of its memory is held{pids}"
-        yield warning(said, "end the processes that use it before you start a study", str(gpu.index))
+        yield warning(
+            said, "end the processes that use it before you start a study", str(gpu.index)
+        )
     if told and not busy:
         yield ok("no process uses them")
 
 
 def amd_access(host: Host) -> Iterator[Finding]:
-    """Check access to ``/dev/kfd``, which engines open in addition to the cards under ``/dev/dri``."""
+    """Check access to ``/dev/kfd``, which engines open in addition to the cards under
+    ``/dev/dri``."""
     if not host.gpus_of("amd"):
         return
     kfd = host.root / "dev/kfd"
     if not kfd.exists():
-        yield missing("/dev/kfd is missing: amdkfd is not loaded, or this container lacks the device", "load amdgpu")
+        yield missing(
+            "/dev/kfd is missing: amdkfd is not loaded, or this container lacks the device",
+            "load amdgpu",
+        )
     elif not os.access(kfd, os.R_OK | os.W_OK):
         to_do = "join the groups: sudo usermod -aG render,video $USER, and log in again"
         yield missing("this user may not open /dev/kfd", to_do)
@@ -227,10 +247,14 @@ def scratch_reclaim(host: Host) -> Iterator[Finding]:
     if oldest is not None and oldest >= MEC_RECLAIMS:
         yield ok(f"MEC firmware {oldest}; HSA_NO_SCRATCH_RECLAIM is not needed")
     elif host.environment.get("HSA_NO_SCRATCH_RECLAIM") == "1":
-        yield ok(f"MEC firmware {oldest or 'of unknown version'}, and HSA_NO_SCRATCH_RECLAIM=1 is set")
+        yield ok(
+            f"MEC firmware {oldest or 'of unknown version'}, and HSA_NO_SCRATCH_RECLAIM=1 is set"
+        )
     else:
         seen = (
-            f"MEC firmware {oldest} is older than {MEC_RECLAIMS}" if oldest else "the MEC firmware's version is unknown"
+            f"MEC firmware {oldest} is older than {MEC_RECLAIMS}"
+            if oldest
+            else "the MEC firmware's version is unknown"
         )
         unset = "HSA_NO_SCRATCH_RECLAIM=1 is not set (autotune sets it for the vLLM and SGLang that it starts)"
         to_do = "update the firmware, or export HSA_NO_SCRATCH_RECLAIM=1 for servers started in another way"
@@ -249,11 +273,14 @@ def iommu(host: Host) -> Iterator[Finding]:
         yield ok("no IOMMU is in use")
     else:
         to_do = "add iommu=pt to the kernel's command line (GRUB_CMDLINE_LINUX in /etc/default/grub) and restart"
-        yield warning("the IOMMU translates addresses: the kernel was started without iommu=pt", to_do)
+        yield warning(
+            "the IOMMU translates addresses: the kernel was started without iommu=pt", to_do
+        )
 
 
 def shared_memory(host: Host) -> Iterator[Finding]:
-    """Check the memory shared by ranks of one server; a container's 64 MB are too small for large models."""
+    """Check the memory shared by ranks of one server; a container's 64 MB are too small for large
+    models."""
     size = machine.shared_memory_bytes(host.root)
     yield judged(
         size >= SHARED_MEMORY_BYTES,
@@ -264,7 +291,8 @@ def shared_memory(host: Host) -> Iterator[Finding]:
 
 
 def open_files(host: Host) -> Iterator[Finding]:
-    """Check the limit of open files, one per request in flight in tuner and server; the tuner raises the soft limit."""
+    """Check the limit of open files, one per request in flight in tuner and server; the tuner
+    raises the soft limit."""
     hard = host.open_files
     yield judged(
         hard is None or hard >= OPEN_FILES,
@@ -281,9 +309,15 @@ def home(host: Host) -> Iterator[Finding]:
     if not os.access(machine.existing_folder(host.home), os.W_OK | os.X_OK):
         yield missing(f"{host.home} is not writable", "choose another folder with --home DIR")
     elif free < HOME_NEEDS:
-        yield missing(f"{said}, less than a study needs (1 GB)", "free some, or choose another folder with --home DIR")
+        yield missing(
+            f"{said}, less than a study needs (1 GB)",
+            "free some, or choose another folder with --home DIR",
+        )
     elif free < HOME_WANTS:
-        yield warning(f"{said}; long studies with large logs need more (10 GB)", "free some, or use --home DIR")
+        yield warning(
+            f"{said}; long studies with large logs need more (10 GB)",
+            "free some, or use --home DIR",
+        )
     else:
         yield ok(said)
 
@@ -300,7 +334,9 @@ def caches(host: Host) -> Iterator[Finding]:
 def command(host: Host) -> Iterator[Finding]:
     """Look for the docker command, which all other checks of Docker need."""
     path = _program(host, "docker")
-    yield ok(f"the command is {path}") if path else missing("no docker command on the PATH", _INSTALL)
+    yield (
+        ok(f"the command is {path}") if path else missing("no docker command on the PATH", _INSTALL)
+    )
 
 
 def daemon(host: Host) -> Iterator[Finding]:
@@ -321,11 +357,18 @@ def nvidia_toolkit(host: Host) -> Iterator[Finding]:
     if not host.gpus_of("nvidia"):
         return
     path = _program(host, "nvidia-ctk") or _program(host, "nvidia-container-runtime")
-    described = [file for folder in ("etc/cdi", "var/run/cdi") for file in (host.root / folder).glob("nvidia*")]
+    described = [
+        file
+        for folder in ("etc/cdi", "var/run/cdi")
+        for file in (host.root / folder).glob("nvidia*")
+    ]
     if path or described:
         yield ok(f"NVIDIA's container toolkit found ({path or described[0]})")
     else:
-        yield missing("NVIDIA's container toolkit is missing: containers get no GPU", f"install it: {_TOOLKIT}")
+        yield missing(
+            "NVIDIA's container toolkit is missing: containers get no GPU",
+            f"install it: {_TOOLKIT}",
+        )
 
 
 def _program(host: Host, name: str) -> str | None:
@@ -336,7 +379,12 @@ CHECKS = (
     Check("engine", (PROCESS,), _engines, "search_spaces/*/engine.yaml"),
     Check("GPUs", TARGETS, present, "NVML and /proc/driver/nvidia; amdgpu in /sys/class/drm"),
     Check("GPU idle", TARGETS, idle, "NVML; amdgpu and amdkfd in /sys/class"),
-    Check("AMD devices", (PROCESS,), amd_access, "ROCm installation prerequisites, https://rocm.docs.amd.com"),
+    Check(
+        "AMD devices",
+        (PROCESS,),
+        amd_access,
+        "ROCm installation prerequisites, https://rocm.docs.amd.com",
+    ),
     Check("NUMA balancing", TARGETS, numa_balancing, _TUNING),
     Check(
         "scratch reclaim",
@@ -348,9 +396,16 @@ CHECKS = (
     Check("shared memory", (PROCESS,), shared_memory, _NCCL),
     Check("open files", (PROCESS,), open_files, "vllm/utils/system_utils.py set_ulimit (0.32)"),
     Check("disk for studies", TARGETS, home, "docs/files.md"),
-    Check("disk for caches", TARGETS, caches, "huggingface_hub documentation, Environment variables, HF_HOME"),
+    Check(
+        "disk for caches",
+        TARGETS,
+        caches,
+        "huggingface_hub documentation, Environment variables, HF_HOME",
+    ),
     Check("Docker command", (DOCKER,), command, "https://docs.docker.com/engine"),
-    Check("Docker daemon", (DOCKER,), daemon, "https://docs.docker.com/reference/cli/docker/version"),
+    Check(
+        "Docker daemon", (DOCKER,), daemon, "https://docs.docker.com/reference/cli/docker/version"
+    ),
     Check("NVIDIA container toolkit", (DOCKER,), nvidia_toolkit, _TOOLKIT),
 )
 
@@ -363,7 +418,12 @@ def examine(host: Host, checks: Sequence[Check] = CHECKS) -> Iterator[Finding]:
 
 def ready(findings: Sequence[Finding]) -> Mapping[str, bool]:
     """Return by target whether nothing is missing."""
-    missing = {target for finding in findings if finding.status is Status.MISSING for target in finding.targets}
+    missing = {
+        target
+        for finding in findings
+        if finding.status is Status.MISSING
+        for target in finding.targets
+    }
     return {target: target not in missing for target in TARGETS}
 
 
@@ -371,7 +431,8 @@ _COLOURS = {Status.OK: "green", Status.WARNING: "yellow", Status.MISSING: "red"}
 
 
 def doctor(engine_bins: Sequence[str], home: Path, as_json: bool) -> None:
-    """``autotune doctor``; raises `BadInput` if the home path is not a folder, or a named program is no file."""
+    """``autotune doctor``; raises `BadInput` if the home path is not a folder, or a named program
+    is no file."""
     if home.exists() and not home.is_dir():
         raise BadInput(f"--home {home}: not a folder")
     host = Host(home, engine_bins=named_binaries(engine_bins, Library()))
@@ -386,7 +447,9 @@ def doctor(engine_bins: Sequence[str], home: Path, as_json: bool) -> None:
         return
     processor, memory_gb = machine.cpu(host.root), machine.memory_bytes(host.root) / 1e9
     gpus = f"{len(host.gpus)} x {host.gpus[0].name}" if host.gpus else "no GPU"
-    click.echo(f"this machine: {gpus}; {processor.model}, {processor.cores} cores, {memory_gb:.0f} GB of memory")
+    click.echo(
+        f"this machine: {gpus}; {processor.model}, {processor.cores} cores, {memory_gb:.0f} GB of memory"
+    )
     for target in TARGETS:
         _print(target, findings)
 

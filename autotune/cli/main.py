@@ -1,4 +1,5 @@
-"""The command line: parse, one call, print. No logic, and no heavy import before a command needs it."""
+"""The command line: parse, one call, print. No logic, and no heavy import before a command needs
+it."""
 
 from __future__ import annotations
 
@@ -50,7 +51,9 @@ def run(home: Path, as_json: bool, dry_run: bool, **options: Any) -> None:
 
 @cli.command()
 @click.argument("study")
-@click.option("--launches", type=click.IntRange(min=1), help="New, larger budget, also of a finished study.")
+@click.option(
+    "--launches", type=click.IntRange(min=1), help="New, larger budget, also of a finished study."
+)
 @shared.common(home_is_used=True)
 def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
     """Continue an interrupted study; a finished one prints its recommendation again."""
@@ -64,7 +67,8 @@ def resume(study: str, home: Path, as_json: bool, launches: int | None) -> None:
 @shared.options_of(VerifyOptions)
 @shared.common(home_is_used=True)
 def verify(home: Path, as_json: bool, **options: Any) -> None:
-    """Measure the predictions of a simulated study: baseline, recommended and next best command, on real servers."""
+    """Measure the predictions of a simulated study: baseline, recommended and next best command, on
+    real servers."""
     from autotune.cli import tuning
 
     tuning.verify(VerifyOptions(**options), home, as_json)
@@ -75,7 +79,8 @@ def verify(home: Path, as_json: bool, **options: Any) -> None:
 @shared.options_of(RegressOptions)
 @shared.common(home_is_used=True)
 def regress(home: Path, as_json: bool, **options: Any) -> None:
-    """Compare a study's commands on a new version of their engine with the old one: exit 0 pass, 5 slower, 6 open."""
+    """Compare a study's commands on a new version of their engine with the old one: exit 0 pass, 5
+    slower, 6 open."""
     from autotune.cli import tuning
 
     sys.exit(tuning.regress(RegressOptions(**options), home, as_json))
@@ -117,7 +122,8 @@ def bench(as_json: bool, **options: Any) -> None:
 @click.argument("b")
 @shared.common(home_is_used=True)
 def compare(a: str, b: str, home: Path, as_json: bool) -> None:
-    """Compare two studies (names or bundles), or two results of `bench --save-result` or `vllm bench serve`."""
+    """Compare two studies (names or bundles), or two results of `bench --save-result` or `vllm
+    bench serve`."""
     from autotune.cli import studies
 
     studies.compare(a, b, home, as_json)
@@ -125,11 +131,22 @@ def compare(a: str, b: str, home: Path, as_json: bool) -> None:
 
 @cli.command()
 @click.argument("study")
-@click.option("-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="File to write.")
-@click.option("--with-prompts", is_flag=True, help="Include prompts: workload files, and log lines with prompts.")
+@click.option(
+    "-o",
+    "--output",
+    required=True,
+    type=click.Path(path_type=Path, dir_okay=False),
+    help="File to write.",
+)
+@click.option(
+    "--with-prompts",
+    is_flag=True,
+    help="Include prompts: workload files, and log lines with prompts.",
+)
 @shared.common(home_is_used=True)
 def bundle(study: str, output: Path, with_prompts: bool, home: Path, as_json: bool) -> None:
-    """Write a study to one file from which `run --on replay:FILE` reads its answers, on any machine."""
+    """Write a study to one file from which `run --on replay:FILE` reads its answers, on any
+    machine."""
     from autotune.cli import studies
 
     studies.bundle(study, output, with_prompts, home, as_json)
@@ -139,11 +156,27 @@ def bundle(study: str, output: Path, with_prompts: bool, home: Path, as_json: bo
 @shared.engine_command
 @shared.options_of(RunOptions, "calibration")
 @click.option("--host", help="Default: the engine command line's, else loopback.")
-@click.option("--port", type=click.IntRange(0, 65535), help="Default: the engine command line's; 0: a free one.")
-@click.option("--speed", type=float, default=1.0, show_default=True, help="Factor by which it is faster than the node.")
-@click.option("--startup-s", type=click.FloatRange(min=0), help="Seconds until it is ready; default: the node's.")
+@click.option(
+    "--port",
+    type=click.IntRange(0, 65535),
+    help="Default: the engine command line's; 0: a free one.",
+)
+@click.option(
+    "--speed",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Factor by which it is faster than the node.",
+)
+@click.option(
+    "--startup-s",
+    type=click.FloatRange(min=0),
+    help="Seconds until it is ready; default: the node's.",
+)
 @click.option("--fault", help="Injected faults: NAME[:VALUE],… Default: AUTOTUNE_EMULATE_FAULT.")
-@click.option("--answers", help="Greedy answers: wrong:0.02,after:8192 … Default: AUTOTUNE_EMULATE_ANSWERS.")
+@click.option(
+    "--answers", help="Greedy answers: wrong:0.02,after:8192 … Default: AUTOTUNE_EMULATE_ANSWERS."
+)
 @click.argument("engine_command", nargs=-1, type=click.UNPROCESSED, required=True)
 @shared.common(home_is_used=True)
 def emulate(home: Path, as_json: bool, **options: Any) -> None:
@@ -165,7 +198,9 @@ def calibrate(home: Path, as_json: bool, **options: Any) -> None:
 
 @cli.command()
 @click.argument("study")
-@click.option("--format", "format_", type=click.Choice(["md", "html"]), default="md", show_default=True)
+@click.option(
+    "--format", "format_", type=click.Choice(["md", "html"]), default="md", show_default=True
+)
 @shared.common(home_is_used=True)
 def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool) -> None:
     """Print a study's report; for an unfinished study, the results so far."""
@@ -182,10 +217,16 @@ def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool
     required=True,
     help="docker, compose, k8s, dstack, gpustack, shell, vllm-config, capacity, json …",
 )
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: stdout.")
-@click.option("--image", help="Container image to run in. Default: the measured one, else the known one.")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Default: stdout."
+)
+@click.option(
+    "--image", help="Container image to run in. Default: the measured one, else the known one."
+)
 @shared.common(home_is_used=True)
-def export(study: str, format_: str, output: Path | None, image: str | None, home: Path, as_json: bool) -> None:
+def export(
+    study: str, format_: str, output: Path | None, image: str | None, home: Path, as_json: bool
+) -> None:
     """Write the recommended configuration in a deployment format."""
     from autotune.cli import studies
 
@@ -231,7 +272,9 @@ def show(as_json: bool, **options: Any) -> None:
 
 @space.command()
 @click.argument("path", type=click.Path(path_type=Path), required=False)
-@click.option("--engine", "engines", multiple=True, help="Check only these engines' packaged files.")
+@click.option(
+    "--engine", "engines", multiple=True, help="Check only these engines' packaged files."
+)
 @shared.common(home_is_used=False)
 def check(path: Path | None, engines: tuple[str, ...], as_json: bool) -> None:
     """Validate a space file or folder (default: the packaged ones); errors name the line."""
@@ -245,7 +288,8 @@ def _terminate(*_: object) -> None:
 
 
 def main() -> None:
-    """Run the console script: one message, and the contract's exit code, for every error of ours."""
+    """Run the console script: one message, and the contract's exit code, for every error of
+    ours."""
     signal.signal(signal.SIGTERM, _terminate)
     try:
         cli.main(standalone_mode=False)
@@ -268,5 +312,7 @@ def main() -> None:
     except OSError as error:
         if error.errno != errno.ENAMETOOLONG:
             raise
-        click.echo(f"autotune: this file name is too long: {str(error.filename)[:60]!r} …", err=True)
+        click.echo(
+            f"autotune: this file name is too long: {str(error.filename)[:60]!r} …", err=True
+        )
         sys.exit(BadInput.exit_code)

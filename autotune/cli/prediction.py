@@ -16,7 +16,15 @@ from autotune.engines.rewrite import rewrite
 from autotune.engines.translate import translate_typed
 from autotune.errors import BadInput, NothingFeasible, RefusedCommand
 from autotune.loadgen.bench.results import curve
-from autotune.loadgen.capacity.search import LOADS, SHAPES, By, FoundLoad, LoadSearch, Probe, described
+from autotune.loadgen.capacity.search import (
+    LOADS,
+    SHAPES,
+    By,
+    FoundLoad,
+    LoadSearch,
+    Probe,
+    described,
+)
 from autotune.loadgen.loads import Load
 from autotune.loadgen.workloads import Workload, load_workload
 from autotune.machine import check_gpus, node
@@ -45,13 +53,16 @@ from autotune.study.options import SimulateOptions
 
 
 def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
-    """``autotune simulate``; raises `NothingFeasible`, after printing the reason, for a command that would not run."""
+    """``autotune simulate``; raises `NothingFeasible`, after printing the reason, for a command
+    that would not run."""
     library = _library(asked.calibration, home)
     load = load_workload(asked.workload, library)
     _check_load(asked)
     if asked.concurrency is not None:
         if asked.concurrency < 1:
-            raise BadInput(f"--concurrency {asked.concurrency}: at least 1 request must be in flight")
+            raise BadInput(
+                f"--concurrency {asked.concurrency}: at least 1 request must be in flight"
+            )
         load = load.with_concurrency(asked.concurrency)
     resolved = _resolve(asked.engine_command, asked.engine_version, asked, library, load)
     rent = Rent.of(asked, gpus_of(resolved.effective, resolved.context.gpus))
@@ -66,11 +77,16 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
         predicted |= against((resolved.setup, predicted), (other.setup, theirs), load)
         predicted["versus"] = f"{other.card.title} {other.context.version}"
         predicted["versus_not_simulated"] = theirs["not_simulated"]
-        if other.card.engine == resolved.card.engine and other.context.version != resolved.context.version:
+        if (
+            other.card.engine == resolved.card.engine
+            and other.context.version != resolved.context.version
+        ):
             predicted |= version_changes(other, resolved)
     answer(as_json, predicted, _lines(predicted))
     if (failure := predicted["failure"]) is not None:
-        raise NothingFeasible(f"{predicted['engine']} would not run with this command line ({failure['kind']})")
+        raise NothingFeasible(
+            f"{predicted['engine']} would not run with this command line ({failure['kind']})"
+        )
     if predicted.get("missed"):
         raise NothingFeasible(predicted["missed"])
 
@@ -78,15 +94,22 @@ def simulate(asked: SimulateOptions, home: Path, as_json: bool) -> None:
 def _check_load(asked: SimulateOptions) -> None:
     """Raise `BadInput` for options that each name another load."""
     if asked.find_load is None and asked.slos:
-        raise BadInput("--slo: add --find-load concurrency or rate, which searches for the load within the limits")
+        raise BadInput(
+            "--slo: add --find-load concurrency or rate, which searches for the load within the limits"
+        )
     more = {"--concurrency": asked.concurrency, "--versus": asked.versus}
     typed = [flag for flag, value in more.items() if value is not None]
     if asked.find_load is not None and typed:
-        raise BadInput(f"{typed[0]} with --find-load: the search finds the load of one command; remove one of them")
+        raise BadInput(
+            f"{typed[0]} with --find-load: the search finds the load of one command; remove one of them"
+        )
 
 
-def _at_capacity(by: By, slos: Sequence[Slo], resolved: ResolvedCommand, load: Workload, seed: int) -> dict[str, Any]:
-    """Predict a command at the load that a study's launch would find; also with streams that start all at once."""
+def _at_capacity(
+    by: By, slos: Sequence[Slo], resolved: ResolvedCommand, load: Workload, seed: int
+) -> dict[str, Any]:
+    """Predict a command at the load that a study's launch would find; also with streams that start
+    all at once."""
 
     def found(at_once: bool) -> tuple[SimulatedOutcome, FoundLoad | None]:
         search = LoadSearch(by, slos, load, Simulator.looks, at_once=at_once)
@@ -97,20 +120,34 @@ def _at_capacity(by: By, slos: Sequence[Slo], resolved: ResolvedCommand, load: W
     if capacity is None:
         return prediction(resolved, load, seed, outcome)
     at = Probe(by, capacity.capacity or 1.0, load.points[0].prompts, 0).workload(load)
-    told: dict[str, Any] = {"find_load": by, "load_search": capacity.sentences(), "load": SHAPES[LOADS[by]]}
+    told: dict[str, Any] = {
+        "find_load": by,
+        "load_search": capacity.sentences(),
+        "load": SHAPES[LOADS[by]],
+    }
     if by == "concurrency" and capacity.capacity:
         _, burst = found(at_once=True)
-        told |= {"capacity_concurrency_at_once": burst.metrics["capacity_concurrency"] if burst else None}
+        told |= {
+            "capacity_concurrency_at_once": burst.metrics["capacity_concurrency"] if burst else None
+        }
     missed = "; ".join(capacity.sentences()) if capacity.missed else None
-    return {**prediction(resolved, at, seed, outcome), **told, "workload": load.name, "missed": missed}
+    return {
+        **prediction(resolved, at, seed, outcome),
+        **told,
+        "workload": load.name,
+        "missed": missed,
+    }
 
 
 def _versus(
     text: str, this: ResolvedCommand, asked: SimulateOptions, library: Library, load: Workload
 ) -> ResolvedCommand:
-    """Resolve the other side of the comparison: another command line, or another engine version for the typed one."""
+    """Resolve the other side of the comparison: another command line, or another engine version for
+    the typed one."""
     if len(text.split()) < 2:
-        command = command_of(translate_typed(_typed(asked.engine_command), asked.engine_version, library, silent))
+        command = command_of(
+            translate_typed(_typed(asked.engine_command), asked.engine_version, library, silent)
+        )
         kind, here = recognise(command.argv, library), this.context
         command, notes = rewrite(kind, command, here, replace(here, version=kind.version(text)))
         for note in notes:
@@ -121,7 +158,11 @@ def _versus(
 
 
 def _resolve(
-    words: Sequence[str], version: str | None, asked: SimulateOptions, library: Library, load: Workload
+    words: Sequence[str],
+    version: str | None,
+    asked: SimulateOptions,
+    library: Library,
+    load: Workload,
 ) -> ResolvedCommand:
     """Resolve a typed engine command line on the given node."""
     version = _known(version)
@@ -168,17 +209,22 @@ _INTERVALS = {
 
 
 def memory_line(predicted: Mapping[str, Any]) -> str:
-    """Describe the memory plan in a line: the cache of one attention replica, and a GPU's margin."""
+    """Describe the memory plan in a line: the cache of one attention replica, and a GPU's
+    margin."""
     tokens, longest = predicted["kv_cache_tokens"], predicted["longest_request_tokens"]
     margin, sigma = predicted["memory_margin_gb"], predicted["memory_margin_sigma_gb"]
     amount = f"{abs(margin):.1f} GB per GPU {'free' if margin >= 0 else 'missing'}, ± {sigma:.1f}"
-    verdict, odds = predicted["memory_verdict"].replace("_", " "), predicted["memory_fit_probability"]
+    verdict, odds = (
+        predicted["memory_verdict"].replace("_", " "),
+        predicted["memory_fit_probability"],
+    )
     cache = f"KV cache: {tokens:,} tokens per attention replica ({predicted['kv_cache_gb']:.1f} GB per GPU)"
     return f"{cache}; longest request: {longest:,} tokens; {verdict}: {amount} (odds of starting {100 * odds:.0f} %)"
 
 
 def _lines(predicted: Mapping[str, Any]) -> Iterator[str]:
-    """List the main results first: whether it runs, its headline figures, the gain, the memory; then all figures."""
+    """List the main results first: whether it runs, its headline figures, the gain, the memory;
+    then all figures."""
     failure = predicted["failure"]
     yield f"simulated: {predicted['engine']} {predicted['engine_version']} under {predicted['workload']}"
     if failure is not None:
@@ -236,7 +282,9 @@ def _headline(predicted: Mapping[str, Any]) -> Iterator[str]:
 def _capacity(predicted: Mapping[str, Any]) -> Iterator[str]:
     """List the loads that were tried, what was found, and the shape of that load."""
     by: By = predicted["find_load"]
-    points = [{"label": described(by, row[LOADS[by]]), "metrics": row} for row in predicted["curve"]]
+    points = [
+        {"label": described(by, row[LOADS[by]]), "metrics": row} for row in predicted["curve"]
+    ]
     yield from [*curve(points), *(f"{sentence}." for sentence in predicted["load_search"])]
     yield f"The load is {predicted['load']}."
     if burst := predicted.get("capacity_concurrency_at_once"):
@@ -257,7 +305,9 @@ def emulate(options: dict[str, Any], home: Path, as_json: bool) -> int:
 
     library = _library(options.pop("calibration"), home)
     options["engine_version"] = _known(options["engine_version"])
-    typed = translate_typed(_typed(options["engine_command"]), options["engine_version"], library, say)
+    typed = translate_typed(
+        _typed(options["engine_command"]), options["engine_version"], library, say
+    )
     with suppress(RefusedCommand):
         # What the engine's parser refuses, the emulator refuses in the engine's words.
         know_model(command_of(typed), options["engine_version"], options["model_id"], library)

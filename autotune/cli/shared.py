@@ -1,4 +1,5 @@
-"""Options common to several commands; options in groups, examples, and one line for click's refusals."""
+"""Options common to several commands; options in groups, examples, and one line for click's
+refusals."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from autotune.study.options import GROUPS, STUDY, Option, RunOptions
 
 
 def common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Add ``--json`` and ``--home``, which every command has; a command that stores nothing ignores ``--home``."""
+    """Add ``--json`` and ``--home``, which every command has; a command that stores nothing ignores
+    ``--home``."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         command = click.option(
@@ -41,7 +43,8 @@ def common(home_is_used: bool) -> Callable[[Callable[..., Any]], Callable[..., A
 
 
 def options_of(kind: type, *names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Make click's options from a dataclass's fields of these names, or all (`autotune.study.options.option`)."""
+    """Make click's options from a dataclass's fields of these names, or all
+    (`autotune.study.options.option`)."""
 
     def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
         for one in reversed(fields(kind)):
@@ -57,7 +60,9 @@ def _click_option(one: Field[Any], hint: Any) -> Callable[[Callable[..., Any]], 
     many = get_origin(hint) is Sequence
     # Of `X | None` and of Sequence[X] the X counts.
     (inner,) = (
-        [part for part in get_args(hint) if part is not type(None)] if many or NoneType in get_args(hint) else [hint]
+        [part for part in get_args(hint) if part is not type(None)]
+        if many or NoneType in get_args(hint)
+        else [hint]
     )
     kind: Any = inner
     if get_origin(inner) is Literal:
@@ -67,20 +72,31 @@ def _click_option(one: Field[Any], hint: Any) -> Callable[[Callable[..., Any]], 
     elif inner is int and (asked.least, asked.most) != (None, None):
         kind = click.IntRange(asked.least, asked.most)
     shown = not many and inner is not bool and one.default not in (None, "")
-    more = {"is_flag": True} if inner is bool else {"type": kind, "multiple": many, "show_default": shown}
+    more = (
+        {"is_flag": True}
+        if inner is bool
+        else {"type": kind, "multiple": many, "show_default": shown}
+    )
     default = None if many else one.default
-    return click.option(*asked.flag.split(), one.name, default=default, help=asked.help or None, **more)
+    return click.option(
+        *asked.flag.split(), one.name, default=default, help=asked.help or None, **more
+    )
 
 
 hardware = click.option(
-    "--hw", "hardware", required=True, help="Hardware by name (h200, mi300x), local, or a YAML file."
+    "--hw",
+    "hardware",
+    required=True,
+    help="Hardware by name (h200, mi300x), local, or a YAML file.",
 )
 
 
 def given() -> frozenset[str]:
     """Return the typed options of the running command, by parameter."""
     context = click.get_current_context()
-    return frozenset(n for n in context.params if context.get_parameter_source(n) is not ParameterSource.DEFAULT)
+    return frozenset(
+        n for n in context.params if context.get_parameter_source(n) is not ParameterSource.DEFAULT
+    )
 
 
 def engine_command(command: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,7 +104,9 @@ def engine_command(command: Callable[..., Any]) -> Callable[..., Any]:
     for option in (
         hardware,
         options_of(RunOptions, "gpus"),
-        click.option("--engine-version", help="Parse and behave as this version; default: the newest known."),
+        click.option(
+            "--engine-version", help="Parse and behave as this version; default: the newest known."
+        ),
         click.option("--model-id", help="The model's id, if the command line names a path."),
     ):
         command = option(command)
@@ -109,9 +127,16 @@ class GroupedCommand(click.Command):
     """A command that lists its options under the headings of `autotune.study.options.GROUPS`."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the groups in order; options that are no field of `RunOptions` belong to the study."""
-        rows = {p.name: row for p in self.get_params(ctx) if (row := p.get_help_record(ctx)) is not None}
-        group_of = {one.name: one.metadata["option"].group for one in fields(RunOptions) if "option" in one.metadata}
+        """Write the groups in order; options that are no field of `RunOptions` belong to the
+        study."""
+        rows = {
+            p.name: row for p in self.get_params(ctx) if (row := p.get_help_record(ctx)) is not None
+        }
+        group_of = {
+            one.name: one.metadata["option"].group
+            for one in fields(RunOptions)
+            if "option" in one.metadata
+        }
         for heading in GROUPS:
             names = [name for name in group_of if group_of[name] == heading]
             names += [name for name in rows if heading == STUDY and name not in group_of]
@@ -122,16 +147,25 @@ class GroupedCommand(click.Command):
 
 
 _WORDS = {
-    **{"a valid integer range": "a whole number", "a valid integer": "a whole number", "a valid float": "a number"},
+    **{
+        "a valid integer range": "a whole number",
+        "a valid integer": "a whole number",
+        "a valid float": "a number",
+    },
     **{"No such": "Unknown", ". Did": "; did"},
 }
 """Click's words, and their replacements."""
 
 
 def refusal(error: click.ClickException) -> str:
-    """Format a usage error of click in one line, as our own messages: option, problem, and where help is."""
+    """Format a usage error of click in one line, as our own messages: option, problem, and where
+    help is."""
     said = error.format_message()
-    if isinstance(error, click.BadParameter) and not isinstance(error, click.MissingParameter) and error.param:
+    if (
+        isinstance(error, click.BadParameter)
+        and not isinstance(error, click.MissingParameter)
+        and error.param
+    ):
         said = f"{error.param.opts[-1]}: {error.message}"
         if isinstance(error.param.type, click.Choice) and error.message.startswith("'--"):
             said = f"{error.param.opts[-1]} wants {' or '.join(error.param.type.choices)} behind it"
@@ -139,7 +173,11 @@ def refusal(error: click.ClickException) -> str:
         said = said.replace(words, ours)
     said = said[:1].lower() + said[1:].rstrip(".")
     context = error.ctx if isinstance(error, click.UsageError) else None
-    return said if context is None or said.endswith("?") else f"{said}; see `{context.command_path} --help`"
+    return (
+        said
+        if context is None or said.endswith("?")
+        else f"{said}; see `{context.command_path} --help`"
+    )
 
 
 MESSAGES = Console(stderr=True, soft_wrap=True)

@@ -43,7 +43,9 @@ def space_show(options: RunOptions, as_json: bool) -> None:
             "candidates": len(space.space.configurations),
             "twins": space.space.equivalents,
             "removed": {rule: count for rule, count in space.space.removed.items() if count},
-            "reasons": {rule: _reason(space, rule) for rule, count in space.space.removed.items() if count},
+            "reasons": {
+                rule: _reason(space, rule) for rule, count in space.space.removed.items() if count
+            },
             "knobs": _knobs(space, prepared.candidates),
         }
         for name, space in prepared.spaces.items()
@@ -59,9 +61,13 @@ def space_show(options: RunOptions, as_json: bool) -> None:
         lines += _listed(row["knobs"])
         lines.append(f"  {row['candidates']:,} candidates of {row['combinations']:,} combinations")
         if row["twins"]:
-            lines.append(f"  {row['twins']:>12,}  equivalents of another candidate by the engine's effects")
+            lines.append(
+                f"  {row['twins']:>12,}  equivalents of another candidate by the engine's effects"
+            )
         removed = sorted(row["removed"].items(), key=lambda item: -item[1])
-        lines += [f"  {count:>12,}  removed by {rule}: {row['reasons'][rule]}" for rule, count in removed]
+        lines += [
+            f"  {count:>12,}  removed by {rule}: {row['reasons'][rule]}" for rule, count in removed
+        ]
     lines += [f"{name}: excluded, {reason}" for name, reason in excluded.items()]
     names = {"model": spec.model.id, "hardware": spec.hardware.name}
     answer(as_json, {**names, "figures": figures, "engines": report, "excluded": excluded}, lines)
@@ -81,8 +87,13 @@ def _reason(space: EngineSpace, rule: str) -> str:
 
 
 def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, dict[str, Any]]:
-    """Describe each knob of the version: values with their candidates, default, options that set it, trade-offs."""
-    version, default, configurations = space.context.version, space.effective({}).knobs, space.space.configurations
+    """Describe each knob of the version: values with their candidates, default, options that set
+    it, trade-offs."""
+    version, default, configurations = (
+        space.context.version,
+        space.effective({}).knobs,
+        space.space.configurations,
+    )
     costs: dict[tuple[str, Scalar], str] = {}
     for position, given in candidates.given_up.items():
         if candidates.items[position].configuration.engine == space.engine.name:
@@ -94,7 +105,11 @@ def _knobs(space: EngineSpace, candidates: CandidateSet) -> dict[str, dict[str, 
         counts = Counter(configuration.knobs[name] for configuration in configurations)
         additions = [one for one in knob.emit if in_range(version, one.versions)]
         flags = [[word for word in one.args if word.startswith("-")] for one in additions]
-        options = [word for one, own in zip(additions, flags, strict=True) for word in (*own, *one.env, *one.config)]
+        options = [
+            word
+            for one, own in zip(additions, flags, strict=True)
+            for word in (*own, *one.env, *one.config)
+        ]
         knobs[name] = {
             "help": knob.help,
             "values": [
@@ -121,17 +136,30 @@ def _listed(knobs: Mapping[str, Mapping[str, Any]]) -> list[str]:
             head,
             f"      {len(values)} values: {', '.join(scalar(one['value']) for one in values)}; {default}",
         ]
-        searched += [f"      {scalar(one['value'])} trades off: {one['gives_up']}" for one in values if one["gives_up"]]
+        searched += [
+            f"      {scalar(one['value'])} trades off: {one['gives_up']}"
+            for one in values
+            if one["gives_up"]
+        ]
     return [*searched, *(["  not searched; --set changes them:", *fixed] if fixed else [])]
 
 
 def _figures(model: ModelCard) -> dict[str, float]:
-    """Return parameters and weights of a model, which show at a glance whether its file is read correctly."""
-    from autotune.space.architecture import active_parameters, total_parameters, weight_bytes_per_gpu
+    """Return parameters and weights of a model, which show at a glance whether its file is read
+    correctly."""
+    from autotune.space.architecture import (
+        active_parameters,
+        total_parameters,
+        weight_bytes_per_gpu,
+    )
 
     a = model.architecture
     weight_gb = weight_bytes_per_gpu(a, 1, 1, 1, mtp=False) / 1e9
-    return {"parameters": total_parameters(a), "active": active_parameters(a), "weight_gb": weight_gb}
+    return {
+        "parameters": total_parameters(a),
+        "active": active_parameters(a),
+        "weight_gb": weight_gb,
+    }
 
 
 def space_check(path: Path | None, engines: Sequence[str], as_json: bool) -> None:

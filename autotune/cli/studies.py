@@ -23,7 +23,15 @@ from autotune.study.spec import StudySpec
 
 _KEYS = (
     *("study", "model", "hardware", "evidence", "verdict", "gain", "launches", "age_hours"),
-    *("state", "budget", "nodes", "engine", "gain_percent", "gain_ci95", "gain_interval90_on_a_node"),
+    *(
+        "state",
+        "budget",
+        "nodes",
+        "engine",
+        "gain_percent",
+        "gain_ci95",
+        "gain_interval90_on_a_node",
+    ),
     *("holds_on_a_node", "objective"),
 )
 
@@ -31,7 +39,8 @@ _NO_WIDTH = 10_000
 
 
 def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool) -> None:
-    """``autotune report``: for an unfinished study the results so far; raises `BadInput` before its first launch."""
+    """``autotune report``: for an unfinished study the results so far; raises `BadInput` before its
+    first launch."""
     folder = Home(home)
     spec, done, launches = folder.spec(study), folder.recommendation(study), folder.launches(study)
     path = folder.study_folder(study) / f"report.{format_}"
@@ -44,9 +53,13 @@ def report(study: str, format_: Literal["md", "html"], home: Path, as_json: bool
         from autotune.outputs.report.render import render
         from autotune.recommend import unfinished
 
-        text = render(StudyRecord(spec, launches, done or unfinished(spec, launches), path.parent), format_)
+        text = render(
+            StudyRecord(spec, launches, done or unfinished(spec, launches), path.parent), format_
+        )
     if as_json:
-        print_json({"study": study, "format": format_, "finished": done is not None, "report": text})
+        print_json(
+            {"study": study, "format": format_, "finished": done is not None, "report": text}
+        )
     elif format_ == "md" and sys.stdout.isatty():
         from autotune.cli.shared import print_markdown
 
@@ -65,7 +78,9 @@ def _so_far(home: Home, spec: StudySpec, lacking: str) -> str:
     return f"study {spec.study!r} is not finished, so it has no {lacking}: {progress}; {how}"
 
 
-def export(study: str, format_: str, output: Path | None, image: str | None, home: Path, as_json: bool) -> None:
+def export(
+    study: str, format_: str, output: Path | None, image: str | None, home: Path, as_json: bool
+) -> None:
     """``autotune export``."""
     from autotune.outputs.export import check_format, winner_of
     from autotune.outputs.export import export as render
@@ -98,7 +113,8 @@ def _write(output: Path, content: str | bytes, mode: int) -> None:
 
 
 def list_studies(home: Path, as_json: bool) -> None:
-    """``autotune list``; with ``--json`` an object per study with `_KEYS`, null for unknown values."""
+    """``autotune list``; with ``--json`` an object per study with `_KEYS`, null for unknown
+    values."""
     folder = Home(home)
     if home.exists() and not home.is_dir():
         raise BadInput(f"--home {home}: not a folder")
@@ -125,7 +141,8 @@ def _table(rows: Sequence[Mapping[str, Any]]) -> Table:
 
 
 def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:
-    """Format a row for people, with its nodes if any study has `several`; an unfinished study shows its progress."""
+    """Format a row for people, with its nodes if any study has `several`; an unfinished study shows
+    its progress."""
     unfinished = row["state"] in ("running", "interrupted")
     verdict = row["state"] if unfinished else row["verdict"]
     verdict += ", open on a node" if row["holds_on_a_node"] is False else ""
@@ -133,7 +150,11 @@ def _cells(row: Mapping[str, Any], several: bool) -> dict[str, str]:
     metric = row["objective"] or ""
     if gain is not None and row["gain_ci95"] is not None:
         gain += f" ({readable.gains(metric, row['gain_ci95'])})"
-    launches = f"{row['launches']} of {max(row['launches'], row['budget'])}" if unfinished else row["launches"]
+    launches = (
+        f"{row['launches']} of {max(row['launches'], row['budget'])}"
+        if unfinished
+        else row["launches"]
+    )
     cells = {name: row[name] for name in ("study", "model", "hardware", "evidence")}
     cells |= {"verdict": verdict, "gain": gain}
     if row["gain_interval90_on_a_node"] is not None:
@@ -161,7 +182,11 @@ def _row(home: Home, name: str) -> dict[str, Any]:
         say(f"autotune: {error}")
         return row | {"verdict": "unreadable", "state": "unreadable"}
     results = [launch.result for launch in launches]
-    row |= {"model": spec.model.id, "hardware": f"{spec.gpus}x{spec.hardware.name}", "age_hours": round(age_h, 2)}
+    row |= {
+        "model": spec.model.id,
+        "hardware": f"{spec.gpus}x{spec.hardware.name}",
+        "age_hours": round(age_h, 2),
+    }
     row |= {"launches": len(results), "budget": spec.launches, "verdict": "unfinished"}
     row["objective"] = spec.objective
     row["evidence"] = results[0].label.lower() if results else None
@@ -182,7 +207,11 @@ def _has_gain(done: Recommendation) -> bool:
     """Return whether a study compared a configuration with its baseline."""
     if done.verdict not in (Verdict.BETTER, Verdict.INDISTINGUISHABLE) or done.gain_percent is None:
         return False
-    same = done.recommended and done.baseline and done.recommended.fingerprint == done.baseline.fingerprint
+    same = (
+        done.recommended
+        and done.baseline
+        and done.recommended.fingerprint == done.baseline.fingerprint
+    )
     return not same
 
 
@@ -193,12 +222,16 @@ def bundle(study: str, output: Path, prompts: bool, home: Path, as_json: bool) -
     content = content_of(Home(home), study, say, prompts=prompts)
     _write(output, content, 0o600 if prompts else 0o644)
     told = {"study": study, "file": str(output), "bytes": len(content)}
-    lines = [f"wrote {output} ({len(content):,} bytes); replay it with:", f"autotune run --on replay:{output}"]
+    lines = [
+        f"wrote {output} ({len(content):,} bytes); replay it with:",
+        f"autotune run --on replay:{output}",
+    ]
     answer(as_json, told, lines)
 
 
 def compare(a: str, b: str, home: Path, as_json: bool) -> None:
-    """Print the comparison of two studies or of two bench results; raises `BadInput` for anything else."""
+    """Print the comparison of two studies or of two bench results; raises `BadInput` for anything
+    else."""
     from autotune.loadgen.bench.compare import compare as compare_results
     from autotune.outputs.study_comparison import compare_studies, study_named
 

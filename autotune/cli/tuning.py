@@ -14,7 +14,14 @@ from typing import Any
 
 from autotune.backends import backend_of
 from autotune.cli.shared import MESSAGES, answer, say
-from autotune.errors import BadInput, Interrupted, NothingFeasible, StudyLocked, Terminated, UnknownName
+from autotune.errors import (
+    BadInput,
+    Interrupted,
+    NothingFeasible,
+    StudyLocked,
+    Terminated,
+    UnknownName,
+)
 from autotune.prepare.build_spec import build_spec
 from autotune.study.home import Home, calibration_of_home, library_of, ui_command
 from autotune.study.options import RegressOptions, RunOptions, VerifyOptions
@@ -70,14 +77,21 @@ def regress(options: RegressOptions, home: Path, as_json: bool) -> int:
     folder = Home(home)
     spec = folder.spec(options.study)
     sys.unraisablehook = interrupt_again
-    found, done = compare(folder, options, lambda message: say(message) if isinstance(message, str) else None)
+    found, done = compare(
+        folder, options, lambda message: say(message) if isinstance(message, str) else None
+    )
     _send_to_mlflow(spec, done, folder, again=True)
-    answer(as_json, found.model_dump(mode="json"), [*regression(found, done), *filter(None, [found.tune_again])])
+    answer(
+        as_json,
+        found.model_dump(mode="json"),
+        [*regression(found, done), *filter(None, [found.tune_again])],
+    )
     return {"pass": 0, "regression": 5, "undecided": 6}[found.verdict]
 
 
 def resume(study: str, home: Path, as_json: bool, launches: int | None = None) -> None:
-    """``autotune resume``: print the recommendation of a finished study again, unless its budget is raised."""
+    """``autotune resume``: print the recommendation of a finished study again, unless its budget is
+    raised."""
     folder = Home(home)
     spec = folder.spec(study)
     if launches is not None:
@@ -96,13 +110,16 @@ def resume(study: str, home: Path, as_json: bool, launches: int | None = None) -
 
 @contextmanager
 def _resumable(home: Home, study: str) -> Iterator[None]:
-    """Say how a study that is interrupted goes on, also where its launches have not begun or are just being ended."""
+    """Say how a study that is interrupted goes on, also where its launches have not begun or are
+    just being ended."""
     try:
         yield
     except KeyboardInterrupt as stop:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         begun = (home.study_folder(study) / "study.yaml").exists()
-        way_on = f"continue with:\n{home.resume_command(study)}" if begun else "the study had not begun"
+        way_on = (
+            f"continue with:\n{home.resume_command(study)}" if begun else "the study had not begun"
+        )
         raise Interrupted.by(stop, f"interrupted; {way_on}") from None
 
 
@@ -138,7 +155,9 @@ def interrupt_again(ignored: sys.UnraisableHookArgs) -> None:
         sys.__unraisablehook__(ignored)
 
 
-def _send_to_mlflow(spec: StudySpec, done: Recommendation, home: Home, *, again: bool = False) -> None:
+def _send_to_mlflow(
+    spec: StudySpec, done: Recommendation, home: Home, *, again: bool = False
+) -> None:
     """Send a finished study to MLflow if its copy there is missing, incomplete or outdated."""
     from autotune.outputs.tracking import Tracker
     from autotune.study.results import Lock
@@ -178,9 +197,9 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
     lines = [
         "",
         *(
-            fill(one.replace(" %", "\u00a0%"), _WIDTH, break_long_words=False, break_on_hyphens=False).replace(
-                "\u00a0", " "
-            )
+            fill(
+                one.replace(" %", "\u00a0%"), _WIDTH, break_long_words=False, break_on_hyphens=False
+            ).replace("\u00a0", " ")
             for one in said
         ),
         "",
@@ -194,7 +213,11 @@ def _conclude(recommendation: Recommendation, home: Home, as_json: bool) -> None
     lines += [f"         {view}"] if (view := view_address(home.path, recommendation.study)) else []
     answer(as_json, recommendation.to_json(), lines)
     if chosen is None:
-        found = "the server does not meet the limits" if recommendation.address else "no feasible configuration"
+        found = (
+            "the server does not meet the limits"
+            if recommendation.address
+            else "no feasible configuration"
+        )
         raise NothingFeasible(f"{found} ({recommendation.stop_reason}); see {folder / 'report.md'}")
 
 
@@ -211,19 +234,32 @@ def _dry_run(spec: StudySpec, as_json: bool) -> None:
     if not is_local(spec.executor) and prepared.backend.on_gpus:
         weights = "each node of the cluster is checked for the weights before its first launch"
     baseline = command_of(items[prepared.candidates.baseline]).shell()
-    starts = [command_of(items[i]).shell() for i in (*prepared.candidates.defaults, *prepared.candidates.starts)]
+    starts = [
+        command_of(items[i]).shell()
+        for i in (*prepared.candidates.defaults, *prepared.candidates.starts)
+    ]
     counts, excluded = prepared.counts(), [e.model_dump() for e in prepared.excluded]
     first, history = first_trials(prepared), History(spec, prepared.candidates, ())
-    told: dict[str, Any] = {"candidates": counts, "excluded": excluded, "baseline": baseline, "starts": starts}
+    told: dict[str, Any] = {
+        "candidates": counts,
+        "excluded": excluded,
+        "baseline": baseline,
+        "starts": starts,
+    }
     told |= {"cost": cost(prepared, first), "first": []}
     lines = [f"{name}: {count} candidates" for name, count in counts.items()]
     lines += [f"{e.engine}: excluded, {e.reason}" for e in prepared.excluded]
     lines += ["", cost_line(prepared, first), "", "first launches, with predicted values"]
     for trial, predicted in first:
         what = trial.configuration
-        lines += [f"{what.engine:<12}  {predicted}  {described(history, what)}", f"    {trial.command.shell()}"]
+        lines += [
+            f"{what.engine:<12}  {predicted}  {described(history, what)}",
+            f"    {trial.command.shell()}",
+        ]
         row = {"role": trial.role.value, "engine": what.engine, "config": dict(what.knobs)}
-        told["first"].append({**row, "command": trial.command.shell(), "predicted": asdict(predicted)})
+        told["first"].append(
+            {**row, "command": trial.command.shell(), "predicted": asdict(predicted)}
+        )
     lines += ["", "baseline", baseline, "", "defaults and good starts", *dict.fromkeys(starts)]
     lines += ["", weights] if weights else []
     answer(as_json, {**told, "weights": weights or None, "notes": list(prepared.spec.notes)}, lines)

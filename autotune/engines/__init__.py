@@ -1,9 +1,9 @@
 """Engines: their base, and the registry of the installed ones.
 
-An engine is a card (``search_spaces/<engine>/engine.yaml``, or ``<engine>.yaml`` beside the class), tables of its
-options (``options/`` beside that, or in the card) and a class that knows what is peculiar to its command line,
-registered under the entry-point group ``autotune.engines``. ``examples/llama_server`` is a whole one, with the tests
-that tell whether it fits.
+An engine is a card (``search_spaces/<engine>/engine.yaml``, or ``<engine>.yaml`` beside the class),
+tables of its options (``options/`` beside that, or in the card) and a class that knows what is
+peculiar to its command line, registered under the entry-point group ``autotune.engines``.
+``examples/llama_server`` is a whole one, with the tests that tell whether it fits.
 """
 
 from __future__ import annotations
@@ -29,7 +29,8 @@ def names() -> tuple[str, ...]:
 
 
 def engine(name: str, library: Library | None = None) -> Engine:
-    """Load the engine of that name or alias, from the packaged library by default; raises `UnknownName`."""
+    """Load the engine of that name or alias, from the packaged library by default; raises
+    `UnknownName`."""
     return _load(canonical(name), library or _packaged())
 
 
@@ -39,19 +40,24 @@ def _load(name: str, library: Library) -> Engine:
     if point is None:
         raise UnknownName("engine", name, names())
     if name not in library.engines:
-        raise BadInput(f"the engine {name!r} has no card: put {name}.yaml next to the module {point.module}")
+        raise BadInput(
+            f"the engine {name!r} has no card: put {name}.yaml next to the module {point.module}"
+        )
     card = library.engine(name)
     try:
         made: Engine = point.load()(card, library.roots)
     except Exception as error:
         # Somebody else's code, which may fail in any way.
         why = f"{type(error).__name__}: {error}"
-        raise BadInput(f"the engine {name!r} cannot be loaded ({why}); repair or uninstall its package") from error
+        raise BadInput(
+            f"the engine {name!r} cannot be loaded ({why}); repair or uninstall its package"
+        ) from error
     return made
 
 
 def recognise(argv: Sequence[str], library: Library | None = None) -> Engine:
-    """Find the engine whose program a command line starts; raises `BadInput` with the known programs."""
+    """Find the engine whose program a command line starts; raises `BadInput` with the known
+    programs."""
     known = (library or _packaged()).engines
     engines: list[Engine] = []
     broken: list[str] = []
@@ -65,11 +71,14 @@ def recognise(argv: Sequence[str], library: Library | None = None) -> Engine:
             return candidate
     understood = ", ".join(f"'{' '.join(candidate.card.program)} …'" for candidate in engines)
     shown = " ".join(argv[:3]) or "nothing"
-    raise BadInput(". ".join([f"not an engine's command line: {shown!r}. Known: {understood}", *broken]))
+    raise BadInput(
+        ". ".join([f"not an engine's command line: {shown!r}. Known: {understood}", *broken])
+    )
 
 
 def split_command(text: str) -> Command:
-    """Split a command as a shell does, settings in front; raises `BadInput` for open quotes, or no program."""
+    """Split a command as a shell does, settings in front; raises `BadInput` for open quotes, or no
+    program."""
     try:
         words = shlex.split(text.replace("\\\n", " "))
     except ValueError as error:
@@ -86,7 +95,8 @@ def command_of(words: Sequence[str]) -> Command:
 
 
 def settings_in_front(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Split words into the leading ``NAME=value`` settings and the rest; ``env`` and ``export`` are dropped."""
+    """Split words into the leading ``NAME=value`` settings and the rest; ``env`` and ``export`` are
+    dropped."""
     env: dict[str, str] = {}
     rest = list(words)
     while rest:

@@ -1,11 +1,12 @@
-"""Print the options of an engine's own parser as JSON; runs in the engine's interpreter with the standard library only.
+"""Print the options of an engine's own parser as JSON; runs in the engine's interpreter with the
+standard library only.
 
     PYTHON -c SOURCE SCRIPT [WORD ...]
     PYTHON -c SOURCE -m MODULE [WORD ...]
 
-The engine's program runs until it parses its command line with `argparse` or `click`; there the parser's options are
-printed, one JSON list behind `MARK`, and the program ends. A parser of fewer than `LEAST` options is not the engine's
-own: the program goes on.
+The engine's program runs until it parses its command line with `argparse` or `click`; there the
+parser's options are printed, one JSON list behind `MARK`, and the program ends. A parser of fewer
+than `LEAST` options is not the engine's own: the program goes on.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ _ACTIONS = {
 _TYPES = {
     **{"int": "int", "float": "float", "bool": "bool", "loads": "json"},
     **{"human_readable_int": "human_int", "human_readable_int_or_auto": "human_int"},
-    **{"integer": "int", "integer range": "int", "float range": "float", "boolean": "bool"},  # click's
+    **{
+        "integer": "int",
+        "integer range": "int",
+        "float range": "float",
+        "boolean": "bool",
+    },  # click's
 }
 
 
@@ -45,7 +51,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, (list, tuple)):
         items = [_plain(item) for item in value]
         return items if items and None not in items else None
-    return value if isinstance(value, (bool, int, float, str)) and value != argparse.SUPPRESS else None
+    return (
+        value if isinstance(value, (bool, int, float, str)) and value != argparse.SUPPRESS else None
+    )
 
 
 def _choice(value: Any) -> Any:
@@ -74,7 +82,9 @@ def _click_row(option: Any) -> dict[str, Any]:
         "flags": list(option.opts),
         "dest": option.name,
         "action": switch if option.is_flag else "append" if option.multiple else "store",
-        "type": _TYPES.get(option.type.name, option.type.name if option.type.name in _TYPES.values() else None),
+        "type": _TYPES.get(
+            option.type.name, option.type.name if option.type.name in _TYPES.values() else None
+        ),
         "choices": list(getattr(option.type, "choices", ())),
         "default": _plain(option.default),
     }
@@ -84,7 +94,11 @@ def _watch_argparse() -> None:
     parse = argparse.ArgumentParser.parse_known_args
 
     def asked(self: argparse.ArgumentParser, *args: Any, **kwargs: Any) -> Any:
-        actions = [a for a in self._actions if a.option_strings and not {"-h", "--help"} & set(a.option_strings)]
+        actions = [
+            a
+            for a in self._actions
+            if a.option_strings and not {"-h", "--help"} & set(a.option_strings)
+        ]
         if not any(isinstance(action, argparse._SubParsersAction) for action in self._actions):
             _tell([_row(a) for a in actions if type(a).__name__ != "_VersionAction"])
         return parse(self, *args, **kwargs)
@@ -101,7 +115,9 @@ def _watch_click() -> None:
 
     def asked(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not hasattr(self, "list_commands"):
-            _tell([_click_row(option) for option in self.params if option.param_type_name == "option"])
+            _tell(
+                [_click_row(option) for option in self.params if option.param_type_name == "option"]
+            )
         return parse(self, *args, **kwargs)
 
     click.Command.parse_args = asked  # type: ignore[method-assign]

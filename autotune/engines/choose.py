@@ -1,4 +1,5 @@
-"""Choose the engines of a study: the installed ones if launches start here, else those of the bundled tables."""
+"""Choose the engines of a study: the installed ones if launches start here, else those of the
+bundled tables."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ from autotune.trial import Command
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """The engines of a study by name, and the user's options for them, translated to their versions."""
+    """The engines of a study by name, and the user's options for them, translated to their
+    versions."""
 
     installed: Mapping[str, InstalledEngine]
     versions: Mapping[str, str]
@@ -34,12 +36,15 @@ class Chosen:
 
 
 def named_binaries(texts: Sequence[str], library: Library) -> dict[str, Path]:
-    """Parse ``--engine-bin ENGINE=PATH`` into programs by engine; raises `BadInput`, also for a path without a file."""
+    """Parse ``--engine-bin ENGINE=PATH`` into programs by engine; raises `BadInput`, also for a
+    path without a file."""
     binaries: dict[str, Path] = {}
     for text in texts:
         name, equals, path = text.partition("=")
         if not equals or not path.strip():
-            raise BadInput(f"--engine-bin {text!r}: write engine=path, e.g. sglang=/opt/sglang/bin/python")
+            raise BadInput(
+                f"--engine-bin {text!r}: write engine=path, e.g. sglang=/opt/sglang/bin/python"
+            )
         owner, program = library.engine(name.strip()).engine, Path(path.strip())
         if not program.expanduser().exists():
             raise BadInput(f"--engine-bin {owner}={program}: no such file")
@@ -60,28 +65,40 @@ def choose(
 
     Args:
         asked: the baseline, and the arguments to pass through by engine, as they were typed.
-        elsewhere: where engines are started, if that is not from this machine's installation; empty: it is.
-        asked_versions: by name, the version that was asked for, or that the engine's container image has.
+        elsewhere: where engines are started, if that is not from this machine's installation;
+            empty: it is.
+        asked_versions: by name, the version that was asked for, or that the engine's container
+            image has.
 
-    Raises `BadInput` where a program is named that would not be used, or another version is installed.
+    Raises `BadInput` where a program is named that would not be used, or another version is
+    installed.
     """
     baseline, engine_args = asked
     owner: str | None = None
     # What is no engine's command is refused later.
     with suppress(BadInput):
-        owner = recognise(split_command(baseline).argv, library).name if baseline is not None else None
+        owner = (
+            recognise(split_command(baseline).argv, library).name if baseline is not None else None
+        )
     names = list(dict.fromkeys([*wanted, *([owner] if owner else [])]))
     kinds = {name: engine(name, library) for name in names}
     installed: dict[str, InstalledEngine] = {}
     unused = [name for name in engine_args if name not in names]
-    notes = [f"--engine-arg {n} is not used: {n} is neither searched nor the baseline" for n in unused]
+    notes = [
+        f"--engine-arg {n} is not used: {n} is neither searched nor the baseline" for n in unused
+    ]
     if not elsewhere:
         unknown = [name for name in binaries if name not in names]
-        notes += [f"--engine-bin {n} is not used: {n} is neither searched nor the baseline" for n in unknown]
+        notes += [
+            f"--engine-bin {n} is not used: {n} is neither searched nor the baseline"
+            for n in unknown
+        ]
         binaries, said = _with_baseline_s(baseline, owner, binaries, library)
         notes += said
         for name, kind in list(kinds.items()):
-            if (found := _found(kind, binaries.get(name), asked_versions.get(name), notify)) is not None:
+            if (
+                found := _found(kind, binaries.get(name), asked_versions.get(name), notify)
+            ) is not None:
                 kinds[name], installed[name], warnings = found
                 notes += warnings
     elif binaries:
@@ -107,9 +124,11 @@ def choose(
 def _found(
     kind: Engine, program: Path | None, asked: str | None, notify: Notify
 ) -> tuple[Engine, InstalledEngine, list[str]] | None:
-    """Return an installed engine, its fields for the study, and warnings; None if it is not installed.
+    """Return an installed engine, its fields for the study, and warnings; None if it is not
+    installed.
 
-    Raises `BadInput` where a named program is no such engine, or another version was asked for than is installed.
+    Raises `BadInput` where a named program is no such engine, or another version was asked for than
+    is installed.
     """
     try:
         there = find(kind.card, program)
@@ -125,7 +144,9 @@ def _found(
             f"({there.program[0]}); name that version's program with --engine-bin {kind.name}=PATH"
         )
     lacking = tuple(lacking_modules(kind.card, there))
-    kept = InstalledEngine(program=there.program, version=there.version, asked=warning is None, lacking=lacking)
+    kept = InstalledEngine(
+        program=there.program, version=there.version, asked=warning is None, lacking=lacking
+    )
     return here, kept, [warning] if warning else []
 
 
@@ -134,8 +155,8 @@ def _with_baseline_s(
 ) -> tuple[Mapping[str, Path], list[str]]:
     """Add the program in the baseline's path to the named ones, with a note.
 
-    Raises `BadInput` when it is not there, or another than ``--engine-bin`` names: their figures would be of two
-    installations.
+    Raises `BadInput` when it is not there, or another than ``--engine-bin`` names: their figures
+    would be of two installations.
     """
     typed = split_command(baseline).argv[0] if baseline is not None and owner is not None else ""
     if owner is None or "/" not in typed:
@@ -167,14 +188,19 @@ def from_here(command: Command, kind: Engine) -> Command:
     is_module, was_module = (words[1:2] == ("-m",) for words in (typed, program))
     if is_module is was_module and (is_module or Path(program[0]).name == typed[0]):
         return replace(command, argv=(program[0], *typed[1:], *arguments))
-    beside = Path(shutil.which(program[0]) or program[0]).with_name("python3" if is_module else typed[0])
+    beside = Path(shutil.which(program[0]) or program[0]).with_name(
+        "python3" if is_module else typed[0]
+    )
     # Where there is none the usual way takes the same arguments.
     words = (str(beside), *typed[1:]) if os.access(beside, os.X_OK) else program
     return replace(command, argv=(*words, *arguments))
 
 
-def engine_of(name: str, installed: Mapping[str, InstalledEngine], library: Library, notify: Notify) -> Engine:
-    """Load an engine as installed at the study's start; raises `BadInput` if it is gone or different now."""
+def engine_of(
+    name: str, installed: Mapping[str, InstalledEngine], library: Library, notify: Notify
+) -> Engine:
+    """Load an engine as installed at the study's start; raises `BadInput` if it is gone or
+    different now."""
     kind = engine(name, library)
     chosen = installed.get(kind.name)
     if chosen is None:
@@ -187,5 +213,7 @@ def engine_of(name: str, installed: Mapping[str, InstalledEngine], library: Libr
             "their figures cannot be compared; begin a new study, or install that version again"
         )
     if chosen.asked:
-        return kind.installed(chosen.program, options_of(kind, replace(now, program=chosen.program), notify)[0])
+        return kind.installed(
+            chosen.program, options_of(kind, replace(now, program=chosen.program), notify)[0]
+        )
     return kind.installed(chosen.program, stand_in(kind, now.release))

@@ -1,6 +1,8 @@
-"""Detect an engine's installation: its program, its version, its Python, and the table of its options.
+"""Detect an engine's installation: its program, its version, its Python, and the table of its
+options.
 
-The options are asked of the engine's own parser; a version without a table borrows the nearest one's.
+The options are asked of the engine's own parser; a version without a table borrows the nearest
+one's.
 """
 
 from __future__ import annotations
@@ -29,9 +31,11 @@ from autotune.space.schema import EngineCard, Option
 from autotune.study.home import expanded, write_atomically
 
 METADATA_S = 60.0
-"""An interpreter on a cold network disk takes seconds to start; importlib.metadata itself milliseconds."""
+"""An interpreter on a cold network disk takes seconds to start; importlib.metadata itself
+milliseconds."""
 VERSION_S = 120.0
-"""``vllm --version`` imports PyTorch first: 14 s of processor time (0.32, CPU build), more from a cold disk."""
+"""``vllm --version`` imports PyTorch first: 14 s of processor time (0.32, CPU build), more from a
+cold disk."""
 
 _PYTHON = re.compile(r"python(\d+(\.\d+)*)?")
 _ANSWER = "engine-version="
@@ -48,7 +52,8 @@ for name in sys.argv[1:]:
 else:
     sys.exit(1)
 """
-"""Script that prints the version of the first installed distribution of a list, for `told_version`."""
+"""Script that prints the version of the first installed distribution of a list, for
+`told_version`."""
 
 
 _LACKING = "engine-lacks="
@@ -84,12 +89,15 @@ class Installation:
 
 
 def find(card: EngineCard, binary: Path | None = None) -> Installation:
-    """Find an engine on the PATH, or by its program, a Python with it, or a virtual environment's folder.
+    """Find an engine on the PATH, or by its program, a Python with it, or a virtual environment's
+    folder.
 
-    Raises `BadInput`, one sentence, when it is missing, cannot be executed, is no such engine, or is older than the
-    oldest version that is known.
+    Raises `BadInput`, one sentence, when it is missing, cannot be executed, is no such engine, or
+    is older than the oldest version that is known.
     """
-    installed = _on_path(card) if binary is None else _at(card, Path(os.path.abspath(binary.expanduser())))
+    installed = (
+        _on_path(card) if binary is None else _at(card, Path(os.path.abspath(binary.expanduser())))
+    )
     oldest = card.versions[0]
     if Version(installed.version).release < Version(oldest).release:
         raise BadInput(
@@ -100,7 +108,8 @@ def find(card: EngineCard, binary: Path | None = None) -> Installation:
 
 
 def lacking_modules(card: EngineCard, installation: Installation) -> list[str]:
-    """List the Python modules of a card's rules that an installation cannot import; none if no Python answers."""
+    """List the Python modules of a card's rules that an installation cannot import; none if no
+    Python answers."""
     modules = sorted({rule.module for rule in card.rules if rule.module is not None})
     if installation.python is None or not modules:
         return []
@@ -145,7 +154,9 @@ def _at(card: EngineCard, path: Path) -> Installation:
         inside = [path / "bin" / "python", path / "bin" / "python3", path / "python3"]
         python = next((p for p in inside if p.is_file()), None)
         if python is None:
-            raise BadInput(f"{named}: the folder has no bin/python; name a virtual environment or a program")
+            raise BadInput(
+                f"{named}: the folder has no bin/python; name a virtual environment or a program"
+            )
         path = python
     right = "name the engine's program, its Python, or its virtual environment"
     if not path.exists():
@@ -183,7 +194,11 @@ def _nothing_in(card: EngineCard, path: Path, python: Path | None) -> str:
     wanted = " or ".join(repr(name) for name in card.installation.distributions) or "the engine"
     if python is None:
         return f"{path} does not print its version with --version"
-    return f"the Python of {path} has no distribution {wanted}" if path != python else f"{path} has no package {wanted}"
+    return (
+        f"the Python of {path} has no distribution {wanted}"
+        if path != python
+        else f"{path} has no package {wanted}"
+    )
 
 
 def _version(card: EngineCard, program: Sequence[str], python: Path | None) -> str | None:
@@ -197,9 +212,13 @@ def _version(card: EngineCard, program: Sequence[str], python: Path | None) -> s
     if version is not None or _is_module(program):
         return version
     # What no Python interpreter runs prints ``0.32.0+cpu``, or ``trtllm-serve, version 1.2.0``.
-    names = sorted({card.engine, card.title, Path(program[0]).name, card.program[0], *distributions})
+    names = sorted(
+        {card.engine, card.title, Path(program[0]).name, card.program[0], *distributions}
+    )
     any_name = "|".join(map(re.escape, names))
-    line_of_version = re.compile(rf"(?:(?:{any_name}),?\s+)?(?:version:?\s+)?v?(\d\S*)", re.IGNORECASE)
+    line_of_version = re.compile(
+        rf"(?:(?:{any_name}),?\s+)?(?:version:?\s+)?v?(\d\S*)", re.IGNORECASE
+    )
     lines = _output_of([program[0], "--version"], VERSION_S).splitlines()
     matches = (line_of_version.fullmatch(line.strip()) for line in lines)
     return next((match[1] for match in matches if match and is_version(match[1])), None)
@@ -207,7 +226,9 @@ def _version(card: EngineCard, program: Sequence[str], python: Path | None) -> s
 
 def told_version(output: str) -> str | None:
     """Parse the output of `VERSION_SCRIPT`: the version, local part included; None for none."""
-    answers = (line.removeprefix(_ANSWER) for line in output.splitlines() if line.startswith(_ANSWER))
+    answers = (
+        line.removeprefix(_ANSWER) for line in output.splitlines() if line.startswith(_ANSWER)
+    )
     return next((version for version in answers if is_version(version)), None)
 
 
@@ -238,21 +259,26 @@ def _interpreter(script: Path) -> Path | None:
 
 
 PARSER_S = 300.0
-"""An engine imports PyTorch and its kernels before it parses its options: 20 to 60 s, more from a cold disk."""
+"""An engine imports PyTorch and its kernels before it parses its options: 20 to 60 s, more from a
+cold disk."""
 _PREFIX = re.compile(r"\d+(\.\d+)?")
 
 
-def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple[OptionTable, str | None]:
+def options_of(
+    engine: Engine, installed: Installation, notify: Notify
+) -> tuple[OptionTable, str | None]:
     """Find the table of an installation's options; with a warning if another version's is used.
 
-    Its parser's answer is kept below `cache_folder`. Where the parser cannot be asked, the shipped table of its
-    version, or of the nearest one, stands in.
+    Its parser's answer is kept below `cache_folder`. Where the parser cannot be asked, the shipped
+    table of its version, or of the nearest one, stands in.
     """
     if engine.card.installation.help is None:
         return stand_in(engine, installed.release), None
     near = engine.by_distance(installed.release)[0]
     shipped = engine.table(near)
-    digest = hashlib.sha256(json.dumps([installed.program, installed.version]).encode()).hexdigest()[:12]
+    digest = hashlib.sha256(
+        json.dumps([installed.program, installed.version]).encode()
+    ).hexdigest()[:12]
     path = cache_folder("options") / f"{engine.name}-{installed.release}-{digest}.json"
     # A file that is damaged, or of another version, is as good as none.
     with suppress(OSError, ValueError):
@@ -260,16 +286,26 @@ def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple
         known = isinstance(document, dict) and document.get("version") == installed.version
         if known and (table := _table(document.get("options"), shipped, installed)) is not None:
             return table, None
-    notify(f"asking {engine.card.title} {installed.release} for its options (once; this takes up to a minute)")
+    notify(
+        f"asking {engine.card.title} {installed.release} for its options (once; this takes up to a minute)"
+    )
     rows = _asked(engine, installed)
     if (table := _table(rows, shipped, installed)) is not None:
-        document = {"program": list(installed.program), "version": installed.version, "options": rows}
+        document = {
+            "program": list(installed.program),
+            "version": installed.version,
+            "options": rows,
+        }
         # Without a cache the engine is asked again next time; that is no reason to fail.
         with suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
             write_atomically(path, json.dumps(document))
         return table, None
-    what = "the bundled table" if near == installed.release else f"the bundled table of {near}, the nearest one,"
+    what = (
+        "the bundled table"
+        if near == installed.release
+        else f"the bundled table of {near}, the nearest one,"
+    )
     return stand_in(engine, installed.release), (
         f"{engine.card.title} {installed.release} did not report its options ({' '.join(installed.program)}); "
         f"{what} is used instead, so different options are only noticed when a server starts"
@@ -277,13 +313,19 @@ def options_of(engine: Engine, installed: Installation, notify: Notify) -> tuple
 
 
 def cache_folder(kind: str) -> Path:
-    """Return ``$XDG_CACHE_HOME/autotune/<kind>``, by default below ``~/.cache`` (XDG Base Directory 0.8)."""
+    """Return ``$XDG_CACHE_HOME/autotune/<kind>``, by default below ``~/.cache`` (XDG Base Directory
+    0.8)."""
     base = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(base) if os.path.isabs(base) else expanded("~", "XDG_CACHE_HOME") / ".cache") / "autotune" / kind
+    return (
+        (Path(base) if os.path.isabs(base) else expanded("~", "XDG_CACHE_HOME") / ".cache")
+        / "autotune"
+        / kind
+    )
 
 
 def stand_in(engine: Engine, version: str) -> OptionTable:
-    """Read the bundled table of a version, or borrow the nearest one's; then no key of a config file is refused."""
+    """Read the bundled table of a version, or borrow the nearest one's; then no key of a config
+    file is refused."""
     table = engine.table(engine.by_distance(version)[0])
     return table if table.version == version else table.lent_to(version)
 
@@ -292,9 +334,10 @@ def stand_in(engine: Engine, version: str) -> OptionTable:
 def as_measured(engine: Engine, text: str) -> tuple[Engine, str]:
     """Load an engine of a measured version, and the version in the form that ranges compare.
 
-    A version that is not known keeps its own number, so that defaults, rules and figures see what was measured; only
-    its options are borrowed (`Engine.table`). A prefix (``0.11``) is the known version that it begins. Words behind the
-    number are left out (``0.17.post1.dev (pytorch backend)``). Raises `BadInput` where the text begins with no version.
+    A version that is not known keeps its own number, so that defaults, rules and figures see what
+    was measured; only its options are borrowed (`Engine.table`). A prefix (``0.11``) is the known
+    version that it begins. Words behind the number are left out (``0.17.post1.dev (pytorch
+    backend)``). Raises `BadInput` where the text begins with no version.
     """
     word = (text.split() or [""])[0].strip().removeprefix("v").rstrip(".")
     known = engine.known_version(word)
@@ -303,7 +346,9 @@ def as_measured(engine: Engine, text: str) -> tuple[Engine, str]:
     try:
         version = str(Version(word))
     except InvalidVersion as error:
-        raise BadInput(f"{text!r} is no version of {engine.name}; write it as the engine prints it") from error
+        raise BadInput(
+            f"{text!r} is no version of {engine.name}; write it as the engine prints it"
+        ) from error
     return engine.installed(engine.program, engine.table(version)), version
 
 
@@ -327,7 +372,8 @@ def _asked(engine: Engine, installed: Installation) -> Any:
 
 
 def _table(rows: Any, near: OptionTable, installed: Installation) -> OptionTable | None:
-    """Build a table from an answer of `ask_parser`, with types only known from `near`; None if it is malformed."""
+    """Build a table from an answer of `ask_parser`, with types only known from `near`; None if it
+    is malformed."""
     if not isinstance(rows, list) or not rows:
         return None
     known = {flag: option for option in near.options for flag in option.flags}
@@ -338,7 +384,9 @@ def _table(rows: Any, near: OptionTable, installed: Installation) -> OptionTable
             valued = row["action"] in {"store", "append"}
             kind = (row["type"] or (before.type if before else "str")) if valued else "str"
             # A default that is no plain value stays as it is in the near version.
-            default = row["default"] if row["default"] is not None or before is None else before.default
+            default = (
+                row["default"] if row["default"] is not None or before is None else before.default
+            )
             default = None if row["action"] == "store_true" else default
             options.append(Option.model_validate({**row, "type": kind, "default": default}))
     except (KeyError, TypeError, ValueError):

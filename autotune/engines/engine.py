@@ -1,7 +1,8 @@
 """Base of every engine: configuration to command line, and command line to configuration.
 
-The options of a version are a table, ``search_spaces/<engine>/options/<version>.json``, of which `OptionParser` makes
-an `argparse` parser; ``scripts/snapshot_options.py`` writes tables. An engine with few options has them in its card.
+The options of a version are a table, ``search_spaces/<engine>/options/<version>.json``, of which
+`OptionParser` makes an `argparse` parser; ``scripts/snapshot_options.py`` writes tables. An engine
+with few options has them in its card.
 """
 
 from __future__ import annotations
@@ -29,7 +30,16 @@ from autotune.space.schema import Addition, EngineCard, ForcedAcceptance, Option
 from autotune.trial import Command, Configuration, Scalar
 
 RULE = "not in this version's --help"
-_SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
+_SUFFIXES = {
+    "k": 10**3,
+    "m": 10**6,
+    "g": 10**9,
+    "t": 10**12,
+    "K": 2**10,
+    "M": 2**20,
+    "G": 2**30,
+    "T": 2**40,
+}
 _UNRECOGNIZED = "unrecognized arguments: "
 _FILE_OPTION = "--config"  # Names the YAML file of options that vLLM and SGLang read: its keys stand for long options
 
@@ -39,8 +49,10 @@ class OptionTable:
     """All options of one engine version.
 
     Attributes:
-        config_keys: keys of the engine's own config file, nested ones dotted; empty = none, or not known which.
-        borrowed: from another version: an option or a value that it lacks is passed on and not refused.
+        config_keys: keys of the engine's own config file, nested ones dotted; empty = none, or not
+            known which.
+        borrowed: from another version: an option or a value that it lacks is passed on and not
+            refused.
     """
 
     engine: str
@@ -57,7 +69,9 @@ class OptionTable:
     def defaults(self) -> dict[str, Any]:
         """Map every name of every option to its default."""
         return {
-            name: False if option.default is None and option.action == "store_true" else option.default
+            name: False
+            if option.default is None and option.action == "store_true"
+            else option.default
             for option in self.options
             for name in option.names
         }
@@ -65,16 +79,29 @@ class OptionTable:
     @property
     def flags(self) -> frozenset[str]:
         """Return every spelling, with the ``--no-`` ones of boolean options."""
-        boolean = (f for o in self.options if o.action == "boolean_optional" for f in o.flags if f.startswith("--"))
-        return frozenset([*(f for o in self.options for f in o.flags), *(f"--no-{f[2:]}" for f in boolean)])
+        boolean = (
+            f
+            for o in self.options
+            if o.action == "boolean_optional"
+            for f in o.flags
+            if f.startswith("--")
+        )
+        return frozenset(
+            [*(f for o in self.options for f in o.flags), *(f"--no-{f[2:]}" for f in boolean)]
+        )
 
     def meant(self, unknown: Sequence[str]) -> str:
         """Return a question with options similar to unknown ones; empty if none is similar."""
-        near = [flag for word in unknown for flag in difflib.get_close_matches(word, sorted(self.flags), n=1)]
+        near = [
+            flag
+            for word in unknown
+            for flag in difflib.get_close_matches(word, sorted(self.flags), n=1)
+        ]
         return f"; did you mean {', '.join(near)}?" if near else ""
 
     def lent_to(self, version: str, others: Sequence[OptionTable] = ()) -> OptionTable:
-        """Build the table of a version without one, with others' options if this one has none of their spellings.
+        """Build the table of a version without one, with others' options if this one has none of
+        their spellings.
 
         No option, no choice of an option and no key of a config file is refused.
         """
@@ -82,17 +109,23 @@ class OptionTable:
         for table in others:
             known = {flag for option in options for flag in option.flags}
             # In front, so that of one name this table's default counts.
-            options = [*(option for option in table.options if known.isdisjoint(option.flags)), *options]
+            options = [
+                *(option for option in table.options if known.isdisjoint(option.flags)),
+                *options,
+            ]
         free = tuple(option.model_copy(update={"choices": ()}) for option in options)
         return OptionTable(self.engine, version, free, borrowed=True)
 
 
 @lru_cache(maxsize=32)
 def read_table(path: Path) -> OptionTable:
-    """Read a table; raises ``OSError`` for none and ``KeyError`` or ``ValueError`` for a malformed one."""
+    """Read a table; raises ``OSError`` for none and ``KeyError`` or ``ValueError`` for a malformed
+    one."""
     document = json.loads(path.read_text(encoding="utf-8"))
     options = tuple(map(Option.model_validate, document["options"]))
-    return OptionTable(document["engine"], document["version"], options, frozenset(document.get("config_keys", ())))
+    return OptionTable(
+        document["engine"], document["version"], options, frozenset(document.get("config_keys", ()))
+    )
 
 
 def human_int(text: str) -> int:
@@ -107,7 +140,9 @@ def _json(text: str) -> Any:
     try:
         return json.loads(text)
     except ValueError as error:
-        raise argparse.ArgumentTypeError(f"Value {text} cannot be converted: not JSON ({error})") from error
+        raise argparse.ArgumentTypeError(
+            f"Value {text} cannot be converted: not JSON ({error})"
+        ) from error
 
 
 def _bool(text: str) -> bool:
@@ -129,11 +164,14 @@ _TYPES: dict[str, Callable[[str], Any]] = {
 
 class _Retired(argparse.Action):
     def __call__(self, parser: argparse.ArgumentParser, *_args: Any) -> None:
-        parser.error(f"unrecognized arguments: {self.option_strings[0]} (no longer supported by this version)")
+        parser.error(
+            f"unrecognized arguments: {self.option_strings[0]} (no longer supported by this version)"
+        )
 
 
 class OptionParser(argparse.ArgumentParser):
-    """Parse an engine's arguments as the engine's own parser of that version does, with its messages."""
+    """Parse an engine's arguments as the engine's own parser of that version does, with its
+    messages."""
 
     def __init__(self, table: OptionTable, *, positional: bool, abbreviations: bool) -> None:
         super().__init__(prog=table.engine, add_help=False, allow_abbrev=abbreviations)
@@ -143,7 +181,11 @@ class OptionParser(argparse.ArgumentParser):
         if positional:
             self.add_argument("model_tag", nargs="?", default=argparse.SUPPRESS)
         for option in table.options:
-            keywords: dict[str, Any] = {"dest": option.dest, "default": argparse.SUPPRESS, "action": option.action}
+            keywords: dict[str, Any] = {
+                "dest": option.dest,
+                "default": argparse.SUPPRESS,
+                "action": option.action,
+            }
             if option.action == "retired":
                 keywords["nargs"] = 0
             elif option.action in {"store", "append"}:
@@ -154,19 +196,26 @@ class OptionParser(argparse.ArgumentParser):
             self.add_argument(*option.flags, **keywords)
 
     def error(self, message: str) -> NoReturn:
-        unknown = message.removeprefix(_UNRECOGNIZED).split() if message.startswith(_UNRECOGNIZED) else []
-        hint = self._table.meant([word.partition("=")[0] for word in unknown if word.startswith("-")])
+        unknown = (
+            message.removeprefix(_UNRECOGNIZED).split() if message.startswith(_UNRECOGNIZED) else []
+        )
+        hint = self._table.meant(
+            [word.partition("=")[0] for word in unknown if word.startswith("-")]
+        )
         raise RefusedCommand(f"{self._table.engine} {self._table.version}", message, hint)
 
     def parse(self, arguments: Sequence[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-        """Return the given options, by destination, and ``model_tag``; and the options that a borrowed table lacks.
+        """Return the given options, by destination, and ``model_tag``; and the options that a
+        borrowed table lacks.
 
         Raises `BadInput` where the engine exits.
         """
         if not self._table.borrowed:
             return vars(self.parse_args(list(arguments))), ()
         given, unknown = self.parse_known_args(list(arguments))
-        return vars(given), tuple(word.partition("=")[0] for word in unknown if word.startswith("--"))
+        return vars(given), tuple(
+            word.partition("=")[0] for word in unknown if word.startswith("--")
+        )
 
     def values(self, given: dict[str, Any]) -> dict[str, Any]:
         """Return every option by every name, with defaults for missing ones."""
@@ -184,7 +233,8 @@ def parser_of(table: OptionTable, positional: bool, abbreviations: bool) -> Opti
 
 
 def expand_file(arguments: Sequence[str], files: Mapping[str, str], at: int) -> list[str]:
-    """Insert the options of a ``--config`` file after the first arguments, so that the command line wins.
+    """Insert the options of a ``--config`` file after the first arguments, so that the command line
+    wins.
 
     Args:
         files: content of files that come with the command; others are read from disk.
@@ -193,7 +243,9 @@ def expand_file(arguments: Sequence[str], files: Mapping[str, str], at: int) -> 
     Raises `BadInput` when the file cannot be read or is no mapping.
     """
     words = list(arguments)
-    index = next((i for i, word in enumerate(words) if word.partition("=")[0] == _FILE_OPTION), None)
+    index = next(
+        (i for i, word in enumerate(words) if word.partition("=")[0] == _FILE_OPTION), None
+    )
     if index is None:
         return words
     _, equals, name = words[index].partition("=")
@@ -255,7 +307,8 @@ class Engine:
 
     Args:
         card: ``search_spaces/<engine>/engine.yaml``.
-        roots: folders laid out like ``search_spaces/`` that hold the option tables; the packaged one by default.
+        roots: folders laid out like ``search_spaces/`` that hold the option tables; the packaged
+            one by default.
     """
 
     abbreviations: ClassVar[bool] = True
@@ -272,11 +325,14 @@ class Engine:
         self._roots = (*roots, spaces_root())
         self._installed: OptionTable | None = None
         self._parser = lru_cache(maxsize=None)(
-            lambda version: parser_of(self.table(version), card.model_flag is None, self.abbreviations)
+            lambda version: parser_of(
+                self.table(version), card.model_flag is None, self.abbreviations
+            )
         )
 
     def installed(self, program: Sequence[str], table: OptionTable) -> Engine:
-        """Copy the engine with one installation's program and options, and its version added to the card's."""
+        """Copy the engine with one installation's program and options, and its version added to the
+        card's."""
         here = type(self)(self.card, self._roots)
         here.program, here._installed = tuple(program), table
         return here
@@ -286,7 +342,8 @@ class Engine:
         return self.card.engine
 
     def version(self, text: str | None = None) -> str:
-        """Resolve a text to a known version or its own number; None: the newest. Raises `BadInput` for no version."""
+        """Resolve a text to a known version or its own number; None: the newest. Raises `BadInput`
+        for no version."""
         if self._installed is not None and text in (None, self._installed.version):
             return self._installed.version
         if text is None:
@@ -305,29 +362,42 @@ class Engine:
     def known_version(self, text: str) -> str | None:
         """Find a known version by a text; None for no match.
 
-        Exact first, then the same release (``1.2.0rc5`` is read as 1.2.0), then a release prefix (``0.5.6`` is
-        0.5.6.post2).
+        Exact first, then the same release (``1.2.0rc5`` is read as 1.2.0), then a release prefix
+        (``0.5.6`` is 0.5.6.post2).
         """
         try:
             wanted = Version(text.strip())
         except InvalidVersion:
             return None
-        begun = [v for v in self.card.versions if Version(v).release[: len(wanted.release)] == wanted.release]
+        begun = [
+            v
+            for v in self.card.versions
+            if Version(v).release[: len(wanted.release)] == wanted.release
+        ]
         same = [v for v in begun if Version(v).release == wanted.release]
         found = [v for v in same if Version(v) == wanted] or same or begun
         return found[-1] if found else None
 
     def borrowing(self, version: str, words: Sequence[str] = ()) -> str | None:
-        """Warn that a version uses another version's options, and name options missing in all tables; None if not."""
-        if version in self.card.versions or (self._installed is not None and version == self._installed.version):
+        """Warn that a version uses another version's options, and name options missing in all
+        tables; None if not."""
+        if version in self.card.versions or (
+            self._installed is not None and version == self._installed.version
+        ):
             return None
         near, table = self.by_distance(version)[0], self.table(version)
         told = f"{self.card.title} {version}'s flags are not bundled; using those of {near}"
         given = [word.partition("=")[0] for word in words if word.startswith("--")]
         spelled = [(flag, flag.replace("_", "-") if self.hyphens else flag) for flag in given]
         takes = str.startswith if self.abbreviations else str.__eq__
-        unknown = [flag for flag, name in spelled if not any(takes(known, name) for known in table.flags)]
-        return f"{told}; they lack {', '.join(unknown)}, passed on unchecked{table.meant(unknown)}" if unknown else told
+        unknown = [
+            flag for flag, name in spelled if not any(takes(known, name) for known in table.flags)
+        ]
+        return (
+            f"{told}; they lack {', '.join(unknown)}, passed on unchecked{table.meant(unknown)}"
+            if unknown
+            else told
+        )
 
     def by_distance(self, version: str) -> list[str]:
         """Sort the known versions by distance; of two equal ones the older is first."""
@@ -339,37 +409,60 @@ class Engine:
         return sorted(self.card.versions, key=lambda known: abs(number(known) - number(version)))
 
     def table(self, version: str) -> OptionTable:
-        """Read the option table of a known version or the installed one; other versions borrow the known ones'."""
+        """Read the option table of a known version or the installed one; other versions borrow the
+        known ones'."""
         if self._installed is not None and version == self._installed.version:
             return self._installed
         if version not in self.card.versions:
             near, *others = map(self.table, self.by_distance(version))
             return near.lent_to(version, others)
         if self.card.options:
-            declared = tuple(option for option in self.card.options if in_range(version, option.versions))
+            declared = tuple(
+                option for option in self.card.options if in_range(version, option.versions)
+            )
             return OptionTable(self.name, version, declared)
-        inside = (Path(self.name, "options", f"{version}.json"), Path("engines/options", f"{self.name}-{version}.json"))
-        path = next((p for root in self._roots for file in inside if (p := root / file).is_file()), None)
+        inside = (
+            Path(self.name, "options", f"{version}.json"),
+            Path("engines/options", f"{self.name}-{version}.json"),
+        )
+        path = next(
+            (p for root in self._roots for file in inside if (p := root / file).is_file()), None
+        )
         if path is None:
             missing = self._roots[-1] / inside[0]
-            raise BadInput(f"no table of options for {self.name} {version}: {missing} does not exist")
+            raise BadInput(
+                f"no table of options for {self.name} {version}: {missing} does not exist"
+            )
         return read_table(path)
 
-    def default_knobs(self, context: Context, settings: Mapping[str, Scalar] | None = None) -> dict[str, Scalar]:
-        """Compute the engine's defaults on all GPUs: settings, the card's ``on_node``, and their consequences."""
+    def default_knobs(
+        self, context: Context, settings: Mapping[str, Scalar] | None = None
+    ) -> dict[str, Scalar]:
+        """Compute the engine's defaults on all GPUs: settings, the card's ``on_node``, and their
+        consequences."""
         scope = context.scope({"replicas": 1, **(settings or {})})
-        fixed = {**{name: fill_value(value, scope) for name, value in self.card.on_node.items()}, **(settings or {})}
+        fixed = {
+            **{name: fill_value(value, scope) for name, value in self.card.on_node.items()},
+            **(settings or {}),
+        }
         knobs: dict[str, Scalar] = {}
         for name, knob in self.card.knobs.items():
             scope = context.scope({**fixed, **knobs})
             knobs[name] = fixed[name] if name in fixed else default_of(knob, scope, context.version)
         return knobs
 
-    def command(self, configuration: Configuration, context: Context, passthrough: Sequence[str] = ()) -> Command:
-        """Return a configuration's command; raises `BadInput` if this version cannot set one of its knobs."""
+    def command(
+        self, configuration: Configuration, context: Context, passthrough: Sequence[str] = ()
+    ) -> Command:
+        """Return a configuration's command; raises `BadInput` if this version cannot set one of its
+        knobs."""
         scope = context.scope(configuration.knobs)
         additions = [
-            *(addition for name in self.card.knobs for addition in self.knob_additions(name, scope, context.version)),
+            *(
+                addition
+                for name in self.card.knobs
+                for addition in self.knob_additions(name, scope, context.version)
+            ),
             *self.always(scope, context),
         ]
         return self.command_with(additions, scope, context, passthrough)
@@ -381,12 +474,22 @@ class Engine:
         return [*of_model, *_holding(self.card.always, scope, context.version)]
 
     def command_with(
-        self, additions: Sequence[Addition], scope: Mapping[str, Any], context: Context, passthrough: Sequence[str] = ()
+        self,
+        additions: Sequence[Addition],
+        scope: Mapping[str, Any],
+        context: Context,
+        passthrough: Sequence[str] = (),
     ) -> Command:
         """Return the command that serves the model with some additions."""
-        model = [context.model.id] if self.card.model_flag is None else [self.card.model_flag, context.model.id]
+        model = (
+            [context.model.id]
+            if self.card.model_flag is None
+            else [self.card.model_flag, context.model.id]
+        )
         args = [fill(arg, scope) for addition in additions for arg in addition.args]
-        env = {key: fill(text, scope) for addition in additions for key, text in addition.env.items()}
+        env = {
+            key: fill(text, scope) for addition in additions for key, text in addition.env.items()
+        }
         config: dict[str, Any] = {}
         for addition in additions:
             for key, value in addition.config.items():
@@ -399,13 +502,21 @@ class Engine:
         files: dict[str, str] = {}
         if config:
             name = self.card.config_file
-            flags = [next(str(c.value) for c in self.card.config_flag if in_range(context.version, c.versions)), name]
+            flags = [
+                next(
+                    str(c.value)
+                    for c in self.card.config_flag
+                    if in_range(context.version, c.versions)
+                ),
+                name,
+            ]
             files = {name: yaml.safe_dump(config, sort_keys=False)}
         argv = (*self.program, *model, *args, *flags, *passthrough)
         return Command(argv, env, files, servers=servers_of(scope, context.hardware.vendor))
 
     def knob_additions(self, name: str, scope: Mapping[str, Any], version: str) -> list[Addition]:
-        """List the additions of one knob to the command line; raises `BadInput` if this version cannot set it."""
+        """List the additions of one knob to the command line; raises `BadInput` if this version
+        cannot set it."""
         knob = self.card.knobs[name]
         changed = scope[name] != default_of(knob, scope, version)
         if not (changed or knob.emit_default) or not evaluate(knob.active, scope):
@@ -413,10 +524,14 @@ class Engine:
         additions = _holding(knob.emit, scope, version) if knob.exists_in(version) else []
         if changed and not additions:
             since = f", which began with {knob.since}" if not knob.exists_in(version) else ""
-            raise BadInput(f"{self.card.title} {version} has no option for {name}={scope[name]!r}{since}")
+            raise BadInput(
+                f"{self.card.title} {version} has no option for {name}={scope[name]!r}{since}"
+            )
         return additions
 
-    def setting(self, knob: str, configuration: Configuration, context: Context, command: Command) -> str:
+    def setting(
+        self, knob: str, configuration: Configuration, context: Context, command: Command
+    ) -> str:
         """Quote the options of a command that set a knob, e.g. ``--tp-size 8``; empty for none."""
         scope = context.scope(configuration.knobs)
         options: list[str] = []
@@ -425,8 +540,14 @@ class Engine:
             env = {name: fill(text, scope) for name, text in addition.env.items()}
             if args and all(arg in command.argv for arg in args):
                 options += args
-            options += [f"{name}={text}" for name, text in env.items() if command.env.get(name) == text]
-            options += [f"{key}: {fill_value(value, scope)}" for key, value in addition.config.items() if command.files]
+            options += [
+                f"{name}={text}" for name, text in env.items() if command.env.get(name) == text
+            ]
+            options += [
+                f"{key}: {fill_value(value, scope)}"
+                for key, value in addition.config.items()
+                if command.files
+            ]
         return " ".join(options)
 
     def arguments(self, argv: Sequence[str]) -> tuple[str, ...] | None:
@@ -434,12 +555,15 @@ class Engine:
         for program in sorted([self.program, *self.card.forms], key=len, reverse=True):
             if len(argv) >= len(program) and tuple(argv[1 : len(program)]) == program[1:]:
                 name = PurePosixPath(argv[0]).name
-                if program[0] in (argv[0], name) or (program[0] == "python3" and name.startswith("python")):
+                if program[0] in (argv[0], name) or (
+                    program[0] == "python3" and name.startswith("python")
+                ):
                     return tuple(argv[len(program) :])
         return None
 
     def parse(self, command: Command, version: str) -> ParsedCommand:
-        """Parse a command as this engine of that version does; raises `BadInput` with the engine's refusal."""
+        """Parse a command as this engine of that version does; raises `BadInput` with the engine's
+        refusal."""
         arguments = self.arguments(command.argv)
         if arguments is None:
             raise BadInput(f"not a {self.card.title} command: {' '.join(command.argv)}")
@@ -449,11 +573,21 @@ class Engine:
         named = (self.card.model_flag or "--model").lstrip("-").replace("-", "_")
         model = given.get("model_tag") or values.get(named)
         if not model or (self.card.model_flag is None and not {"model_tag", "model"} & set(given)):
-            raise BadInput(f"{self.name} {version}: error: the command names no model: {' '.join(command.argv)}")
+            raise BadInput(
+                f"{self.name} {version}: error: the command names no model: {' '.join(command.argv)}"
+            )
         config = self.config(values, command, version)
         env = dict(command.env)
         return ParsedCommand(
-            self.name, version, str(model), values, frozenset(given), env, config, command.replicas, unknown
+            self.name,
+            version,
+            str(model),
+            values,
+            frozenset(given),
+            env,
+            config,
+            command.replicas,
+            unknown,
         )
 
     def given(self, words: Sequence[str], version: str) -> dict[str, Any]:
@@ -469,7 +603,8 @@ class Engine:
         return {}
 
     def knobs(self, parsed: ParsedCommand, context: Context) -> Configuration:
-        """Read the knobs back from a command, the others at their defaults; before the engine's own effects."""
+        """Read the knobs back from a command, the others at their defaults; before the engine's own
+        effects."""
         scope = self.scope(parsed, context)
         knobs: dict[str, Scalar] = {}
         for name, knob in self.card.knobs.items():
@@ -480,11 +615,15 @@ class Engine:
         return Configuration(self.name, knobs)
 
     def switch(self, version: str) -> ForcedAcceptance | None:
-        """Return the switch that forces a number of accepted drafted tokens in a version; None for none."""
-        return next((one for one in self.card.forced_acceptance if in_range(version, one.versions)), None)
+        """Return the switch that forces a number of accepted drafted tokens in a version; None for
+        none."""
+        return next(
+            (one for one in self.card.forced_acceptance if in_range(version, one.versions)), None
+        )
 
     def forcing(self, command: Command, version: str, length: float) -> Command:
-        """Add the switch, which a version must have, to a command: this number of tokens per step of a sequence."""
+        """Add the switch, which a version must have, to a command: this number of tokens per step
+        of a sequence."""
         switch = self.switch(version)
         assert switch is not None
         return self._added(command, switch, {"forced": f"{switch.counted(length):g}"}, version)
@@ -492,7 +631,8 @@ class Engine:
     def random_weights(self, context: Context) -> RandomWeights | None:
         """Return the switch that starts a model with random weights in a version; None for none.
 
-        A model with experts needs one that routes tokens evenly: random gates may send all of them to the same ones.
+        A model with experts needs one that routes tokens evenly: random gates may send all of them
+        to the same ones.
         """
         found = _holding(self.card.random_weights, context.scope({}), context.version)
         return next((one for one in found if isinstance(one, RandomWeights)), None)
@@ -504,25 +644,37 @@ class Engine:
         return self._added(command, switch, {}, context.version)
 
     def reads_weights(self, parsed: ParsedCommand, context: Context) -> bool:
-        """Return False if a command starts its server with random weights instead of the checkpoint's."""
+        """Return False if a command starts its server with random weights instead of the
+        checkpoint's."""
         switch = self.random_weights(context)
         return switch is None or not evaluate(switch.read, self.scope(parsed, context))
 
-    def _added(self, command: Command, addition: Addition, scope: Mapping[str, Any], version: str) -> Command:
-        """Add an addition to a finished command; its keys win over those of the command's own file."""
+    def _added(
+        self, command: Command, addition: Addition, scope: Mapping[str, Any], version: str
+    ) -> Command:
+        """Add an addition to a finished command; its keys win over those of the command's own
+        file."""
         env = {name: fill(text, scope) for name, text in addition.env.items()}
-        argv, files = [*command.argv, *(fill(arg, scope) for arg in addition.args)], dict(command.files)
+        argv, files = (
+            [*command.argv, *(fill(arg, scope) for arg in addition.args)],
+            dict(command.files),
+        )
         if addition.config:
             name = self.card.config_file
             if name not in files:
-                flag = next(str(one.value) for one in self.card.config_flag if in_range(version, one.versions))
+                flag = next(
+                    str(one.value)
+                    for one in self.card.config_flag
+                    if in_range(version, one.versions)
+                )
                 argv += [flag, name]
             own = yaml.safe_load(files.get(name, "{}"))
             files[name] = yaml.safe_dump({**own, **addition.config}, sort_keys=False)
         return replace(command, argv=tuple(argv), env={**command.env, **env}, files=files)
 
     def forced_length(self, parsed: ParsedCommand, context: Context) -> float | None:
-        """Return the tokens per step that a command forces; None without the switch, or for a malformed value."""
+        """Return the tokens per step that a command forces; None without the switch, or for a
+        malformed value."""
         switch = self.switch(parsed.version)
         with suppress(TypeError, ValueError):
             number = float(evaluate(switch.read, self.scope(parsed, context)) if switch else 0)
@@ -536,9 +688,14 @@ class Engine:
         return {**context.scope({}), **named, "servers": parsed.servers}
 
     def reading(self, knob: str, version: str) -> str:
-        """Find the expression that reads a knob from a command line of a version; ``None`` if it cannot be set."""
+        """Find the expression that reads a knob from a command line of a version; ``None`` if it
+        cannot be set."""
         entry = self.card.knobs[knob]
-        readings = (r.value for r in entry.read if in_range(version, r.versions) and entry.exists_in(version))
+        readings = (
+            r.value
+            for r in entry.read
+            if in_range(version, r.versions) and entry.exists_in(version)
+        )
         return next(readings, "None")
 
     def read(self, knob: str, scope: Mapping[str, Any], version: str) -> Scalar:
@@ -554,22 +711,28 @@ class Engine:
         return value
 
 
-def _holding(additions: Sequence[Addition], scope: Mapping[str, Any], version: str) -> list[Addition]:
+def _holding(
+    additions: Sequence[Addition], scope: Mapping[str, Any], version: str
+) -> list[Addition]:
     return [a for a in additions if in_range(version, a.versions) and evaluate(a.when, scope)]
 
 
 def accepted(
     engine: Engine, context: Context, configurations: Sequence[Configuration]
 ) -> tuple[list[Configuration], dict[str, int]]:
-    """Return the configurations whose command the version's parser accepts, and the number refused, by message.
+    """Return the configurations whose command the version's parser accepts, and the number refused,
+    by message.
 
-    A command line is made of parts: the options of one knob, or what goes along with every configuration (None). Each
-    is parsed once per values of the knobs that it depends on. A configuration counts for the first part refused.
+    A command line is made of parts: the options of one knob, or what goes along with every
+    configuration (None). Each is parsed once per values of the knobs that it depends on. A
+    configuration counts for the first part refused.
     """
     of_model = context.model.engines.get(engine.name)
     used: dict[str | None, set[str]] = {}
     for name, knob in engine.card.knobs.items():
-        used[name] = {name}.union(names(knob.active), _names(knob.emit), *(names(case.when) for case in knob.cases))
+        used[name] = {name}.union(
+            names(knob.active), _names(knob.emit), *(names(case.when) for case in knob.cases)
+        )
     used[None] = _names([*(of_model.always if of_model else []), *engine.card.always])
     left, counts = list(configurations), Counter[str]()
     for part, depends in used.items():
@@ -583,8 +746,11 @@ def accepted(
     return left, dict(counts)
 
 
-def _refusal(engine: Engine, context: Context, knob: str | None, configuration: Configuration) -> str | None:
-    """Return the parser's message if it refuses a part of a command, e.g. an unrecognised option."""
+def _refusal(
+    engine: Engine, context: Context, knob: str | None, configuration: Configuration
+) -> str | None:
+    """Return the parser's message if it refuses a part of a command, e.g. an unrecognised
+    option."""
     scope, table = context.scope(configuration.knobs), engine.table(context.version)
     try:
         if knob is None:
@@ -596,15 +762,23 @@ def _refusal(engine: Engine, context: Context, knob: str | None, configuration: 
             return None
         command = engine.command_with(additions, scope, context)
         parsed = engine.parse(command, context.version)
-        # A parser that takes beginnings of options reads one that it lost as another that begins alike: the
-        # beginning of the right one gives back what was asked for.
-        options = [word.partition("=")[0].partition(".")[0] for word in command.argv if word.startswith("--")]
+        # A parser that takes beginnings of options reads one that it lost as another that begins
+        # alike: the beginning of the right one gives back what was asked for.
+        options = [
+            word.partition("=")[0].partition(".")[0]
+            for word in command.argv
+            if word.startswith("--")
+        ]
         lost = [option for option in options if option not in table.flags]
         if lost and knob is not None and engine.knobs(parsed, context).knobs[knob] == scope[knob]:
             return None
     except BadInput as error:
         return str(error)
-    return f"{engine.name} {context.version}: error: unrecognized arguments: {lost[0]}" if lost else None
+    return (
+        f"{engine.name} {context.version}: error: unrecognized arguments: {lost[0]}"
+        if lost
+        else None
+    )
 
 
 def _names(additions: Sequence[Addition]) -> set[str]:

@@ -1,7 +1,8 @@
-"""Options of a user's command that no knob reads: kept by the engine's candidates, or translated for another engine.
+"""Options of a user's command that no knob reads: kept by the engine's candidates, or translated
+for another engine.
 
-The cards say which options are counterparts of each other (`Counterpart`), and which another engine does without
-(`Dispensable`). A setting of the environment that no engine claims is everybody's.
+The cards say which options are counterparts of each other (`Counterpart`), and which another engine
+does without (`Dispensable`). A setting of the environment that no engine claims is everybody's.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ class OwnOption:
         """Return it as typed; a secret is set from a variable."""
         settings = [f"{name}={value}" for name, value in self.env.items()]
         keys = [f"{key}: {json.dumps(value)}" for key, value in self.config.items()]
-        return " ".join([*settings, *keys, *self.words, *["(set)"] * any(map(referenced, self.values))])
+        return " ".join(
+            [*settings, *keys, *self.words, *["(set)"] * any(map(referenced, self.values))]
+        )
 
     def among(self, flags: Iterable[str]) -> bool:
         """Return whether it is one of some flags, or of dotted keys."""
@@ -69,7 +72,8 @@ class OwnOption:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """The part of the user's command that every candidate of an engine has, with a text for each option.
+    """The part of the user's command that every candidate of an engine has, with a text for each
+    option.
 
     Attributes:
         kept: as they were typed.
@@ -86,7 +90,8 @@ class Kept:
 
 
 def grouped(kind: Engine, words: Sequence[str], version: str) -> list[OwnOption]:
-    """Return each option of prepared arguments; of one that is given again the last, as the engine reads it."""
+    """Return each option of prepared arguments; of one that is given again the last, as the engine
+    reads it."""
     groups: list[list[str]] = []
     for word in words:
         if word.startswith("-") and not _NUMBER.fullmatch(word):
@@ -102,7 +107,9 @@ def grouped(kind: Engine, words: Sequence[str], version: str) -> list[OwnOption]
         option = next((options[dest] for dest in given if dest in options), None)
         names = option.names if option else (name_of(group[0].partition("=")[0]),)
         key = option.dest if option and option.action != "append" else len(found)
-        found[key] = OwnOption(names, group, option=option, value=given[option.dest] if option else None)
+        found[key] = OwnOption(
+            names, group, option=option, value=given[option.dest] if option else None
+        )
     return list(found.values())
 
 
@@ -111,18 +118,29 @@ def own_options(kind: Engine, command: Command, context: Context) -> list[OwnOpt
     version, parsed = context.version, kind.parse(command, context.version)
     read = frozenset[str]().union(*readings(kind, version).values())
     arguments = kind.prepare(kind.arguments(command.argv) or (), version, command)
-    elsewhere = [kind.card.model_flag or "--model", *(str(case.value) for case in kind.card.config_flag)]
+    elsewhere = [
+        kind.card.model_flag or "--model",
+        *(str(case.value) for case in kind.card.config_flag),
+    ]
     along = [flag for one in kind.card.dispensable if one.tuned for flag in one.flags]
     found: list[OwnOption] = []
     for one in grouped(kind, arguments, version):
-        tuned = any(readers(kind, version, setting_of(option, None)) for option in [one.option] if option)
+        tuned = any(
+            readers(kind, version, setting_of(option, None)) for option in [one.option] if option
+        )
         if not one.among(elsewhere):
             found.append(replace(one, tuned=tuned or one.among(along)))
         parts = [_part(one, path, leaf) for path, leaf in _leaves(one.value)] if tuned else []
-        found += [p for p in parts if f"args.{p.names[0]}" not in read and not _sets_a_knob(kind, context, p)]
+        found += [
+            p
+            for p in parts
+            if f"args.{p.names[0]}" not in read and not _sets_a_knob(kind, context, p)
+        ]
     for path, leaf in _leaves(parsed.config):
         key = OwnOption((path,), config={path: leaf})
-        found.append(replace(key, tuned=f"config.{path}" in read or _sets_a_knob(kind, context, key)))
+        found.append(
+            replace(key, tuned=f"config.{path}" in read or _sets_a_knob(kind, context, key))
+        )
     scope = context.scope(kind.default_knobs(context))
     always = {name: value for one in kind.always(scope, context) for name, value in one.env.items()}
     return found + [
@@ -150,12 +168,15 @@ def _leaves(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 def as_they_are(config: Mapping[str, Any]) -> list[Addition]:
     """Return the addition of keys to the config file; text in braces is no template there."""
-    texts = {key: f"{{{repr(v).translate(_BRACES)}}}" for key, v in config.items() if isinstance(v, str)}
+    texts = {
+        key: f"{{{repr(v).translate(_BRACES)}}}" for key, v in config.items() if isinstance(v, str)
+    }
     return [Addition(config={**config, **texts})] if config else []
 
 
 def _sets_a_knob(kind: Engine, context: Context, option: OwnOption) -> bool:
-    """Return whether a knob is read from a command with this option alone as from none without it."""
+    """Return whether a knob is read from a command with this option alone as from none without
+    it."""
     scope = context.scope({})
     alone = kind.command_with(as_they_are(option.config), scope, context, option.words)
     commands = alone, kind.command_with([], scope, context)
@@ -163,16 +184,24 @@ def _sets_a_knob(kind: Engine, context: Context, option: OwnOption) -> bool:
     return one != other
 
 
-def without_dropped(options: Sequence[OwnOption], asked: Sequence[str]) -> tuple[list[OwnOption], list[OwnOption]]:
-    """Split the options that are to be kept from those of ``--drop``; raises `BadInput` for one that is not there."""
+def without_dropped(
+    options: Sequence[OwnOption], asked: Sequence[str]
+) -> tuple[list[OwnOption], list[OwnOption]]:
+    """Split the options that are to be kept from those of ``--drop``; raises `BadInput` for one
+    that is not there."""
     dropped: list[OwnOption] = []
     for typed in asked:
         named = [one for one in options if one.among([typed])]
         if not named:
-            known = ", ".join(sorted(one.name for one in options if not one.tuned)) or "no option to keep"
+            known = (
+                ", ".join(sorted(one.name for one in options if not one.tuned))
+                or "no option to keep"
+            )
             raise BadInput(f"--drop {typed}: --baseline does not set it; it sets {known}")
         if all(one.tuned for one in named):
-            raise BadInput(f"--drop {typed}: nothing to drop: it is a knob, which the search tunes; --set pins one")
+            raise BadInput(
+                f"--drop {typed}: nothing to drop: it is a knob, which the search tunes; --set pins one"
+            )
         dropped += [one for one in named if not one.tuned]
     return [one for one in options if not one.tuned and one not in dropped], dropped
 
@@ -195,17 +224,29 @@ def counterparts_in(card: EngineCard, version: str) -> EngineCard:
 
 
 def translated_for(
-    target: Engine, version: str, source: EngineCard, options: Sequence[OwnOption], dropped: Sequence[OwnOption]
+    target: Engine,
+    version: str,
+    source: EngineCard,
+    options: Sequence[OwnOption],
+    dropped: Sequence[OwnOption],
 ) -> Kept:
-    """Translate the options for another engine; raises `BadInput` naming those without a counterpart.
+    """Translate the options for another engine; raises `BadInput` naming those without a
+    counterpart.
 
     `source` is the card of their engine with the counterparts of its version.
     """
     there = counterparts_in(target.card, version)
     env = dict[str, str]()
-    kept, told, lacking, rows = list[str](), list[str](), list[str](), list[tuple[OwnOption, Counterpart, list[str]]]()
+    kept, told, lacking, rows = (
+        list[str](),
+        list[str](),
+        list[str](),
+        list[tuple[OwnOption, Counterpart, list[str]]](),
+    )
     for one in options:
-        entry = next((c for c in source.counterparts if one.name == c.variable or one.among(c.flags)), None)
+        entry = next(
+            (c for c in source.counterparts if one.name == c.variable or one.among(c.flags)), None
+        )
         twin = entry and next((c for c in there.counterparts if c.meaning == entry.meaning), None)
         written = _written(target, version, one, entry, twin) if entry and twin else None
         off = one.value is False and one.option is not None and not one.option.default
@@ -214,7 +255,9 @@ def translated_for(
             kept.append(one.text)
         elif twin is not None and written is not None and not off:
             rows.append((one, twin, written))
-        elif why := [d for d in source.dispensable if _matches(d.variables, one.name) or one.among(d.flags)]:
+        elif why := [
+            d for d in source.dispensable if _matches(d.variables, one.name) or one.among(d.flags)
+        ]:
             told.append(f"{one.text} → nothing ({why[0].reason})")
         elif not off:  # Without the option any engine does what is said.
             lacking.append(one.name)
@@ -222,15 +265,21 @@ def translated_for(
         names = ", ".join(lacking)
         drops = " ".join(f"--drop {name.lstrip('-')}" for name in lacking)
         have = "has no counterpart" if len(lacking) == 1 else "have no counterparts"
-        raise BadInput(f"{source.engine}'s {names} {have} in {target.name} {version}; {drops} allows it")
+        raise BadInput(
+            f"{source.engine}'s {names} {have} in {target.name} {version}; {drops} allows it"
+        )
     words = [word for _, _, written in rows for word in written]
     for one, twin, written in rows:
-        more = [word for flag, value in twin.also.items() if flag not in words for word in (flag, value)]
+        more = [
+            word for flag, value in twin.also.items() if flag not in words for word in (flag, value)
+        ]
         words += more
         if [*written, *more] == list(one.words):
             kept.append(one.text)
         else:
-            told.append(f"{one.text} → {' '.join([*written, *more]) or 'nothing (it needs no option there)'}")
+            told.append(
+                f"{one.text} → {' '.join([*written, *more]) or 'nothing (it needs no option there)'}"
+            )
     return Kept(tuple(words), env, {}, tuple(kept), tuple(told), tuple(one.text for one in dropped))
 
 
@@ -248,7 +297,11 @@ def _written(
         forms = [one.form for one in (entry, twin) if one.form]
         if shared is None or not all(re.fullmatch(form, shared) for form in forms):
             return None
-        own = [name for name, means in twin.values.items() if means == shared] if twin.values else [shared]
+        own = (
+            [name for name, means in twin.values.items() if means == shared]
+            if twin.values
+            else [shared]
+        )
         tries = [[*values, name] for values in tries for name in own]
     template = [twin.flags[0], "{value}"] if twin.args is None else twin.args
     for values in tries:
@@ -277,18 +330,28 @@ def missing_files(card: EngineCard, options: Sequence[OwnOption]) -> list[str]:
         for one in options
         if one.among(flags)
         for value in one.values
-        if _FILE.fullmatch(path := value.rpartition("=")[2]) and not os.path.exists(os.path.expanduser(path))
+        if _FILE.fullmatch(path := value.rpartition("=")[2])
+        and not os.path.exists(os.path.expanduser(path))
     ]
 
 
-def launched_too(kind: Engine, command: Command, asked: Sequence[OwnOption], version: str) -> tuple[Command, list[str]]:
-    """Add the options of ``--engine-arg`` to a typed command, but those that it sets itself; with notes."""
+def launched_too(
+    kind: Engine, command: Command, asked: Sequence[OwnOption], version: str
+) -> tuple[Command, list[str]]:
+    """Add the options of ``--engine-arg`` to a typed command, but those that it sets itself; with
+    notes."""
     given = kind.parse(command, version).given
-    own = [one for one in asked if one.name in command.env or (one.option and one.option.dest in given)]
+    own = [
+        one for one in asked if one.name in command.env or (one.option and one.option.dest in given)
+    ]
     added = [one for one in asked if one not in own]
     env = {name: value for one in added for name, value in one.env.items()}
     option = f"--engine-arg {kind.name}: the baseline"
-    notes = [f"{option} is started with {', '.join(one.text for one in added)}, too"] if added else []
-    notes += [f"{option} keeps its own value, not {', '.join(one.text for one in own)}"] if own else []
+    notes = (
+        [f"{option} is started with {', '.join(one.text for one in added)}, too"] if added else []
+    )
+    notes += (
+        [f"{option} keeps its own value, not {', '.join(one.text for one in own)}"] if own else []
+    )
     argv = (*command.argv, *(word for one in added for word in one.words))
     return replace(command, argv=argv, env={**command.env, **env}), notes

@@ -1,4 +1,5 @@
-"""Classes of a command's settings: *simulated*, *without effect*, or neither; and the model as it is loaded.
+"""Classes of a command's settings: *simulated*, *without effect*, or neither; and the model as it
+is loaded.
 
 A setting is an option that differs from its default, a key of an option's or a file's mapping, or a
 variable of the environment. An engine's card says which are modelled beside what its knobs are read
@@ -57,7 +58,8 @@ def settings(kind: Engine, parsed: ParsedCommand) -> Iterator[Setting]:
     written = [
         setting_of(option, value)
         for option in table.options
-        if option.dest in parsed.given and (value := parsed.args[option.dest]) != defaults[option.dest]
+        if option.dest in parsed.given
+        and (value := parsed.args[option.dest]) != defaults[option.dest]
     ]
     written += [Setting(name, (f"env.{name}",), text) for name, text in parsed.env.items()]
     written += [Setting(key, (f"config.{key}",), value) for key, value in parsed.config.items()]
@@ -68,7 +70,8 @@ def settings(kind: Engine, parsed: ParsedCommand) -> Iterator[Setting]:
 
 
 def setting_of(option: Option, value: Any) -> Setting:
-    """Return the setting of an option, under its first long spelling; its knobs are not known yet."""
+    """Return the setting of an option, under its first long spelling; its knobs are not known
+    yet."""
     name = next((flag for flag in option.flags if flag.startswith("--")), option.flags[0])
     return Setting(name, tuple(f"args.{n}" for n in option.names), value)
 
@@ -93,7 +96,9 @@ def readers(kind: Engine, version: str, setting: Setting) -> frozenset[str]:
     """Return the knobs that are read from a setting."""
     own = tuple(f"{path}." for path in setting.paths)
     return frozenset(
-        name for name, paths in readings(kind, version).items() if any(f"{path}.".startswith(own) for path in paths)
+        name
+        for name, paths in readings(kind, version).items()
+        if any(f"{path}.".startswith(own) for path in paths)
     )
 
 
@@ -103,7 +108,9 @@ def class_of(kind: Engine, version: str, setting: Setting, read: Collection[str]
     if not setting.knobs.isdisjoint(read):
         return OptionClass.SIMULATED
     modelled, inert = (
-        any(one.has(setting.name, setting.value) for one in group if in_range(version, one.versions))
+        any(
+            one.has(setting.name, setting.value) for one in group if in_range(version, one.versions)
+        )
         for group in (card.simulated, card.neutral)
     )
     if modelled or setting.name == card.model_flag:
@@ -123,12 +130,15 @@ def unmodelled(kind: Engine, parsed: ParsedCommand, knobs: Configuration) -> tup
     found, flags = [], kind.table(parsed.version).flags
     for setting in settings(kind, parsed):
         # Where some values are modelled, no knob makes another one modelled.
-        limited = any(one.values and one.has(setting.name, one.values[0]) for one in kind.card.simulated)
+        limited = any(
+            one.values and one.has(setting.name, one.values[0]) for one in kind.card.simulated
+        )
         of_known_value = frozenset(
             name
             for name in setting.knobs
             if not limited
-            if not isinstance(value := knobs.knobs[name], str) or value in (kind.card.knobs[name].choices or (value,))
+            if not isinstance(value := knobs.knobs[name], str)
+            or value in (kind.card.knobs[name].choices or (value,))
         )
         if class_of(kind, parsed.version, setting, ()) is OptionClass.NOT_SIMULATED:
             negated = f"--no-{setting.name.removeprefix('--')}"
@@ -162,10 +172,18 @@ def loading(kind: Engine, parsed: ParsedCommand, context: Context, knobs: Config
         if in_range(version, rule.versions) and evaluate(rule.forbid, scope)
     )
     try:
-        held = [one for one in card.loaded if in_range(version, one.versions) and evaluate(one.when, scope)]
-        figures = {name: fill_value(value, scope) for one in held for name, value in one.figures.items()}
+        held = [
+            one
+            for one in card.loaded
+            if in_range(version, one.versions) and evaluate(one.when, scope)
+        ]
+        figures = {
+            name: fill_value(value, scope) for one in held for name, value in one.figures.items()
+        }
     except (AttributeError, TypeError, ValueError) as error:
-        raise BadInput(f"{kind.name} {version}: error: an option's value is malformed ({error})") from error
+        raise BadInput(
+            f"{kind.name} {version}: error: an option's value is malformed ({error})"
+        ) from error
     if held:
         extra = sum(float(evaluate(one.gb, scope)) for one in held)
         architecture = context.model.architecture.model_copy(update={**figures, "extra_gb": extra})

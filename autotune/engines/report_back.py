@@ -1,12 +1,13 @@
 """Read back the configuration of a running engine from its server's reports and its log.
 
-Asked for is one thing: a flag may do nothing, a variable may be ignored, a limit may be lowered. The knobs that the
-engine tells are read back through its card (``resolved``), made effective as every configuration is, and compared.
+Asked for is one thing: a flag may do nothing, a variable may be ignored, a limit may be lowered.
+The knobs that the engine tells are read back through its card (``resolved``), made effective as
+every configuration is, and compared.
 
-Engines print what they resolved for people, with enumerations (``<CompilationMode.NONE: 0>``), objects
-(``KvCacheConfig(dtype='auto')``) and bare words (``dtype=torch.bfloat16``) among the literals. An object becomes a
-mapping of its fields, an enumeration its member's name, a bare word a text. What cannot be read ends the reading; what
-came before it counts.
+Engines print what they resolved for people, with enumerations (``<CompilationMode.NONE: 0>``),
+objects (``KvCacheConfig(dtype='auto')``) and bare words (``dtype=torch.bfloat16``) among the
+literals. An object becomes a mapping of its fields, an enumeration its member's name, a bare word a
+text. What cannot be read ends the reading; what came before it counts.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _MALFORMED = (NameError, AttributeError, TypeError, ValueError, ArithmeticError,
 
 
 def settings(text: str) -> dict[str, Any]:
-    """Read the settings in a text, a printed dictionary or ``a=1, b=2`` or ``a=1 b=2``; ``{}`` for anything else."""
+    """Read the settings in a text, a printed dictionary or ``a=1, b=2`` or ``a=1 b=2``; ``{}`` for
+    anything else."""
     reader = _Reader(text.strip())
     if not reader.past("{"):
         return reader.fields("")
@@ -74,7 +76,9 @@ class _Reader:
                 self._take(_GAP)
                 if not self.past(":"):
                     raise ValueError("no value")
-                entries[key if isinstance(key, str | int | float | bool | None) else str(key)] = self._value()
+                entries[key if isinstance(key, str | int | float | bool | None) else str(key)] = (
+                    self._value()
+                )
             except _UNREADABLE:
                 self._at = len(self._text)
         self.past("}")
@@ -107,14 +111,16 @@ class _Reader:
             self._depth -= 1
 
     def _object(self) -> Any:
-        """Read the fields of an object; without names (``PosixPath('/x')``) its only content, or all of it."""
+        """Read the fields of an object; without names (``PosixPath('/x')``) its only content, or
+        all of it."""
         if self._ends(")") or _NAME.match(self._text, self._at):
             return self.fields(")")
         items = self._items(")")
         return items[0] if len(items) == 1 else items
 
     def _word(self) -> Any:
-        """Read a number, True, False or None; any other word unchanged. A colon after it is not part of it."""
+        """Read a number, True, False or None; any other word unchanged. A colon after it is not
+        part of it."""
         match = self._take(_WORD)
         word = match[0].removesuffix(":") if match else ""
         if match is None or not word:
@@ -159,7 +165,8 @@ class _Reported(Namespace):
 def parse_reported(
     engine: Engine, asked: Configuration, context: Context, sources: Mapping[str, Mapping[str, Any]]
 ) -> tuple[dict[str, Scalar], Configuration]:
-    """Parse the knobs reported by an engine's `sources`; returns them, and the effective configuration with them."""
+    """Parse the knobs reported by an engine's `sources`; returns them, and the effective
+    configuration with them."""
     names = {name: _Reported(values) for name, values in sources.items()}
     reported: dict[str, Scalar] = {}
     try:
@@ -177,9 +184,13 @@ def parse_reported(
     return reported, Configuration(asked.engine, spelt)
 
 
-def compare(engine: Engine, asked: Configuration, context: Context, command: Command, got: Configuration) -> Resolved:
+def compare(
+    engine: Engine, asked: Configuration, context: Context, command: Command, got: Configuration
+) -> Resolved:
     """Compare the running settings with the requested ones; the caller adds the source."""
-    differs = {n: (v, got.knobs[n]) for n, v in asked.knobs.items() if _as_spelt(got.knobs[n], v) != v}
+    differs = {
+        n: (v, got.knobs[n]) for n, v in asked.knobs.items() if _as_spelt(got.knobs[n], v) != v
+    }
     notes = {name: _note(engine, name, asked, context, (command, got)) for name in differs}
     return Resolved(got.fingerprint, differs, notes=notes)
 
@@ -194,7 +205,11 @@ def _read(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
         except (_NotReported, *_MALFORMED):
             # A source that is not there, or tells it in another form than this version should.
             continue
-        if value is None or isinstance(value, bool | int | str) or (isinstance(value, float) and math.isfinite(value)):
+        if (
+            value is None
+            or isinstance(value, bool | int | str)
+            or (isinstance(value, float) and math.isfinite(value))
+        ):
             return value
     raise _NotReported
 
@@ -208,15 +223,23 @@ def _as_spelt(got: Scalar, asked: Scalar) -> Scalar:
     return got
 
 
-def _note(engine: Engine, name: str, asked: Configuration, context: Context, run: tuple[Command, Configuration]) -> str:
-    """Describe in a sentence whether a setting had no effect, was overridden, or was the engine's own choice."""
+def _note(
+    engine: Engine,
+    name: str,
+    asked: Configuration,
+    context: Context,
+    run: tuple[Command, Configuration],
+) -> str:
+    """Describe in a sentence whether a setting had no effect, was overridden, or was the engine's
+    own choice."""
     command, got = run
     title, knob = engine.card.title, engine.card.knobs[name]
     ran, wanted = f"{title} ran with {_code(name, got.knobs[name])}", asked.knobs[name]
     try:
         left = default_of(knob, context.scope(got.knobs), context.version)
     except _MALFORMED:
-        # What the engine reported of other knobs is nothing that this one's default can be judged by.
+        # What the engine reported of other knobs is nothing that this one's default can be judged
+        # by.
         return f"{ran}, but {_code(name, wanted)} was requested"
     setting = engine.setting(name, asked, context, command)
     if not setting and wanted in _LEFT:
@@ -228,7 +251,9 @@ def _note(engine: Engine, name: str, asked: Configuration, context: Context, run
 
 
 def _code(name: str, value: Scalar) -> str:
-    return _quoted(f"{name}={str(value).lower() if isinstance(value, bool) or value is None else value}")
+    return _quoted(
+        f"{name}={str(value).lower() if isinstance(value, bool) or value is None else value}"
+    )
 
 
 def _quoted(text: str) -> str:

@@ -1,8 +1,9 @@
-"""Rewrite a command for another version of its engine, older or newer: the same knobs, in that version's spelling.
+"""Rewrite a command for another version of its engine, older or newer: the same knobs, in that
+version's spelling.
 
-What the other version takes and reads alike stays as it is, but for renamed options. Else the knobs that the command
-sets are written as the card writes them for that version, and the other options go by the card's ``renamed``. Defaults
-stay those of each version.
+What the other version takes and reads alike stays as it is, but for renamed options. Else the knobs
+that the command sets are written as the card writes them for that version, and the other options go
+by the card's ``renamed``. Defaults stay those of each version.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from autotune.space.schema import name_of
 from autotune.trial import Command, Configuration, Scalar
 
 
-def rewrite(kind: Engine, command: Command, old: Context, new: Context) -> tuple[Command, list[str]]:
+def rewrite(
+    kind: Engine, command: Command, old: Context, new: Context
+) -> tuple[Command, list[str]]:
     """Return the command for the version of `new`, with a sentence for each change.
 
     Raises `BadInput` for what that version lacks, with the known versions that have it.
@@ -31,7 +34,9 @@ def rewrite(kind: Engine, command: Command, old: Context, new: Context) -> tuple
         return translated, notes
     try:
         before = _Before(kind, command, old, new)
-    except BadInput:  # An installation of its own had options that no table has: nothing is known of them.
+    except (
+        BadInput
+    ):  # An installation of its own had options that no table has: nothing is known of them.
         return translated, notes
     if before.problem(translated) is None:
         return translated, notes
@@ -54,10 +59,17 @@ class _Before:
         decided = knobs_set(kind, parsed, old, given)
         self._sources = {name: read_from(kind, name, old.version) & given for name in decided}
         taken = {name: self._taken(names) for name, names in self._sources.items()}
-        defaults = {n: default_of(kind.card.knobs[n], old.scope(self._raw), old.version) for n in decided}
-        # A value that follows from others by default is none of the user's, unless its option is refused.
-        self._set = [name for name in decided if taken[name] is None or self._raw[name] != defaults[name]]
-        self._read_otherwise = [n for n in self._set if (knobs := taken[n]) is None or knobs[n] != self._raw[n]]
+        defaults = {
+            n: default_of(kind.card.knobs[n], old.scope(self._raw), old.version) for n in decided
+        }
+        # A value that follows from others by default is none of the user's, unless its option is
+        # refused.
+        self._set = [
+            name for name in decided if taken[name] is None or self._raw[name] != defaults[name]
+        ]
+        self._read_otherwise = [
+            n for n in self._set if (knobs := taken[n]) is None or knobs[n] != self._raw[n]
+        ]
         fixed = {name: self._raw[name] for name in ("replicas", *kind.card.on_node, *self._set)}
         self._knobs = kind.default_knobs(new, fixed)
 
@@ -76,7 +88,8 @@ class _Before:
         return kept, removed
 
     def _taken(self, names: Set[tuple[str, str]]) -> Mapping[str, Scalar] | None:
-        """Return the knobs that the other version reads in the options of some names; None if it refuses these."""
+        """Return the knobs that the other version reads in the options of some names; None if it
+        refuses these."""
         kind, new, command = self._kind, self._new, self._command
         env = {name: value for name, value in command.env.items() if ("env", name) in names}
         part = kind.command_with([], new.scope({}), new, self._divided(names)[1])
@@ -87,7 +100,8 @@ class _Before:
             return None
 
     def problem(self, command: Command) -> str | None:
-        """Explain why the other version would refuse a command or run something else; None if it does neither."""
+        """Explain why the other version would refuse a command or run something else; None if it
+        does neither."""
         kind, version = self._kind, self._new.version
         table, lacks = kind.table(version), f"{kind.card.title} {version} has no option for"
         for flag in (word.partition("=")[0] for word in command.argv if word.startswith("--")):
@@ -98,37 +112,56 @@ class _Before:
             read = kind.knobs(kind.parse(command, version), self._new).knobs
         except BadInput as error:
             return str(error)
-        runs = [effective(kind.card, Configuration(kind.name, knobs), self._new).knobs for knobs in (read, self._knobs)]
+        runs = [
+            effective(kind.card, Configuration(kind.name, knobs), self._new).knobs
+            for knobs in (read, self._knobs)
+        ]
         other = [f"{name}={runs[1][name]}" for name in self._set if runs[0][name] != runs[1][name]]
         return f"{lacks} {', '.join(other)}" if other else None
 
     def written(self) -> tuple[Command, str]:
-        """Return the command with its knobs in the other version's options, and the change as a sentence."""
+        """Return the command with its knobs in the other version's options, and the change as a
+        sentence."""
         kind, command, scope = self._kind, self._command, self._new.scope(self._knobs)
         again, names, more = list[str](), set[tuple[str, str]](), self._read_otherwise
         while more:  # Knobs that share an option are written together.
             again += more
             names = names.union(*(self._sources[knob] for knob in more))
-            more = [knob for knob, source in self._sources.items() if knob not in again and names & source]
+            more = [
+                knob
+                for knob, source in self._sources.items()
+                if knob not in again and names & source
+            ]
         # The other keys of a JSON value would be lost.
         options = kind.table(self._old.version).options
         names -= {("args", name) for one in options if "json" in one.type for name in one.names}
         added = [
-            one for knob in self._set if knob in again for one in kind.knob_additions(knob, scope, self._new.version)
+            one
+            for knob in self._set
+            if knob in again
+            for one in kind.knob_additions(knob, scope, self._new.version)
         ]
-        # What a version adds to every command is not the user's: a value that the other one refuses is left out.
+        # What a version adds to every command is not the user's: a value that the other one refuses
+        # is left out.
         raw = self._old.scope(self._raw)
         for always in kind.always(raw, self._old):
             words = [fill(word, raw) for word in always.args]
             flags = {("args", name_of(word)) for word in words if word.startswith("-")}
-            if f" {' '.join(words)} " in f" {' '.join(self._words)} " and self._taken(flags) is None:
+            if (
+                f" {' '.join(words)} " in f" {' '.join(self._words)} "
+                and self._taken(flags) is None
+            ):
                 names |= flags
         kept, removed = self._divided(names)
         new = [fill(word, scope) for one in added for word in one.args]
         env = {name: value for name, value in command.env.items() if ("env", name) not in names}
         env |= {name: fill(text, scope) for one in added for name, text in one.env.items()}
         program = command.argv[: len(command.argv) - len(kind.arguments(command.argv) or ())]
-        said = f"wrote {' '.join(removed)} as {' '.join(new)}" if new else f"left out {' '.join(removed)}"
+        said = (
+            f"wrote {' '.join(removed)} as {' '.join(new)}"
+            if new
+            else f"left out {' '.join(removed)}"
+        )
         return replace(
             command, argv=(*program, *kept, *new), env=env
         ), f"{said} for {kind.card.title} {self._new.version}"

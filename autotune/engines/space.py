@@ -31,7 +31,8 @@ class PassedThrough:
         option: as it would be typed.
         given: where readings find what is given: (``args``, ``env`` or ``config``; name).
         pins: the knobs that it sets, with the values that the engine's parser reads.
-        related: the knobs that are read from what is given, and those that share another option with them.
+        related: the knobs that are read from what is given, and those that share another option
+            with them.
         config: dotted keys of the engine's own config file, with their values.
         own: where readings would find what is kept of the user's command, of which no knob is read.
     """
@@ -52,14 +53,25 @@ class PassedThrough:
         additions += as_they_are(self.config)
         for name in reversed(kind.card.knobs):
             own = kind.knob_additions(name, scope, version)
-            additions = [*(one for one in own if not (name in self.pins and self._replaces(one))), *additions]
+            additions = [
+                *(one for one in own if not (name in self.pins and self._replaces(one))),
+                *additions,
+            ]
         command = kind.command_with(additions, scope, context, self.words)
         return replace(command, env={**command.env, **self.env})
 
     def _replaces(self, addition: Addition) -> bool:
-        flags = [word.partition("=")[0].partition(".")[0] for word in addition.args if word.startswith("--")]
-        names = {("args", name_of(flag)) for flag in flags} | {("env", name) for name in addition.env}
-        return self.given | self.own >= names | {("config", key.partition(".")[0]) for key in addition.config}
+        flags = [
+            word.partition("=")[0].partition(".")[0]
+            for word in addition.args
+            if word.startswith("--")
+        ]
+        names = {("args", name_of(flag)) for flag in flags} | {
+            ("env", name) for name in addition.env
+        }
+        return self.given | self.own >= names | {
+            ("config", key.partition(".")[0]) for key in addition.config
+        }
 
     def contradicts(self, kind: Engine, configuration: Configuration, context: Context) -> bool:
         """Return whether a passed-through option makes the engine run another configuration."""
@@ -77,7 +89,8 @@ NO_OPTION = Kept()
 def passed_through(
     kind: Engine, context: Context, text: str, pins: Mapping[str, Scalar], kept: Kept = NO_OPTION
 ) -> PassedThrough:
-    """Read the passed-through options next to the pins; raises `BadInput` if one is refused, or contradicts a pin.
+    """Read the passed-through options next to the pins; raises `BadInput` if one is refused, or
+    contradicts a pin.
 
     What is `kept` of the user's command stands in front, so that an option of the text wins.
     """
@@ -85,7 +98,9 @@ def passed_through(
     env = {**kept.env, **env}
     option = f"--engine-arg {kind.name}={shlex.quote(text)}" if text else "--baseline"
     settings = Configuration(kind.name, kind.default_knobs(context, pins))
-    alone, own = (kind.command_with([], context.scope({}), context, each) for each in (words, kept.words))
+    alone, own = (
+        kind.command_with([], context.scope({}), context, each) for each in (words, kept.words)
+    )
     passed = PassedThrough(option, env, [*kept.words, *words], config=kept.config)
     try:
         given = given_names(kind, kind.parse(replace(alone, env=env), context.version))
@@ -96,7 +111,9 @@ def passed_through(
         set_by = knobs_set(kind, parsed, context, given)
         for name in set_by:
             if name in pins and pins[name] != knobs[name]:
-                raise BadInput(f"it sets {name} to {knobs[name]}, but --set {name}={pins[name]}: remove one of them")
+                raise BadInput(
+                    f"it sets {name} to {knobs[name]}, but --set {name}={pins[name]}: remove one of them"
+                )
             knob = kind.card.knobs[name]
             if knob.choices is None and (reason := knob.refuses(knobs[name])):
                 raise BadInput(f"{name}={knobs[name]}: {kind.card.title} wants {reason}")
@@ -106,7 +123,9 @@ def passed_through(
         raise BadInput(f"{option}: {error}") from error
     shared = set[tuple[str, str]]().union(*(names for names in reads.values() if names & given))
     related = [name for name, names in reads.items() if names & shared]
-    return replace(passed, given=given, pins={name: knobs[name] for name in set_by}, related=related)
+    return replace(
+        passed, given=given, pins={name: knobs[name] for name in set_by}, related=related
+    )
 
 
 def read_from(kind: Engine, knob: str, version: str) -> set[tuple[str, str]]:
@@ -114,30 +133,44 @@ def read_from(kind: Engine, knob: str, version: str) -> set[tuple[str, str]]:
     return set(_READ.findall(kind.reading(knob, version)))
 
 
-def knobs_set(kind: Engine, parsed: ParsedCommand, context: Context, given: Set[tuple[str, str]]) -> list[str]:
+def knobs_set(
+    kind: Engine, parsed: ParsedCommand, context: Context, given: Set[tuple[str, str]]
+) -> list[str]:
     """List the knobs of a command that the given names decide."""
     read = [name for name in kind.card.knobs if read_from(kind, name, context.version) & given]
     return [name for name in read if _decides(kind, name, parsed, context, given)]
 
 
 def given_names(kind: Engine, parsed: ParsedCommand) -> set[tuple[str, str]]:
-    """Return the names by which readings find the given options; a config file covers all its possible keys."""
-    options = [option for option in kind.table(parsed.version).options if option.dest in parsed.given]
-    given = {("args", name) for option in options for name in option.names} | {("env", name) for name in parsed.env}
+    """Return the names by which readings find the given options; a config file covers all its
+    possible keys."""
+    options = [
+        option for option in kind.table(parsed.version).options if option.dest in parsed.given
+    ]
+    given = {("args", name) for option in options for name in option.names} | {
+        ("env", name) for name in parsed.env
+    }
     if any(("args", name_of(str(case.value))) in given for case in kind.card.config_flag):
         readings = [kind.reading(name, parsed.version) for name in kind.card.knobs]
-        given |= {found for text in readings for found in _READ.findall(text) if found[0] == "config"}
+        given |= {
+            found for text in readings for found in _READ.findall(text) if found[0] == "config"
+        }
     return given
 
 
-def _decides(kind: Engine, knob: str, parsed: ParsedCommand, context: Context, given: Set[tuple[str, str]]) -> bool:
-    """Return whether a knob's reading changes without the given options, as none or as another value."""
+def _decides(
+    kind: Engine, knob: str, parsed: ParsedCommand, context: Context, given: Set[tuple[str, str]]
+) -> bool:
+    """Return whether a knob's reading changes without the given options, as none or as another
+    value."""
     readings: list[Scalar] = []
     for absent in (None, object()):
         scope = context.scope({})
         for space in ("args", "env", "config"):
             values: Mapping[str, Any] = getattr(parsed, space)
-            scope[space] = Namespace({n: absent if (space, n) in given else value for n, value in values.items()})
+            scope[space] = Namespace(
+                {n: absent if (space, n) in given else value for n, value in values.items()}
+            )
         with suppress(BadInput):
             readings.append(kind.read(knob, scope, parsed.version))
     value = kind.read(knob, kind.scope(parsed, context), parsed.version)
@@ -151,7 +184,8 @@ class EngineSpace:
     Attributes:
         pins: the pinned knobs that it has, with ``auto`` replaced by its default.
         chosen: the knobs of which the user left one value.
-        held: values of the user's baseline that are kept where nothing else is set: of knobs that are `unread`.
+        held: values of the user's baseline that are kept where nothing else is set: of knobs that
+            are `unread`.
         unread: the knobs that the evidence cannot see, whatever their values.
     """
 
@@ -174,21 +208,30 @@ class EngineSpace:
         return effective(self.card, Configuration(self.engine.name, knobs), self.context)
 
     def seen(self, configuration: Configuration) -> Configuration:
-        """Return a configuration as far as the evidence shows it: without settings of knobs that are `unread`."""
-        return self.effective({n: value for n, value in configuration.knobs.items() if n not in self.unread})
+        """Return a configuration as far as the evidence shows it: without settings of knobs that
+        are `unread`."""
+        return self.effective(
+            {n: value for n, value in configuration.knobs.items() if n not in self.unread}
+        )
 
     def holding(self, configuration: Configuration) -> EngineSpace:
-        """Return the space in which all have the settings of a configuration that the evidence cannot see."""
+        """Return the space in which all have the settings of a configuration that the evidence
+        cannot see."""
         decided = self.seen(configuration).knobs
-        own = {n: v for n, v in configuration.knobs.items() if n in self.unread and v != decided.get(n)}
+        own = {
+            n: v for n, v in configuration.knobs.items() if n in self.unread and v != decided.get(n)
+        }
         return replace(self, held=own)
 
     def without(self, configuration: Configuration) -> dict[str, Configuration]:
-        """Map each of a configuration's settings to the effective configuration of the command without it."""
+        """Map each of a configuration's settings to the effective configuration of the command
+        without it."""
         settings = dict(configuration.knobs)
         for name in configuration.knobs:
             fewer = {other: value for other, value in settings.items() if other != name}
             if self.effective(fewer) == configuration:
                 settings = fewer  # The engine decides so by itself.
-        others = {name: {n: value for n, value in settings.items() if n != name} for name in settings}
+        others = {
+            name: {n: value for n, value in settings.items() if n != name} for name in settings
+        }
         return {name: self.effective(kept) for name, kept in others.items()}

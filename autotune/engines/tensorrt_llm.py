@@ -1,4 +1,5 @@
-"""TensorRT-LLM: a strict ``click`` command line, and a YAML file that overrides it or not, by version."""
+"""TensorRT-LLM: a strict ``click`` command line, and a YAML file that overrides it or not, by
+version."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from autotune.trial import Command
 _COMMAND_LINE_WINS = ">=1.3.0rc21"
 """https://github.com/NVIDIA/TensorRT-LLM/pull/14812 (June 2026; 1.3.0rc21 was begun on 30 June)."""
 _OTHER_KEYS = {"free_gpu_memory_fraction": "kv_cache_config.free_gpu_memory_fraction"}
-"""Option to the file's key of the same meaning, if its name differs (``tensorrt_llm/commands/serve.py``)."""
+"""Option to the file's key of the same meaning, if its name differs
+(``tensorrt_llm/commands/serve.py``)."""
 
 
 class TensorRTLLM(Engine):
@@ -31,7 +33,8 @@ class TensorRTLLM(Engine):
         return replace(parsed, config=_without(parsed.config, overridden))
 
     def config(self, values: Mapping[str, Any], command: Command, version: str) -> dict[str, Any]:
-        """Read the YAML file of ``--config``; raises `BadInput` if it is not readable, or a key would be refused."""
+        """Read the YAML file of ``--config``; raises `BadInput` if it is not readable, or a key
+        would be refused."""
         name = values.get("extra_llm_api_options")
         if not name:
             return {}
@@ -41,7 +44,9 @@ class TensorRTLLM(Engine):
         for key in _keys(document, known) if known else ():
             if key not in known:
                 siblings = [k for k in known if k.rpartition(".")[0] == key.rpartition(".")[0]]
-                raise MalformedFile(name, str(UnknownName(f"TensorRT-LLM {version} setting", key, siblings)))
+                raise MalformedFile(
+                    name, str(UnknownName(f"TensorRT-LLM {version} setting", key, siblings))
+                )
         return document
 
 

@@ -1,7 +1,8 @@
 """Translate renamed options into the names of the engine's version, older or newer.
 
-The names and the versions in which each works are the ``renamed`` section of the engine's card. A name that the
-version takes is left alone; one that it would refuse, or ignore without a word, is translated in either direction.
+The names and the versions in which each works are the ``renamed`` section of the engine's card. A
+name that the version takes is left alone; one that it would refuse, or ignore without a word, is
+translated in either direction.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ class Name:
 
 
 def translate(engine: Engine, command: Command, version: str) -> tuple[Command, list[str]]:
-    """Translate a command into the names of a known version; with a sentence for each translated name."""
+    """Translate a command into the names of a known version; with a sentence for each translated
+    name."""
     arguments = engine.arguments(command.argv)
     if arguments is None or not engine.card.renamed:
         return command, []
@@ -39,8 +41,11 @@ def translate(engine: Engine, command: Command, version: str) -> tuple[Command, 
     return Command((*program, *words), env, command.files), list(dict.fromkeys(translation.notes))
 
 
-def translate_typed(words: Sequence[str], version: str | None, library: Library, notify: Notify) -> list[str]:
-    """Translate a typed command line; reports options of another version. Raises `BadInput` for no engine's command."""
+def translate_typed(
+    words: Sequence[str], version: str | None, library: Library, notify: Notify
+) -> list[str]:
+    """Translate a typed command line; reports options of another version. Raises `BadInput` for no
+    engine's command."""
     command = command_of(words)
     engine = recognise(command.argv, library)
     known = engine.version(version)
@@ -71,9 +76,13 @@ class _Translation:
                 value = env.pop(name)
                 if target.is_flag and not value:
                     known = f"{self._engine.card.title} {self._version}"
-                    self.notes.append(f"removed {name}, which is empty and would be {target.name} for {known}")
+                    self.notes.append(
+                        f"removed {name}, which is empty and would be {target.name} for {known}"
+                    )
                     continue
-                if target.is_flag and target.name not in {self._spelled(word.partition("=")[0]) for word in words}:
+                if target.is_flag and target.name not in {
+                    self._spelled(word.partition("=")[0]) for word in words
+                }:
                     words += [target.name, target.values.get(value, value)]
                 self._note(name, target.name)
         return self._flagged(words, env), env
@@ -84,7 +93,11 @@ class _Translation:
         for word in rest:
             spelling, equals, value = word.partition("=")
             name = self._spelled(spelling)
-            target = self._target(name, is_flag=True) if name.startswith("--") and name not in self._flags else None
+            target = (
+                self._target(name, is_flag=True)
+                if name.startswith("--") and name not in self._flags
+                else None
+            )
             given = None if target is None else value if equals else next(rest, None)
             if target is None or given is None:
                 out.append(word)
@@ -101,10 +114,13 @@ class _Translation:
         return flag.replace("_", "-") if self._engine.hyphens and flag.startswith("--") else flag
 
     def _note(self, given: str, target: str) -> None:
-        self.notes.append(f"translated {given} to {target} for {self._engine.card.title} {self._version}")
+        self.notes.append(
+            f"translated {given} to {target} for {self._engine.card.title} {self._version}"
+        )
 
     def _target(self, name: str, *, is_flag: bool) -> Name | None:
-        """Find the nearest working name over any renamings; None if the given one works, or none does."""
+        """Find the nearest working name over any renamings; None if the given one works, or none
+        does."""
         reached = [Name(name, is_flag)]
         for here in reached:
             ranges = [e.old_versions for e in self._renamed if e.old == here.name]
@@ -112,7 +128,9 @@ class _Translation:
             held = any(in_range(self._version, versions) for versions in ranges)
             if held and (not here.is_flag or here.name in self._flags):
                 return None if here is reached[0] else here
-            reached += [n for n in self._neighbours(here) if n.name not in {other.name for other in reached}]
+            reached += [
+                n for n in self._neighbours(here) if n.name not in {other.name for other in reached}
+            ]
         return None
 
     def _neighbours(self, here: Name) -> Iterator[Name]:
@@ -120,7 +138,15 @@ class _Translation:
             if entry.old == here.name:
                 name, is_flag, values = entry.new, True, entry.values
             elif entry.new == here.name:
-                name, is_flag, values = entry.old, entry.kind == "flag", {new: old for old, new in entry.values.items()}
+                name, is_flag, values = (
+                    entry.old,
+                    entry.kind == "flag",
+                    {new: old for old, new in entry.values.items()},
+                )
             else:
                 continue
-            yield Name(name, is_flag, {**values, **{old: values.get(new, new) for old, new in here.values.items()}})
+            yield Name(
+                name,
+                is_flag,
+                {**values, **{old: values.get(new, new) for old, new in here.values.items()}},
+            )

@@ -18,8 +18,9 @@ _NAME = re.compile(r"(?<=--)[^.=]*")
 class VLLM(Engine):
     """``vllm serve MODEL …``.
 
-    Its parser takes underscores for hyphens, ``--option.key value`` for a key of a JSON option (``+`` appends to a
-    list) and ``-O3`` for the optimisation level (before 0.12: of the compilation).
+    Its parser takes underscores for hyphens, ``--option.key value`` for a key of a JSON option
+    (``+`` appends to a list) and ``-O3`` for the optimisation level (before 0.12: of the
+    compilation).
     """
 
     hyphens = True
@@ -47,7 +48,10 @@ class VLLM(Engine):
             if text is None:
                 raise RefusedCommand(f"vllm {version}", f"argument {option}: expected one argument")
             _merge(dotted, option, text)
-        return [*plain, *(word for option, value in dotted.items() for word in (option, json.dumps(value)))]
+        return [
+            *plain,
+            *(word for option, value in dotted.items() for word in (option, json.dumps(value))),
+        ]
 
     def forcing(self, command: Command, version: str, length: float) -> Command:
         """Spell the JSON option with dots, too: an added JSON option would replace it."""

@@ -1,7 +1,7 @@
 """Executors evaluate trials: the contract, and the executor of this process.
 
-An executor asks for trials while it has room, and yields launches in the order in which they end. It knows neither the
-search nor what an evaluation does.
+An executor asks for trials while it has room, and yields launches in the order in which they end.
+It knows neither the search nor what an evaluation does.
 """
 
 from __future__ import annotations
@@ -58,14 +58,17 @@ class Bug:
 
     def error(self, trial: Trial, node: str) -> RuntimeError:
         """Return it as an exception of the tuner's process."""
-        return RuntimeError(f"the evaluation of trial {trial.number} on {node} failed:\n{self.traceback}")
+        return RuntimeError(
+            f"the evaluation of trial {trial.number} on {node} failed:\n{self.traceback}"
+        )
 
 
 Outcome = TrialResult | AutotuneError | Bug
 
 
 def outcome_of(evaluate: Evaluator | Callable[[Trial], TrialResult], trial: Trial) -> Outcome:
-    """Evaluate a trial in a separate process: exceptions are returned, because only values can be sent."""
+    """Evaluate a trial in a separate process: exceptions are returned, because only values can be
+    sent."""
     try:
         return evaluate(trial)
     except AutotuneError as error:
@@ -79,7 +82,8 @@ class Executor(Protocol):
 
     @property
     def nodes(self) -> Sequence[str]:
-        """Return the nodes on which another trial would start at once; empty: one node without a name."""
+        """Return the nodes on which another trial would start at once; empty: one node without a
+        name."""
         ...
 
     @property
@@ -88,10 +92,12 @@ class Executor(Protocol):
         ...
 
     def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
-        """Run trials, each on its named node or on another if that is gone; yields them as they end.
+        """Run trials, each on its named node or on another if that is gone; yields them as they
+        end.
 
-        Raises what an evaluator raises, `BadInput` or `CannotGoOn`, where nothing more can be launched. `ask`
-        returns None where there is no trial before another launch ends, and none at all where no launch is under way.
+        Raises what an evaluator raises, `BadInput` or `CannotGoOn`, where nothing more can be
+        launched. `ask` returns None where there is no trial before another launch ends, and none at
+        all where no launch is under way.
         """
         ...
 
@@ -126,7 +132,8 @@ class LocalExecutor:
 
 
 def retire_bad_node(results: Sequence[TrialResult], executor: Executor) -> None:
-    """Retire the latest result's node if its next launch would not count; raises `CannotGoOn` if none remains."""
+    """Retire the latest result's node if its next launch would not count; raises `CannotGoOn` if
+    none remains."""
     latest = results[-1]
     if latest.quarantine and not executor.retire(latest.node, latest.quarantine):
         raise CannotGoOn(latest.quarantine)
@@ -135,7 +142,11 @@ def retire_bad_node(results: Sequence[TrialResult], executor: Executor) -> None:
         return
     message = latest.failure.message if latest.failure else ""
     alike = latest.state is State.FAILED
-    cause = "with the same message before any server ran" if alike else "for reasons that are not their configurations'"
+    cause = (
+        "with the same message before any server ran"
+        if alike
+        else "for reasons that are not their configurations'"
+    )
     why = f"{_IN_A_ROW} launches in a row failed {cause}. {message}"
     # Of several nodes one is bad; where launches on different ones fail, something else is.
     if not node_fails or not executor.retire(latest.node, why):
@@ -143,15 +154,16 @@ def retire_bad_node(results: Sequence[TrialResult], executor: Executor) -> None:
 
 
 def _keeps_failing(results: Sequence[TrialResult]) -> bool:
-    """Return whether the latest launches failed in a row for reasons other than their configurations."""
+    """Return whether the latest launches failed in a row for reasons other than their
+    configurations."""
     latest = results[-_IN_A_ROW:]
     # A measurement that does not count has metrics: that server ran.
     if len(latest) < _IN_A_ROW or any(r.metrics for r in latest):
         return False
     if all(r.state is State.INVALID for r in latest):
         return True
-    # Servers that ended with the same words, none of which any pattern knows, and none that ever ran. Process numbers,
-    # addresses and times differ between launches.
+    # Servers that ended with the same words, none of which any pattern knows, and none that ever
+    # ran. Process numbers, addresses and times differ between launches.
     failures = [r.failure for r in latest if r.failure is not None and r.failure.unexplained]
     words = {re.sub(r"0x[0-9a-f]+|[0-9]+", "", failure.log_excerpt) for failure in failures}
     return not any(r.metrics for r in results) and len(failures) == len(latest) and len(words) == 1

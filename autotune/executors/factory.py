@@ -21,7 +21,8 @@ _ALWAYS = {
     "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
 }
 _UNLESS_SET = {
-    # No files beside those that we write, and no state to restore a tuner from: the study is that state.
+    # No files beside those that we write, and no state to restore a tuner from: the study is that
+    # state.
     "TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1",
     "TUNE_GLOBAL_CHECKPOINT_S": "1000000000",
     # As many trials may wait for their node as are submitted.
@@ -31,22 +32,32 @@ _UNLESS_SET = {
     "TUNE_DISABLE_SIGINT_HANDLER": "1",
     "RAY_AIR_NEW_OUTPUT": "0",
     "RAY_CHDIR_TO_TRIAL_DIR": "0",
-    # Ray would hide a node's GPUs from tasks that ask for none in a coming version; it warns of that.
+    # Ray would hide a node's GPUs from tasks that ask for none in a coming version; it warns of
+    # that.
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
 }
-_LONGEST_TMPDIR = 40  # Characters of a folder below which the paths of Ray's sockets, 107 at most, still fit
+_LONGEST_TMPDIR = (
+    40  # Characters of a folder below which the paths of Ray's sockets, 107 at most, still fit
+)
 
 
-def executor_for(name: str, setup: EvaluationSetup, needs: Sequence[int], most_nodes: int) -> Executor:
+def executor_for(
+    name: str, setup: EvaluationSetup, needs: Sequence[int], most_nodes: int
+) -> Executor:
     """Make the executor of a name: ``local``, ``local:N``, ``ray`` or ``ray:HOST:PORT``.
 
-    `needs` has the numbers of GPUs that candidates need; nodes, or places on this one, are `most_nodes` at most.
-    Raises `UnknownName` where no executor has this name, `BadInput` where Ray is not installed or no node fits.
+    `needs` has the numbers of GPUs that candidates need; nodes, or places on this one, are
+    `most_nodes` at most. Raises `UnknownName` where no executor has this name, `BadInput` where Ray
+    is not installed or no node fits.
     """
     check_executor(name)
     if is_local(name):
         shares = shares_of(setup.spec, most_nodes, setup.notify)
-        return SideBySideExecutor(setup, shares) if len(shares) > 1 else LocalExecutor(setup.evaluator())
+        return (
+            SideBySideExecutor(setup, shares)
+            if len(shares) > 1
+            else LocalExecutor(setup.evaluator())
+        )
     address = name.partition(":")[2] or os.environ.get("RAY_ADDRESS", "")
     address = "" if address in ("auto", "local") else address
     # Of this machine alone only where no launch needs GPUs.
@@ -65,9 +76,9 @@ def executor_for(name: str, setup: EvaluationSetup, needs: Sequence[int], most_n
 def prepare_environment(own_cluster: bool) -> None:
     """Set Ray's environment variables before its import. The user's harmless settings remain.
 
-    A cluster of this machine alone gets a token that nobody else has; Ray would leave one in the user's home, which
-    changes how clusters that are started later behave.
-    Source: https://docs.ray.io/en/latest/ray-security/token-auth.html.
+    A cluster of this machine alone gets a token that nobody else has; Ray would leave one in the
+    user's home, which changes how clusters that are started later behave. Source:
+    https://docs.ray.io/en/latest/ray-security/token-auth.html.
     """
     os.environ.update(_ALWAYS)
     for name, value in _UNLESS_SET.items():

@@ -1,11 +1,11 @@
 """Launch side by side on shares of this machine's GPUs, with one process per share.
 
-A share's process sees its GPUs alone (`CUDA_VISIBLE_DEVICES` and its kin), and so does every server that it launches:
-processes, containers and the check for idle GPUs read that variable anyway. It ends with the tuner, by ``kill -9``
-too, and the watchdog of its server then ends that.
+A share's process sees its GPUs alone (`CUDA_VISIBLE_DEVICES` and its kin), and so does every server
+that it launches: processes, containers and the check for idle GPUs read that variable anyway. It
+ends with the tuner, by ``kill -9`` too, and the watchdog of its server then ends that.
 
-A launch has a share beside others, or the first share alone while the others idle (`study.spec`); the study decides
-(`search.side_by_side`).
+A launch has a share beside others, or the first share alone while the others idle (`study.spec`);
+the study decides (`search.side_by_side`).
 """
 
 from __future__ import annotations
@@ -46,10 +46,12 @@ def shares_of(
     present: Callable[[], Sequence[Gpu]] = gpus,
     environment: Mapping[str, str] = os.environ,
 ) -> list[Share]:
-    """Divide this machine's GPUs into shares for concurrent launches; fewer than two: no concurrency.
+    """Divide this machine's GPUs into shares for concurrent launches; fewer than two: no
+    concurrency.
 
-    A share has as many GPUs as the study uses, next to each other. One that has a GPU which is not idle is left out.
-    Of `most_places`, the most that the budget is worth, the first share takes two: it is measured alone too.
+    A share has as many GPUs as the study uses, next to each other. One that has a GPU which is not
+    idle is left out. Of `most_places`, the most that the budget is worth, the first share takes
+    two: it is measured alone too.
     """
     backend = backend_of(spec)
     if not backend.launches or spec.hardware.vendor == "cpu":
@@ -73,17 +75,25 @@ def shares_of(
 
 
 def _visible(numbers: list[int], environment: Mapping[str, str]) -> list[int]:
-    """Return the GPUs visible in an environment, in its order; none if it names any other than by number."""
+    """Return the GPUs visible in an environment, in its order; none if it names any other than by
+    number."""
     chosen = visible(environment)
     if chosen is None:
         return numbers
     words = chosen[1]
     # Named by UUID nobody knows which GPU must be idle for which share.
-    return [int(word) for word in words if int(word) in numbers] if all(map(str.isdecimal, words)) else []
+    return (
+        [int(word) for word in words if int(word) in numbers]
+        if all(map(str.isdecimal, words))
+        else []
+    )
 
 
-def visible_to(share: Share, vendor: str, environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Set the variable that limits a process to the GPUs of a share: the one already set, or the vendor's."""
+def visible_to(
+    share: Share, vendor: str, environment: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Set the variable that limits a process to the GPUs of a share: the one already set, or the
+    vendor's."""
     chosen = visible(environment)
     name = chosen[0] if chosen else DEVICES.get(vendor, VISIBLE[0])
     return {name: ",".join(map(str, share))}
@@ -138,11 +148,18 @@ class SideBySideExecutor:
 
     @property
     def _used(self) -> list[str]:
-        return [place for place in self._shares if place != self._alone and place not in self._retired]
+        return [
+            place for place in self._shares if place != self._alone and place not in self._retired
+        ]
 
     def _is_free(self, place: str) -> bool:
-        """Return whether a launch there starts at once: alone on an idle node, beside others if none is alone."""
-        return not self._running if is_alone(place) else not {place, self._alone} & self._running.keys()
+        """Return whether a launch there starts at once: alone on an idle node, beside others if
+        none is alone."""
+        return (
+            not self._running
+            if is_alone(place)
+            else not {place, self._alone} & self._running.keys()
+        )
 
     def launches(self, ask: Callable[[], Trial | None]) -> Iterator[Launch]:
         while True:
@@ -196,7 +213,11 @@ class SideBySideExecutor:
             raise message.error(trial, place)
         assert isinstance(message, AutotuneError)
         # GPUs that somebody else took meanwhile are left to him, as long as there are others.
-        if not isinstance(message, CannotGoOn) or is_alone(place) or not self.retire(place, str(message)):
+        if (
+            not isinstance(message, CannotGoOn)
+            or is_alone(place)
+            or not self.retire(place, str(message))
+        ):
             raise message
         self._waiting.insert(0, trial)
         self._begin()
@@ -207,7 +228,8 @@ class SideBySideExecutor:
         return Launch(trial, replace(result, node=place, gpu_ids=gpu_ids))
 
     def _lost(self, place: str) -> Launch:
-        """Return a launch whose process was killed from outside; the next one gets a new process."""
+        """Return a launch whose process was killed from outside; the next one gets a new
+        process."""
         worker, trial, share = self._worker(place), self._running.pop(place), self._shares[place]
         worker.process.terminate()
         worker.wait()
@@ -237,7 +259,8 @@ def _leave(*_: object) -> None:
 
 
 def main() -> None:
-    """Evaluate the trials from a pipe, whose number is the first argument, until it is closed or SIGTERM."""
+    """Evaluate the trials from a pipe, whose number is the first argument, until it is closed or
+    SIGTERM."""
     descriptor, tuner = map(int, sys.argv[1:3])
     die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -246,7 +269,10 @@ def main() -> None:
     # It may have ended before the kernel was told to tell.
     if os.getppid() != tuner:
         return
-    with suppress(EOFError, ConnectionError, KeyboardInterrupt), Connection(descriptor) as connection:
+    with (
+        suppress(EOFError, ConnectionError, KeyboardInterrupt),
+        Connection(descriptor) as connection,
+    ):
         setup: EvaluationSetup = _received(connection)
         evaluate = replace(setup, notify=connection.send).evaluator()
         while True:
@@ -255,7 +281,8 @@ def main() -> None:
 
 
 def _received(connection: Connection) -> Any:
-    """Return the next message; raises `EOFError` also where the tuner has ended in the middle of one."""
+    """Return the next message; raises `EOFError` also where the tuner has ended in the middle of
+    one."""
     try:
         return connection.recv()
     except OSError as error:

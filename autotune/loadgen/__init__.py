@@ -1,9 +1,11 @@
-"""Load generator: send a workload to an OpenAI-compatible server over HTTP and measure it; usable separately.
+"""Load generator: send a workload to an OpenAI-compatible server over HTTP and measure it; usable
+separately.
 
     from autotune.loadgen import load_workload, measure
 
     workload = load_workload("random:4000:200:500").with_concurrency(64)
-    print(measure("http://127.0.0.1:8000", "my-model", workload, seed=0).metrics["total_token_throughput"])
+    print(measure("http://127.0.0.1:8000", "my-model", workload,
+    seed=0).metrics["total_token_throughput"])
 
     measure        one workload on one warm server -> `Measurement`
     load_workload  a workload by its name or form -> `Workload`

@@ -1,8 +1,9 @@
 """The loads of a launch: the sequence of measurements on one warm server.
 
-The workloads of the study as they are, the first of them raised as far as the limits are kept where that was asked for
-(``--find-load``), then the first one with a few other numbers of requests in flight (``--ladder``). Real servers and
-the simulated node measure the same `Load`s in the same order, and both fill a launch's metrics by `Load.add`.
+The workloads of the study as they are, the first of them raised as far as the limits are kept where
+that was asked for (``--find-load``), then the first one with a few other numbers of requests in
+flight (``--ladder``). Real servers and the simulated node measure the same `Load`s in the same
+order, and both fill a launch's metrics by `Load.add`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,11 @@ CAPACITY = "capacity_total_token_throughput"
 LEAST_PROMPTS = 32
 """Prompts of the lightest loads: fewer give a mean latency with too wide an interval."""
 PER_PLACE = 8
-"""Prompts of a load per unit of its concurrency; a steady state needs three (`metrics.formulas`)."""
+"""Prompts of a load per unit of its concurrency; a steady state needs three
+(`metrics.formulas`)."""
 SEEDS_OF_FINALS = 2**32
-"""Added to the seed of a finals launch: beyond every ``--seed``, so that its prompts differ from the search's."""
+"""Added to the seed of a finals launch: beyond every ``--seed``, so that its prompts differ from
+the search's."""
 _CONCURRENCY = re.compile(r"[1-9]\d{0,5}")
 _COMPARED = (Role.BASELINE, Role.CONTROL, Role.FINAL)
 
@@ -44,7 +47,8 @@ class Load:
 
     Attributes:
         of: the study's name of the workload, under which its metrics stand.
-        workload: what is sent; of a rung it has a name of its own, which gives it prompts of its own.
+        workload: what is sent; of a rung it has a name of its own, which gives it prompts of its
+            own.
         seed: of lengths, prompts and send times.
         search: the load search that decides the load; None: it is the workload's.
         rung: requests in flight of a row of the curve; 0: the metrics are the workload's.
@@ -64,7 +68,8 @@ class Load:
         return self.workload.name if self.rung else self.of
 
     def add(self, metrics: dict[str, Metrics], measured: Metrics, invalid: str = "") -> None:
-        """Add the results to a launch's metrics by workload; a row of the curve states why it is invalid."""
+        """Add the results to a launch's metrics by workload; a row of the curve states why it is
+        invalid."""
         if not self.rung:
             metrics[self.of] = {**measured, **self.about}
             return
@@ -72,30 +77,42 @@ class Load:
         metrics[self.of].setdefault(CURVE, []).append(row)
 
 
-def loads_of(spec: StudySpec, trial: Trial, library: Library, looks: int = LOOKS, confirms: bool = True) -> list[Load]:
+def loads_of(
+    spec: StudySpec, trial: Trial, library: Library, looks: int = LOOKS, confirms: bool = True
+) -> list[Load]:
     """Return the loads of a launch, in order.
 
-    The rungs have the same prompts in every launch: the few requests of a light load differ more from seed to seed
-    than launches do. A rate that a load search finds is confirmed by a long load (`confirms`) where launches are
-    compared.
+    The rungs have the same prompts in every launch: the few requests of a light load differ more
+    from seed to seed than launches do. A rate that a load search finds is confirmed by a long load
+    (`confirms`) where launches are compared.
     """
     loads = []
-    first_seed = spec.seed + trial.launch_index + (SEEDS_OF_FINALS if trial.role is Role.FINAL else 0)
+    first_seed = (
+        spec.seed + trial.launch_index + (SEEDS_OF_FINALS if trial.role is Role.FINAL else 0)
+    )
     for name in trial.workloads:
         (workload, about), search = workload_of(spec, trial.role, name, library), None
         if spec.find_load is not None and name == spec.workloads[0]:
             confirm_s = CONFIRM_S if confirms and trial.role in _COMPARED else 0.0
-            search = LoadSearch(spec.find_load, spec.slos, workload, looks, spec.request_limits, confirm_s)
+            search = LoadSearch(
+                spec.find_load, spec.slos, workload, looks, spec.request_limits, confirm_s
+            )
         loads.append(Load(name, workload, first_seed, search, about=about))
     first, _ = workload_of(spec, Role.SEARCH, trial.workloads[0], library)
-    return [*loads, *(Load(loads[0].of, rung_of(first, rung), spec.seed, rung=rung) for rung in trial.rungs)]
+    return [
+        *loads,
+        *(Load(loads[0].of, rung_of(first, rung), spec.seed, rung=rung) for rung in trial.rungs),
+    ]
 
 
-def workload_of(spec: StudySpec, role: Role, name: str, library: Library) -> tuple[Workload, dict[str, str]]:
+def workload_of(
+    spec: StudySpec, role: Role, name: str, library: Library
+) -> tuple[Workload, dict[str, str]]:
     """Return the load sent under a workload's name, and its description in the metrics.
 
-    In the finals these are prompts that no launch of the search sent: of ``--final-workload``, the second half of a
-    file, or, where prompts are drawn, drawn anew. Finals of a smaller budget are launches of the search now.
+    In the finals these are prompts that no launch of the search sent: of ``--final-workload``, the
+    second half of a file, or, where prompts are drawn, drawn anew. Finals of a smaller budget are
+    launches of the search now.
     """
     final, given = role is Role.FINAL, spec.final_workload if name == spec.workloads[0] else None
     workload = load_workload(given if final and given else name, library)
@@ -110,16 +127,22 @@ def workload_of(spec: StudySpec, role: Role, name: str, library: Library) -> tup
 def rung_of(workload: Workload, concurrency: int) -> Workload:
     """Return a workload of one load with this number of requests in flight.
 
-    Lengths come from the same distribution. A light load has fewer prompts, `PER_PLACE` per request in flight and
-    `LEAST_PROMPTS` at least: a thousand prompts one at a time would take most of an hour. Sessions are sent whole.
+    Lengths come from the same distribution. A light load has fewer prompts, `PER_PLACE` per request
+    in flight and `LEAST_PROMPTS` at least: a thousand prompts one at a time would take most of an
+    hour. Sessions are sent whole.
     """
     load = workload.with_concurrencies([concurrency])
     point = load.points[0]
     whole = isinstance(point.lengths, SessionLengths)
-    few = point.prompts if whole else min(point.prompts, max(LEAST_PROMPTS, PER_PLACE * concurrency))
+    few = (
+        point.prompts if whole else min(point.prompts, max(LEAST_PROMPTS, PER_PLACE * concurrency))
+    )
     # A name of its own gives it prompts of its own.
     return load.model_copy(
-        update={"name": f"{workload.name}-ladder-{point.label}", "points": [point.model_copy(update={"prompts": few})]}
+        update={
+            "name": f"{workload.name}-ladder-{point.label}",
+            "points": [point.model_copy(update={"prompts": few})],
+        }
     )
 
 
@@ -129,13 +152,17 @@ Measurable = Callable[[StudySpec, tuple[int, ...], Library], tuple[tuple[int, ..
 
 def asked_load(options: RunOptions) -> dict[str, Any]:
     """Return the fields of a study that define its load search, with its objective."""
-    return {"find_load": options.find_load, "objective": HEADLINE if options.find_load is None else CAPACITY}
+    return {
+        "find_load": options.find_load,
+        "objective": HEADLINE if options.find_load is None else CAPACITY,
+    }
 
 
 def with_loads(
     spec: StudySpec, options: RunOptions, measurable: Measurable, library: Library, *, sent: bool
 ) -> StudySpec:
-    """Return a study with the rungs that were typed or that its front needs; checks its load search.
+    """Return a study with the rungs that were typed or that its front needs; checks its load
+    search.
 
     Rungs that come with a front alone are left out, with a note, where they cannot be measured.
 
@@ -147,15 +174,21 @@ def with_loads(
     """
     searched, text = spec.find_load is not None, options.ladder
     if searched and text is not None:
-        raise BadInput("--ladder: the load search already has a curve; remove --ladder or --find-load")
+        raise BadInput(
+            "--ladder: the load search already has a curve; remove --ladder or --find-load"
+        )
     if searched and spec.weights:
-        raise BadInput("--weights: the load search uses only the first workload; remove --weights or --find-load")
+        raise BadInput(
+            "--weights: the load search uses only the first workload; remove --weights or --find-load"
+        )
     rungs: tuple[int, ...] = USUAL_RUNGS if spec.pareto == PER_USER and not searched else ()
     told: list[str] = []
     if text is not None:
         words = text.split(",")
         if not all(_CONCURRENCY.fullmatch(word.strip()) for word in words):
-            raise BadInput(f"--ladder {text!r}: write concurrencies, whole numbers of at least 1, e.g. 1,4,16,64,256")
+            raise BadInput(
+                f"--ladder {text!r}: write concurrencies, whole numbers of at least 1, e.g. 1,4,16,64,256"
+            )
         rungs = tuple(sorted({int(word) for word in words}))
         told += ["--ladder: each concurrency is measured once"] if len(rungs) < len(words) else []
     if spec.find_load is not None and sent:
@@ -171,18 +204,25 @@ def with_loads(
 
 
 def _with_finals(spec: StudySpec, given: str | None, library: Library) -> StudySpec:
-    """Return a study whose finals send other prompts than its search, with notes on the method or the obstacle."""
+    """Return a study whose finals send other prompts than its search, with notes on the method or
+    the obstacle."""
     notes, divided = [], False
     if given is not None:
         if spec.weights or spec.pareto:
-            raise BadInput("--final-workload replaces the one workload of one objective: no --weights or --pareto")
+            raise BadInput(
+                "--final-workload replaces the one workload of one objective: no --weights or --pareto"
+            )
         workload = load_workload(given, library)
         workload.check_fits(spec.model.architecture.context_limit)
         if spec.find_load is not None:
             check_search(spec.find_load, workload, spec.slos)
-        notes.append(f"the finals send {given} in place of {spec.workloads[0]}; their figures have the latter's name")
+        notes.append(
+            f"the finals send {given} in place of {spec.workloads[0]}; their figures have the latter's name"
+        )
     for whole in (load_workload(name, library) for name in spec.workloads[given is not None :]):
-        halves = [half for number in (1, 2) if whole.limited and (half := whole.half(number)) is not None]
+        halves = [
+            half for number in (1, 2) if whole.limited and (half := whole.half(number)) is not None
+        ]
         divided |= len(halves) == 2
         if len(halves) == 2:
             search, final = (sum(point.prompts for point in half.points) for half in halves)
@@ -195,7 +235,9 @@ def _with_finals(spec: StudySpec, given: str | None, library: Library) -> StudyS
                 f"{whole.name} is too short to be divided (half of it has less than {LEAST_OF_HALF} requests, or less "
                 "than requested): the finals repeat the search's prompts; --final-workload names other prompts"
             )
-    return spec.model_copy(update={"final_workload": given, "divided": divided, "notes": (*spec.notes, *notes)})
+    return spec.model_copy(
+        update={"final_workload": given, "divided": divided, "notes": (*spec.notes, *notes)}
+    )
 
 
 def check_free(name: str, library: Library) -> None:

@@ -1,11 +1,12 @@
-"""Measure a workload on one warm server: `measure(url, model, workload, seed, options) -> Measurement`.
+"""Measure a workload on one warm server: `measure(url, model, workload, seed, options) ->
+Measurement`.
 
-Several worker processes send one load together. One Python process reads some thousand chunks per second faithfully; a
-node makes more. Each worker has an interpreter to itself, its share of the requests, and the same start on the clock
-that all processes of a machine share.
+Several worker processes send one load together. One Python process reads some thousand chunks per
+second faithfully; a node makes more. Each worker has an interpreter to itself, its share of the
+requests, and the same start on the clock that all processes of a machine share.
 
-The energy of the server's GPUs in the steady part of a load is integrated from the power that the driver reports, which
-is read and never capped.
+The energy of the server's GPUs in the steady part of a load is integrated from the power that the
+driver reports, which is read and never capped.
 """
 
 from __future__ import annotations
@@ -30,11 +31,25 @@ from autotune.child import IMPORT_FOLDER, start_python
 from autotune.errors import AutotuneError, ClientFailed
 from autotune.loadgen.capacity.search import FoundLoad, Probe, beside
 from autotune.loadgen.client.generator import HEAD_START_NS, allow_open_files
-from autotune.loadgen.client.messages import Answer, ClientHealth, Progress, RequestLog, RequestTimeouts, WorkerTask
+from autotune.loadgen.client.messages import (
+    Answer,
+    ClientHealth,
+    Progress,
+    RequestLog,
+    RequestTimeouts,
+    WorkerTask,
+)
 from autotune.loadgen.client.stream import OutcomeKind, RequestOutcome, failure_sentence, tally
 from autotune.loadgen.client.target import BALANCING, Target
 from autotune.loadgen.loads import Load
-from autotune.loadgen.prefix_cache import CacheReport, CacheUse, DraftUse, PrefixCache, ReadDrafts, acceptance
+from autotune.loadgen.prefix_cache import (
+    CacheReport,
+    CacheUse,
+    DraftUse,
+    PrefixCache,
+    ReadDrafts,
+    acceptance,
+)
 from autotune.loadgen.prompts import PromptKey, Prompts
 from autotune.loadgen.request_file import LoadLog
 from autotune.loadgen.requests import Requests
@@ -47,8 +62,8 @@ from autotune.notify import Notify, silent
 from autotune.trial import Metrics
 
 _MAX_LENGTH_ERROR = 0.01
-"""Largest relative error of the mean output length. An engine that honours ``ignore_eos`` is exact; a server that
-did not wrote 300 tokens instead of 1023, and looked fast (aiperf#339)."""
+"""Largest relative error of the mean output length. An engine that honours ``ignore_eos`` is exact;
+a server that did not wrote 300 tokens instead of 1023, and looked fast (aiperf#339)."""
 
 
 PERIOD_S = 0.2
@@ -91,7 +106,8 @@ class Meter:
             over = self._over.wait(PERIOD_S)
 
     def of(self, records: RequestRecords) -> Energy | None:
-        """Return the energy of the steady part of a load, by this machine's clock; None if readings do not cover it."""
+        """Return the energy of the steady part of a load, by this machine's clock; None if readings
+        do not cover it."""
         begin_s, end_s, _, tokens = steady_part(records)
         if len(self._readings) < 2 or not tokens:
             return None
@@ -116,14 +132,15 @@ class LoadOptions:
 
     Attributes:
         endpoint, as_text, vocabulary, tokenizer: see `Prompts`.
-        cache: the server's prefix cache, emptied before each load and watched during it; by default only new prompts
-            keep one load from finding another's.
+        cache: the server's prefix cache, emptied before each load and watched during it; by default
+            only new prompts keep one load from finding another's.
         drafts: reads what the server says of its drafts; by default it says nothing.
         power: reads that of the server's GPUs; None: nobody tells it.
-        warm_up: whether to send requests that are not counted before a load of more streams than any before.
+        warm_up: whether to send requests that are not counted before a load of more streams than
+            any before.
         slos: limits for ``request_goodput``.
-        workers: worker processes that send each load; None = as many as it needs, and more when the client did not
-            keep up.
+        workers: worker processes that send each load; None = as many as it needs, and more when the
+            client did not keep up.
         on_progress: called about twice a second with the load point's label.
     """
 
@@ -150,11 +167,12 @@ class LoadResult:
         workers: how the client fared in each worker process.
         client_bound: what of the client was beyond its limits; empty when it kept up.
         cache: the part that the server's prefix cache had in it.
-        drafts: what the server drafted and kept in it; None where it does not tell, or drafts nothing.
+        drafts: what the server drafted and kept in it; None where it does not tell, or drafts
+            nothing.
         energy: that its steady part took; None where nobody tells it.
         slos: limits for ``request_goodput``.
-        discarded: loads before this one in which the client did not keep up: by how many workers each was sent, and
-            what was beyond the limits.
+        discarded: loads before this one in which the client did not keep up: by how many workers
+            each was sent, and what was beyond the limits.
     """
 
     point: LoadPoint
@@ -173,11 +191,14 @@ class Measurement:
     """Result of a workload under one seed.
 
     Attributes:
-        points: in order; fewer than the workload has when the server answered no request of a warm-up.
+        points: in order; fewer than the workload has when the server answered no request of a
+            warm-up.
         warm_up_s: seconds spent on requests that are not counted.
-        warm_up_failed: how the warm-up's requests ended when none of them succeeded: then nothing else was sent.
+        warm_up_failed: how the warm-up's requests ended when none of them succeeded: then nothing
+            else was sent.
         servers: that shared it.
-        died: whether a load search ended with the server's death: of a load by itself that is its `failure`.
+        died: whether a load search ended with the server's death: of a load by itself that is its
+            `failure`.
     """
 
     seed: int
@@ -189,7 +210,8 @@ class Measurement:
 
     @cached_property
     def metrics(self) -> Metrics:
-        """Return metrics of the workload, under the names of `autotune.metrics.table.METRICS`, see `pooled_metrics`."""
+        """Return metrics of the workload, under the names of `autotune.metrics.table.METRICS`, see
+        `pooled_metrics`."""
         return pooled_metrics([self])
 
     @property
@@ -205,24 +227,27 @@ class Measurement:
     @property
     def failure(self) -> str:
         """Return one sentence on the failed requests; empty if all succeeded."""
-        return "" if all(outcome.ok for outcome in self.outcomes) else failure_sentence(self.outcomes)
+        return (
+            "" if all(outcome.ok for outcome in self.outcomes) else failure_sentence(self.outcomes)
+        )
 
     @property
     def invalid(self) -> str:
-        """Return why the measurement is invalid; empty if it is valid, or if the server failed requests.
+        """Return why the measurement is invalid; empty if it is valid, or if the server failed
+        requests.
 
-        Token counts may be missing or not as asked for, the client may not have kept up, or prompts of an earlier load
-        may have been in the cache.
+        Token counts may be missing or not as asked for, the client may not have kept up, or prompts
+        of an earlier load may have been in the cache.
         """
         if self.failure:
-            uncounted = all(outcome.ok or outcome.kind is OutcomeKind.NO_USAGE for outcome in self.outcomes)
+            uncounted = all(
+                outcome.ok or outcome.kind is OutcomeKind.NO_USAGE for outcome in self.outcomes
+            )
             return self.failure if uncounted else ""
         for log in (point.log for point in self.points):
             if log.length_error > _MAX_LENGTH_ERROR:
                 written, expected = log.mean_lengths
-                return (
-                    f"{written:.1f} tokens per answer instead of {expected:.1f}; the server may not honour ignore_eos"
-                )
+                return f"{written:.1f} tokens per answer instead of {expected:.1f}; the server may not honour ignore_eos"
         bound = dict.fromkeys(load.client_bound for load in self.points if load.client_bound)
         if bound:
             return f"the client did not keep up with the server: {'; '.join(bound)}"
@@ -234,17 +259,22 @@ class Measurement:
 
 @dataclass(frozen=True)
 class FoundCapacity(Measurement):
-    """Result of a load search: the bracket, all probes, and those `shown`, which the metrics describe."""
+    """Result of a load search: the bracket, all probes, and those `shown`, which the metrics
+    describe."""
 
     found: FoundLoad = field(kw_only=True)
     shown: Sequence[Measurement] = field(kw_only=True)
     probes: Sequence[Measurement] = field(kw_only=True)
 
     @classmethod
-    def of(cls, seed: int, found: FoundLoad, probes: Sequence[tuple[Probe, Measurement]]) -> FoundCapacity:
+    def of(
+        cls, seed: int, found: FoundLoad, probes: Sequence[tuple[Probe, Measurement]]
+    ) -> FoundCapacity:
         """Summarise a search that is over, or was stopped after a probe without information."""
         load = found.capacity or (found.missed[1] if found.missed else None)
-        shown = [sent for probe, sent in probes[1:] if probe.load == load] or [sent for _, sent in probes[:1]]
+        shown = [sent for probe, sent in probes[1:] if probe.load == load] or [
+            sent for _, sent in probes[:1]
+        ]
         every = [sent for _, sent in probes]
         points = tuple(point for sent in shown for point in sent.points)
         warm_up_s, died = sum(sent.warm_up_s for sent in every), found.died_at is not None
@@ -275,42 +305,60 @@ class FoundCapacity(Measurement):
 
 
 def pooled_metrics(runs: Sequence[Measurement]) -> Metrics:
-    """Return metrics of all loads of some measurements as one run without pauses, failed warm-up requests included."""
+    """Return metrics of all loads of some measurements as one run without pauses, failed warm-up
+    requests included."""
     metrics = _pooled([load for run in runs for load in run.points])
     metrics["failed"] += sum(len(run.warm_up_failed) for run in runs)
     return metrics
 
 
 def _pooled(loads: Sequence[LoadResult]) -> Metrics:
-    return _with_client(summarize_loads([load.log.records for load in loads], loads[0].slos if loads else ()), loads)
+    return _with_client(
+        summarize_loads([load.log.records for load in loads], loads[0].slos if loads else ()), loads
+    )
 
 
 def _with_client(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
-    """Return metrics of loads with ``client_bound``, and with cache hits, accepted drafts and energy if reported."""
+    """Return metrics of loads with ``client_bound``, and with cache hits, accepted drafts and
+    energy if reported."""
     use = CacheUse.total([load.cache.use for load in loads])
     drafts = acceptance([load.drafts for load in loads])
     hit_rate: Metrics = {} if use is None else {"cache_hit_rate": use.hit_rate}
     energy = energy_metrics([load.energy for load in loads])
-    return {**metrics, "client_bound": any(load.client_bound for load in loads), **hit_rate, **drafts, **energy}
+    return {
+        **metrics,
+        "client_bound": any(load.client_bound for load in loads),
+        **hit_rate,
+        **drafts,
+        **energy,
+    }
 
 
 def to_json(runs: Sequence[Measurement]) -> dict[str, Any]:
-    """Return metrics, counts and load points of repeats as one run; a run that ended early has fewer load points."""
+    """Return metrics, counts and load points of repeats as one run; a run that ended early has
+    fewer load points."""
     outcomes = [outcome for run in runs for outcome in run.outcomes]
     repeats = zip_longest(*(run.points for run in runs))
     return {
         **_told(pooled_metrics(runs), [load for run in runs for load in run.points]),
         "outcomes": tally(outcomes),
         "failure": failure_sentence(outcomes) if any(run.failure for run in runs) else None,
-        "stale_connections": sum(int(load.log.retries.sum()) for run in runs for load in run.points),
+        "stale_connections": sum(
+            int(load.log.retries.sum()) for run in runs for load in run.points
+        ),
         "warm_up_s": sum(run.warm_up_s for run in runs),
         "points": [_point_json([load for load in loads if load is not None]) for loads in repeats],
-        **({"servers": runs[0].servers, "balancing": BALANCING} if runs and runs[0].servers > 1 else {}),
+        **(
+            {"servers": runs[0].servers, "balancing": BALANCING}
+            if runs and runs[0].servers > 1
+            else {}
+        ),
     }
 
 
 def _told(metrics: Metrics, loads: Sequence[LoadResult]) -> Metrics:
-    """Return metrics as in a result: no steady throughput if one of the loads has no steady state."""
+    """Return metrics as in a result: no steady throughput if one of the loads has no steady
+    state."""
     sound = not any(steady(load.log.records).reason for load in loads)
     return metrics if sound else {**metrics, "steady_total_token_throughput": None}
 
@@ -319,10 +367,13 @@ def _point_json(loads: Sequence[LoadResult]) -> dict[str, Any]:
     """Return one load point, its repeats joined; only a single load has one steady state."""
     first, alone = loads[0], len(loads) == 1
     clients = [
-        ClientHealth.of_all(load.workers).to_json() | {"beyond_limits": load.client_bound or None} for load in loads
+        ClientHealth.of_all(load.workers).to_json() | {"beyond_limits": load.client_bound or None}
+        for load in loads
     ]
     state = steady(first.log.records) if alone else None
-    metrics = _with_client(summarize(first.log.records, first.slos), loads) if alone else _pooled(loads)
+    metrics = (
+        _with_client(summarize(first.log.records, first.slos), loads) if alone else _pooled(loads)
+    )
     return {
         "label": first.point.label,
         "load": first.point.arrival.describe(),
@@ -330,9 +381,19 @@ def _point_json(loads: Sequence[LoadResult]) -> dict[str, Any]:
         "outcomes": tally(outcome for load in loads for outcome in load.log.outcomes),
         "client": worst_client(clients),
         "cache": CacheReport.joined([load.cache for load in loads]).to_json(),
-        "steady": state and {"rule": state.rule, "reason": state.reason or None, "drift": state.drift, **state.metrics},
+        "steady": state
+        and {
+            "rule": state.rule,
+            "reason": state.reason or None,
+            "drift": state.drift,
+            **state.metrics,
+        },
         "workers": [worker.to_json() for load in loads for worker in load.workers],
-        "thrown_away": [{"workers": workers, "reason": reason} for load in loads for workers, reason in load.discarded],
+        "thrown_away": [
+            {"workers": workers, "reason": reason}
+            for load in loads
+            for workers, reason in load.discarded
+        ],
     }
 
 
@@ -341,16 +402,23 @@ def worst_client(clients: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     worst: dict[str, Any] = {"beyond_limits": None}
     for client in clients:
         for name, value in client.items():
-            worst[name] = max(value, worst.get(name, value)) if name != "beyond_limits" else worst.get(name) or value
+            worst[name] = (
+                max(value, worst.get(name, value))
+                if name != "beyond_limits"
+                else worst.get(name) or value
+            )
     return worst
 
 
-def send(url: str, model: str, load: Load, options: LoadOptions, on_probe: Notify = silent) -> Measurement:
+def send(
+    url: str, model: str, load: Load, options: LoadOptions, on_probe: Notify = silent
+) -> Measurement:
     """Send a load: the workload itself, or all probes of its load search.
 
-    Each probe finds an empty prefix cache, no queue, and prompts of its own. A search ends early where the server
-    answers nothing, or a load was measured wrong. Of a server that dies of a load the heaviest load that it kept before
-    stands. `on_probe` is called with a line for each probe. Raises `BadInput` and `ClientFailed` as `measure` does.
+    Each probe finds an empty prefix cache, no queue, and prompts of its own. A search ends early
+    where the server answers nothing, or a load was measured wrong. Of a server that dies of a load
+    the heaviest load that it kept before stands. `on_probe` is called with a line for each probe.
+    Raises `BadInput` and `ClientFailed` as `measure` does.
     """
     search = load.search
     if search is None:
@@ -375,7 +443,8 @@ def send(url: str, model: str, load: Load, options: LoadOptions, on_probe: Notif
 
 STREAMS_PER_WORKER = 250
 CHUNKS_PER_WORKER = 4000
-"""Chunks per second of a worker: less than one process can do (``benchmarks/client_self_test.py``)."""
+"""Chunks per second of a worker: less than one process can do
+(``benchmarks/client_self_test.py``)."""
 
 _TRIES = 3  # Tries at one load point, each with twice the workers of the previous one
 
@@ -385,8 +454,11 @@ _WORKER = "autotune.loadgen.client.generator"
 
 
 def workers_for(streams: int, chunks_per_s: float = 0.0, cores: int | None = None) -> int:
-    """Return the workers of a load, half of the cores at most (a local server needs the rest); 0 chunks: unknown."""
-    needed = max(math.ceil(streams / STREAMS_PER_WORKER), math.ceil(chunks_per_s / CHUNKS_PER_WORKER), 1)
+    """Return the workers of a load, half of the cores at most (a local server needs the rest); 0
+    chunks: unknown."""
+    needed = max(
+        math.ceil(streams / STREAMS_PER_WORKER), math.ceil(chunks_per_s / CHUNKS_PER_WORKER), 1
+    )
     return min(needed, max((cores or len(os.sched_getaffinity(0))) // 2, 1), streams)
 
 
@@ -419,14 +491,17 @@ class _Process:
             message: Answer | AutotuneError = self.answers.recv()
         except (EOFError, OSError) as error:
             code = self.process.wait(_END_S)
-            raise ClientFailed(f"the load client failed: a worker process of it ended with code {code}") from error
+            raise ClientFailed(
+                f"the load client failed: a worker process of it ended with code {code}"
+            ) from error
         if isinstance(message, AutotuneError):
             raise message
         return message
 
 
 class Workers:
-    """Worker processes, started when a load needs them and reused for the next; use as a context manager."""
+    """Worker processes, started when a load needs them and reused for the next; use as a context
+    manager."""
 
     def __init__(self) -> None:
         self._processes: list[_Process] = []
@@ -443,7 +518,8 @@ class Workers:
         return [process.process.pid for process in self._processes]
 
     def close(self) -> None:
-        """End all by closing their pipes; requests in flight are lost, and workers that do not end are killed."""
+        """End all by closing their pipes; requests in flight are lost, and workers that do not end
+        are killed."""
         processes, self._processes = self._processes, []
         for worker in processes:
             worker.tasks.close()
@@ -456,7 +532,8 @@ class Workers:
                 worker.process.wait()
 
     def counts(self, requests: Requests, asked: int | None) -> Iterator[int]:
-        """Return the workers of each try: the requested number, once; else as the streams need, then twice that."""
+        """Return the workers of each try: the requested number, once; else as the streams need,
+        then twice that."""
         if asked is not None:
             yield min(asked, requests.concurrency)
             return
@@ -464,12 +541,15 @@ class Workers:
         workers = workers_for(streams, self._chunks_per_stream * streams)
         for _ in range(_TRIES):
             yield workers
-            workers = max(workers, min(2 * workers, len(os.sched_getaffinity(0)), requests.concurrency))
+            workers = max(
+                workers, min(2 * workers, len(os.sched_getaffinity(0)), requests.concurrency)
+            )
 
     def send(
         self, task: WorkerTask, workers: int, on_progress: Callable[[Progress], None] | None = None
     ) -> tuple[RequestLog, tuple[ClientHealth, ...]]:
-        """Send a load point with this number of workers and wait for every answer; server failures do not raise.
+        """Send a load point with this number of workers and wait for every answer; server failures
+        do not raise.
 
         Args:
             task: the load, as if one worker sent it all.
@@ -477,9 +557,13 @@ class Workers:
 
         Raises:
             BadInput: too few open files are allowed, or the host has no address.
-            ClientFailed: a worker was ended from outside, or has a fault, whose traceback is on stderr.
+            ClientFailed: a worker was ended from outside, or has a fault, whose traceback is on
+                stderr.
         """
-        streams, burst = min(task.requests.concurrency, len(task.requests)), bool((task.requests.send_s <= 0).all())
+        streams, burst = (
+            min(task.requests.concurrency, len(task.requests)),
+            bool((task.requests.send_s <= 0).all()),
+        )
         allow_open_files(math.ceil(streams / workers), surely=burst)
         allow_open_files(4 * workers)  # of ours: the pipes
         while len(self._processes) < workers:
@@ -494,7 +578,9 @@ class Workers:
             for process in processes:
                 process.send(start_ns)
             places = [task.requests.dealt(number, workers) for number in range(workers)]
-            logs, clients = zip(*_results(list(map(len, places)), processes, on_progress), strict=True)
+            logs, clients = zip(
+                *_results(list(map(len, places)), processes, on_progress), strict=True
+            )
         except BaseException:
             self.close()  # a worker in the middle of a load is of no use for the next
             raise
@@ -504,7 +590,9 @@ class Workers:
 
 
 def _results(
-    shares: Sequence[int], processes: Sequence[_Process], on_progress: Callable[[Progress], None] | None
+    shares: Sequence[int],
+    processes: Sequence[_Process],
+    on_progress: Callable[[Progress], None] | None,
 ) -> list[tuple[RequestLog, ClientHealth]]:
     """Return each worker's result once all have one; until then report progress."""
     progress = [Progress(0, 0, 0, share, 0) for share in shares]
@@ -527,10 +615,13 @@ def _results(
 _WARM_UP_CONCURRENCY = 128
 _WARM_UP_OUTPUT = 32
 _WARM_UP_INPUT_TOKENS = 200_000
-"""Bounds of the warm-up, for each server: it must cover all code paths and batch sizes, and cost less than the load."""
+"""Bounds of the warm-up, for each server: it must cover all code paths and batch sizes, and cost
+less than the load."""
 
 
-def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOptions | None = None) -> Measurement:
+def measure(
+    url: str, model: str, workload: Workload, seed: int, options: LoadOptions | None = None
+) -> Measurement:
     """Send all load points of a workload to a ready server, one after the other.
 
     A load in which the client does not keep up is sent again by more workers.
@@ -540,8 +631,8 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
         seed: fixes lengths, prompts and send times; another seed gives new prompts.
 
     Returns:
-        Faults of the server are counted in it, request by request. A server that answers no request of a warm-up
-        gets no load.
+        Faults of the server are counted in it, request by request. A server that answers no request
+        of a warm-up gets no load.
 
     Raises:
         BadInput: a malformed URL, an unknown host, or too few open files allowed.
@@ -549,13 +640,22 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
     """
     options = options or LoadOptions()
     target = Target.parse(url, options.api_key)
-    for point in workload.points:  # before the first load, as the last one may be the one that needs the most
+    for point in (
+        workload.points
+    ):  # before the first load, as the last one may be the one that needs the most
         streams = min(point.arrival.concurrency or point.prompts, point.prompts)
         if not point.arrival.open_loop:
             allow_open_files(math.ceil(streams / (options.workers or workers_for(streams))))
-    drawn = [workload.draw(position, seed, options.tokenizer) for position in range(len(workload.points))]
+    drawn = [
+        workload.draw(position, seed, options.tokenizer) for position in range(len(workload.points))
+    ]
     prompts = Prompts(
-        model, options.endpoint, options.vocabulary, options.tokenizer, options.as_text, workload.streaming
+        model,
+        options.endpoint,
+        options.vocabulary,
+        options.tokenizer,
+        options.as_text,
+        workload.streaming,
     )
     loads: list[LoadResult] = []
     warm_up = _WarmUp(options)
@@ -565,16 +665,24 @@ def measure(url: str, model: str, workload: Workload, seed: int, options: LoadOp
             task = WorkerTask(target, prompts, requests, key, options.timeouts)
             if not warm_up.answered(task, workers):
                 break
-            on_progress = partial(options.on_progress, point.label) if options.on_progress is not None else None
+            on_progress = (
+                partial(options.on_progress, point.label)
+                if options.on_progress is not None
+                else None
+            )
             discarded: list[tuple[int, str]] = []
             for attempt, count in enumerate(workers.counts(requests, options.workers)):
                 cache_before, drafts_before = options.cache.begin(), options.drafts()
                 with Meter(options.power) as meter:
-                    log, clients = workers.send(replace(task, key=replace(key, attempt=attempt)), count, on_progress)
+                    log, clients = workers.send(
+                        replace(task, key=replace(key, attempt=attempt)), count, on_progress
+                    )
                 bound = ClientHealth.of_all(clients).excess(burst=not requests.ramp_s)
                 cache = options.cache.report(requests, log, *cache_before)
                 drafts = DraftUse.between(drafts_before, options.drafts())
-                load = LoadResult(point, log, clients, bound, cache, drafts, meter.of(log.records), options.slos)
+                load = LoadResult(
+                    point, log, clients, bound, cache, drafts, meter.of(log.records), options.slos
+                )
                 if not bound or not all(outcome.ok for outcome in log.outcomes):
                     break  # where requests failed the server, not the client, is to blame
                 discarded.append((count, load.client_bound))
@@ -600,9 +708,15 @@ class _WarmUp:
         if not self._options.warm_up or streams <= self._streams:
             return True
         self._streams = streams
-        # At least twice as many requests as streams, within the bounds, all at once, with short answers.
+        # At least twice as many requests as streams, within the bounds, all at once, with short
+        # answers.
         count = min(2 * streams, len(requests))
-        count = max(int((np.cumsum(requests.input_tokens[:count]) <= servers * _WARM_UP_INPUT_TOKENS).sum()), 1)
+        count = max(
+            int(
+                (np.cumsum(requests.input_tokens[:count]) <= servers * _WARM_UP_INPUT_TOKENS).sum()
+            ),
+            1,
+        )
         some = replace(
             requests,
             input_tokens=requests.input_tokens[:count],

@@ -24,7 +24,17 @@ _COUNTS = ("seed", "request", "expected_tokens", "chunks", "retries")
 _UNSURE_COUNTS = ("input_tokens", "output_tokens", "cached_tokens")
 _SECONDS = ("sent_s", "ttft_s", "e2el_s", "send_delay_s")
 COLUMNS = (
-    *("point", "seed", "request", "sent_s", "ttft_s", "e2el_s", "input_tokens", "output_tokens", "cached_tokens"),
+    *(
+        "point",
+        "seed",
+        "request",
+        "sent_s",
+        "ttft_s",
+        "e2el_s",
+        "input_tokens",
+        "output_tokens",
+        "cached_tokens",
+    ),
     *("expected_tokens", "chunks", "retries", "send_delay_s", "outcome", "message", "itl_ms"),
 )
 """Columns in the order of the file; ``docs/files.md`` defines them."""
@@ -92,7 +102,9 @@ def _arrays(load: LoadLog) -> dict[str, Any]:
         "send_delay_s": _nullable(log.send_delay_s),
         "outcome": [outcome.name for outcome in log.outcomes],
         # A server's words may hold half a surrogate pair, which no UTF-8 has.
-        "message": [outcome.message.encode("utf-8", "replace").decode() for outcome in log.outcomes],
+        "message": [
+            outcome.message.encode("utf-8", "replace").decode() for outcome in log.outcomes
+        ],
         "itl_ms": _gaps(log),
     }
 
@@ -102,11 +114,14 @@ def _nullable(values: Floats, whole: bool = False) -> Any:
     import pyarrow as pa
 
     unknown = np.isnan(values)
-    return pa.array(np.where(unknown, 0, values).astype(np.int64) if whole else values, mask=unknown)
+    return pa.array(
+        np.where(unknown, 0, values).astype(np.int64) if whole else values, mask=unknown
+    )
 
 
 def _gaps(log: RequestLog) -> Any:
-    """Return the gaps between chunks, one list per request; a log has those of all successful requests joined."""
+    """Return the gaps between chunks, one list per request; a log has those of all successful
+    requests joined."""
     import pyarrow as pa
 
     ok, gaps_ms = log.records.ok, log.records.itl_ms
@@ -114,4 +129,6 @@ def _gaps(log: RequestLog) -> Any:
     offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
     if offsets[-1] != len(gaps_ms):
         raise ValueError(f"{len(gaps_ms)} gaps in a log whose chunks make {offsets[-1]}")
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(gaps_ms.astype(np.float32)), mask=pa.array(~ok))
+    return pa.ListArray.from_arrays(
+        pa.array(offsets), pa.array(gaps_ms.astype(np.float32)), mask=pa.array(~ok)
+    )

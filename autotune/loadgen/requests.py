@@ -1,4 +1,5 @@
-"""Requests of one load point: lengths, send times, prefixes; without HTTP, so that the simulator shares them."""
+"""Requests of one load point: lengths, send times, prefixes; without HTTP, so that the simulator
+shares them."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ class Turns:
     """Order of dependent requests of a load: the turns of sessions, one session after the other.
 
     Attributes:
-        after: whose answer each goes on from, shape (n,), the request before it; -1 = it begins a session.
+        after: whose answer each goes on from, shape (n,), the request before it; -1 = it begins a
+            session.
         think_s: how long after that answer it is sent, shape (n,).
         own_tokens: what each adds to the history, without the answer before it, shape (n,).
         system: number of what stands before the first turn, shape (n,); -1 = nothing does.
@@ -49,11 +51,14 @@ class Requests:
         group: which shared prefix it has; -1 = none.
         concurrency: how many may be in flight; n where there is no limit.
         ramp_s: seconds in which the streams of a closed loop begin, evenly; 0 = all at once.
-        contents: the prompts, n entries with None where only the length is given; empty = lengths only.
-        blocks: what random prompts are made of, n entries: hash ids, each of a block of `block_tokens`, the last one
-            of what is left; equal ids are equal blocks. None: a prompt shares nothing; empty = none of them does.
-        turns: of sessions, whose requests are sent when the answer before is there; None = each stands alone. The
-            contents are what the user says then, and `concurrency` how many sessions are open together.
+        contents: the prompts, n entries with None where only the length is given; empty = lengths
+            only.
+        blocks: what random prompts are made of, n entries: hash ids, each of a block of
+            `block_tokens`, the last one of what is left; equal ids are equal blocks. None: a prompt
+            shares nothing; empty = none of them does.
+        turns: of sessions, whose requests are sent when the answer before is there; None = each
+            stands alone. The contents are what the user says then, and `concurrency` how many
+            sessions are open together.
     """
 
     input_tokens: Ints
@@ -70,14 +75,18 @@ class Requests:
 
     @property
     def begins_s(self) -> Floats:
-        """Return each closed-loop stream's first request, seconds after the load's start, shape (concurrency,)."""
-        return np.arange(self.concurrency, dtype=np.float64) * (self.ramp_s / max(self.concurrency, 1))
+        """Return each closed-loop stream's first request, seconds after the load's start, shape
+        (concurrency,)."""
+        return np.arange(self.concurrency, dtype=np.float64) * (
+            self.ramp_s / max(self.concurrency, 1)
+        )
 
     def __len__(self) -> int:
         return len(self.input_tokens)
 
     def dealt(self, number: int, parts: int) -> Ints:
-        """Return the positions of every n-th request, ascending; of sessions all turns of every n-th."""
+        """Return the positions of every n-th request, ascending; of sessions all turns of every
+        n-th."""
         own = np.arange(len(self)) if self.turns is None else self.turns.session
         places: Ints = np.flatnonzero(own % parts == number)
         return places
@@ -116,18 +125,26 @@ class Segment(NamedTuple):
 
 
 def prompt_segments(requests: Requests) -> Iterator[tuple[Segment, ...]]:
-    """Yield the pieces of each prompt of a trace or of sessions, in order; nothing for other prompts.
+    """Yield the pieces of each prompt of a trace or of sessions, in order; nothing for other
+    prompts.
 
-    A prompt without blocks shares nothing and has no segments. A turn has those of the turn before, and its answer's.
+    A prompt without blocks shares nothing and has no segments. A turn has those of the turn before,
+    and its answer's.
     """
     if requests.turns is not None:
         yield from _turn_segments(requests, requests.turns)
         return
-    for hashes, tokens in zip(requests.blocks, requests.input_tokens.tolist(), strict=bool(requests.blocks)):
+    for hashes, tokens in zip(
+        requests.blocks, requests.input_tokens.tolist(), strict=bool(requests.blocks)
+    ):
         chain, segments = 0, []
         for position, one in enumerate(hashes or ()):
             chain = hash((chain, one))
-            segments.append(Segment(chain, min(requests.block_tokens, tokens - position * requests.block_tokens)))
+            segments.append(
+                Segment(
+                    chain, min(requests.block_tokens, tokens - position * requests.block_tokens)
+                )
+            )
         yield tuple(segments)
 
 
@@ -138,7 +155,11 @@ def _turn_segments(requests: Requests, turns: Turns) -> Iterator[tuple[Segment, 
             answer = hash((before[-1].chain, "answer"))
             before = (*before, Segment(answer, int(requests.output_tokens[after])))
         elif turns.system[request] >= 0:
-            before = (Segment(hash((int(turns.system[request]), "system")), int(turns.system_tokens[request])),)
+            before = (
+                Segment(
+                    hash((int(turns.system[request]), "system")), int(turns.system_tokens[request])
+                ),
+            )
         else:
             before = ()
         before = (*before, Segment(hash((request, "user")), int(turns.own_tokens[request])))
@@ -146,7 +167,8 @@ def _turn_segments(requests: Requests, turns: Turns) -> Iterator[tuple[Segment, 
 
 
 def shared_tokens(requests: Requests) -> int:
-    """Return the prompt tokens shared with the start of earlier prompts of a trace, or their answers."""
+    """Return the prompt tokens shared with the start of earlier prompts of a trace, or their
+    answers."""
     if requests.turns is not None:
         return _shared_by_turns(requests, requests.turns)
     longest: dict[int, int] = {}
@@ -158,7 +180,8 @@ def shared_tokens(requests: Requests) -> int:
 
 
 def _shared_by_turns(requests: Requests, turns: Turns) -> int:
-    """Return the shared tokens of turns: previous prompt and answer; of sessions: the common preamble."""
+    """Return the shared tokens of turns: previous prompt and answer; of sessions: the common
+    preamble."""
     later = turns.after >= 0
     history = (requests.input_tokens + requests.output_tokens)[turns.after[later]]
     begins = turns.system[~later]

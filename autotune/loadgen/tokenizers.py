@@ -1,6 +1,8 @@
-"""Tokenizers: the number of tokens of a text, by the model's own tokenizer file or an approximation.
+"""Tokenizers: the number of tokens of a text, by the model's own tokenizer file or an
+approximation.
 
-A third way, the server's ``/tokenize``, is in `autotune.loadgen.server_client`, as httpx is slow to load.
+A third way, the server's ``/tokenize``, is in `autotune.loadgen.server_client`, as httpx is slow to
+load.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ CHARACTERS_PER_TOKEN = 4
 
 _CANDIDATES = 4096
 _FEWEST_WORDS = 64
-"""Least whole words of a vocabulary of words; smaller ones are bytes or letters, and their prompts would be similar."""
+"""Least whole words of a vocabulary of words; smaller ones are bytes or letters, and their prompts
+would be similar."""
 
 
 class Tokenizer(Protocol):
@@ -41,7 +44,8 @@ class Tokenizer(Protocol):
         """Return the tokens of a text, without special tokens that a server may add."""
 
     def describe(self) -> str:
-        """Return its name in reports: after "tokens counted by" if it is exact, else after "tokens"."""
+        """Return its name in reports: after "tokens counted by" if it is exact, else after
+        "tokens"."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,8 @@ class FileTokenizer:
 
     @classmethod
     def load(cls, path: Path) -> FileTokenizer:
-        """Load a ``tokenizer.json`` or the folder that holds one; raises `BadInput` if that is impossible."""
+        """Load a ``tokenizer.json`` or the folder that holds one; raises `BadInput` if that is
+        impossible."""
         try:
             from tokenizers import Tokenizer as Loaded
         except ImportError as error:
@@ -77,7 +82,9 @@ class FileTokenizer:
             raise BadInput(needed) from error
         file = path / "tokenizer.json" if path.is_dir() else path
         if not file.is_file():
-            raise BadInput(f"--tokenizer {path}: {file} does not exist; give a tokenizer.json or its folder")
+            raise BadInput(
+                f"--tokenizer {path}: {file} does not exist; give a tokenizer.json or its folder"
+            )
         try:
             return cls(Loaded.from_file(str(file)), file)
         except Exception as error:  # the package raises bare exceptions

@@ -3,16 +3,18 @@
 Names and definitions are those of ``vllm bench serve --save-result``
 (https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py, `calculate_metrics`):
 token throughput is tokens per second of the whole run, ramp and drain included; TPOT of a request
-leaves its first token out; percentiles are interpolated linearly. Ours are ``steady_total_token_throughput``, see
-`steady`, and the derived ones of `autotune.metrics.table`. Latencies are in ms, throughputs in 1/s.
+leaves its first token out; percentiles are interpolated linearly. Ours are
+``steady_total_token_throughput``, see `steady`, and the derived ones of `autotune.metrics.table`.
+Latencies are in ms, throughputs in 1/s.
 
 The steady state of a load is what a server does once its batch is full and before it runs empty.
-The rule is *whole turnovers*. Let S be the most answers that were being written at once: from a request's first
-token to its last, or from sending on where answers are not streamed. With the first tokens in order, the window goes
-from the S-th to the S-th after it k times over, k as large as there are requests. At its begin the batch has been
-filled once, at its end it is still full, and in between each place in it has changed hands k times. That k is whole
-matters as much as cutting ramp and drain: requests of one length that begin together end together, prompts and
-answers come in waves, and a window of 2 1/2 waves gives too much weight to one of the two. The rule needs to know
+The rule is *whole turnovers*. Let S be the most answers that were being written at once: from a
+request's first token to its last, or from sending on where answers are not streamed. With the first
+tokens in order, the window goes from the S-th to the S-th after it k times over, k as large as
+there are requests. At its begin the batch has been filled once, at its end it is still full, and in
+between each place in it has changed hands k times. That k is whole matters as much as cutting ramp
+and drain: requests of one length that begin together end together, prompts and answers come in
+waves, and a window of 2 1/2 waves gives too much weight to one of the two. The rule needs to know
 neither the kind of load nor the limits of the server.
 
 ``docs/measuring.md`` has its measured error.
@@ -37,11 +39,12 @@ from autotune.metrics.table import VIOLATIONS, metric_meant
 from autotune.trial import Metrics
 
 SHORT_S = 20.0
-"""Shortest load in seconds that is not dominated by ramp-up (prefill) and drain (a shrinking batch)."""
+"""Shortest load in seconds that is not dominated by ramp-up (prefill) and drain (a shrinking
+batch)."""
 TURNOVERS = 2
-"""The fewest that are called a steady state: the load needs three requests per place in the batch, one to fill it and
-two to measure. With one turnover chat lengths were 14 to 19 % off, with two 8 to 12 %, with four 5 %; five requests
-per stream, as SGLang's benchmark guide advises, give four."""
+"""The fewest that are called a steady state: the load needs three requests per place in the batch,
+one to fill it and two to measure. With one turnover chat lengths were 14 to 19 % off, with two 8 to
+12 %, with four 5 %; five requests per stream, as SGLang's benchmark guide advises, give four."""
 
 WHOLE_TURNOVERS = "whole turnovers"
 DRAIN_CUT = "drain cut"
@@ -54,18 +57,22 @@ class SteadyState:
     Attributes:
         begin_s: of the window, on the records' clock; it does not belong to the window itself.
         end_s: of the window; it belongs to it.
-        rule: ``whole turnovers``; ``drain cut`` where there is no steady state: from the first request sent to the
-            last moment with half as many answers under way as at the peak; empty where nothing succeeded.
-        metrics: empty where there is no steady state. Else ``duration`` in s, ``completed``: requests that ended in
-            the window, ``request_throughput`` of these, ``output_throughput`` and ``total_token_throughput`` per s,
-            ``share``: of all tokens, and the statistics of TTFT, TPOT and E2EL in ms *of the requests whose first
-            token came in the window*, wherever they were sent or ended: they are chosen regardless of their lengths.
-        drift: how much faster the second half of the window was than the first, as a share of their mean. Positive:
-            the server was still warming up; negative: it slowed down. None where there is no steady state, or no
-            token in it. The halves are whole turnovers, so that they are alike; of an odd number the second has one
-            more. On a server that stays the same it is below 0.01 with equal lengths. Lengths as in chats differ from
-            half to half by themselves: 0.37 on average with 16 requests in the window, 0.17 with 72, 0.05 with 256,
-            0.02 with 1200.
+        rule: ``whole turnovers``; ``drain cut`` where there is no steady state: from the first
+            request sent to the last moment with half as many answers under way as at the peak;
+            empty where nothing succeeded.
+        metrics: empty where there is no steady state. Else ``duration`` in s, ``completed``:
+            requests that ended in the window, ``request_throughput`` of these,
+            ``output_throughput`` and ``total_token_throughput`` per s, ``share``: of all tokens,
+            and the statistics of TTFT, TPOT and E2EL in ms *of the requests whose first token came
+            in the window*, wherever they were sent or ended: they are chosen regardless of their
+            lengths.
+        drift: how much faster the second half of the window was than the first, as a share of their
+            mean. Positive: the server was still warming up; negative: it slowed down. None where
+            there is no steady state, or no token in it. The halves are whole turnovers, so that
+            they are alike; of an odd number the second has one more. On a server that stays the
+            same it is below 0.01 with equal lengths. Lengths as in chats differ from half to half
+            by themselves: 0.37 on average with 16 requests in the window, 0.17 with 72, 0.05 with
+            256, 0.02 with 1200.
         reason: why there is no steady state; empty where there is one.
     """
 
@@ -78,7 +85,8 @@ class SteadyState:
 
 
 def steady(records: RequestRecords) -> SteadyState:
-    """Return the steady state of one load, whose records share a clock; failed requests are ignored."""
+    """Return the steady state of one load, whose records share a clock; failed requests are
+    ignored."""
     done = records.successful()
     if not len(done):
         return SteadyState(0.0, 0.0, "", reason="no request succeeded")
@@ -97,14 +105,18 @@ def steady(records: RequestRecords) -> SteadyState:
 
 
 def steady_total_token_throughput(*runs: RequestRecords) -> float:
-    """Return tokens per second of the steady windows of loads, with those of ``drain cut``; 0 without a success."""
+    """Return tokens per second of the steady windows of loads, with those of ``drain cut``; 0
+    without a success."""
     parts = [steady_part(run) for run in runs]
     duration_s = sum(end_s - begin_s for begin_s, end_s, *_ in parts)
-    return sum(read + written for *_, read, written in parts) / duration_s if duration_s > 0 else 0.0
+    return (
+        sum(read + written for *_, read, written in parts) / duration_s if duration_s > 0 else 0.0
+    )
 
 
 def steady_part(records: RequestRecords) -> tuple[float, float, float, float]:
-    """Return start, end, input and output tokens of the window named by `steady`; zeros without a success."""
+    """Return start, end, input and output tokens of the window named by `steady`; zeros without a
+    success."""
     done = records.successful()
     if not len(done):
         return 0.0, 0.0, 0.0, 0.0
@@ -121,8 +133,8 @@ def _window(done: RequestRecords) -> tuple[Floats, int]:
     begun_s = _begun_s(done)
     moments_s = np.concatenate([begun_s, done.finished_s])
     change = np.repeat([1.0, -1.0], len(done))
-    # In one moment a closed loop sends when an answer ends, while a first token that comes with the last one of another
-    # answer was made in the same step as that.
+    # In one moment a closed loop sends when an answer ends, while a first token that comes with the
+    # last one of another answer was made in the same step as that.
     order = np.lexsort((-change if begun_s is done.first_token_s else change, moments_s))
     moments_s, streams = moments_s[order], np.cumsum(change[order])
     most = max(int(streams.max()), 1)
@@ -135,12 +147,14 @@ def _window(done: RequestRecords) -> tuple[Floats, int]:
 
 
 def _begun_s(done: RequestRecords) -> Floats:
-    """Return when each answer started, as far as a client can see: an unstreamed answer does not show it."""
+    """Return when each answer started, as far as a client can see: an unstreamed answer does not
+    show it."""
     return done.first_token_s if (done.first_token_s < done.finished_s).any() else done.sent_s
 
 
 def _tokens(done: RequestRecords, begin_s: float, end_s: float) -> tuple[float, float]:
-    """Return input and output tokens of a window: prompts count at the first token, output tokens at their own time."""
+    """Return input and output tokens of a window: prompts count at the first token, output tokens
+    at their own time."""
     times_s, counts = token_series(done)
     written = counts[_within(times_s, begin_s, end_s)].sum()
     read = done.input_tokens[_within(done.first_token_s, begin_s, end_s)].sum()
@@ -196,7 +210,9 @@ class Slo(BaseModel):
         except ValueError:
             limit = None
         if match is None or limit is None:
-            raise BadInput(f"malformed SLO {text!r}: write metric<=limit or metric>=limit, e.g. 'p99_ttft_ms<=2000'")
+            raise BadInput(
+                f"malformed SLO {text!r}: write metric<=limit or metric>=limit, e.g. 'p99_ttft_ms<=2000'"
+            )
         if not math.isfinite(limit):
             raise BadInput(f"SLO {text!r}: the limit must be a finite number")
         sense: Literal["<=", ">="] = "<=" if match["sense"].startswith("<") else ">="
@@ -207,7 +223,8 @@ class Slo(BaseModel):
         return value - self.limit if self.sense == "<=" else self.limit - value
 
     def excess(self, value: float) -> float:
-        """Return `violation` as a share of the limit, for all units: 0.1 is 10 % beyond it; undivided for 0."""
+        """Return `violation` as a share of the limit, for all units: 0.1 is 10 % beyond it;
+        undivided for 0."""
         return self.violation(value) / (abs(self.limit) or 1.0)
 
     def __str__(self) -> str:
@@ -215,11 +232,17 @@ class Slo(BaseModel):
 
     @property
     def told(self) -> str:
-        """Return the limit for people: as they type it, or, of one that is none of theirs, in words."""
-        return str(self) if self.metric != VIOLATIONS else f"{100 - self.limit:g} % of the requests within --goodput"
+        """Return the limit for people: as they type it, or, of one that is none of theirs, in
+        words."""
+        return (
+            str(self)
+            if self.metric != VIOLATIONS
+            else f"{100 - self.limit:g} % of the requests within --goodput"
+        )
 
     def broken_by(self, value: float) -> str:
-        """Describe a value beyond the limit: by how much, or the share of the requests that met theirs."""
+        """Describe a value beyond the limit: by how much, or the share of the requests that met
+        theirs."""
         if self.metric == VIOLATIONS:
             return f"{100 - value:.3g} % of the requests met the limits; {100 - self.limit:g} % were wanted"
         return f"{self} by {readable.beyond(self.excess(value))} ({readable.number(value)})"
@@ -231,7 +254,8 @@ def without_capacity(metrics: Mapping[str, object]) -> bool:
 
 
 def _good(done: RequestRecords, slos: Sequence[Slo]) -> int:
-    """Return the requests within every SLO: a limit on a statistic of a latency applies to each request."""
+    """Return the requests within every SLO: a limit on a statistic of a latency applies to each
+    request."""
     per_request = {**latencies(done), "tpot": tpot_ms(done)}
     good = np.ones(len(done), dtype=bool)
     for slo in slos:
@@ -243,24 +267,30 @@ def _good(done: RequestRecords, slos: Sequence[Slo]) -> int:
 
 
 def _peaks(done: RequestRecords) -> tuple[float, int]:
-    """Return most output tokens and most requests in flight within a whole second since the first request, as vLLM."""
+    """Return most output tokens and most requests in flight within a whole second since the first
+    request, as vLLM."""
     start = done.sent_s.min()
     times, counts = token_series(done)
     tokens = np.bincount((times - start).astype(np.int64), weights=counts)
     begun = np.bincount((done.sent_s - start).astype(np.int64), minlength=2)
     ended = np.bincount((done.finished_s - start).astype(np.int64) + 1, minlength=2)
     size = max(len(begun), len(ended))
-    in_flight = np.cumsum(np.pad(begun, (0, size - len(begun))) - np.pad(ended, (0, size - len(ended))))
+    in_flight = np.cumsum(
+        np.pad(begun, (0, size - len(begun))) - np.pad(ended, (0, size - len(ended)))
+    )
     return float(tokens.max()), int(in_flight.max())
 
 
 def summarize_loads(runs: Sequence[RequestRecords], slos: Sequence[Slo] = ()) -> Metrics:
-    """Return all metrics of several loads, such as the points of a sweep, as one run without pauses."""
+    """Return all metrics of several loads, such as the points of a sweep, as one run without
+    pauses."""
     metrics = summarize(RequestRecords.one_after_another(runs), slos)
     metrics["steady_total_token_throughput"] = steady_total_token_throughput(*runs)
     for peak, name in enumerate(("max_output_tokens_per_s", "max_concurrent_requests")):
         # Of one load at a time: the end of one and the begin of the next are no peak.
-        metrics[name] = max((_peaks(done)[peak] for run in runs if len(done := run.successful())), default=0)
+        metrics[name] = max(
+            (_peaks(done)[peak] for run in runs if len(done := run.successful())), default=0
+        )
     return metrics
 
 
@@ -269,8 +299,8 @@ def summarize(records: RequestRecords, slos: Sequence[Slo] = ()) -> Metrics:
 
     Args:
         records: one run on one clock.
-        slos: limits for ``request_goodput``; those on ttft, tpot and e2el are applied to each request: of any
-            statistic (``p99_ttft_ms``) or of none (``ttft_ms``).
+        slos: limits for ``request_goodput``; those on ttft, tpot and e2el are applied to each
+            request: of any statistic (``p99_ttft_ms``) or of none (``ttft_ms``).
 
     The duration is from the first request sent to the last one finished, failed ones included.
     A run without a successful request has every figure 0.
@@ -303,17 +333,20 @@ LATENCIES = ("ttft", "tpot", "e2el")
 """Latencies with one value per request."""
 
 MOST_VIOLATIONS = Slo(metric=VIOLATIONS, sense="<=", limit=55)
-"""A study of goodput ends where this limit is out of reach (`autotune.search.reach`): at most 17 % of the requests were
-good in each launch, and at most 28 % are foreseen to be of any configuration. A gain then says little.
+"""A study of goodput ends where this limit is out of reach (`autotune.search.reach`): at most 17 %
+of the requests were good in each launch, and at most 28 % are foreseen to be of any configuration.
+A gain then says little.
 
-So V3.2's burst ends with 2 s and 100 ms a request (27 % foreseen, 11 % measured), and a burst of 256 that comes from 21
-to 34 % goes on. The limit is on what is not good, as that is foreseen better: 99.0 for 99.4 %, not 1.0 for 0.6 %."""
+So V3.2's burst ends with 2 s and 100 ms a request (27 % foreseen, 11 % measured), and a burst of
+256 that comes from 21 to 34 % goes on. The limit is on what is not good, as that is foreseen
+better: 99.0 for 99.4 %, not 1.0 for 0.6 %."""
 
 _FORM = "write latency:ms, …, e.g. 'ttft:2000 tpot:50'; the latencies are ttft, tpot and e2el, the limits milliseconds"
 
 
 def parse_goodput(texts: Sequence[str]) -> dict[str, float]:
-    """Parse latency to its limit in ms, from one text or several; raises `BadInput` on anything else."""
+    """Parse latency to its limit in ms, from one text or several; raises `BadInput` on anything
+    else."""
     limits: dict[str, float] = {}
     for word in (word for text in texts for word in text.split() or [text]):
         name, colon, number = word.partition(":")
@@ -326,11 +359,15 @@ def parse_goodput(texts: Sequence[str]) -> dict[str, float]:
         if not (limit > 0 and math.isfinite(limit)):
             raise BadInput(f"--goodput {word!r}: the limit must be a number above 0")
         if limits.get(name, limit) != limit:
-            raise BadInput(f"--goodput: {name} has two limits, {limits[name]:g} and {limit:g} ms; give it one")
+            raise BadInput(
+                f"--goodput: {name} has two limits, {limits[name]:g} and {limit:g} ms; give it one"
+            )
         limits[name] = limit
     return limits
 
 
 def goodput_limits(limits: Mapping[str, float]) -> tuple[Slo, ...]:
     """Return limits in the form for `autotune.metrics.formulas.summarize`."""
-    return tuple(Slo(metric=f"{name}_ms", sense="<=", limit=limit) for name, limit in limits.items())
+    return tuple(
+        Slo(metric=f"{name}_ms", sense="<=", limit=limit) for name, limit in limits.items()
+    )

@@ -1,4 +1,5 @@
-"""Figures as people read them: three significant digits, and gains in words. JSON has every digit."""
+"""Figures as people read them: three significant digits, and gains in words. JSON has every
+digit."""
 
 from __future__ import annotations
 
@@ -33,12 +34,14 @@ def numbers(values: Iterable[object]) -> list[str]:
 
 
 def interval(bounds: Iterable[float] | None) -> str:
-    """Format an interval of a figure, e.g. ``6,000 to 7,000``, or ``6,000`` without a width; None is ``–``."""
+    """Format an interval of a figure, e.g. ``6,000 to 7,000``, or ``6,000`` without a width; None
+    is ``–``."""
     return "–" if bounds is None else " to ".join(dict.fromkeys(numbers(bounds)))
 
 
 def percent(value: float | None) -> str:
-    """Format a signed percentage, e.g. ``+51.7 %``, ``+142 %``, or ``-0.03 %``, whose sign is its point."""
+    """Format a signed percentage, e.g. ``+51.7 %``, ``+142 %``, or ``-0.03 %``, whose sign is its
+    point."""
     if value is None:
         return "–"
     return f"{'-' if value <= -0.005 else '+'}{_size(value)} %"
@@ -69,7 +72,8 @@ def change(before: object, after: object) -> str:
 
 
 def changed(metric: str, gain: float | None) -> float | None:
-    """Return the change of a metric in percent for a gain, which is positive where the metric became better."""
+    """Return the change of a metric in percent for a gain, which is positive where the metric
+    became better."""
     row = TABLE.get(metric)
     if gain is None or row is None or row.maximise:
         return gain

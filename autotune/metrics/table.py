@@ -1,7 +1,8 @@
 """Table of metrics: name, title, unit, direction, scaling, derivation, and places of display.
 
-A new metric is one row. What a client counts is computed in `autotune.metrics.formulas`; a row with `derive` follows
-from other metrics. Names and definitions are those of ``vllm bench serve --save-result`` where it has one
+A new metric is one row. What a client counts is computed in `autotune.metrics.formulas`; a row with
+`derive` follows from other metrics. Names and definitions are those of ``vllm bench serve
+--save-result`` where it has one
 (https://github.com/vllm-project/vllm/blob/main/vllm/benchmarks/serve.py).
 """
 
@@ -32,12 +33,13 @@ CURVE = "curve"
 INVALID = "invalid"
 """Key, in a row of a curve, of the reason for an invalid measurement."""
 PROMPTS, SENT = "prompts", "sent"
-"""Keys, among a workload's metrics in finals: ``unseen`` or ``seen`` by the search, and what was sent in its place."""
+"""Keys, among a workload's metrics in finals: ``unseen`` or ``seen`` by the search, and what was
+sent in its place."""
 
 Place = Literal["report", "mlflow", "bench", "capacity"]
 """Default places of display: in reports and MLflow for every workload (``report``), in MLflow for
-the objective's workload alone (``mlflow``), behind vLLM's figures in the table of ``autotune bench``, and there after a
-load search (``capacity``)."""
+the objective's workload alone (``mlflow``), behind vLLM's figures in the table of ``autotune
+bench``, and there after a load search (``capacity``)."""
 
 
 class Priced(Protocol):
@@ -56,18 +58,22 @@ class Rent:
 
     @classmethod
     def of(cls, asked: Priced, gpus: int | None) -> Rent:
-        """Return the rent of this number of GPUs; raises `BadInput` for an invalid price, or one without GPUs."""
+        """Return the rent of this number of GPUs; raises `BadInput` for an invalid price, or one
+        without GPUs."""
         price = asked.gpu_hour_price
         if price is not None and not (price > 0 and math.isfinite(price)):
             raise BadInput(
                 f"--gpu-hour-price {price:g}: the price of one GPU for an hour is a number above 0, e.g. 3.20"
             )
         if price is not None and gpus is None:
-            raise BadInput("--gpu-hour-price needs the number of GPUs that serve: add --gpus, e.g. --gpus 8")
+            raise BadInput(
+                "--gpu-hour-price needs the number of GPUs that serve: add --gpus, e.g. --gpus 8"
+            )
         return cls(gpus, price)
 
     def break_even(self, gain: float) -> float | None:
-        """Return the hourly price at which a GPU that carries `gain` times as much costs the same a token."""
+        """Return the hourly price at which a GPU that carries `gain` times as much costs the same a
+        token."""
         return None if self.gpu_hour_price is None else self.gpu_hour_price * gain
 
     def __str__(self) -> str:
@@ -77,7 +83,8 @@ class Rent:
     def derived(self, metrics: Mapping[str, Any]) -> Metrics:
         """Add derived metrics to the metrics of one load, and to the rows of its curve.
 
-        Recorded values stay, but for costs where a price is given. A metric that cannot be told is left out.
+        Recorded values stay, but for costs where a price is given. A metric that cannot be told is
+        left out.
         """
         load, derived = Load(metrics, self), dict(metrics)
         for name in DERIVED:
@@ -118,14 +125,15 @@ class Metric:
     Attributes:
         title: for tables and sentences.
         maximise: True if more of it is better.
-        time_power: scaling with a node that is faster by a factor f: the metric is multiplied by f ** time_power. An
-            objective scales (`time_power` is not 0).
+        time_power: scaling with a node that is faster by a factor f: the metric is multiplied by f
+            ** time_power. An objective scales (`time_power` is not 0).
         is_work: True if a gain in it is a gain in work per hour.
         may_be_zero: True if 0 is a possible measurement.
         less: says by how much less of it there is, where less is better.
         needs: the option without which it is not measured.
         shown: places that show it unasked.
-        predicted_as: the predicted metric that orders candidates alike, where it is not predicted itself.
+        predicted_as: the predicted metric that orders candidates alike, where it is not predicted
+            itself.
         derive: computes it from other metrics; None for "cannot be told".
     """
 
@@ -137,7 +145,9 @@ class Metric:
     is_work: bool = False
     may_be_zero: bool = False
     less: str = ""
-    needs: Literal["", "--gpu-hour-price", "--find-load", "--find-load concurrency", "--find-load rate"] = ""
+    needs: Literal[
+        "", "--gpu-hour-price", "--find-load", "--find-load concurrency", "--find-load rate"
+    ] = ""
     shown: tuple[Place, ...] = ()
     predicted_as: str = ""
     derive: Callable[[Load], float | None] | None = None
@@ -181,7 +191,9 @@ def _capacity(name: str, title: str, unit: str = "tok/s", **more: Any) -> Metric
     return Metric(f"capacity_{name}", title, unit, **_RATE, **more)
 
 
-def _cost(tokens: str, tokens_per_s: Callable[[Load], float], shown: tuple[Place, ...] = ("bench",)) -> Metric:
+def _cost(
+    tokens: str, tokens_per_s: Callable[[Load], float], shown: tuple[Place, ...] = ("bench",)
+) -> Metric:
     """Return the whole bill over some of the tokens, so that the parts do not add up to the whole.
 
     No figure says how a node's time is divided between prefill and decode.
@@ -222,7 +234,14 @@ _ROWS = (
     Metric("output_throughput", "Output TPS", "tok/s", **_WORK, shown=("report",)),
     Metric("max_output_tokens_per_s", "Highest output TPS", "tok/s", **_RATE),
     Metric("max_concurrent_requests", "Max concurrent requests"),
-    Metric(STEADY, "Total TPS in the steady state", "tok/s", **_WORK, shown=("mlflow",), predicted_as=HEADLINE),
+    Metric(
+        STEADY,
+        "Total TPS in the steady state",
+        "tok/s",
+        **_WORK,
+        shown=("mlflow",),
+        predicted_as=HEADLINE,
+    ),
     Metric("cache_hit_rate", "Cache hit rate", may_be_zero=True, shown=("mlflow",)),
     Metric("spec_decode_acceptance_rate", "Spec decode acceptance rate", shown=("mlflow",)),
     Metric("spec_decode_acceptance_length", "Spec decode acceptance length"),
@@ -231,8 +250,17 @@ _ROWS = (
     _capacity("request_rate", "Capacity", "req/s", needs="--find-load rate"),
     _capacity(HEADLINE, "Total TPS at capacity", is_work=True),
     _capacity(PER_USER, "Output tokens per second and user at capacity", shown=("capacity",)),
-    Metric(PER_GPU, "Total TPS per GPU", "tok/s", **_WORK, shown=("mlflow", "bench"), derive=_per_gpu),
-    Metric(PER_USER, "Output TPS per user", "tok/s", **_RATE, shown=("mlflow", "bench"), derive=_per_user),
+    Metric(
+        PER_GPU, "Total TPS per GPU", "tok/s", **_WORK, shown=("mlflow", "bench"), derive=_per_gpu
+    ),
+    Metric(
+        PER_USER,
+        "Output TPS per user",
+        "tok/s",
+        **_RATE,
+        shown=("mlflow", "bench"),
+        derive=_per_user,
+    ),
     _cost("tokens", lambda load: load.positive(HEADLINE), ("mlflow", "bench")),
     _cost("input_tokens", _read_per_s),
     _cost("output_tokens", lambda load: load.positive("output_throughput")),
@@ -244,14 +272,17 @@ _ROWS = (
         shown=("report",),
     ),
     Metric(ENERGY[1], "Mean power", "W", maximise=False, shown=("report",)),
-    Metric(ENERGY[2], "Output tokens per joule", "tok/J", **_RATE, shown=("mlflow",), derive=_per_joule),
+    Metric(
+        ENERGY[2], "Output tokens per joule", "tok/J", **_RATE, shown=("mlflow",), derive=_per_joule
+    ),
     Metric(VIOLATIONS, "Requests that break a limit", "%", maximise=False, derive=_violations),
 )
 TABLE = {row.name: row for row in _ROWS}
 """Every metric."""
 
 METRICS = {name: row for name, row in TABLE.items() if name != VIOLATIONS}
-"""Metrics that an objective or an SLO may name. Violations are missing if every request meets the limits."""
+"""Metrics that an objective or an SLO may name. Violations are missing if every request meets the
+limits."""
 USUAL = (
     *(HEADLINE, "output_throughput", "request_throughput", GOODPUT, PER_GPU, PER_USER),
     *("mean_ttft_ms", "p99_ttft_ms", "mean_tpot_ms", "p99_tpot_ms"),
@@ -267,7 +298,8 @@ def shown_in(place: Place) -> tuple[str, ...]:
 
 
 def scaled(metrics: Mapping[str, object], factor: float) -> Metrics:
-    """Scale metrics to a node faster by a factor: rates multiplied, times divided; of a curve each row."""
+    """Scale metrics to a node faster by a factor: rates multiplied, times divided; of a curve each
+    row."""
     result: Metrics = {}
     for name, value in metrics.items():
         metric = METRICS.get(name)
@@ -301,7 +333,8 @@ def check_metric(text: str, what: str = "metric", known: Collection[str] = METRI
 
 
 def metric_meant(text: str, known: Collection[str] = METRICS) -> str:
-    """Return the only metric with the words of a text, or words that start with them (``p99-ttft``); else the text."""
+    """Return the only metric with the words of a text, or words that start with them
+    (``p99-ttft``); else the text."""
     meant = [text] if text in known else _with_words(text, known)
     return meant[0] if len(meant) == 1 else text
 

@@ -1,7 +1,7 @@
 """Bundle a study: one archive from which another machine replays it.
 
-Secrets are masked in every member. Prompts, the files of workloads and the lines of logs that quote some, are left out
-unless they are asked for.
+Secrets are masked in every member. Prompts, the files of workloads and the lines of logs that quote
+some, are left out unless they are asked for.
 """
 
 from __future__ import annotations
@@ -24,7 +24,14 @@ from autotune.errors import BadInput
 from autotune.loadgen.workloads import load_workload
 from autotune.notify import Notify
 from autotune.prepare.candidates import prepare
-from autotune.replay.bundle import CANDIDATES, RECOMMENDATION, STUDY, KnownCandidate, KnownCandidates, pack
+from autotune.replay.bundle import (
+    CANDIDATES,
+    RECOMMENDATION,
+    STUDY,
+    KnownCandidate,
+    KnownCandidates,
+    pack,
+)
 from autotune.search.decide.simplify import ablations
 from autotune.serving.command import read_secret, server_logs
 from autotune.serving.watchdog import read_ends
@@ -34,14 +41,22 @@ from autotune.study.results import RESULTS, row_of
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, reference_in
 
-_LOG_BYTES = 12_000  # Bytes of each end of a log: the start holds versions and arguments, the end the error
+_LOG_BYTES = (
+    12_000  # Bytes of each end of a log: the start holds versions and arguments, the end the error
+)
 _LONGEST_LINE = 2_000
-_PROMPT = re.compile(r"prompt(_token_ids|s)?['\"]?\s*[:=]|['\"]?messages['\"]?\s*[:=]|received request", re.IGNORECASE)
-_SHORTEST_SECRET = 8  # Least characters of a secret in the environment: a variable with its name may hold "none"
+_PROMPT = re.compile(
+    r"prompt(_token_ids|s)?['\"]?\s*[:=]|['\"]?messages['\"]?\s*[:=]|received request",
+    re.IGNORECASE,
+)
+_SHORTEST_SECRET = (
+    8  # Least characters of a secret in the environment: a variable with its name may hold "none"
+)
 
 
 def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> bytes:
-    """Return the bytes of a study's bundle; equal files give equal bytes. `prompts` includes the prompts.
+    """Return the bytes of a study's bundle; equal files give equal bytes. `prompts` includes the
+    prompts.
 
     Raises `BadInput`: there is no such study, it has no launch, or its candidates are no more.
     """
@@ -59,16 +74,28 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
             for point in workload.points:
                 if file := getattr(point.lengths, "file", None):
                     files[file] = hashlib.sha256(Path(file).read_bytes()).hexdigest()
-    workloads = {"workloads": described, "files": {Path(file).name: sha for file, sha in files.items()}}
-    documents = {CANDIDATES: known.model_dump(mode="json", by_alias=True), "workloads.json": workloads}
+    workloads = {
+        "workloads": described,
+        "files": {Path(file).name: sha for file, sha in files.items()},
+    }
+    documents = {
+        CANDIDATES: known.model_dump(mode="json", by_alias=True),
+        "workloads.json": workloads,
+    }
     if done is not None:
         documents[RECOMMENDATION] = done.to_json()
     question = redact.document(spec.model_dump(mode="json"), secrets)
-    kept = launches if prompts else [replace(launch, result=launch.result.without_prompts()) for launch in launches]
+    kept = (
+        launches
+        if prompts
+        else [replace(launch, result=launch.result.without_prompts()) for launch in launches]
+    )
     # As rows are read from their file: enumerations are texts, tuples are lists.
     plain = (json.loads(json.dumps(row_of(one))) for one in kept)
     rows = (json.dumps(redact.document(row, secrets), allow_nan=False) for row in plain)
-    members = {name: _json(redact.document(document, secrets)) for name, document in documents.items()}
+    members = {
+        name: _json(redact.document(document, secrets)) for name, document in documents.items()
+    }
     members[STUDY] = yaml.safe_dump(question, sort_keys=False, width=120).encode()
     members[RESULTS] = "".join(f"{row}\n" for row in rows).encode()
     for launch in launches:
@@ -83,16 +110,23 @@ def bundle(home: Home, study: str, notify: Notify, *, prompts: bool = False) -> 
         members |= {f"workloads/{sha}": Path(file).read_bytes() for file, sha in files.items()}
     engines = {choice.name: choice.version for choice in spec.engines}
     about = {"study": spec.study, "autotune": __version__, "engines": engines, "seed": spec.seed}
-    return pack({**about, "launches": len(launches), "prompts": prompts}, dict(sorted(members.items())))
+    return pack(
+        {**about, "launches": len(launches), "prompts": prompts}, dict(sorted(members.items()))
+    )
 
 
-def _candidates(spec: StudySpec, launches: Sequence[Launch], library: Library, notify: Notify) -> KnownCandidates:
-    """Collect the facts of candidates that decisions need; raises `BadInput` if a launch has no candidate."""
+def _candidates(
+    spec: StudySpec, launches: Sequence[Launch], library: Library, notify: Notify
+) -> KnownCandidates:
+    """Collect the facts of candidates that decisions need; raises `BadInput` if a launch has no
+    candidate."""
     if backend_of(spec).foreign:
         # The one server; to prepare the study would be to connect to it.
         trial = launches[0].trial
         config = dict(trial.configuration.knobs)
-        one = KnownCandidate(engine=trial.configuration.engine, engine_version=trial.engine_version, config=config)
+        one = KnownCandidate(
+            engine=trial.configuration.engine, engine_version=trial.engine_version, config=config
+        )
         return KnownCandidates(items=(one,), baseline=0)
     notify("enumerating the launched configurations")
     prepared = prepare(spec, library, notify, anywhere=True)
@@ -103,9 +137,21 @@ def _candidates(spec: StudySpec, launches: Sequence[Launch], library: Library, n
             f"{len(missing)} of the launched configurations are no longer candidates: the search spaces or autotune "
             "itself have changed since the study ran"
         )
-    answers = {launch.result.resolved.fingerprint for launch in launches if launch.result.resolved is not None}
-    launched = {candidates.position(fingerprint) for fingerprint in asked | answers if fingerprint in candidates}
-    finalists = {launch.trial.configuration.fingerprint for launch in launches if launch.trial.role is Role.FINAL}
+    answers = {
+        launch.result.resolved.fingerprint
+        for launch in launches
+        if launch.result.resolved is not None
+    }
+    launched = {
+        candidates.position(fingerprint)
+        for fingerprint in asked | answers
+        if fingerprint in candidates
+    }
+    finalists = {
+        launch.trial.configuration.fingerprint
+        for launch in launches
+        if launch.trial.role is Role.FINAL
+    }
     for position in map(candidates.position, finalists):
         launched |= set(ablations(candidates, position))
     kept = sorted({candidates.baseline, *candidates.defaults, *launched})
@@ -133,7 +179,10 @@ def _trimmed(path: Path, secrets: Collection[str], *, prompts: bool) -> bytes:
     text = read_ends(path, _LOG_BYTES).decode(errors="replace")
     lines = [line[:_LONGEST_LINE] for line in redact.text(text, secrets).split("\n")]
     if not prompts:
-        lines = ["[a line that may quote a prompt is left out]" if _PROMPT.search(line) else line for line in lines]
+        lines = [
+            "[a line that may quote a prompt is left out]" if _PROMPT.search(line) else line
+            for line in lines
+        ]
     return "\n".join(lines).encode()
 
 

@@ -1,6 +1,8 @@
-"""Display a study in progress: a line per launch and, on a terminal, a live block below. All on stderr.
+"""Display a study in progress: a line per launch and, on a terminal, a live block below. All on
+stderr.
 
-The cursor is not hidden and the screen is the usual one, so that a tuner that was killed leaves nothing to repair.
+The cursor is not hidden and the screen is the usual one, so that a tuner that was killed leaves
+nothing to repair.
 """
 
 from __future__ import annotations
@@ -51,9 +53,11 @@ FIRST = 5
 
 @dataclass(frozen=True, slots=True)
 class Prediction:
-    """A simulator's prediction of a launch: the objective's value (None: fails or unknown), `interval90` on a node.
+    """A simulator's prediction of a launch: the objective's value (None: fails or unknown),
+    `interval90` on a node.
 
-    `seconds` of the node go from the start to the end of the load; `failure` is why it would not run.
+    `seconds` of the node go from the start to the end of the load; `failure` is why it would not
+    run.
     """
 
     value: float | None = None
@@ -71,12 +75,16 @@ class Prediction:
 
 
 def predict(prepared: Prepared, trial: Trial) -> Prediction:
-    """Predict a launch; replayed rows, and engines and models unknown to the simulator, have no prediction."""
+    """Predict a launch; replayed rows, and engines and models unknown to the simulator, have no
+    prediction."""
     spec, backend = prepared.spec, prepared.backend
     if backend.recorded:
         return Prediction()
     trial = replace(
-        trial, workloads=objective.workloads_of(spec, trial.role), rungs=spec.rungs_of(trial.role), launch_index=0
+        trial,
+        workloads=objective.workloads_of(spec, trial.role),
+        rungs=spec.rungs_of(trial.role),
+        launch_index=0,
     )
     simulated = Simulated(spec.model_copy(update={"noise": 0.0}), prepared.library)
     try:
@@ -99,7 +107,9 @@ def predict(prepared: Prepared, trial: Trial) -> Prediction:
 def baseline_trial(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
     """Return the first launch of a study, with its prediction."""
     one = prepared.candidates.items[prepared.candidates.baseline]
-    trial = Trial(0, Role.BASELINE, one.configuration, one.engine_version, prepared.command_of(one), ())
+    trial = Trial(
+        0, Role.BASELINE, one.configuration, one.engine_version, prepared.command_of(one), ()
+    )
     return [(trial, predict(prepared, trial))]
 
 
@@ -108,7 +118,9 @@ def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
     with TemporaryDirectory() as name:
         priors = priors_of(prepared, sources_of(prepared.spec, Path(name)))
         folder, command_of = Path(name) / "study", prepared.command_of
-        study = Study(folder, prepared.spec, prepared.candidates, command_of, priors, prepared.recorded)
+        study = Study(
+            folder, prepared.spec, prepared.candidates, command_of, priors, prepared.recorded
+        )
         try:
             trials = [study.ask() for _ in range(min(FIRST, prepared.spec.launches))]
         finally:
@@ -116,17 +128,27 @@ def first_trials(prepared: Prepared) -> list[tuple[Trial, Prediction]]:
     return [(trial, predict(prepared, trial)) for trial in trials if trial is not None]
 
 
-def cost(prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Collection[str] = ()) -> dict[str, Any]:
-    """Return the time of a study's launches, from their mean on the executor's nodes, and its limit; None: unknown."""
+def cost(
+    prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the time of a study's launches, from their mean on the executor's nodes, and its
+    limit; None: unknown."""
     spec, known = prepared.spec, [one.seconds for _, one in first if one.seconds is not None]
     seconds = fmean(known) if known else None
     hours = None if seconds is None else spec.launches * seconds / 3600 / at_once(places)
     node_hours = None if hours is None else hours * max(1, len(set(map(node_of_place, places))))
-    figures = {"launches": spec.launches, "seconds_per_launch": seconds, "hours": hours, "node_hours": node_hours}
+    figures = {
+        "launches": spec.launches,
+        "seconds_per_launch": seconds,
+        "hours": hours,
+        "node_hours": node_hours,
+    }
     return {**figures, "hours_limit": spec.hours}
 
 
-def cost_line(prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Collection[str] = ()) -> str:
+def cost_line(
+    prepared: Prepared, first: list[tuple[Trial, Prediction]], places: Collection[str] = ()
+) -> str:
     """Return `cost` as a sentence."""
     figures, backend = cost(prepared, first, places), prepared.backend
     launches = f"at most {text.count(figures['launches'], 'launch', 'launches')}"
@@ -136,7 +158,11 @@ def cost_line(prepared: Prepared, first: list[tuple[Trial, Prediction]], places:
     where = "of the simulated node" if backend.virtual else "of the node, as the simulator predicts"
     each = f"of about {text.seconds(figures['seconds_per_launch'])} each"
     hours, node_hours = figures["hours"], figures["node_hours"]
-    took = f"{hours:.1f} hours, {node_hours:.1f} node-hours" if hours >= 0.1 else text.seconds(3600 * hours)
+    took = (
+        f"{hours:.1f} hours, {node_hours:.1f} node-hours"
+        if hours >= 0.1
+        else text.seconds(3600 * hours)
+    )
     limit = figures["hours_limit"]
     ends = f"; --hours {limit:g} ends it before" if limit is not None and limit < hours else ""
     return f"{launches} {each}: {took} {where}{ends}"
@@ -161,7 +187,8 @@ class Running:
 
 @dataclass(slots=True)
 class LiveBlock:
-    """Rows below the lines: phase of the study with facts about it, running launches by number, and the best."""
+    """Rows below the lines: phase of the study with facts about it, running launches by number, and
+    the best."""
 
     phase: str = ""
     facts: Sequence[str] = ()
@@ -175,14 +202,30 @@ class LiveBlock:
         left = [] if self.ends_s is None else [text.time_left(max(0.0, self.ends_s - now_s))]
         rows: list[tuple[str, Sequence[str]]] = [(self.phase, [*self.facts, *left])]
         # Copied at once: the main thread goes on while this one draws.
-        running, room = list(self.running.values()), max(1, min(_MOST_RUNNING, options.size.height - _OTHER_ROWS))
+        running, room = (
+            list(self.running.values()),
+            max(1, min(_MOST_RUNNING, options.size.height - _OTHER_ROWS)),
+        )
         for one in running[:room]:
-            rows.append(("running", [f"{one.doing} {text.seconds(now_s - one.since_s)}".lstrip(), one.node, one.what]))
+            rows.append(
+                (
+                    "running",
+                    [
+                        f"{one.doing} {text.seconds(now_s - one.since_s)}".lstrip(),
+                        one.node,
+                        one.what,
+                    ],
+                )
+            )
         rows += [("", [f"and {len(running) - room} more"])] if len(running) > room else []
         rows += [("next", ["choosing"])] if self.facts and not running else []
         rows += [("best", self.best)] if self.best else []
         for label, parts in rows[: max(1, options.size.height - 2)]:
-            line = Text(f"{label:<{_LABEL}}{' · '.join(filter(None, parts))}", no_wrap=True, overflow="ellipsis")
+            line = Text(
+                f"{label:<{_LABEL}}{' · '.join(filter(None, parts))}",
+                no_wrap=True,
+                overflow="ellipsis",
+            )
             line.stylize("bold", 0, len(label))
             yield line
         # The cursor's own: ^C and the prompt after a kill -9 begin here, and spoil no row.
@@ -191,17 +234,21 @@ class LiveBlock:
 
 _MOST_KNOBS = 3  # Number of knobs that a launch's line names; the rest is a count
 _ROW = "{:<5} {:>6}  {:<8}  {:<12}  {:>19}  {:>8}  {:>7}  {}"
-"""Number and count of a launch, role, engine, objective, gain, duration, and the rest, as cells of a table."""
+"""Number and count of a launch, role, engine, objective, gain, duration, and the rest, as cells of
+a table."""
 
 
 class Progress:
-    """Print one line per launch and, on a terminal with `live`, the state of the study below them."""
+    """Print one line per launch and, on a terminal with `live`, the state of the study below
+    them."""
 
     def __init__(self, spec: StudySpec, console: Console, live: bool = True) -> None:
         self._spec, self._console, self._backend = spec, console, backend_of(spec)
         self._block, self._live = LiveBlock(), None
         if live and console.is_interactive:
-            self._live = Live(self._block, console=console, transient=True, refresh_per_second=_PER_SECOND)
+            self._live = Live(
+                self._block, console=console, transient=True, refresh_per_second=_PER_SECOND
+            )
         self._started_s, self._headed = 0.0, False
         self._done_before: int | None = None
         self._candidates: CandidateSet
@@ -220,7 +267,9 @@ class Progress:
     def opened(self, folder: Path, candidates: CandidateSet) -> None:
         """Print the study's folder and store the candidates that launches belong to."""
         self._candidates = candidates
-        self._console.print(f"study {self._spec.study} in {folder}", highlight=False, soft_wrap=True)
+        self._console.print(
+            f"study {self._spec.study} in {folder}", highlight=False, soft_wrap=True
+        )
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -237,12 +286,17 @@ class Progress:
         block.phase, block.facts, block.ends_s, block.best, block.running = text, (), None, (), {}
 
     def note(self, message: str | Stage) -> None:
-        """Print a line about a fixed problem or a long step; a launch's stage appears only in its row."""
+        """Print a line about a fixed problem or a long step; a launch's stage appears only in its
+        row."""
         if not isinstance(message, Stage):
             self._console.print(message, highlight=False, soft_wrap=True, markup=False)
-        elif (one := self._block.running.get(message.number)) is not None:  # else it has ended meanwhile
+        elif (
+            one := self._block.running.get(message.number)
+        ) is not None:  # else it has ended meanwhile
             node = message.node or one.node
-            self._block.running[message.number] = Running(one.what, message.doing, node, time.monotonic())
+            self._block.running[message.number] = Running(
+                one.what, message.doing, node, time.monotonic()
+            )
 
     def started(self, trial: Trial, launches: Sequence[Launch], phase: str) -> None:
         """Show a started launch, after the finished launches, in a phase of the study."""
@@ -256,11 +310,14 @@ class Progress:
             self._picture(launches)
 
     def finished(self, launch: Launch, before: Sequence[Launch]) -> None:
-        """Print one row: a launch's result, its changes from earlier launches, and the best if it is new."""
+        """Print one row: a launch's result, its changes from earlier launches, and the best if it
+        is new."""
         trial, result, launches = launch.trial, launch.result, [*before, launch]
         value, gain, *notes = self._outcome(launch, launches)
         notes = [described(self._history(before), trial.configuration), *notes]
-        notes += [f"on {result.node}"] if result.gpu_ids or not is_local(self._spec.executor) else []
+        notes += (
+            [f"on {result.node}"] if result.gpu_ids or not is_local(self._spec.executor) else []
+        )
         best = self._best_line(launches)
         notes += [best] if not before or best != self._best_line(before) else []
         if not self._backend.virtual:
@@ -269,7 +326,9 @@ class Progress:
         title = text.title(self._spec.objective)
         if not self._headed:
             gain_title = readable.gain_heading(self._spec.objective).split()[0].lower()
-            head = _ROW.format("#", "", "role", "engine", title, gain_title, "took", "changed from the best so far")
+            head = _ROW.format(
+                "#", "", "role", "engine", title, gain_title, "took", "changed from the best so far"
+            )
             self._console.print(head, highlight=False, soft_wrap=True, markup=False)
             self._headed = True
         if trial.role is Role.FINAL and all(one.trial.role is not Role.FINAL for one in before):
@@ -281,7 +340,9 @@ class Progress:
             trial.role.value,
             trial.configuration.engine,
         )
-        row = _ROW.format(*who, value.rjust(len(title)), gain, text.seconds(result.seconds), "  ".join(notes))
+        row = _ROW.format(
+            *who, value.rjust(len(title)), gain, text.seconds(result.seconds), "  ".join(notes)
+        )
         if self._live is not None:
             self._block.running.pop(trial.number, None)
             self._picture(launches)
@@ -290,19 +351,31 @@ class Progress:
     def _picture(self, launches: Sequence[Launch]) -> None:
         """Update the block to the finished launches."""
         failed = sum(launch.result.state is not State.COMPLETE for launch in launches)
-        label = self._backend.evidence.value.upper() if self._backend.evidence is not Evidence.MEASURED else ""
+        label = (
+            self._backend.evidence.value.upper()
+            if self._backend.evidence is not Evidence.MEASURED
+            else ""
+        )
         block, left_s = self._block, self._left_s(launches)
         block.ends_s = None if left_s is None else time.monotonic() + left_s
         history = self._history(launches)
-        block.facts = [f"{len(launches)}/{history.most_launches}", label, f"{failed} failed" if failed else ""]
+        block.facts = [
+            f"{len(launches)}/{history.most_launches}",
+            label,
+            f"{failed} failed" if failed else "",
+        ]
         best = best_of(history)
         if best is None:
             block.best = [self._best_line(launches)]
             return
-        # Its value, its gain over the baseline with the 95 % interval, and its differences from the defaults.
+        # Its value, its gain over the baseline with the 95 % interval, and its differences from the
+        # defaults.
         mine, base = history.candidates.items[best].configuration, history.candidates.baseline
         value = self._level(history, best)
-        both = [history.node_scores(p, *history.fresh_roles(p)) or history.node_scores(p) for p in (best, base)]
+        both = [
+            history.node_scores(p, *history.fresh_roles(p)) or history.node_scores(p)
+            for p in (best, base)
+        ]
         gain = ""
         half = history.spread.half_width([len(scores) for scores in both])
         if best != base and half is not None:
@@ -315,12 +388,21 @@ class Progress:
         return History.of(self._spec, self._candidates, launches)
 
     def _outcome(self, launch: Launch, launches: Sequence[Launch]) -> list[str]:
-        """Return value with evidence, gain over the baseline, and notes: violated limits, the load, or the failure."""
-        result, value, mine = launch.result, objective.achieved(self._spec, launch), objective.score(self._spec, launch)
+        """Return value with evidence, gain over the baseline, and notes: violated limits, the load,
+        or the failure."""
+        result, value, mine = (
+            launch.result,
+            objective.achieved(self._spec, launch),
+            objective.score(self._spec, launch),
+        )
         if value is None or mine is None:
             if objective.too_slow(self._spec, launch):
                 limits = "; ".join(broken_slos(self._spec, launch))
-                return ["too slow", "", f"breaks {limits} at the lightest load ({result.label.lower()})"]
+                return [
+                    "too slow",
+                    "",
+                    f"breaks {limits} at the lightest load ({result.label.lower()})",
+                ]
             if launch.trial.role is Role.SCREEN and result.failure is None:
                 return ["ranked", "", "random weights, used for ranking only"]
             return [result.state.value, "", failed(result.failure) if result.failure else "unknown"]
@@ -332,7 +414,12 @@ class Progress:
             gain = readable.gain(self._spec.objective, percent(mine - fmean(scores)))
         at = carried(result.metrics.get(self._spec.workloads[0]))
         broken = [f"breaks {one}" for one in broken_slos(self._spec, launch)]
-        return [f"{readable.number(value)} {result.label.lower()}", gain, *filter(None, [at]), *broken]
+        return [
+            f"{readable.number(value)} {result.label.lower()}",
+            gain,
+            *filter(None, [at]),
+            *broken,
+        ]
 
     def _best_line(self, launches: Sequence[Launch]) -> str:
         history = self._history(launches)
@@ -349,17 +436,28 @@ class Progress:
 
     def resumed(self, launches: Sequence[Launch]) -> None:
         """Print how far a study is, and what is left by the time that its own launches took."""
-        took = [one.result.seconds for one in launches if one.result.metrics and not self._backend.virtual]
+        took = [
+            one.result.seconds
+            for one in launches
+            if one.result.metrics and not self._backend.virtual
+        ]
         left_s = self._left_s(launches) if took else None
         learned = f", of about {text.seconds(fmean(took))} each" if took else ""
         learned += f": {text.time_left(left_s)}" if left_s is not None else ""
-        self.note(f"{len(launches)} of at most {self._history(launches).most_launches} launches are made{learned}")
+        self.note(
+            f"{len(launches)} of at most {self._history(launches).most_launches} launches are made{learned}"
+        )
 
     def _left_s(self, launches: Sequence[Launch]) -> float | None:
-        """Return the remaining time of the budget, from the mean of the complete launches, on as many nodes."""
+        """Return the remaining time of the budget, from the mean of the complete launches, on as
+        many nodes."""
         done = len(launches)
         took = [one.result.seconds for one in launches if one.result.metrics]
-        together = 1 if self._history(launches).one_at_a_time else at_once({one.result.node for one in launches})
+        together = (
+            1
+            if self._history(launches).one_at_a_time
+            else at_once({one.result.node for one in launches})
+        )
         each_s = fmean(took) / together if took else 0.0
         if self._backend.virtual:
             here = done - (self._done_before or 0)
@@ -368,7 +466,8 @@ class Progress:
 
 
 def best_of(history: History) -> int | None:
-    """Return the feasible candidate with the best mean score, in the finals once they have a challenger."""
+    """Return the feasible candidate with the best mean score, in the finals once they have a
+    challenger."""
     kept = [position for position in history.by_position if history.feasible(position)]
     final = [position for position in kept if history.scores(position, Role.FINAL)]
     # The finals may begin with the baseline, which has not won by running alone.
@@ -377,18 +476,26 @@ def best_of(history: History) -> int | None:
 
 
 def described(history: History, tried: Configuration) -> str:
-    """Name the knobs in which a configuration differs from the best so far, or from its engine's defaults."""
+    """Name the knobs in which a configuration differs from the best so far, or from its engine's
+    defaults."""
     if history.candidates.alone:
         return "the server as it runs"
     best = best_of(history)
     leader = None if best is None else history.candidates.items[best].configuration
     if tried == leader:
         return "repeat of the best"
-    if leader is not None and tried == history.candidates.items[history.candidates.baseline].configuration:
+    if (
+        leader is not None
+        and tried == history.candidates.items[history.candidates.baseline].configuration
+    ):
         return "repeat of the baseline"
     same = leader is not None and leader.engine == tried.engine
-    usual: Mapping[str, Scalar] = leader.knobs if leader and same else default_knobs(history.candidates, tried.engine)
-    changes = [text.short(name, value) for name, value in tried.knobs.items() if value != usual.get(name)]
+    usual: Mapping[str, Scalar] = (
+        leader.knobs if leader and same else default_knobs(history.candidates, tried.engine)
+    )
+    changes = [
+        text.short(name, value) for name, value in tried.knobs.items() if value != usual.get(name)
+    ]
     more = [f"{len(changes) - _MOST_KNOBS} more"] if len(changes) > _MOST_KNOBS else []
     if changes:
         return " · ".join([*changes[:_MOST_KNOBS], *more])

@@ -51,11 +51,28 @@ class FinishedStudy:
     def summary(self) -> dict[str, Any]:
         """Summarise one study of a comparison."""
         told, done, spent = self.outcome.to_json(), self.outcome, self.outcome.study_cost
-        cost = {"launches": done.launches, "failures": done.failures, "hours": done.duration_s / 3600}
-        cost |= {"gpu_hours": spent.gpu_hours if spent else None, "money": spent.cost if spent else None}
-        keys = ("engine", "engine_version", "config", "fingerprint", "command", "objective", "not_simulated")
+        cost = {
+            "launches": done.launches,
+            "failures": done.failures,
+            "hours": done.duration_s / 3600,
+        }
+        cost |= {
+            "gpu_hours": spent.gpu_hours if spent else None,
+            "money": spent.cost if spent else None,
+        }
+        keys = (
+            "engine",
+            "engine_version",
+            "config",
+            "fingerprint",
+            "command",
+            "objective",
+            "not_simulated",
+        )
         choices = {"recommended": told if done.recommended else None, "baseline": told["baseline"]}
-        sides = {role: {key: row[key] for key in keys} if row else None for role, row in choices.items()}
+        sides = {
+            role: {key: row[key] for key in keys} if row else None for role, row in choices.items()
+        }
         gains = ("gain_percent", "gain_ci95", "gain_interval90_on_a_node", "holds_on_a_node")
         shown = ("model", "hardware", "evidence", "evidence_of", "verdict")
         about = {"study": self.name, **{key: told[key] for key in shown}}
@@ -68,7 +85,8 @@ class FinishedStudy:
         return setup_of(self.spec, self.outcome.recommended), metrics or {}
 
     def set_knobs(self) -> dict[str, Scalar]:
-        """Return the recommended knobs that differ from the engine's default; all of an unknown engine."""
+        """Return the recommended knobs that differ from the engine's default; all of an unknown
+        engine."""
         chosen, defaults = self.outcome.recommended, dict[str, Scalar]()
         if chosen is None:
             return {}
@@ -82,7 +100,8 @@ class FinishedStudy:
 
 
 def study_named(text: str, home: Home) -> FinishedStudy | None:
-    """Return the finished study of a name or a bundle's file, None for neither; raises `BadInput` if unfinished."""
+    """Return the finished study of a name or a bundle's file, None for neither; raises `BadInput`
+    if unfinished."""
     path = Path(text)
     if text in home.names():
         spec, done = home.spec(text), home.recommendation(text)
@@ -100,8 +119,8 @@ def study_named(text: str, home: Home) -> FinishedStudy | None:
 class StudyComparison:
     """Two compared studies, with warnings if they are not comparable or not measured.
 
-    `metrics` are the recommended commands', by the workloads that both measured; `knobs` those set in either one, with
-    the value in both (None: not set).
+    `metrics` are the recommended commands', by the workloads that both measured; `knobs` those set
+    in either one, with the value in both (None: not set).
     """
 
     a: FinishedStudy
@@ -118,13 +137,17 @@ class StudyComparison:
 
     def to_json(self) -> dict[str, Any]:
         carried = self.carried_over
-        differ = {name: {"a": a, "b": b} for name, (a, b) in self.knobs.items() if name not in carried}
+        differ = {
+            name: {"a": a, "b": b} for name, (a, b) in self.knobs.items() if name not in carried
+        }
         return {
             "a": self.a.summary(),
             "b": self.b.summary(),
             "comparable": not self.warnings,
             "warnings": list(self.warnings),
-            "metrics": {workload: changes_json(changes) for workload, changes in self.metrics.items()},
+            "metrics": {
+                workload: changes_json(changes) for workload, changes in self.metrics.items()
+            },
             "rent": self._rent(),
             "knobs": {"carried_over": carried, "not_carried_over": differ},
             "notes": list(_NOTES),
@@ -132,7 +155,12 @@ class StudyComparison:
 
     def lines(self) -> list[str]:
         """Format the comparison for people: the warnings come before the numbers."""
-        lines = [*_told("A", self.a), *_told("B", self.b), *(f"WARNING: {text}" for text in self.warnings), ""]
+        lines = [
+            *_told("A", self.a),
+            *_told("B", self.b),
+            *(f"WARNING: {text}" for text in self.warnings),
+            "",
+        ]
         for workload, changes in self.metrics.items():
             lines += [f"{workload}:", *rows_of(changes), ""]
         rent = self._rent()
@@ -147,7 +175,8 @@ class StudyComparison:
         return [*lines, "", *(f"Note: {text}." for text in _NOTES)]
 
     def _rent(self) -> dict[str, Any] | None:
-        """Compare what a token costs: rents, tokens of a GPU, and the rent of B where a token costs as much.
+        """Compare what a token costs: rents, tokens of a GPU, and the rent of B where a token costs
+        as much.
 
         None without a rent of A, or without figures of both.
         """
@@ -196,7 +225,11 @@ def _warnings(a: FinishedStudy, b: FinishedStudy) -> Iterator[str]:
         ("objective", a.spec.objective, b.spec.objective),
         ("workloads", ", ".join(a.spec.workloads), ", ".join(b.spec.workloads)),
         ("weights", a.spec.weights, b.spec.weights),
-        ("limits", ", ".join(map(str, a.spec.slos)) or "none", ", ".join(map(str, b.spec.slos)) or "none"),
+        (
+            "limits",
+            ", ".join(map(str, a.spec.slos)) or "none",
+            ", ".join(map(str, b.spec.slos)) or "none",
+        ),
         ("number of GPUs", a.outcome.gpus, b.outcome.gpus),
     ]
     yield from (f"different {what}: {x} in A, {y} in B" for what, x, y in pairs if x != y)
@@ -208,7 +241,8 @@ def _warnings(a: FinishedStudy, b: FinishedStudy) -> Iterator[str]:
 
 
 def _metrics(a: FinishedStudy, b: FinishedStudy) -> dict[str, tuple[Change, ...]]:
-    """Return the recommended commands' metrics on the common workloads; none for different models."""
+    """Return the recommended commands' metrics on the common workloads; none for different
+    models."""
     tables: dict[str, tuple[Change, ...]] = {}
     for name in a.spec.workloads if a.outcome.model == b.outcome.model else ():
         sides = [study.outcome.workloads.get(name) for study in (a, b)]
@@ -223,7 +257,9 @@ def _metrics(a: FinishedStudy, b: FinishedStudy) -> dict[str, tuple[Change, ...]
     return tables
 
 
-def _change(a: FinishedStudy, b: FinishedStudy, metric: str, workload: str, values: Interval) -> Change:
+def _change(
+    a: FinishedStudy, b: FinishedStudy, metric: str, workload: str, values: Interval
+) -> Change:
     """Return the change of a metric, with intervals if it is the objective of both."""
     one, other = a.goal, b.goal
     same = {(goal.metric, goal.workload) for goal in (one, other) if goal} == {(metric, workload)}
@@ -241,15 +277,19 @@ def _change(a: FinishedStudy, b: FinishedStudy, metric: str, workload: str, valu
 
 
 def _half(*intervals: Interval | None) -> float | None:
-    """Return half the interval of the ratio of independent figures, a logarithm; None for an unknown one."""
+    """Return half the interval of the ratio of independent figures, a logarithm; None for an
+    unknown one."""
     known = [ends for ends in intervals if ends is not None and ends[0] > 0]
     # Half widths of independent logarithms add up as squares.
     halves = [math.log(high / low) / 2 for low, high in known]
     return math.hypot(*halves) if len(known) == len(intervals) else None
 
 
-def _shared(a: FinishedStudy, b: FinishedStudy, metric: str, workload: str, launches: float) -> float | None:
-    """Return half the interval as `_half`, where the simulator errs alike on one kind of hardware."""
+def _shared(
+    a: FinishedStudy, b: FinishedStudy, metric: str, workload: str, launches: float
+) -> float | None:
+    """Return half the interval as `_half`, where the simulator errs alike on one kind of
+    hardware."""
     mine, theirs = (study.prediction(workload) for study in (a, b))
     with suppress(BadInput):  # A file of prompts that is gone.
         load = load_workload(workload, library_of(a.spec))
@@ -276,7 +316,11 @@ def _told(name: str, study: FinishedStudy) -> list[str]:
         lines.append(f"   {what}: {text.measure(goal.metric, goal.value)} on {goal.workload}{ends}")
         lines += [f"   {line}" for line in done.recommended.command.splitlines()]
     lines += [f"   {unseen}"] if (unseen := words.not_simulated(done)) else []
-    base = f" The baseline is {done.baseline.engine} {done.baseline.engine_version}." if done.baseline else ""
+    base = (
+        f" The baseline is {done.baseline.engine} {done.baseline.engine_version}."
+        if done.baseline
+        else ""
+    )
     lines.append(f"   {words.gain(done)}{base}")
     failed = f", {sum(done.failures.values())} failed" if done.failures else ""
     money = f", {readable.number(cost['money'])} for the GPUs" if cost["money"] else ""

@@ -34,13 +34,30 @@ from autotune.space.schema import EngineCard
 from autotune.study.goals import with_goals
 from autotune.study.home import library_for
 from autotune.study.options import RunOptions
-from autotune.study.spec import AUTO, EngineChoice, StudySpec, check_executor, check_study_name, is_local
+from autotune.study.spec import (
+    AUTO,
+    EngineChoice,
+    StudySpec,
+    check_executor,
+    check_study_name,
+    is_local,
+)
 from autotune.trial import Scalar
 
 _DEFAULT = "sharegpt"
 _MOST_LAUNCHES, _MOST_HOURS = 10_000, 8_760
 """Largest budgets that can be meant."""
-_AS_TYPED = ("baseline", "drop", "explain", "hours", "launches", "min_context", "sampler", "seed", "sources")
+_AS_TYPED = (
+    "baseline",
+    "drop",
+    "explain",
+    "hours",
+    "launches",
+    "min_context",
+    "sampler",
+    "seed",
+    "sources",
+)
 """Options that a study stores as typed."""
 
 
@@ -54,7 +71,9 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
         _check_figures(spec, spec.model)
         return spec.model_copy(update={"study": _study_name(options, spec.model, spec.hardware)})
     if not options.model or not options.hardware:
-        raise BadInput(f"{'--hw' if options.model else '--model'} is missing: only a bundle contains it")
+        raise BadInput(
+            f"{'--hw' if options.model else '--model'} is missing: only a bundle contains it"
+        )
     hardware = node(options.hardware, library)
     model = _model(options, library)
     options = replace(options, workloads=with_speedup(options.workloads, options.speedup))
@@ -88,7 +107,9 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
             launches=backend.launches,
         ),
     )
-    spec = backend.from_file(spec, options, library) or _served(spec, options, backend, library, notify)
+    spec = backend.from_file(spec, options, library) or _served(
+        spec, options, backend, library, notify
+    )
     spec = with_goals(spec, options)
     _check_energy(spec, backend)
     spec = with_loads(spec, options, backend.measurable, library, sent=not backend.recorded)
@@ -96,35 +117,55 @@ def build_spec(options: RunOptions, notify: Notify = silent) -> StudySpec:
 
 
 def _screened(spec: StudySpec, options: RunOptions, library: Library) -> tuple[str, ...]:
-    """Return the engines whose launches may have random weights: they have switches for these and for acceptance."""
+    """Return the engines whose launches may have random weights: they have switches for these and
+    for acceptance."""
     if options.screen == "off" or not spec.may_screen:
         return ()
 
     def able(name: str, version: str) -> bool:
-        kind, context = engine(name, library), Context(spec.model, spec.hardware, spec.gpus, version)
+        kind, context = (
+            engine(name, library),
+            Context(spec.model, spec.hardware, spec.gpus, version),
+        )
         return kind.random_weights(context) is not None and kind.switch(version) is not None
 
     return tuple(one.name for one in spec.engines if able(one.name, one.version))
 
 
 def _check_energy(spec: StudySpec, backend: Backend) -> None:
-    """Raise `BadInput` for a goal or limit on energy without a power reading; a file's columns decide for it."""
-    asked = [f"{option.partition(' ')[0]} {metric}" for option, metric in spec.asked.items() if metric in ENERGY]
+    """Raise `BadInput` for a goal or limit on energy without a power reading; a file's columns
+    decide for it."""
+    asked = [
+        f"{option.partition(' ')[0]} {metric}"
+        for option, metric in spec.asked.items()
+        if metric in ENERGY
+    ]
     if asked and not backend.recorded and not backend.on_gpus:
         why = f"{backend.kind} has no readable GPU power; --on process or docker measures it on this machine's GPUs"
         raise BadInput(f"{asked[0]}: {why}")
-    if asked and backend.on_gpus and is_local(spec.executor) and power_of(gpus()[: spec.gpus]) is None:
-        raise BadInput(f"{asked[0]}: no driver of this machine reports GPU power (NVML, or amdgpu's hwmon)")
+    if (
+        asked
+        and backend.on_gpus
+        and is_local(spec.executor)
+        and power_of(gpus()[: spec.gpus]) is None
+    ):
+        raise BadInput(
+            f"{asked[0]}: no driver of this machine reports GPU power (NVML, or amdgpu's hwmon)"
+        )
 
 
 def _study_name(options: RunOptions, model: ModelCard, hardware: HardwareCard) -> str:
     """Return the study's name: as given, else from model, hardware and time."""
     stem = model.id.rstrip("/").rsplit("/", 1)[-1].lower()
-    safe = "".join(c if c.isalnum() or c in "._-" else "-" for c in f"{stem}-{hardware.name}").strip(".-_")
+    safe = "".join(
+        c if c.isalnum() or c in "._-" else "-" for c in f"{stem}-{hardware.name}"
+    ).strip(".-_")
     return check_study_name(options.study or f"{safe[:70] or 'study'}-{options.now:%Y%m%d-%H%M%S}")
 
 
-def _served(spec: StudySpec, options: RunOptions, backend: Backend, library: Library, notify: Notify) -> StudySpec:
+def _served(
+    spec: StudySpec, options: RunOptions, backend: Backend, library: Library, notify: Notify
+) -> StudySpec:
     """Add engines, workloads and settings of servers, simulated ones too."""
     about = Context(spec.model, spec.hardware, spec.gpus, "")
     by_default, longer = (_DEFAULT, ()) if spec.load_key else _default_load(about, library)
@@ -132,7 +173,9 @@ def _served(spec: StudySpec, options: RunOptions, backend: Backend, library: Lib
     for name in workloads:
         load_workload(name, library).check_fits(about.model.architecture.context_limit)
     engines = _engines(options, library)
-    options, recipe, files, told = with_recipe(options, about, [card.engine for card in engines], backend, library)
+    options, recipe, files, told = with_recipe(
+        options, about, [card.engine for card in engines], backend, library
+    )
     calibration, fitted = _calibration(options, backend)
     asked = (engine_and_version(text, library) for text in options.engines)
     versions = {name: version for name, version in asked if version is not None}
@@ -142,13 +185,26 @@ def _served(spec: StudySpec, options: RunOptions, backend: Backend, library: Lib
     typed = (options.baseline, _engine_args(options.engine_args, library))
     binaries = named_binaries(options.engine_bins, library)
     unused = [name for name in asked_images(options.images, library) if name not in images]
-    unused_notes = (f"--image {n} is not used: {n} is neither searched nor the baseline" for n in unused)
+    unused_notes = (
+        f"--image {n} is not used: {n} is neither searched nor the baseline" for n in unused
+    )
     versions |= {name: version for name, (version, _) in images.items()}
     pins, taken = _pins(options.pins, [engine(card.engine, library) for card in engines], library)
-    chosen = choose([card.engine for card in engines], typed, binaries, backend.elsewhere, library, notify, versions)
+    chosen = choose(
+        [card.engine for card in engines],
+        typed,
+        binaries,
+        backend.elsewhere,
+        library,
+        notify,
+        versions,
+    )
     return spec.model_copy(
         update={
-            "engines": tuple(EngineChoice(name=card.engine, version=chosen.versions[card.engine]) for card in engines),
+            "engines": tuple(
+                EngineChoice(name=card.engine, version=chosen.versions[card.engine])
+                for card in engines
+            ),
             "workloads": workloads,
             "baseline": chosen.baseline,
             "recipe": recipe,
@@ -164,20 +220,29 @@ def _served(spec: StudySpec, options: RunOptions, backend: Backend, library: Lib
 
 
 def _default_load(about: Context, library: Library) -> tuple[str, tuple[str, ...]]:
-    """Return the default workload; each server of a small model gets the same number of prompts, with a note.
+    """Return the default workload; each server of a small model gets the same number of prompts,
+    with a note.
 
-    A thousand at once are so few for four servers and more that the load would be little but its beginning and its end.
+    A thousand at once are so few for four servers and more that the load would be little but its
+    beginning and its end.
     """
-    least = about.model.weights_gb / (0.9 * about.hardware.memory_gb)  # As the rule weights-exceed-a-replica has it.
+    least = about.model.weights_gb / (
+        0.9 * about.hardware.memory_gb
+    )  # As the rule weights-exceed-a-replica has it.
     copies = next((n for n in (8, 4) if about.gpus % n == 0 and about.gpus >= n * least), 1)
     if copies == 1 or about.hardware.vendor == "cpu":
         return _DEFAULT, ()
     each = load_workload(_DEFAULT, library).points[0].prompts
-    return f"{_DEFAULT}:{copies * each}", (f"the default workload has {each} prompts for each of {copies} servers",)
+    return f"{_DEFAULT}:{copies * each}", (
+        f"the default workload has {each} prompts for each of {copies} servers",
+    )
 
 
-def _calibration(options: RunOptions, backend: Backend) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
-    """Return the simulator's coefficients, and a note; None if launches need none or the packaged ones."""
+def _calibration(
+    options: RunOptions, backend: Backend
+) -> tuple[dict[str, Any] | None, tuple[str, ...]]:
+    """Return the simulator's coefficients, and a note; None if launches need none or the packaged
+    ones."""
     path = options.calibration if backend.predicted else None
     calibration = calibration_in(path)
     if path is None or calibration is None:
@@ -188,29 +253,42 @@ def _calibration(options: RunOptions, backend: Backend) -> tuple[dict[str, Any] 
 
 
 def _model(options: RunOptions, library: Library) -> ModelCard:
-    """Return the model card; a path stays the id for the engine, and the model's own id becomes an alias."""
+    """Return the model card; a path stays the id for the engine, and the model's own id becomes an
+    alias."""
     name = options.model
     model = find_model(name, options.model_id, library)
     if name.endswith((".yaml", ".yml")):
         return model
     if not (name.startswith((".", "/", "~")) or Path(name).exists()):
         # Beside the id it is the name under which a server serves the model.
-        return model.model_copy(update={"aliases": [*model.aliases, name]}) if options.model_id else model
+        return (
+            model.model_copy(update={"aliases": [*model.aliases, name]})
+            if options.model_id
+            else model
+        )
     # By the slash a launcher tells a file's path from a model's name that is also a file's name.
     path = f"./{name}" if "/" not in name and Path(name).is_file() else name
     return model.model_copy(update={"id": path, "aliases": [*model.aliases, model.id]})
 
 
 def _accuracy(text: str | None, backend: Backend) -> dict[str, str | None]:
-    """Return the check of answers, a file by its absolute path; raises `BadInput` if it is impossible here."""
+    """Return the check of answers, a file by its absolute path; raises `BadInput` if it is
+    impossible here."""
     if text is None:
         return {}
     if backend.virtual:
-        raise BadInput(f"--accuracy {text}: {backend.kind} has no server that answers; use --on emulator")
+        raise BadInput(
+            f"--accuracy {text}: {backend.kind} has no server that answers; use --on emulator"
+        )
     if backend.foreign:
-        raise BadInput(f"--accuracy {text}: with one server there is no comparison; use autotune bench --accuracy")
+        raise BadInput(
+            f"--accuracy {text}: with one server there is no comparison; use autotune bench --accuracy"
+        )
     sha256 = check_of(text).sha256
-    return {"accuracy": str(Path(text).expanduser().absolute()) if sha256 else text, "accuracy_sha256": sha256}
+    return {
+        "accuracy": str(Path(text).expanduser().absolute()) if sha256 else text,
+        "accuracy_sha256": sha256,
+    }
 
 
 def _check_figures(options: RunOptions | StudySpec, model: ModelCard) -> None:
@@ -219,18 +297,27 @@ def _check_figures(options: RunOptions | StudySpec, model: ModelCard) -> None:
     if floor is not None and floor > limit:
         raise BadInput(f"--min-context {floor}: {model.id} takes at most {limit} tokens")
     if options.launches < 1:
-        raise BadInput(f"--launches {options.launches}: a budget of at least 1 launch is needed (default 30)")
+        raise BadInput(
+            f"--launches {options.launches}: a budget of at least 1 launch is needed (default 30)"
+        )
     if options.launches > _MOST_LAUNCHES:
-        raise BadInput(f"--launches {options.launches}: at most {_MOST_LAUNCHES:,}, as a launch takes minutes")
+        raise BadInput(
+            f"--launches {options.launches}: at most {_MOST_LAUNCHES:,}, as a launch takes minutes"
+        )
     if options.hours is not None and not 0 < options.hours <= _MOST_HOURS:
-        raise BadInput(f"--hours {options.hours:g}: write a number above 0, at most {_MOST_HOURS:,} (a year)")
+        raise BadInput(
+            f"--hours {options.hours:g}: write a number above 0, at most {_MOST_HOURS:,} (a year)"
+        )
     if options.noise is not None and not 0 <= options.noise < 1:
         raise BadInput(f"--noise {options.noise:g}: a sigma from 0 to below 1, e.g. 0.03 for 3 %")
 
 
 def _on_auto(options: RunOptions, library: Library, hardware: HardwareCard) -> str:
     """Return ``process`` if this machine has the GPUs and an engine, else ``simulator``."""
-    gpus, binaries = check_gpus(options.gpus, hardware), named_binaries(options.engine_bins, library)
+    gpus, binaries = (
+        check_gpus(options.gpus, hardware),
+        named_binaries(options.engine_bins, library),
+    )
     here = options.hardware.lower() == LOCAL or has(hardware.name, gpus)
     if not here and binaries:
         raise BadInput(
@@ -240,12 +327,15 @@ def _on_auto(options: RunOptions, library: Library, hardware: HardwareCard) -> s
     if not here:
         return "simulator"
     # A wrong --engine-bin is an error, found later when it is run, and no reason to simulate.
-    startable = any(card.engine in binaries or why_missing(card) is None for card in _engines(options, library))
+    startable = any(
+        card.engine in binaries or why_missing(card) is None for card in _engines(options, library)
+    )
     return "process" if startable else "simulator"
 
 
 def _baseline(text: str | None, library: Library) -> list[EngineCard]:
-    """Find the card of the baseline's engine; raises `BadInput` for an unknown one or a typed secret."""
+    """Find the card of the baseline's engine; raises `BadInput` for an unknown one or a typed
+    secret."""
     if text is None:
         return []
     try:
@@ -259,7 +349,11 @@ def _baseline(text: str | None, library: Library) -> list[EngineCard]:
 
 def _engines(options: RunOptions, library: Library) -> list[EngineCard]:
     if not options.engines:
-        searched = [card for name, card in library.engines.items() if name in (library.narrowed or library.engines)]
+        searched = [
+            card
+            for name, card in library.engines.items()
+            if name in (library.narrowed or library.engines)
+        ]
         return sorted(searched, key=lambda card: (not card.default_baseline, card.engine))
     names = dict.fromkeys(engine_and_version(text, library)[0] for text in options.engines)
     return [library.engine(name) for name in names]
@@ -272,7 +366,9 @@ def _split_setting(text: str, option: str, form: str) -> tuple[str, str]:
     return name.strip(), value
 
 
-def _pins(texts: Sequence[str], engines: Sequence[Engine], library: Library) -> tuple[dict[str, Scalar], list[str]]:
+def _pins(
+    texts: Sequence[str], engines: Sequence[Engine], library: Library
+) -> tuple[dict[str, Scalar], list[str]]:
     """Return the pinned knobs, and notes on those named by an engine's option."""
     pins: dict[str, Scalar] = {}
     notes: list[str] = []
@@ -296,7 +392,9 @@ def _pins(texts: Sequence[str], engines: Sequence[Engine], library: Library) -> 
 def _engine_args(texts: Sequence[str], library: Library) -> dict[str, str]:
     passed: dict[str, str] = {}
     for text in texts:
-        name, value = _split_setting(text, "--engine-arg", "engine='arguments', e.g. sglang='--trust-remote-code'")
+        name, value = _split_setting(
+            text, "--engine-arg", "engine='arguments', e.g. sglang='--trust-remote-code'"
+        )
         owner = library.engine(name).engine
         try:
             env, words = settings_in_front(shlex.split(value))

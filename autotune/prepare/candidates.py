@@ -1,4 +1,5 @@
-"""Enumerate a study's candidates: per engine, with the baseline, excluded engines with reasons, and the weights."""
+"""Enumerate a study's candidates: per engine, with the baseline, excluded engines with reasons, and
+the weights."""
 
 from __future__ import annotations
 
@@ -41,7 +42,13 @@ from autotune.space.context import (
     unsuited,
 )
 from autotune.space.entry import in_range
-from autotune.space.enumeration import Candidate, CandidateSet, Enumeration, enumerate_engine, why_empty
+from autotune.space.enumeration import (
+    Candidate,
+    CandidateSet,
+    Enumeration,
+    enumerate_engine,
+    why_empty,
+)
 from autotune.space.expression import evaluate, fill_value
 from autotune.space.library import Library
 from autotune.space.promises import UNASKED, admitted, promises_of
@@ -53,7 +60,8 @@ from autotune.trial import Command, Configuration, FailureKind, Launch, Scalar, 
 PROMISES = "promises"
 """Name under which the combinations with trade-offs that are not allowed are counted."""
 UNJUDGED = "drafts on random tokens"
-"""Name under which the combinations whose draft acceptance is not that of real prompts are counted."""
+"""Name under which the combinations whose draft acceptance is not that of real prompts are
+counted."""
 FORCED_WITHIN = 0.05
 """Relative error up to which a forced acceptance length represents the model's."""
 
@@ -64,9 +72,11 @@ class Prepared:
 
     Attributes:
         spec: with notes on what was left out besides its own.
-        spaces: by engine, only those that are searched; of a replayed table those with an engine card.
+        spaces: by engine, only those that are searched; of a replayed table those with an engine
+            card.
         baseline_command: ``--baseline``, to be launched as typed; None without one.
-        write: writes the command of a candidate that was given; None: candidates are those of the spaces.
+        write: writes the command of a candidate that was given; None: candidates are those of the
+            spaces.
         recorded: of a bundle, the launches that are answered one after the other.
         kept: by engine, what its candidates have of the user's own command.
     """
@@ -91,7 +101,10 @@ class Prepared:
     def command_of(self, candidate: Candidate) -> Command:
         """Return the command of a candidate's server; the user's baseline as typed."""
         configuration = candidate.configuration
-        if self.baseline_command is not None and candidate is self.candidates.items[self.candidates.baseline]:
+        if (
+            self.baseline_command is not None
+            and candidate is self.candidates.items[self.candidates.baseline]
+        ):
             command = self.baseline_command
         elif self.write is not None:
             command = self.write(candidate)
@@ -104,17 +117,25 @@ class Prepared:
     def counts(self) -> dict[str, int]:
         """Count the candidates of each searched engine."""
         if self.write is not None:
-            return dict(Counter(candidate.configuration.engine for candidate in self.candidates.items))
+            return dict(
+                Counter(candidate.configuration.engine for candidate in self.candidates.items)
+            )
         return {name: len(space.space.configurations) for name, space in self.spaces.items()}
 
 
-def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywhere: bool = False) -> Prepared:
-    """Enumerate the candidates, with `anywhere` also those that cannot run here; raises `BadInput` for none."""
+def prepare(
+    spec: StudySpec, library: Library, notify: Notify = silent, *, anywhere: bool = False
+) -> Prepared:
+    """Enumerate the candidates, with `anywhere` also those that cannot run here; raises `BadInput`
+    for none."""
     backend = backend_of(spec)
     if (given := backend.own_candidates(spec, library)) is not None:
         return _given(spec, library, given)
     loads = [load_workload(name, library) for name in spec.sent]
-    longest, alike = max(load.longest_request for load in loads), any(load.shares_prefixes for load in loads)
+    longest, alike = (
+        max(load.longest_request for load in loads),
+        any(load.shares_prefixes for load in loads),
+    )
     if spec.verifies is not None:
         return _verified(spec, library, longest, anywhere=anywhere)
     own = own_options_of(spec, library, longest)
@@ -130,16 +151,26 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
     for choice in spec.engines:
         here = spec.installed.get(choice.name)
         lacking = here.lacking if here is not None else ()
-        context = Context(spec.model, spec.hardware, spec.gpus, choice.version, longest, lacking, *most, alike)
+        context = Context(
+            spec.model, spec.hardware, spec.gpus, choice.version, longest, lacking, *most, alike
+        )
         kind = engine_of(library.engine(choice.name).engine, spec.installed, library, notify)
-        reason = unsuited(kind.card, context) or unpinnable(kind.card, spec.pins) or own.why_lost(kind, choice.version)
+        reason = (
+            unsuited(kind.card, context)
+            or unpinnable(kind.card, spec.pins)
+            or own.why_lost(kind, choice.version)
+        )
         if reason is None and not anywhere:
             reason = backend.why_unavailable(kind, spec)
         if reason is None:
             space, told, reason = _searched(kind, context, spec, library, own)
             context, notes = space.context, [*notes, *told]
             plans.load(space)
-        if reason is None and not anywhere and (weights := too_heavy(space.space.configurations, context, plans)):
+        if (
+            reason is None
+            and not anywhere
+            and (weights := too_heavy(space.space.configurations, context, plans))
+        ):
             heavy, reason = f" ({weights[0]})", weights[1]
         if reason is None:
             reason = leave_out_by_memory(spec, space, plans)
@@ -149,36 +180,60 @@ def prepare(spec: StudySpec, library: Library, notify: Notify = silent, *, anywh
             excluded.append(Exclusion(engine=kind.name, reason=reason))
     if not spaces:
         check_layouts(spec, [library.engine(choice.name) for choice in spec.engines])
-        engines = {e.reason: ", ".join(o.engine for o in excluded if o.reason == e.reason) for e in excluded}
+        engines = {
+            e.reason: ", ".join(o.engine for o in excluded if o.reason == e.reason)
+            for e in excluded
+        }
         why = "; ".join(f"{names}: {reason}" for reason, names in engines.items())
         raise BadInput(f"no engine can run on {spec.hardware.name}{heavy}: {why}")
     notes += unknown_architecture(spec.model, [space.card for space in spaces.values()])
     spec = spec.model_copy(update={"notes": (*spec.notes, *notes)})
     baseline = _baseline(spec, library, own, spaces, longest, anywhere=anywhere)
     prepared = _with_baseline(spec, library, spaces, tuple(excluded), baseline, plans)
-    return replace(prepared, kept={name: own.kept_by(one.engine, one.context.version) for name, one in spaces.items()})
+    return replace(
+        prepared,
+        kept={name: own.kept_by(one.engine, one.context.version) for name, one in spaces.items()},
+    )
 
 
 def _searched(
     kind: Engine, context: Context, spec: StudySpec, library: Library, own: OwnOptions
 ) -> tuple[EngineSpace, list[str], str | None]:
-    """Enumerate the configurations accepted by an engine's parser; with notes, and the reason if there are none."""
+    """Enumerate the configurations accepted by an engine's parser; with notes, and the reason if
+    there are none."""
     narrowed = library.narrowed.get(kind.name)
     space, unread = _engine_space(kind, context, spec, library, own)
     _leave_out_unasked(spec, space)
     unjudged = _leave_out_unjudged(spec, space, library)
-    # A recipe with values that are not searched, or that gives up more than is allowed, is launched to compare with.
-    # So is it without what the evidence cannot see, which is what may be recommended.
-    recipes = [one for read in _recipes(space, narrowed).values() for one in (read, space.seen(read))]
-    space.space.configurations += [one for one in dict.fromkeys(recipes) if one not in space.space.configurations]
+    # A recipe with values that are not searched, or that gives up more than is allowed, is launched
+    # to compare with. So is it without what the evidence cannot see, which is what may be
+    # recommended.
+    recipes = [
+        one for read in _recipes(space, narrowed).values() for one in (read, space.seen(read))
+    ]
+    space.space.configurations += [
+        one for one in dict.fromkeys(recipes) if one not in space.space.configurations
+    ]
     left, counts = accepted(kind, context, space.space.configurations)
     kept = _agreeing(space, left)
-    space.space.removed |= {n: k for n, k in ((RULE, sum(counts.values())), (CONTRADICTS, len(left) - len(kept))) if k}
+    space.space.removed |= {
+        n: k for n, k in ((RULE, sum(counts.values())), (CONTRADICTS, len(left) - len(kept))) if k
+    }
     space.space.configurations = left = kept
-    refusals = [f"{count} candidates are removed, {RULE}: {refusal}" for refusal, count in counts.items()]
-    told = [f"{kind.card.title} {context.version}: {refusal}" for refusal in [*unread, *unjudged, *refusals]]
-    absent = [rule for rule in kind.card.rules if rule.module and space.space.removed.get(rule.name)]
-    told += [f"{kind.card.title}: {space.space.removed[r.name]} combinations are removed: {r.reason}" for r in absent]
+    refusals = [
+        f"{count} candidates are removed, {RULE}: {refusal}" for refusal, count in counts.items()
+    ]
+    told = [
+        f"{kind.card.title} {context.version}: {refusal}"
+        for refusal in [*unread, *unjudged, *refusals]
+    ]
+    absent = [
+        rule for rule in kind.card.rules if rule.module and space.space.removed.get(rule.name)
+    ]
+    told += [
+        f"{kind.card.title}: {space.space.removed[r.name]} combinations are removed: {r.reason}"
+        for r in absent
+    ]
     if passed := ", ".join(f"{name}={value}" for name, value in space.passed.pins.items()):
         told.append(f"{space.passed.option} pins {passed}")
     if left:
@@ -195,8 +250,14 @@ def _agreeing(space: EngineSpace, configurations: list[Configuration]) -> list[C
     """Return the configurations that the engine runs unchanged under the passed options."""
     values = [tuple([one.knobs[name] for name in space.passed.related]) for one in configurations]
     one_of_each = dict(zip(values, configurations, strict=True)) if space.passed.related else {}
-    contradicted = {v for v, one in one_of_each.items() if space.passed.contradicts(space.engine, one, space.context)}
-    return [one for one, value in zip(configurations, values, strict=True) if value not in contradicted]
+    contradicted = {
+        v
+        for v, one in one_of_each.items()
+        if space.passed.contradicts(space.engine, one, space.context)
+    }
+    return [
+        one for one, value in zip(configurations, values, strict=True) if value not in contradicted
+    ]
 
 
 def _verified(spec: StudySpec, library: Library, longest: int, *, anywhere: bool) -> Prepared:
@@ -206,25 +267,36 @@ def _verified(spec: StudySpec, library: Library, longest: int, *, anywhere: bool
     items: dict[str, tuple[Candidate, Command]] = {}
     for one in spec.verifies.commands:
         command = replace(split_command(one.command), files=one.files)
-        candidate, space, command = typed_candidate(spec, library, command, spaces, longest, anywhere=anywhere)
+        candidate, space, command = typed_candidate(
+            spec, library, command, spaces, longest, anywhere=anywhere
+        )
         spaces.setdefault(space.engine.name, replace(space, chosen=frozenset(spec.pins)))
         items.setdefault(candidate.fingerprint, (candidate, command))
     listed = [candidate for candidate, _ in items.values()]
     given_up, promised = promises_kept(listed, spaces, MemoryPlans(spec, library))
-    candidates = CandidateSet(listed, 0, (), (), library.monotone_memory, given_up, as_they_are=True, promised=promised)
+    candidates = CandidateSet(
+        listed, 0, (), (), library.monotone_memory, given_up, as_they_are=True, promised=promised
+    )
     commands = {candidate.configuration: command for candidate, command in items.values()}
-    prepared = Prepared(spec, library, candidates, spaces, (), None, lambda one: commands[one.configuration])
+    prepared = Prepared(
+        spec, library, candidates, spaces, (), None, lambda one: commands[one.configuration]
+    )
     _check_commands(prepared)
     return prepared
 
 
 def _given(spec: StudySpec, library: Library, given: OwnCandidates) -> Prepared:
     """Prepare a study whose candidates come from its backend: no rule applies to them."""
-    spaces = {name: EngineSpace(kind, context, Enumeration(), {}) for name, (kind, context) in given.engines.items()}
+    spaces = {
+        name: EngineSpace(kind, context, Enumeration(), {})
+        for name, (kind, context) in given.engines.items()
+    }
     positions = {candidate.fingerprint: i for i, candidate in enumerate(given.candidates.items)}
     candidates = replace(given.candidates, recipes=_named_recipes(spaces, library, positions))
     spec = spec.model_copy(update={"notes": (*spec.notes, *given.notes)})
-    return Prepared(spec, library, candidates, spaces, given.excluded, None, given.command_of, given.recorded)
+    return Prepared(
+        spec, library, candidates, spaces, given.excluded, None, given.command_of, given.recorded
+    )
 
 
 def _engine_space(
@@ -232,12 +304,21 @@ def _engine_space(
 ) -> tuple[EngineSpace, list[str]]:
     """Enumerate an engine's candidates under its pins, narrowed by a space file; with notes.
 
-    A pin ``auto`` is the engine's default, unless it has a value of that name. Options that are passed through pin
-    their knobs too. Knobs that the evidence cannot see keep the engine's default, or the value of the user's baseline.
+    A pin ``auto`` is the engine's default, unless it has a value of that name. Options that are
+    passed through pin their knobs too. Knobs that the evidence cannot see keep the engine's
+    default, or the value of the user's baseline.
     """
-    card, narrowed, text = kind.card, library.narrowed.get(kind.name), spec.engine_args.get(kind.name, "")
+    card, narrowed, text = (
+        kind.card,
+        library.narrowed.get(kind.name),
+        spec.engine_args.get(kind.name, ""),
+    )
     pins = {name: value for name, value in spec.pins.items() if name in card.knobs}
-    auto = {n for n, value in pins.items() if value == AUTO and value not in (card.knobs[n].choices or ())}
+    auto = {
+        n
+        for n, value in pins.items()
+        if value == AUTO and value not in (card.knobs[n].choices or ())
+    }
     defaults = kind.default_knobs(context, {n: value for n, value in pins.items() if n not in auto})
     pins = {name: defaults[name] for name in pins}
     kept = own.kept_by(kind, context.version)
@@ -248,7 +329,11 @@ def _engine_space(
     fixed: Mapping[str, Scalar] = pins
     if narrowed is not None:
         on_node = {name: defaults[name] for name in card.on_node}
-        fixed = {n: value for n, value in {**on_node, **pins}.items() if n in pins or n not in narrowed.search}
+        fixed = {
+            n: value
+            for n, value in {**on_node, **pins}.items()
+            if n in pins or n not in narrowed.search
+        }
         card = _searching(card, narrowed.search)
     single = {n for n, values in narrowed.search.items() if len(values) == 1} if narrowed else set()
     space = EngineSpace(kind, context, Enumeration(), pins, frozenset({*pins, *single}), passed)
@@ -259,16 +344,27 @@ def _engine_space(
         space = _holding_baseline(space, own)
         scope = context.scope(space.effective({}).knobs)
         left = [
-            n for n in card.knobs if n in space.unread and len(search_values(card.knobs[n], scope, context.version)) > 1
+            n
+            for n in card.knobs
+            if n in space.unread and len(search_values(card.knobs[n], scope, context.version)) > 1
         ]
-        told = [f"not searched, as the simulator does not read them: {', '.join(left)}"] if left else []
-        card = _searching(card, {n: knob.search for n, knob in card.knobs.items() if n not in space.unread})
+        told = (
+            [f"not searched, as the simulator does not read them: {', '.join(left)}"]
+            if left
+            else []
+        )
+        card = _searching(
+            card, {n: knob.search for n, knob in card.knobs.items() if n not in space.unread}
+        )
         fixed = {**space.held, **fixed}
     return replace(space, space=enumerate_engine(card, context, fixed)), told
 
 
-def _as_loaded(kind: Engine, context: Context, passed: PassedThrough, knobs: Mapping[str, Scalar]) -> Context:
-    """Return the context with the model as the passed options make the engine load it; raises `BadInput` if refused."""
+def _as_loaded(
+    kind: Engine, context: Context, passed: PassedThrough, knobs: Mapping[str, Scalar]
+) -> Context:
+    """Return the context with the model as the passed options make the engine load it; raises
+    `BadInput` if refused."""
     settings = Configuration(kind.name, knobs)
     parsed = kind.parse(passed.command(kind, settings, context), context.version)
     loaded = loading(kind, parsed, context, settings)
@@ -278,8 +374,11 @@ def _as_loaded(kind: Engine, context: Context, passed: PassedThrough, knobs: Map
 
 
 def _searching(card: EngineCard, search: Mapping[str, Sequence[Any]]) -> EngineCard:
-    """Return a card that searches some knobs; another one has its default, which may depend on those."""
-    knobs = {n: knob.model_copy(update={"search": search.get(n, [])}) for n, knob in card.knobs.items()}
+    """Return a card that searches some knobs; another one has its default, which may depend on
+    those."""
+    knobs = {
+        n: knob.model_copy(update={"search": search.get(n, [])}) for n, knob in card.knobs.items()
+    }
     return card.model_copy(update={"knobs": knobs})
 
 
@@ -293,7 +392,8 @@ def _holding_baseline(space: EngineSpace, own: OwnOptions) -> EngineSpace:
 
 
 def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
-    """Remove candidates below ``--min-context``, and those with a trade-off of `UNASKED` that is not allowed."""
+    """Remove candidates below ``--min-context``, and those with a trade-off of `UNASKED` that is
+    not allowed."""
     unasked, floor = UNASKED - frozenset(spec.allow), spec.min_context or 0
     given_up = promises_of(space.card, space.context, {}, space.chosen, unasked)
     configurations = space.space.configurations
@@ -305,15 +405,30 @@ def _leave_out_unasked(spec: StudySpec, space: EngineSpace) -> None:
 
 
 def _leave_out_unjudged(spec: StudySpec, space: EngineSpace, library: Library) -> list[str]:
-    """Remove drafts of random tokens with another acceptance than on text, except pinned ones; with a note."""
-    configurations, version, backend = space.space.configurations, space.context.version, backend_of(spec)
+    """Remove drafts of random tokens with another acceptance than on text, except pinned ones; with
+    a note."""
+    configurations, version, backend = (
+        space.space.configurations,
+        space.context.version,
+        backend_of(spec),
+    )
     values = {one.knobs.get("speculative_tokens") for one in configurations}
-    asked = [backend.speculation(spec, space.engine, version, drafted, library) for drafted in values]
+    asked = [
+        backend.speculation(spec, space.engine, version, drafted, library) for drafted in values
+    ]
     # An engine that takes whole numbers may only come near.
-    out = sorted({o.drafted for o in asked if o and o.random and abs((o.forced or 0) / o.stated - 1) > FORCED_WITHIN})
+    out = sorted(
+        {
+            o.drafted
+            for o in asked
+            if o and o.random and abs((o.forced or 0) / o.stated - 1) > FORCED_WITHIN
+        }
+    )
     if not out or "speculative_tokens" in space.chosen:
         return []
-    space.space.configurations = [c for c in configurations if c.knobs.get("speculative_tokens") not in out]
+    space.space.configurations = [
+        c for c in configurations if c.knobs.get("speculative_tokens") not in out
+    ]
     space.space.removed[UNJUDGED] = len(configurations) - len(space.space.configurations)
     return [
         f"{', '.join(map(str, out))} drafted tokens are not tried: almost no random token is accepted, and the "
@@ -322,35 +437,60 @@ def _leave_out_unjudged(spec: StudySpec, space: EngineSpace, library: Library) -
 
 
 def _starts(space: EngineSpace, narrowed: NarrowedEngine | None) -> list[Configuration]:
-    """Return the applicable good starts of the space file, else of the card with its vendors' recipes."""
+    """Return the applicable good starts of the space file, else of the card with its vendors'
+    recipes."""
     scope = space.context.scope(space.engine.default_knobs(space.context))
-    starts = [s for s in (narrowed.starts if narrowed else space.card.starts) if evaluate(s.when, scope)]
-    given = [{n: fill_value(v, scope) for n, v in s.set.items() if n not in space.unread} for s in starts]
+    starts = [
+        s for s in (narrowed.starts if narrowed else space.card.starts) if evaluate(s.when, scope)
+    ]
+    given = [
+        {n: fill_value(v, scope) for n, v in s.set.items() if n not in space.unread} for s in starts
+    ]
     made = [space.effective(settings) for settings in given]
     return [*made, *_recipes(space, narrowed).values()]
 
 
 def _recipes(space: EngineSpace, narrowed: NarrowedEngine | None) -> dict[str, Configuration]:
-    """Return the vendor's recipes that agree with the pins, name to configuration; none if a space file narrows."""
+    """Return the vendor's recipes that agree with the pins, name to configuration; none if a space
+    file narrows."""
     known = {} if narrowed else known_recipes(space.engine, space.context)
-    return {n: one for n, one in known.items() if all(one.knobs[k] == value for k, value in space.pins.items())}
+    return {
+        n: one
+        for n, one in known.items()
+        if all(one.knobs[k] == value for k, value in space.pins.items())
+    }
 
 
-def _named_recipes(spaces: Mapping[str, EngineSpace], library: Library, positions: Mapping[str, int]) -> dict[int, str]:
+def _named_recipes(
+    spaces: Mapping[str, EngineSpace], library: Library, positions: Mapping[str, int]
+) -> dict[int, str]:
     """Return the candidates that are a vendor's recipe, position to its name."""
-    known = (found for name, space in spaces.items() for found in _recipes(space, library.narrowed.get(name)).items())
+    known = (
+        found
+        for name, space in spaces.items()
+        for found in _recipes(space, library.narrowed.get(name)).items()
+    )
     return {positions[one.fingerprint]: name for name, one in known if one.fingerprint in positions}
 
 
 def _baseline(
-    spec: StudySpec, library: Library, own: OwnOptions, spaces: dict[str, EngineSpace], longest: int, *, anywhere: bool
+    spec: StudySpec,
+    library: Library,
+    own: OwnOptions,
+    spaces: dict[str, EngineSpace],
+    longest: int,
+    *,
+    anywhere: bool,
 ) -> tuple[Candidate, Command | None]:
-    """Return the baseline, with its command if that is the user's; its engine's space is added to `spaces`."""
+    """Return the baseline, with its command if that is the user's; its engine's space is added to
+    `spaces`."""
     if own.command is None:
         space = next(iter(spaces.values()))
         return Candidate(space.effective({}), space.context.version), None
     try:
-        candidate, space, command = typed_candidate(spec, library, own.command, spaces, longest, anywhere=anywhere)
+        candidate, space, command = typed_candidate(
+            spec, library, own.command, spaces, longest, anywhere=anywhere
+        )
     except BadInput as error:
         raise BadInput(f"--baseline: {error}") from error
     spaces.setdefault(candidate.configuration.engine, space)
@@ -374,7 +514,11 @@ def _with_baseline(
     listed = tuple(items.values())
     positions = {candidate.fingerprint: i for i, candidate in enumerate(listed)}
     defaults = [space.effective({}) for space in spaces.values()]
-    starts = [start for name, space in spaces.items() for start in _starts(space, library.narrowed.get(name))]
+    starts = [
+        start
+        for name, space in spaces.items()
+        for start in _starts(space, library.narrowed.get(name))
+    ]
     given_up, promised = promises_kept(listed, spaces, plans)
     recipes = _named_recipes(spaces, library, positions)
     # What was enumerated without a setting of these has none.
@@ -396,13 +540,21 @@ def _with_baseline(
     return prepared
 
 
-def _positions(configurations: Sequence[Configuration], positions: Mapping[str, int]) -> tuple[int, ...]:
-    """Return positions of configurations among the candidates; a configuration that breaks a rule has none."""
-    return tuple(dict.fromkeys(positions[c.fingerprint] for c in configurations if c.fingerprint in positions))
+def _positions(
+    configurations: Sequence[Configuration], positions: Mapping[str, int]
+) -> tuple[int, ...]:
+    """Return positions of configurations among the candidates; a configuration that breaks a rule
+    has none."""
+    return tuple(
+        dict.fromkeys(
+            positions[c.fingerprint] for c in configurations if c.fingerprint in positions
+        )
+    )
 
 
 def _check_commands(prepared: Prepared) -> None:
-    """Check the references to the environment in one command of each engine, and in the typed baseline."""
+    """Check the references to the environment in one command of each engine, and in the typed
+    baseline."""
     if prepared.backend.virtual:
         return
     if prepared.spec.baseline is not None and prepared.baseline_command is not None:
@@ -411,7 +563,9 @@ def _check_commands(prepared: Prepared) -> None:
         except BadInput as error:
             raise BadInput(f"--baseline: {error}") from error
     # The last of equal keys stays: the first candidate of each engine.
-    for candidate in {c.configuration.engine: c for c in reversed(prepared.candidates.items)}.values():
+    for candidate in {
+        c.configuration.engine: c for c in reversed(prepared.candidates.items)
+    }.values():
         resolve_references(prepared.command_of(candidate), os.environ)
 
 
@@ -424,12 +578,17 @@ def typed_candidate(
     *,
     anywhere: bool = False,
 ) -> tuple[Candidate, EngineSpace, Command]:
-    """Read a typed command, with the program that it starts here; raises `BadInput` if it cannot run.
+    """Read a typed command, with the program that it starts here; raises `BadInput` if it cannot
+    run.
 
-    Of an engine that is not among `spaces` one is made. `longest` is the workloads' longest request.
+    Of an engine that is not among `spaces` one is made. `longest` is the workloads' longest
+    request.
     """
     backend = backend_of(spec)
-    if not anywhere and (reason := backend.why_unavailable(recognise(command.argv, library), spec)) is not None:
+    if (
+        not anywhere
+        and (reason := backend.why_unavailable(recognise(command.argv, library), spec)) is not None
+    ):
         raise BadInput(reason)
     kind, version = engine_in_study(spec, library, command, spaces)
     context = Context(spec.model, spec.hardware, spec.gpus, version, longest)
@@ -449,8 +608,11 @@ def typed_candidate(
     return Candidate(configuration, version), space, backend.typed_command(command, kind)
 
 
-def too_heavy(configurations: Sequence[Configuration], context: Context, plans: MemoryPlans) -> tuple[str, str] | None:
-    """Report that the weights alone fill a GPU in every layout of an engine: total size, and size on one GPU.
+def too_heavy(
+    configurations: Sequence[Configuration], context: Context, plans: MemoryPlans
+) -> tuple[str, str] | None:
+    """Report that the weights alone fill a GPU in every layout of an engine: total size, and size
+    on one GPU.
 
     None where a layout may hold them, of an engine whose memory plan is not known, and on a CPU.
     """
@@ -474,17 +636,26 @@ def check_baseline(card: EngineCard, configuration: Configuration, loaded: Loadi
     where = f"{card.title} {context.version}"
     if (reason := unsuited(card, context)) is not None:
         raise BadInput(f"{where} cannot serve it: {reason}")
-    broken = (rule for rule in broken_rules(card, configuration, context) if rule.kind is not FailureKind.RULE)
+    broken = (
+        rule
+        for rule in broken_rules(card, configuration, context)
+        if rule.kind is not FailureKind.RULE
+    )
     if (rule := next(broken, None)) is not None:
         failure = as_failure(rule)
     if failure is not None:
-        raise BadInput(f"{where} would refuse it ({failure.kind.value}): {failure.log_excerpt}; {failure.message}")
+        raise BadInput(
+            f"{where} would refuse it ({failure.kind.value}): {failure.log_excerpt}; {failure.message}"
+        )
 
 
 def unknown_architecture(model: ModelCard, cards: Sequence[EngineCard]) -> list[str]:
-    """Warn of a model class that is missing in an engine's list of model classes; empty without such a list."""
+    """Warn of a model class that is missing in an engine's list of model classes; empty without
+    such a list."""
     lacking = [
-        card.title for card in cards if card.architectures and not {*card.architectures} & {*model.architectures}
+        card.title
+        for card in cards
+        if card.architectures and not {*card.architectures} & {*model.architectures}
     ]
     if not model.architectures or not lacking:
         return []
@@ -494,14 +665,24 @@ def unknown_architecture(model: ModelCard, cards: Sequence[EngineCard]) -> list[
 
 
 def check_layouts(spec: StudySpec, cards: Sequence[EngineCard]) -> None:
-    """Raise `BadInput` for a number of GPUs that no layout of any engine uses, with the possible sizes."""
+    """Raise `BadInput` for a number of GPUs that no layout of any engine uses, with the possible
+    sizes."""
     numbers: set[int] = set()
     for card in cards:
         scope = Context(spec.model, spec.hardware, spec.gpus, card.newest).scope({"replicas": 1})
-        sizes = [search_values(card.knobs[name], scope, card.newest) for name in RANKS if name in card.knobs]
-        numbers |= {math.prod([size for size in layout if isinstance(size, int)]) for layout in product(*sizes)}
+        sizes = [
+            search_values(card.knobs[name], scope, card.newest)
+            for name in RANKS
+            if name in card.knobs
+        ]
+        numbers |= {
+            math.prod([size for size in layout if isinstance(size, int)])
+            for layout in product(*sizes)
+        }
     if spec.gpus not in numbers and not spec.pins.keys() & set(RANKS):
-        fitting = ", ".join(str(number) for number in sorted(numbers) if number <= spec.hardware.gpus)
+        fitting = ", ".join(
+            str(number) for number in sorted(numbers) if number <= spec.hardware.gpus
+        )
         raise BadInput(f"--gpus {spec.gpus}: no layout has {spec.gpus} GPUs; use one of {fitting}")
 
 
@@ -526,8 +707,13 @@ def no_effect_by_rule(prepared: Prepared, trial: Trial) -> list[NoEffect]:
     if typed:
         return on_command
     configuration = trial.configuration
-    without = {name: value for name, value in space.pins.items() if configuration.knobs.get(name) != value}
-    pinned = [NoEffect(knob=n, values=[v], reason=_why(space, configuration, n, v)) for n, v in without.items()]
+    without = {
+        name: value for name, value in space.pins.items() if configuration.knobs.get(name) != value
+    }
+    pinned = [
+        NoEffect(knob=n, values=[v], reason=_why(space, configuration, n, v))
+        for n, v in without.items()
+    ]
     return on_command + pinned
 
 
@@ -535,9 +721,11 @@ def _on_command(space: EngineSpace, trial: Trial, typed: bool) -> Iterator[NoEff
     try:
         parsed = space.engine.parse(trial.command, trial.engine_version)
     except (BadInput, InvalidVersion):
-        # A server that somebody else runs, options that only the installed version knows, or a replayed version.
+        # A server that somebody else runs, options that only the installed version knows, or a
+        # replayed version.
         return
-    # A replayed row may have other columns than knobs, and leaves what it does not set to the engine.
+    # A replayed row may have other columns than knobs, and leaves what it does not set to the
+    # engine.
     known = {name: value for name, value in trial.configuration.knobs.items() if value is not None}
     scope = space.context.scope({**space.engine.knobs(parsed, space.context).knobs, **known})
     for option in space.card.no_effect:
@@ -545,7 +733,9 @@ def _on_command(space: EngineSpace, trial: Trial, typed: bool) -> Iterator[NoEff
             for flag in option.flags:
                 name = flag.lstrip("-").replace("-", "_")
                 if name in parsed.given:
-                    yield NoEffect(knob=flag, values=[_shown(parsed.args[name])], reason=option.reason)
+                    yield NoEffect(
+                        knob=flag, values=[_shown(parsed.args[name])], reason=option.reason
+                    )
     if typed:
         yield from _overridden(space, parsed)
 
@@ -572,13 +762,15 @@ def _shown(value: object) -> Scalar:
 
 
 def check_weights(prepared: Prepared) -> None:
-    """Raise `BadInput` where weights are incomplete on this machine; on Ray each node checks its own."""
+    """Raise `BadInput` where weights are incomplete on this machine; on Ray each node checks its
+    own."""
     if is_local(prepared.spec.executor) and (told := missing_weights(prepared)):
         raise BadInput(told)
 
 
 def missing_weights(prepared: Prepared) -> str:
-    """Describe the missing weights on this machine and the way to fetch them; empty for none or uncertain."""
+    """Describe the missing weights on this machine and the way to fetch them; empty for none or
+    uncertain."""
     spec, items, backend = prepared.spec, prepared.candidates.items, prepared.backend
     first = {one.configuration.engine: one for one in reversed(items)} if backend.on_gpus else {}
     for candidate in (items[prepared.candidates.baseline], *first.values()) if first else ():

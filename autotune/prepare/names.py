@@ -1,10 +1,12 @@
 """Resolve typed names of models, knobs and engine versions.
 
-Any model on the Hugging Face Hub will do: it is described by the ``config.json`` in the local cache, else by the Hub's
-own, which is kept below ``~/.cache/autotune/models/``. A model that is known is never asked for.
+Any model on the Hugging Face Hub will do: it is described by the ``config.json`` in the local
+cache, else by the Hub's own, which is kept below ``~/.cache/autotune/models/``. A model that is
+known is never asked for.
 
-A knob answers to its own name and to the engines' options that set it, in any spelling of the engine's parser
-(``max-num-seqs``, ``tp``). Which options those are is read from the engine's card, from ``emit`` and ``read``.
+A knob answers to its own name and to the engines' options that set it, in any spelling of the
+engine's parser (``max-num-seqs``, ``tp``). Which options those are is read from the engine's card,
+from ``emit`` and ``read``.
 """
 
 from __future__ import annotations
@@ -38,8 +40,8 @@ class _Alias:
     """An option's name, and the knob that it sets.
 
     Attributes:
-        rank: 0: the option takes the knob's value; 1: it is always written with the knob; 2: under a condition, or it
-            is a key of a longer name; 3: the knob's value depends on it.
+        rank: 0: the option takes the knob's value; 1: it is always written with the knob; 2: under
+            a condition, or it is a key of a longer name; 3: the knob's value depends on it.
     """
 
     name: str
@@ -50,8 +52,9 @@ class _Alias:
 def knob_named(text: str, engines: Sequence[Engine], library: Library) -> str:
     """Return the knob of a name: its own, or an option that takes the knob's value.
 
-    Names of engines that are not searched count where the others know nothing of the kind. Raises `UnknownName` where
-    nothing is called so, or several knobs are, `BadInput` where the option takes another value than the knob.
+    Names of engines that are not searched count where the others know nothing of the kind. Raises
+    `UnknownName` where nothing is called so, or several knobs are, `BadInput` where the option
+    takes another value than the knob.
     """
     knobs = {name for kind in engines for name in kind.card.knobs}
     aliases = [_Alias(knob, knob, 0) for knob in knobs]
@@ -65,20 +68,25 @@ def knob_named(text: str, engines: Sequence[Engine], library: Library) -> str:
                 aliases += [alias for alias in _aliases(load(name, library)) if alias.knob in knobs]
         meant = _meant(_plain(text), aliases)
     if not meant:
-        near = difflib.get_close_matches(_plain(text), {a.name for a in aliases if len(a.name) > 5}, n=1)
+        near = difflib.get_close_matches(
+            _plain(text), {a.name for a in aliases if len(a.name) > 5}, n=1
+        )
         raise UnknownName("knob", text, knobs, meant=near)
     rank = min(alias.rank for alias in meant)
     found = sorted({alias.knob for alias in meant if alias.rank == rank})
     if len(found) > 1:
         raise UnknownName("knob", text, knobs, meant=found)
     if rank > 0:
-        help_ = next(kind.card.knobs[found[0]].help for kind in engines if found[0] in kind.card.knobs)
+        help_ = next(
+            kind.card.knobs[found[0]].help for kind in engines if found[0] in kind.card.knobs
+        )
         raise BadInput(f"--set {text}: did you mean {found[0]!r} ({help_})?")
     return found[0]
 
 
 def _meant(name: str, aliases: Sequence[_Alias]) -> list[_Alias]:
-    """Return the aliases of this name, or, if none takes the knob's value, those that begin with its words."""
+    """Return the aliases of this name, or, if none takes the knob's value, those that begin with
+    its words."""
     meant = [alias for alias in aliases if alias.name == name]
     if not any(alias.rank == 0 for alias in meant):
         # Much as the engines' own parsers take the beginning of an option.
@@ -87,7 +95,8 @@ def _meant(name: str, aliases: Sequence[_Alias]) -> list[_Alias]:
 
 
 def _aliases(engine: Engine) -> Iterator[_Alias]:
-    """Return the names of an engine's options that set a knob, in all spellings of its newest version's parser."""
+    """Return the names of an engine's options that set a knob, in all spellings of its newest
+    version's parser."""
     spelled: dict[str, set[str]] = {}
     for option in engine.table(engine.version()).options:
         spellings = {*option.names, *map(_plain, option.flags)}
@@ -105,7 +114,11 @@ def _options_of(name: str, knob: Knob) -> Iterator[tuple[str, int]]:
     """Return the options that set one knob, each with its rank as in `_Alias`."""
     value = f"{{{name}}}"
     for addition in knob.emit:
-        flags = [pair for pair in zip_longest(addition.args, addition.args[1:]) if pair[0].startswith("--")]
+        flags = [
+            pair
+            for pair in zip_longest(addition.args, addition.args[1:])
+            if pair[0].startswith("--")
+        ]
         for option, setting in [*flags, *addition.config.items()]:
             yield option, 2 if addition.when != "True" else 0 if setting == value else 1
         for variable in addition.env:
@@ -138,7 +151,8 @@ _FILES = ("hf_quant_config.json", CONFIG)
 def find_model(name: str, model_id: str | None, library: Library) -> ModelCard:
     """Find a model as `Library.model` does, else by its id in the local cache or on the Hub.
 
-    Raises `BadInput` where neither describes it: what to provide, and the known ids that are written nearly so.
+    Raises `BadInput` where neither describes it: what to provide, and the known ids that are
+    written nearly so.
     """
     try:
         return library.model(name, model_id)
@@ -147,10 +161,16 @@ def find_model(name: str, model_id: str | None, library: Library) -> ModelCard:
         if not MODEL_ID.fullmatch(wanted):
             raise
     cached = (folder / CONFIG for folder in snapshots(hub_folder(os.environ), wanted))
-    path = next(filter(Path.is_file, cached), None) or cache_folder("models") / wanted.replace("/", "--") / CONFIG
+    path = (
+        next(filter(Path.is_file, cached), None)
+        or cache_folder("models") / wanted.replace("/", "--") / CONFIG
+    )
     if not path.is_file() and (why := _fetch(wanted, path.parent)):
         by_lower = {known.lower(): known for known in library.models}
-        near = [by_lower[name] for name in difflib.get_close_matches(wanted.lower(), by_lower, n=3, cutoff=_NEAR)]
+        near = [
+            by_lower[name]
+            for name in difflib.get_close_matches(wanted.lower(), by_lower, n=3, cutoff=_NEAR)
+        ]
         raise BadInput(
             f"unknown model {wanted!r} ({why}): give a folder that holds its config.json (--model ./FOLDER)"
             + (f"; known ids like it: {', '.join(near)}" if near else "")
@@ -158,7 +178,9 @@ def find_model(name: str, model_id: str | None, library: Library) -> ModelCard:
     return model_from_file(path).model_copy(update={"id": wanted, "aliases": []})
 
 
-def know_model(command: Command, version: str | None, model_id: str | None, library: Library) -> None:
+def know_model(
+    command: Command, version: str | None, model_id: str | None, library: Library
+) -> None:
     """Add the model of a command line to a library; raises as `find_model`."""
     kind = recognise(command.argv, library)
     card = find_model(kind.parse(command, kind.version(version)).model, model_id, library)
@@ -166,14 +188,17 @@ def know_model(command: Command, version: str | None, model_id: str | None, libr
 
 
 def _fetch(model_id: str, folder: Path) -> str:
-    """Fetch a model's files from the Hub into a folder; returns the reason of a failure, else empty."""
+    """Fetch a model's files from the Hub into a folder; returns the reason of a failure, else
+    empty."""
     endpoint = (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
     if os.environ.get("HF_HUB_OFFLINE", "").lower() in ("1", "true", "yes", "on"):
         return "it is not in the local cache, and HF_HUB_OFFLINE is set"
     files: dict[str, bytes] = {}
     told: list[str] = []
     # Looking up a name may block for longer than any timeout of the client's.
-    asking = threading.Thread(target=lambda: told.append(_ask(endpoint, model_id, files)), daemon=True)
+    asking = threading.Thread(
+        target=lambda: told.append(_ask(endpoint, model_id, files)), daemon=True
+    )
     asking.start()
     asking.join(WITHIN_S)
     if not told or told[0]:
@@ -188,7 +213,8 @@ def _fetch(model_id: str, folder: Path) -> str:
 
 
 def _ask(endpoint: str, model_id: str, files: dict[str, bytes]) -> str:
-    """Request the files that describe a model; returns why there is no ``config.json``, else empty."""
+    """Request the files that describe a model; returns why there is no ``config.json``, else
+    empty."""
     import httpx  # slow to load, and few studies need it
 
     token = os.environ.get("HF_TOKEN")

@@ -1,4 +1,5 @@
-"""The user's own command, ``--baseline``: with ``--engine-arg``, and what its candidates keep of it."""
+"""The user's own command, ``--baseline``: with ``--engine-arg``, and what its candidates keep of
+it."""
 
 from __future__ import annotations
 
@@ -51,12 +52,15 @@ class OwnOptions:
     notes: Sequence[str] = ()
 
     def kept_by(self, kind: Engine, version: str) -> Kept:
-        """Return what an engine's candidates have of it; raises `BadInput` where one has no counterpart."""
+        """Return what an engine's candidates have of it; raises `BadInput` where one has no
+        counterpart."""
         if self.kind is None:
             return Kept()
         if kind.name == self.kind.name:
             return kept_by(self.options, self.dropped)
-        return translated_for(kind, version, counterparts_in(self.kind.card, self.version), self.options, self.dropped)
+        return translated_for(
+            kind, version, counterparts_in(self.kind.card, self.version), self.options, self.dropped
+        )
 
     def why_lost(self, kind: Engine, version: str) -> str | None:
         """Explain why an engine cannot keep all of it; None if it can."""
@@ -68,12 +72,15 @@ class OwnOptions:
 
 
 def own_options_of(spec: StudySpec, library: Library, longest: int) -> OwnOptions:
-    """Read the user's command; raises `BadInput` if it is malformed, names a missing file, or lacks a ``--drop``.
+    """Read the user's command; raises `BadInput` if it is malformed, names a missing file, or lacks
+    a ``--drop``.
 
     A vendor's recipe is nobody's own command: nothing of it has to be kept.
     """
     if spec.drop and (spec.baseline is None or spec.recipe is not None):
-        raise BadInput(f"--drop {spec.drop[0]}: without a command of your own as --baseline there is nothing to drop")
+        raise BadInput(
+            f"--drop {spec.drop[0]}: without a command of your own as --baseline there is nothing to drop"
+        )
     if spec.baseline is None:
         return OwnOptions()
     try:
@@ -105,10 +112,18 @@ def own_options_of(spec: StudySpec, library: Library, longest: int) -> OwnOption
 
 
 def engine_in_study(
-    spec: StudySpec, library: Library, command: Command, spaces: Mapping[str, EngineSpace] = MappingProxyType({})
+    spec: StudySpec,
+    library: Library,
+    command: Command,
+    spaces: Mapping[str, EngineSpace] = MappingProxyType({}),
 ) -> tuple[Engine, str]:
-    """Return the engine of a command, that of its space if there is one, and its version in the study."""
+    """Return the engine of a command, that of its space if there is one, and its version in the
+    study."""
     named = recognise(command.argv, library).name
-    kind = spaces[named].engine if named in spaces else engine_of(named, spec.installed, library, silent)
+    kind = (
+        spaces[named].engine
+        if named in spaces
+        else engine_of(named, spec.installed, library, silent)
+    )
     version = next((one.version for one in spec.engines if one.name == named), None)
     return kind, version or backend_of(spec).version_of(kind, spec)

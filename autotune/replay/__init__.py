@@ -1,1 +1,2 @@
-"""Recorded launches as values, read from a table of rows or a bundle. `autotune.backends` replays them."""
+"""Recorded launches as values, read from a table of rows or a bundle. `autotune.backends` replays
+them."""

@@ -1,10 +1,10 @@
 """Table of recorded launches from a file: a CSV, or a study's ``results.jsonl``.
 
-The rows of a table are the only candidates, and each is taken as it is: no rule judges it. Rows of one engine and equal
-knobs are repeats of one configuration.
+The rows of a table are the only candidates, and each is taken as it is: no rule judges it. Rows of
+one engine and equal knobs are repeats of one configuration.
 
-In a CSV a column is ``engine``, ``failure``, a metric by its name (``WORKLOAD:METRIC`` where it is of a workload of
-its own), or else a knob. ``engine_version`` is a knob that also names the version.
+In a CSV a column is ``engine``, ``failure``, a metric by its name (``WORKLOAD:METRIC`` where it is
+of a workload of its own), or else a knob. ``engine_version`` is a knob that also names the version.
 """
 
 from __future__ import annotations
@@ -27,7 +27,18 @@ from autotune.replay.bundle import BEGINNING, unpack
 from autotune.serving.logs import LogPatterns, failure_in, patterns_of
 from autotune.space.library import Library
 from autotune.study.results import RESULTS, parse_rows
-from autotune.trial import Command, Configuration, Evidence, Failure, FailureKind, Launch, Metrics, Role, Scalar, State
+from autotune.trial import (
+    Command,
+    Configuration,
+    Evidence,
+    Failure,
+    FailureKind,
+    Launch,
+    Metrics,
+    Role,
+    Scalar,
+    State,
+)
 
 ENGINE, VERSION, FAILURE = "engine", "engine_version", "failure"
 
@@ -59,7 +70,8 @@ _RAN = frozenset({"false", "none", "no", "0", "nan", "null", "n/a", "-"})
 _EXCERPT_CHARACTERS = 500
 
 MOST_VALUES = 4096
-"""Most values of one knob. The search compares all pairs of values, so memory grows with the square."""
+"""Most values of one knob. The search compares all pairs of values, so memory grows with the
+square."""
 REPLAY = "replay:"
 """Prefix of `StudySpec.on` for a replay; the file's path follows."""
 
@@ -93,10 +105,12 @@ class Table:
 
     Attributes:
         columns: the knobs, in the file's order.
-        metrics: workload to the names of the metrics that the file has of it; `PLAIN` is the objective's.
+        metrics: workload to the names of the metrics that the file has of it; `PLAIN` is the
+            objective's.
         workload: the name of the objective's workload, where the file names one.
         notes: sentences on how the file was read, for a person.
-        of_study: they are a study's launches, whose promises are known; other rows are judged as they are.
+        of_study: they are a study's launches, whose promises are known; other rows are judged as
+            they are.
     """
 
     path: str
@@ -135,7 +149,8 @@ class Table:
         return versions.pop() if len(versions) == 1 else UNKNOWN
 
     def key_of_workload(self, workload: str, objective: bool) -> str | None:
-        """Return the key of a workload in the rows' metrics; None if the file has no metric of it."""
+        """Return the key of a workload in the rows' metrics; None if the file has no metric of
+        it."""
         if workload and workload in self.metrics:
             return workload
         return PLAIN if objective and PLAIN in self.metrics else None
@@ -155,16 +170,17 @@ def engine_name(text: str, library: Library) -> str:
 
 
 def is_metric(name: str) -> bool:
-    """Return whether a column holds a metric: ours, or one of a named workload, ``WORKLOAD:METRIC``."""
+    """Return whether a column holds a metric: ours, or one of a named workload,
+    ``WORKLOAD:METRIC``."""
     return name.rpartition(":")[2] in METRICS.keys() | FLAGS
 
 
 def parse_value(text: str) -> Scalar:
     """Parse the cell of a knob.
 
-    Empty is None (not set); a whole number, however it is written, an int; ``true`` and ``false`` in any case, as
-    spreadsheets write them, a bool. All else is the text without the blanks around it: also ``007`` and whole numbers
-    beyond 15 digits, which are names and lose nothing so.
+    Empty is None (not set); a whole number, however it is written, an int; ``true`` and ``false``
+    in any case, as spreadsheets write them, a bool. All else is the text without the blanks around
+    it: also ``007`` and whole numbers beyond 15 digits, which are names and lose nothing so.
     """
     text = text.strip()
     if not text:
@@ -195,7 +211,8 @@ def parse_metric(text: str) -> int | float | None:
 
 
 def comparable(values: Iterable[Scalar]) -> bool:
-    """Return False if booleans are mixed with numbers: Python, and so every look-up, equates True and 1."""
+    """Return False if booleans are mixed with numbers: Python, and so every look-up, equates True
+    and 1."""
     kinds = {type(value) for value in values}
     return bool not in kinds or not kinds & {int, float}
 
@@ -213,7 +230,8 @@ def same_value(one: Scalar, other: Scalar) -> bool:
 
 
 class Reader:
-    """Interpret the content of one file; its path is for messages, the library has the known engines."""
+    """Interpret the content of one file; its path is for messages, the library has the known
+    engines."""
 
     def __init__(self, path: Path, library: Library) -> None:
         self.path, self.library = path, library
@@ -236,7 +254,9 @@ class Reader:
         elif (found := failure_in(text, self._patterns.get(engine, LogPatterns(())))) is not None:
             failure = found
         else:
-            common = next((kind for pattern, kind in _COMMON if pattern.search(text)), FailureKind.CRASHED)
+            common = next(
+                (kind for pattern, kind in _COMMON if pattern.search(text)), FailureKind.CRASHED
+            )
             failure = Failure(common, text, text[:_EXCERPT_CHARACTERS])
         self._failures[engine, text] = failure
         return failure
@@ -267,7 +287,9 @@ class Reader:
         """Return the rows that ran or failed by their configuration; with a note on the others."""
         kept = [row for row in rows if row.failure is None or row.failure.blames_the_configuration]
         if not kept:
-            raise self.refuse("no row has information about a configuration: no launch ran, or failed because of it")
+            raise self.refuse(
+                "no row has information about a configuration: no launch ran, or failed because of it"
+            )
         left = len(rows) - len(kept)
         note = f"{left} rows are skipped: the machine failed, not the configuration"
         return kept, (note,) if left else ()
@@ -296,7 +318,9 @@ def read_csv(reader: Reader, text: str) -> Table:
     for column in filter(is_metric, columns):
         workload, _, metric = column.rpartition(":")
         named.setdefault(workload, []).append(metric)
-        for line, cell, failure, row in zip(lines, columns[column], failures, measured, strict=True):
+        for line, cell, failure, row in zip(
+            lines, columns[column], failures, measured, strict=True
+        ):
             # An empty cell was not measured, and what failed has no metrics.
             if cell and not failure:
                 row.setdefault(workload, {})[metric] = _figure(reader, column, cell, line)
@@ -338,28 +362,39 @@ def _header(reader: Reader, cells: list[str], line: int) -> list[str]:
     if ENGINE not in names:
         for sign, word in _SEPARATORS.items():
             if len(names) == 1 and sign in names[0]:
-                raise reader.refuse(f"the columns are separated by {word}; save the table with commas", line)
+                raise reader.refuse(
+                    f"the columns are separated by {word}; save the table with commas", line
+                )
         columns = ", ".join(filter(None, names))
-        raise reader.refuse(f"there is no column {ENGINE!r}, which names the engine of a row; columns: {columns}", line)
+        raise reader.refuse(
+            f"there is no column {ENGINE!r}, which names the engine of a row; columns: {columns}",
+            line,
+        )
     for name in names:
         if name and names.count(name) > 1:
-            raise reader.refuse(f"there are {names.count(name)} columns {name!r}; column names must be unique", line)
+            raise reader.refuse(
+                f"there are {names.count(name)} columns {name!r}; column names must be unique", line
+            )
     return names
 
 
 def _cells_of(reader: Reader, header: list[str], cells: list[str], line: int) -> list[str]:
     if len(cells) != len(header):
         raise reader.refuse(
-            f"{len(cells)} cells, and the header has {len(header)}; a cell with a comma in it needs quotes", line
+            f"{len(cells)} cells, and the header has {len(header)}; a cell with a comma in it needs quotes",
+            line,
         )
     unnamed = (cell for name, cell in zip(header, cells, strict=True) if not name and cell.strip())
     if "" in header and (cell := next(unnamed, None)) is not None:
-        raise reader.refuse(f"{cell!r} is in a column without a name; the header must name every column", line)
+        raise reader.refuse(
+            f"{cell!r} is in a column without a name; the header must name every column", line
+        )
     return cells
 
 
 def _values(name: str, column: Sequence[str]) -> list[Scalar]:
-    """Parse a knob's column; booleans next to numbers stay words, and a version is never a number."""
+    """Parse a knob's column; booleans next to numbers stay words, and a version is never a
+    number."""
     if name == VERSION:
         return [cell or None for cell in column]
     parsed = {cell: parse_value(cell) for cell in set(column)}
@@ -392,12 +427,17 @@ def read_rows(reader: Reader, text: str) -> Table:
     ]
     notes = ["the last line is incomplete and skipped"] if parsed.torn else []
     if len(counted) < len(parsed.launches):
-        notes.append(f"{len(parsed.launches) - len(counted)} rows are skipped: their measurements are invalid")
+        notes.append(
+            f"{len(parsed.launches) - len(counted)} rows are skipped: their measurements are invalid"
+        )
     rows = [_row(reader, line, launch) for line, launch in counted]
     versions = {(row.configuration.engine, row.engine_version) for row in rows}
     if len(versions) > len(dict(versions)):
         # Rows of two versions of an engine are no repeats: the version becomes a knob.
-        rows = [replace(r, configuration=r.configuration.with_knobs(**{VERSION: r.engine_version})) for r in rows]
+        rows = [
+            replace(r, configuration=r.configuration.with_knobs(**{VERSION: r.engine_version}))
+            for r in rows
+        ]
     kept, more = reader.usable(rows)
     values: dict[str, set[Scalar]] = {}
     metrics: dict[str, dict[str, None]] = {}
@@ -410,9 +450,16 @@ def read_rows(reader: Reader, text: str) -> Table:
     for knob, used in values.items():
         if not comparable(used):
             raise reader.refuse(f"{knob} is a number in some rows and true or false in others")
-    first = next((launch.trial.workloads[0] for _, launch in counted if launch.trial.workloads), None)
-    known = {workload: tuple(name for name in names if name in METRICS) for workload, names in metrics.items()}
-    return Table(str(reader.path), tuple(values), kept, known, first, (*notes, *more), of_study=True)
+    first = next(
+        (launch.trial.workloads[0] for _, launch in counted if launch.trial.workloads), None
+    )
+    known = {
+        workload: tuple(name for name in names if name in METRICS)
+        for workload, names in metrics.items()
+    }
+    return Table(
+        str(reader.path), tuple(values), kept, known, first, (*notes, *more), of_study=True
+    )
 
 
 def _row(reader: Reader, line: int, launch: Launch) -> Row:
@@ -450,26 +497,34 @@ def digest(path: Path) -> str:
 
 
 def read_table(path: Path, library: Library) -> Table:
-    """Read the table in a study's rows, a bundle's, or a CSV; raises `BadInput`, `MalformedFile` with the line."""
+    """Read the table in a study's rows, a bundle's, or a CSV; raises `BadInput`, `MalformedFile`
+    with the line."""
     content = content_of(path)
     if content.startswith(BEGINNING):
         return read_rows(Reader(path, library), unpack(path, content)[1].get(RESULTS, b"").decode())
     if b"\0" in content or content.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise MalformedFile(path, "is no text; a table is a CSV in UTF-8, or a study's results.jsonl")
+        raise MalformedFile(
+            path, "is no text; a table is a CSV in UTF-8, or a study's results.jsonl"
+        )
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = content.count(b"\n", 0, error.start) + 1
-        raise MalformedFile(path, "is not UTF-8 text; spreadsheets save it as 'CSV UTF-8'", line) from error
+        raise MalformedFile(
+            path, "is not UTF-8 text; spreadsheets save it as 'CSV UTF-8'", line
+        ) from error
     if not text.strip():
-        raise MalformedFile(path, "the file is empty; a table has a header line and a line per launch")
+        raise MalformedFile(
+            path, "the file is empty; a table has a header line and a line per launch"
+        )
     reader = Reader(path, library)
     rows_follow = path.suffix == ".jsonl" or text.lstrip().startswith("{")
     return read_rows(reader, text) if rows_follow else read_csv(reader, text)
 
 
 def check_unchanged(path: Path, content: str, sha256: str | None) -> None:
-    """Raise `BadInput` if a file's digest differs from that at the study's start; None: it starts now."""
+    """Raise `BadInput` if a file's digest differs from that at the study's start; None: it starts
+    now."""
     if sha256 is not None and content != sha256:
         raise BadInput(
             f"{path} has changed since the study began, so its figures cannot be mixed with the earlier ones: restore "
@@ -480,7 +535,9 @@ def check_unchanged(path: Path, content: str, sha256: str | None) -> None:
 def content_of(path: Path) -> bytes:
     """Read a replayed file; raises `BadInput` if it is not readable."""
     if path.is_dir():
-        raise BadInput(f"--on {REPLAY}{path}: this is a folder; give a CSV, or a study's results.jsonl")
+        raise BadInput(
+            f"--on {REPLAY}{path}: this is a folder; give a CSV, or a study's results.jsonl"
+        )
     try:
         return path.read_bytes()
     except FileNotFoundError:

@@ -1,8 +1,10 @@
-"""Acquisition: expected improvement, times the probability of being feasible, over the launch's cost.
+"""Acquisition: expected improvement, times the probability of being feasible, over the launch's
+cost.
 
-A candidate is feasible when it starts and keeps every SLO. Launches that run now count as if they came out as
-predicted, those that likely start: what is nearly a copy of them is not expected to improve on them (the kriging
-believer of Ginsbourger, Le Riche and Carraro, Kriging Is Well-Suited to Parallelize Optimization, 2010).
+A candidate is feasible when it starts and keeps every SLO. Launches that run now count as if they
+came out as predicted, those that likely start: what is nearly a copy of them is not expected to
+improve on them (the kriging believer of Ginsbourger, Le Riche and Carraro, Kriging Is Well-Suited
+to Parallelize Optimization, 2010).
 """
 
 from __future__ import annotations
@@ -26,20 +28,23 @@ from autotune.search.screen import Ranked, shared
 GAIN = 0.005
 """The stated gain, score units: what is expected to add less than 0.5 % is not worth a launch."""
 WORTH_IT = 0.02
-"""A launch is chosen for its possible excess of more than 2 % over the best. Otherwise launches would compare nearly
-equal candidates, and larger but less certain gains would remain untried."""
+"""A launch is chosen for its possible excess of more than 2 % over the best. Otherwise launches
+would compare nearly equal candidates, and larger but less certain gains would remain untried."""
 PLAUSIBLE, _MAY_RUN = 0.1, 0.05
-"""Least odds that a candidate is worth a launch if it runs, and that it runs. The second are low: few failures show
-which of their common values is the cause."""
+"""Least odds that a candidate is worth a launch if it runs, and that it runs. The second are low:
+few failures show which of their common values is the cause."""
 TURN = 3
-"""Period of the launches of a value never tried with the best's other settings, the most promising one: it may be good
-there although it was bad elsewhere, and a wrong model does not search there by itself."""
+"""Period of the launches of a value never tried with the best's other settings, the most promising
+one: it may be good there although it was bad elsewhere, and a wrong model does not search there by
+itself."""
 _UNTESTED, _EARLY = 0.5, 12
-"""Standard deviation that each value never launched with an engine adds to a prediction, and the launch up to which
-every turn (`TURN`) goes to such values, later every second one. Without these turns a prior that is wrong about one
-engine keeps the search away from it, as effects in other engines tell little about it."""
+"""Standard deviation that each value never launched with an engine adds to a prediction, and the
+launch up to which every turn (`TURN`) goes to such values, later every second one. Without these
+turns a prior that is wrong about one engine keeps the search away from it, as effects in other
+engines tell little about it."""
 FEW = 4
-"""Most values of a knob that must each be launched with the best's other settings before a search may end early."""
+"""Most values of a knob that must each be launched with the best's other settings before a search
+may end early."""
 SPREAD_OUT = 4
 """Launches after the first that are spread over the space if no prior gives a start."""
 _LIKELY = 0.5
@@ -50,7 +55,8 @@ _LEADERS = 12
 
 
 def model_of(kernels: Kernels, history: History, effort: Sampling = QUICK) -> Posterior:
-    """Return the posterior of the score after a history; running launches count as if they met the prediction."""
+    """Return the posterior of the score after a history; running launches count as if they met the
+    prediction."""
     launches = history.measured, history.ranked, tuple(history.running)
     return _posterior(kernels, *launches, history.spec.seed, effort, history.step)
 
@@ -78,12 +84,19 @@ def _posterior(
     apart = step**2 * np.eye(len(rows))
     if ranked:
         apart[len(measured) :, len(measured) :] = shared(ranked)
-    return Posterior(kernels, [p for p, _ in rows], [s for _, s in rows], seed=seed, apart=apart, effort=effort)
+    return Posterior(
+        kernels, [p for p, _ in rows], [s for _, s in rows], seed=seed, apart=apart, effort=effort
+    )
 
 
 def _scaled(slo: Slo, history: History) -> list[tuple[int, float]]:
-    """Scale violations by position: the logarithm of metric over limit if it exists, else over their size."""
-    points = [(e.position, e.violations[str(slo)]) for e in history if e.violations and str(slo) in e.violations]
+    """Scale violations by position: the logarithm of metric over limit if it exists, else over
+    their size."""
+    points = [
+        (e.position, e.violations[str(slo)])
+        for e in history
+        if e.violations and str(slo) in e.violations
+    ]
     if slo.limit > 0:
         sign = 1.0 if slo.sense == "<=" else -1.0
         ratios = [(p, 1 + sign * v / slo.limit) for p, v in points]
@@ -98,8 +111,10 @@ class Suggestion:
     """A candidate to launch next, and the expected gain of any launch over the best.
 
     Attributes:
-        improvement: logarithm by which one launch is expected to improve on the best (None: not known).
-        odds: the highest of any candidate that may run that it is better than the best by `WORTH_IT` if it does.
+        improvement: logarithm by which one launch is expected to improve on the best (None: not
+            known).
+        odds: the highest of any candidate that may run that it is better than the best by
+            `WORTH_IT` if it does.
         untried: a value of a knob of few values may run and was never launched beside the best.
     """
 
@@ -110,7 +125,8 @@ class Suggestion:
 
     @property
     def little(self) -> bool:
-        """Return whether no launch is worth it: by expectation, by plausible luck, or by uncertainty."""
+        """Return whether no launch is worth it: by expectation, by plausible luck, or by
+        uncertainty."""
         return not self.untried and _expects_little(self.improvement, self.odds)
 
 
@@ -121,7 +137,8 @@ def _expects_little(improvement: float | None, odds: float) -> bool:
 def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | None:
     """Return the most promising candidate, or None if every candidate is spent.
 
-    The history's scores are less the offsets of their nodes. The number, with the study's seed, breaks ties.
+    The history's scores are less the offsets of their nodes. The number, with the study's seed,
+    breaks ties.
     """
     seed = (history.spec.seed, number)
     posterior = model_of(kernels, history)
@@ -135,12 +152,15 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
     if len(kernels.alternatives) == 1 and len(history.by_position) <= SPREAD_OUT:
         return Suggestion(int(rows[argmax(_apart(kernels, history, rows) * chance, seed)]), None)
     if incumbent is None:
-        # While nothing is feasible yet the odds of running decide, and means between 0.5 and 1 break ties.
+        # While nothing is feasible yet the odds of running decide, and means between 0.5 and 1
+        # break ties.
         mean = posterior.mean(rows)
         rank = 0.5 + 0.5 * (mean - mean.min()) / (np.ptp(mean) or 1.0)
         return Suggestion(int(rows[argmax(chance * rank, seed)]), None)
     predicted = posterior.predict(rows)
-    worth, left = (expected_improvement(predicted, incumbent + more) * chance for more in (WORTH_IT, 0.0))
+    worth, left = (
+        expected_improvement(predicted, incumbent + more) * chance for more in (WORTH_IT, 0.0)
+    )
     above = [weight * ndtr((mean - incumbent - WORTH_IT) / sd) for weight, mean, sd in predicted]
     odds = float((sum(above) * (chance >= _MAY_RUN)).max())
     improvement = float(left.max())
@@ -149,12 +169,22 @@ def suggest(kernels: Kernels, history: History, number: int) -> Suggestion | Non
     if number % TURN == 0 and (number <= _EARLY or number % (2 * TURN) == 0):
         untested = _untested(kernels, history, rows) * (chance >= _MAY_RUN)
     chosen = untested > 0 if untested.any() else beside
-    if leader is not None and chosen.any() and (number % TURN == 0 or _expects_little(improvement, odds)):
-        # Without priors: what they expect is launched anyway. What is next to nothing still has an order.
+    if (
+        leader is not None
+        and chosen.any()
+        and (number % TURN == 0 or _expects_little(improvement, odds))
+    ):
+        # Without priors: what they expect is launched anyway. What is next to nothing still has an
+        # order.
         alone = posterior.without_priors()
         level = float(alone.mean(np.array([leader], dtype=np.int64))[0])
-        found = [(w, mean, np.sqrt(sd**2 + _UNTESTED**2 * untested)) for w, mean, sd in alone.predict(rows)]
-        worth = np.where(chosen, (expected_improvement(found, level + WORTH_IT) + 1e-12) * chance, 0.0)
+        found = [
+            (w, mean, np.sqrt(sd**2 + _UNTESTED**2 * untested))
+            for w, mean, sd in alone.predict(rows)
+        ]
+        worth = np.where(
+            chosen, (expected_improvement(found, level + WORTH_IT) + 1e-12) * chance, 0.0
+        )
     best = argmax(worth / kernels.costs[rows] if history.spec.hours else worth, seed)
     return Suggestion(int(rows[best]), improvement, odds, bool(untried.any()))
 
@@ -166,19 +196,23 @@ def _leader(history: History, posterior: Posterior) -> int | None:
 
 
 def turns(kernels: Kernels, history: History, leader: int | None) -> Bools:
-    """Find the candidates that differ from the best in one value that no launch had with its other settings.
+    """Find the candidates that differ from the best in one value that no launch had with its other
+    settings.
 
-    Where rules tie knobs, they change together, as few as there may be. A value was tried beside the best if a launch
-    had it with no more changes than that.
+    Where rules tie knobs, they change together, as few as there may be. A value was tried beside
+    the best if a launch had it with no more changes than that.
 
     Returns:
-        Shape ``(2, candidates)``: which they are, and which of them stand for a value of a knob of `FEW` values.
+        Shape ``(2, candidates)``: which they are, and which of them stand for a value of a knob of
+        `FEW` values.
     """
     found = np.zeros((2, len(kernels.encoding)), dtype=np.bool_)
     if leader is None:
         return found
     changes = (kernels.codes != kernels.codes[:, leader, None]).sum(axis=0)
-    launched = np.array([*history.by_position, *(one.position for one in history.ranked)], dtype=np.int64)
+    launched = np.array(
+        [*history.by_position, *(one.position for one in history.ranked)], dtype=np.int64
+    )
     for codes in kernels.codes:
         values = int(codes.max()) + 1
         fewest, tried = np.full((2, values), len(kernels.codes) + 1)
@@ -191,8 +225,12 @@ def turns(kernels: Kernels, history: History, leader: int | None) -> Bools:
 
 
 def _untested(kernels: Kernels, history: History, rows: Ints) -> Ints:
-    """Count the values of each candidate that its engine was never launched with, shape ``(rows,)``."""
-    launched, found = np.array(list(history.by_position), dtype=np.int64), np.zeros(len(rows), dtype=np.int64)
+    """Count the values of each candidate that its engine was never launched with, shape
+    ``(rows,)``."""
+    launched, found = (
+        np.array(list(history.by_position), dtype=np.int64),
+        np.zeros(len(rows), dtype=np.int64),
+    )
     engines = kernels.encoding.codes[:, 0]
     for codes in kernels.codes[kernels.several_engines :]:
         seen = np.zeros((int(engines.max()) + 1, int(codes.max()) + 1), dtype=np.bool_)
@@ -202,19 +240,25 @@ def _untested(kernels: Kernels, history: History, rows: Ints) -> Ints:
 
 
 def _apart(kernels: Kernels, history: History, rows: Ints) -> Floats:
-    """Return the share of each candidate's knobs with the least launched value, shape ``(rows,)``."""
+    """Return the share of each candidate's knobs with the least launched value, shape
+    ``(rows,)``."""
     launched = list(history.by_position)
     found = np.zeros(len(rows))
     for codes in kernels.codes:
         found -= np.bincount(codes[launched], minlength=int(codes.max()) + 1)[codes[rows]]
-    return np.asarray(1.0 + (found - found.max()) / max(1, len(kernels.codes)), dtype=np.float64).clip(0.0)
+    return np.asarray(
+        1.0 + (found - found.max()) / max(1, len(kernels.codes)), dtype=np.float64
+    ).clip(0.0)
 
 
-def shortlist(kernels: Kernels, posterior: Posterior, history: History, seed: Sequence[int]) -> Ints:
+def shortlist(
+    kernels: Kernels, posterior: Posterior, history: History, seed: Sequence[int]
+) -> Ints:
     """Return the candidates for the next launch, ascending; none that is finished.
 
-    In a large space those with the highest additive mean (priors and each knob's own effect), some at random, and what
-    is one knob away from the best that were measured or looked at; engine defaults and good starts always.
+    In a large space those with the highest additive mean (priors and each knob's own effect), some
+    at random, and what is one knob away from the best that were measured or looked at; engine
+    defaults and good starts always.
     """
     free = np.ones(len(kernels.encoding), dtype=np.bool_)
     free[list(history.done_with)] = False
@@ -243,12 +287,16 @@ def shortlist(kernels: Kernels, posterior: Posterior, history: History, seed: Se
 def neighbours(kernels: Kernels, rows: Ints) -> Ints:
     """Return the candidates that differ from one of these in one knob."""
     codes = kernels.codes.astype(np.uint32)  # half as much to be read
-    found = [np.flatnonzero((codes != codes[:, row, None]).sum(axis=0, dtype=np.uint16) == 1) for row in rows]
+    found = [
+        np.flatnonzero((codes != codes[:, row, None]).sum(axis=0, dtype=np.uint16) == 1)
+        for row in rows
+    ]
     return np.unique(np.concatenate(found)) if found else rows
 
 
 def p_runs(kernels: Kernels, history: History, rows: Ints) -> Floats:
-    """Return the probability that candidates start, by their priors and the launches; shape ``(rows,)``."""
+    """Return the probability that candidates start, by their priors and the launches; shape
+    ``(rows,)``."""
     ran = [*(p for p, _ in history.measured), *(one.position for one in history.ranked)]
     broken = [e.position for e in history if e.broke]
     out_of_memory = {e.position for e in history if e.out_of_memory}
@@ -261,8 +309,11 @@ def p_feasible(kernels: Kernels, history: History, rows: Ints) -> Floats:
     return p_runs(kernels, history, rows) * p_keeps_slos(kernels, history, rows)
 
 
-def expected_improvement(predicted: Sequence[tuple[float, Floats, Floats]], incumbent: float) -> Floats:
-    """Return the expected improvement on the incumbent of `Posterior.predict`, score units (Jones et al. 1998)."""
+def expected_improvement(
+    predicted: Sequence[tuple[float, Floats, Floats]], incumbent: float
+) -> Floats:
+    """Return the expected improvement on the incumbent of `Posterior.predict`, score units (Jones
+    et al. 1998)."""
     total: Floats | float = 0.0
     for weight, mean, sd in predicted:
         sd = np.maximum(sd, 1e-12)
@@ -272,7 +323,8 @@ def expected_improvement(predicted: Sequence[tuple[float, Floats, Floats]], incu
 
 
 def p_keeps_slos(kernels: Kernels, history: History, rows: Ints) -> Floats:
-    """Return the probability that candidates meet every SLO, each modelled on its own metric; shape ``(rows,)``."""
+    """Return the probability that candidates meet every SLO, each modelled on its own metric; shape
+    ``(rows,)``."""
     chance = np.ones(len(rows))
     for slo in history.spec.slos:
         if not (points := _scaled(slo, history)):
@@ -284,9 +336,11 @@ def p_keeps_slos(kernels: Kernels, history: History, rows: Ints) -> Floats:
 
 
 def _incumbent(posterior: Posterior, kernels: Kernels, history: History) -> float | None:
-    """Return the highest posterior mean of measured candidates that met the SLOs; None while nothing is feasible.
+    """Return the highest posterior mean of measured candidates that met the SLOs; None while
+    nothing is feasible.
 
-    What runs now counts as well where it more likely than not starts and keeps them. A lucky draw is shrunk.
+    What runs now counts as well where it more likely than not starts and keeps them. A lucky draw
+    is shrunk.
     """
     running = np.array(sorted(set(history.running)), dtype=np.int64)
     if len(running):

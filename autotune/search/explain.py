@@ -1,12 +1,16 @@
-"""Explain a study: contribution of each knob, knobs without effect, regret, and learned figures of the node.
+"""Explain a study: contribution of each knob, knobs without effect, regret, and learned figures of
+the node.
 
-All of it comes from one posterior after all launches. A knob did nothing where a rule or the engine itself says so.
+All of it comes from one posterior after all launches. A knob did nothing where a rule or the engine
+itself says so.
 
-A setting of the recommended command is put back to what the engine does by itself, all others stay; where it cannot go
-alone, with the smallest group of settings that makes a candidate (`simplify.ablations`). The engine cannot be put back
-alone either: it is compared with the best command of the baseline's engine that ran. Settings overlap, so the rows need
-not multiply to the gain. Differences come from fresh launches where both commands were repeated, else from the process
-that models all launches: scores are logarithms, and the process gives the joint covariance of winner and ablation.
+A setting of the recommended command is put back to what the engine does by itself, all others stay;
+where it cannot go alone, with the smallest group of settings that makes a candidate
+(`simplify.ablations`). The engine cannot be put back alone either: it is compared with the best
+command of the baseline's engine that ran. Settings overlap, so the rows need not multiply to the
+gain. Differences come from fresh launches where both commands were repeated, else from the process
+that models all launches: scores are logarithms, and the process gives the joint covariance of
+winner and ablation.
 """
 
 from __future__ import annotations
@@ -40,11 +44,19 @@ _NAMED = 8
 
 
 def explain(
-    history: History, launches: Sequence[Launch], model: Posterior, judgement: Judgement, no_effect_of: KnownNoEffects
+    history: History,
+    launches: Sequence[Launch],
+    model: Posterior,
+    judgement: Judgement,
+    no_effect_of: KnownNoEffects,
 ) -> Explanation:
-    """Compute contributions, and find the knobs that had no effect in the launches of the history."""
+    """Compute contributions, and find the knobs that had no effect in the launches of the
+    history."""
     winner = judgement.winner
-    inert = [*no_effect_by_rule(history, launches, winner, no_effect_of), *no_effect_by_engine(history, launches)]
+    inert = [
+        *no_effect_by_rule(history, launches, winner, no_effect_of),
+        *no_effect_by_engine(history, launches),
+    ]
     if winner is None:
         return Explanation(inert=inert)
     rows = contributions(history, model, winner, judgement.spread, judgement.gain)
@@ -54,7 +66,8 @@ def explain(
 def no_effect_by_rule(
     history: History, launches: Sequence[Launch], winner: int | None, no_effect_of: KnownNoEffects
 ) -> list[NoEffect]:
-    """Return the settings in the commands of winner and baseline, with equivalents, without a known effect."""
+    """Return the settings in the commands of winner and baseline, with equivalents, without a known
+    effect."""
     positions = {history.candidates.baseline, *([] if winner is None else [winner])}
     where = {entry.number: entry.position for entry in history}
     rows_of = [row.trial for row in launches if where[row.trial.number] in positions]
@@ -68,21 +81,30 @@ def no_effect_by_rule(
 
 
 def no_effect_by_engine(history: History, launches: Sequence[Launch]) -> list[NoEffect]:
-    """Return the knobs without effect by the engines' reports: they ran with another value than set."""
+    """Return the knobs without effect by the engines' reports: they ran with another value than
+    set."""
     candidates = history.candidates
-    joined = equivalents.canonical_of(launches, candidates, candidates.items[candidates.baseline].fingerprint)
+    joined = equivalents.canonical_of(
+        launches, candidates, candidates.items[candidates.baseline].fingerprint
+    )
     rows: dict[str, NoEffect] = {}
     for found in equivalents.differences(launches, joined):
         if found.asked in (None, default_knobs(candidates, found.engine).get(found.knob)):
             continue
-        numbers = ", ".join(map(str, found.launches[:_NAMED])) + (" …" if len(found.launches) > _NAMED else "")
+        numbers = ", ".join(map(str, found.launches[:_NAMED])) + (
+            " …" if len(found.launches) > _NAMED else ""
+        )
         got = str(found.got).lower() if isinstance(found.got, bool) else found.got
         ran = "as without it" if got is None else f"with `{got}`"
         reason = f"the engine ran {ran} (launch{'es' if len(found.launches) > 1 else ''} {numbers})"
-        row = NoEffect(knob=found.knob, values=[found.asked], reason=reason, launches=len(found.launches))
+        row = NoEffect(
+            knob=found.knob, values=[found.asked], reason=reason, launches=len(found.launches)
+        )
         if earlier := rows.get(found.knob):
             values = list(dict.fromkeys([*earlier.values, found.asked]))
-            row = earlier.model_copy(update={"values": values, "launches": earlier.launches + row.launches})
+            row = earlier.model_copy(
+                update={"values": values, "launches": earlier.launches + row.launches}
+            )
         rows[found.knob] = row
     return list(rows.values())
 
@@ -96,18 +118,24 @@ _REPEATED = 1.0
 def contributions(
     history: History, model: Posterior, winner: int, spread: Spread, gain: Gain | None = None
 ) -> list[Contribution]:
-    """Return a row for each of the winner's settings, and for its engine if the baseline has another one.
+    """Return a row for each of the winner's settings, and for its engine if the baseline has
+    another one.
 
-    What is needed to start comes first, then the largest gain. The spread is that of one launch; the gain is that
-    over the baseline.
+    What is needed to start comes first, then the largest gain. The spread is that of one launch;
+    the gain is that over the baseline.
     """
     items, base = history.candidates.items, history.candidates.baseline
     mine = items[winner].configuration
     rows = []
     for position, names in ablations(history.candidates, winner).items():
         settings, without = sorted(names), items[position].configuration.knobs
-        before, after = [without.get(name) for name in settings], [mine.knobs.get(name) for name in settings]
-        rows.append(_row(history, model, (winner, position), spread, ("+".join(settings), before, after)))
+        before, after = (
+            [without.get(name) for name in settings],
+            [mine.knobs.get(name) for name in settings],
+        )
+        rows.append(
+            _row(history, model, (winner, position), spread, ("+".join(settings), before, after))
+        )
     theirs = items[base].configuration.engine
     rival = None if theirs == mine.engine else _best_of_engine(history, model, theirs, winner)
     if rival is not None:
@@ -118,7 +146,9 @@ def contributions(
             # One gain has one interval.
             row = row.model_copy(update={"gain_percent": percent(gain.log), "ci95": gain.percents})
         rows.append(row.model_copy(update={"measured_on": on}))
-    return sorted(rows, key=lambda row: -math.inf if row.gain_percent is None else -row.gain_percent)
+    return sorted(
+        rows, key=lambda row: -math.inf if row.gain_percent is None else -row.gain_percent
+    )
 
 
 _Change = tuple[str, list[Scalar], list[Scalar]]
@@ -135,7 +165,9 @@ def _row(
     if failed := next((e for e in other if e.broke), None):
         kind = failed.cause.partition(":")[0] or "failed"
         on = f"launch {failed.number} without it: {kind}"
-        return Contribution(**cells, gain_percent=None, ci95=None, needed_to="start", measured_on=on)
+        return Contribution(
+            **cells, gain_percent=None, ci95=None, needed_to="start", measured_on=on
+        )
     found, on = _difference(history, model, commands, spread)
     breaks = any(e.measured for e in other) and not history.keeps_slos(commands[1])
     less = history.broken(commands[1]) - history.broken(commands[0])
@@ -149,7 +181,9 @@ def _row(
     )
 
 
-def _difference(history: History, model: Posterior, commands: tuple[int, int], spread: Spread) -> tuple[Effect, str]:
+def _difference(
+    history: History, model: Posterior, commands: tuple[int, int], spread: Spread
+) -> tuple[Effect, str]:
     """Return the lead of the first of two commands over the second, and where it was seen."""
     if history.canonical(commands[0]) == history.canonical(commands[1]):
         return Effect(np.ones(1), np.zeros(1), np.zeros(1)), "the engine runs both alike"
@@ -165,7 +199,8 @@ def _difference(history: History, model: Posterior, commands: tuple[int, int], s
 
 
 def _best_of_engine(history: History, model: Posterior, engine: str, winner: int) -> int | None:
-    """Return an engine's best command within limits and the winner's promises, else one that ran, else a failed one."""
+    """Return an engine's best command within limits and the winner's promises, else one that ran,
+    else a failed one."""
     items, may = history.candidates.items, history.broken(winner)
     launched = [p for p in history.by_position if items[p].configuration.engine == engine]
     ran = [p for p in launched if history.scores(p) and not history.broke(p)]
@@ -177,42 +212,57 @@ def _best_of_engine(history: History, model: Posterior, engine: str, winner: int
 
 def _one(values: list[Scalar]) -> Scalar:
     """Return one value unchanged, several as text."""
-    return values[0] if len(values) == 1 else " + ".join("none" if v is None else str(v) for v in values)
+    return (
+        values[0]
+        if len(values) == 1
+        else " + ".join("none" if v is None else str(v) for v in values)
+    )
 
 
 ODDS, _LEFT = 0.9, 1.2
-"""Odds stated with a regret; and the remaining gain at these odds, over the root of the expected improvement."""
+"""Odds stated with a regret; and the remaining gain at these odds, over the root of the expected
+improvement."""
 MOVED = 0.75
-"""Share of its standard deviation by which a figure must move to be reported; also at least a tenth of it."""
+"""Share of its standard deviation by which a figure must move to be reported; also at least a tenth
+of it."""
 _LEAST_SHIFT = 0.1
 _MOST_FIGURES = 5
 _UNITS = {"us": "us", "ms": "ms", "share": "of the peak"}
 
 
 def regret(history: History, model: Posterior, kernels: Kernels, winner: int) -> Regret:
-    """Return how much better another candidate may be than the winner, with the odds that none is better by more.
+    """Return how much better another candidate may be than the winner, with the odds that none is
+    better by more.
 
-    The model's own quantiles of the best of thousands of candidates are several times what studies of a known answer
-    have left, and hardly order these. What one launch is expected to add at most, with priors or without, does: what
-    is left goes with its root (docs/benchmarks.md). The winner's own level is known as well as its launches tell it.
-    Nothing is known of other searches.
+    The model's own quantiles of the best of thousands of candidates are several times what studies
+    of a known answer have left, and hardly order these. What one launch is expected to add at most,
+    with priors or without, does: what is left goes with its root (docs/benchmarks.md). The winner's
+    own level is known as well as its launches tell it. Nothing is known of other searches.
     """
-    tried = [position for position in history.by_position if position != winner and history.feasible(position)]
+    tried = [
+        position
+        for position in history.by_position
+        if position != winner and history.feasible(position)
+    ]
     rows = shortlist(kernels, model, history, (history.spec.seed, len(history)))
     rows = np.concatenate([rows, np.array(tried, dtype=np.int64)])
     chance, most = p_feasible(kernels, history, rows), 0.0
     for one in (model, model.without_priors()):
         level = float(one.mean(np.array([winner], dtype=np.int64))[0])
-        most = max(most, float((expected_improvement(one.predict(rows), level) * chance).max(initial=0.0)))
+        most = max(
+            most, float((expected_improvement(one.predict(rows), level) * chance).max(initial=0.0))
+        )
     spread, launched = history.spread, len(history.evidence(winner, *history.fresh_roles(winner)))
     level_off = float(stdtrit(spread.degrees, ODDS)) * spread.sd / math.sqrt(max(1, launched))
     return Regret(percent=percent(math.hypot(_LEFT * math.sqrt(most), level_off)), odds=ODDS)
 
 
 def search_gain(history: History, kernels: Kernels, winner: int) -> dict[str, Any]:
-    """Return fields of an `Explanation`: the winner's gain as estimated by the search before its finals.
+    """Return fields of an `Explanation`: the winner's gain as estimated by the search before its
+    finals.
 
-    By the model, in which lucky launches are shrunk, and which knows of a command that only the finals launched.
+    By the model, in which lucky launches are shrunk, and which knows of a command that only the
+    finals launched.
     """
     before, base = history.before_finals(), history.candidates.baseline
     if winner == base or len(before) == len(history) or not before.scores(base):
@@ -222,7 +272,8 @@ def search_gain(history: History, kernels: Kernels, winner: int) -> dict[str, An
 
 
 def learned_figures(model: Posterior, kernels: Kernels) -> list[LearnedFigure]:
-    """Return the figures changed by the launches, of the source with most support, the largest change first."""
+    """Return the figures changed by the launches, of the source with most support, the largest
+    change first."""
     which = int(model.belief.argmax())
     figures = kernels.figures[which]
     if not figures:
@@ -235,7 +286,8 @@ def learned_figures(model: Posterior, kernels: Kernels) -> list[LearnedFigure]:
     for one, by in rows:
         same = [other for other in figures if other.name == one.name]
         alike = len(same) > 1 and all(
-            math.isclose(other.value, one.value) and any(o is other and abs(s - by) < _LEAST_SHIFT for o, s in rows)
+            math.isclose(other.value, one.value)
+            and any(o is other and abs(s - by) < _LEAST_SHIFT for o, s in rows)
             for other in same
         )
         engine = None if alike else one.engine

@@ -1,10 +1,11 @@
 """History of a study, as decisions see it.
 
-Launches that share a node may slow each other. The first launches of the baseline decide that once: alone on a share,
-then on all shares at once. They are compared as two means with the usual noise of a launch (`LAUNCH_NOISE`, 3 %): where
-those beside others are slower by more than `LIMIT` standard errors of that difference, the study goes on one launch at
-a time. A node without interference is taken for one with it in 5 % of studies, and then nothing is lost but time. A
-slowdown below the limit (6 % on two shares) may stay unseen; it is in all launches alike. Launches beside others on a
+Launches that share a node may slow each other. The first launches of the baseline decide that once:
+alone on a share, then on all shares at once. They are compared as two means with the usual noise of
+a launch (`LAUNCH_NOISE`, 3 %): where those beside others are slower by more than `LIMIT` standard
+errors of that difference, the study goes on one launch at a time. A node without interference is
+taken for one with it in 5 % of studies, and then nothing is lost but time. A slowdown below the
+limit (6 % on two shares) may stay unseen; it is in all launches alike. Launches beside others on a
 node that slows them count for nothing.
 """
 
@@ -31,7 +32,8 @@ MAX_UNINFORMATIVE = 2
 """Launches of one candidate without information after which it is abandoned."""
 
 NONE_KEEPS = 5
-"""Failures of candidates without a trade-off, with no success, after which candidates with one are searched."""
+"""Failures of candidates without a trade-off, with no success, after which candidates with one are
+searched."""
 
 BASELINE_ROLES = (Role.BASELINE, Role.CONTROL, Role.FINAL)
 """Roles of baseline launches."""
@@ -39,7 +41,8 @@ _MAY_PASS = (FailureKind.CRASHED, FailureKind.TIMEOUT, FailureKind.LOAD_ERRORS)
 
 
 ERROR_RATE = 0.05
-"""False alarms: share of studies without interference that report some, at the usual launch noise."""
+"""False alarms: share of studies without interference that report some, at the usual launch
+noise."""
 LIMIT = float(-ndtri(ERROR_RATE))
 _BESIDE = 0.5
 """Share of its time that a launch must run beside others to measure their effect on it."""
@@ -56,20 +59,23 @@ class Entry:
         violations: SLO to value beyond its limit, <= 0 keeps it.
         broke: the configuration failed.
         out_of_memory: it did because memory did not suffice.
-        may_pass: it did in a way that need not come again: the server died, hung or gave errors by itself.
-        cause: of its failure: the kind and the telling line; of a lack of memory, which engines word in many ways, the
-            kind alone. Empty where it did not fail.
+        may_pass: it did in a way that need not come again: the server died, hung or gave errors by
+            itself.
+        cause: of its failure: the kind and the telling line; of a lack of memory, which engines
+            word in many ways, the kind alone. Empty where it did not fail.
         too_slow: it breaks an SLO at the lightest load: no score, but no reason to launch it again.
         pending: not finished.
         seconds: that it took.
         start_s: of them, until its server was ready.
         began_s: when, on the study's own clock (`timeline.start_times`).
         node: where it ran, or must run; empty: not known, or the study knows one place only.
-        longest: tokens of the longest request that its server was found to serve; None where that is not known.
+        longest: tokens of the longest request that its server was found to serve; None where that
+            is not known.
         unfit: it serves less than ``--min-context``, or starts with odds below `SURE_TO_START`.
         answered: its answers were kept, to compare others with or with others.
         right: whether they were as good as the baseline's; None: not compared.
-        apart: it sent what the finals send, where that is more than another draw of the search's prompts.
+        apart: it sent what the finals send, where that is more than another draw of the search's
+            prompts.
         step: of its load search, score units; 0 without one.
     """
 
@@ -102,12 +108,21 @@ class Entry:
 
     @property
     def says_nothing(self) -> bool:
-        """Return whether it has no information about the configuration: the measurement or the machine failed."""
+        """Return whether it has no information about the configuration: the measurement or the
+        machine failed."""
         return not (self.pending or self.broke or self.measured or self.too_slow)
 
     def without_result(self) -> Entry:
-        """Return the launch as one without information, because launches beside it affected its result."""
-        return Entry(self.number, self.role, self.position, seconds=self.seconds, began_s=self.began_s, node=self.node)
+        """Return the launch as one without information, because launches beside it affected its
+        result."""
+        return Entry(
+            self.number,
+            self.role,
+            self.position,
+            seconds=self.seconds,
+            began_s=self.began_s,
+            node=self.node,
+        )
 
 
 @dataclass(frozen=True)
@@ -115,10 +130,12 @@ class History:
     """Launches of a study by number, with the other inputs of decisions.
 
     Attributes:
-        canonical_of: position of a candidate to that of its equivalent, for which all its launches count.
+        canonical_of: position of a candidate to that of its equivalent, for which all its launches
+            count.
         adjusted_by: what was taken from the scores, node by node; None: they are as measured.
         one_at_a_time: why launches may not share the node; empty where they may, or where none do.
-        screened: launches with random weights, apart from all others: they rank candidates for the search alone.
+        screened: launches with random weights, apart from all others: they rank candidates for the
+            search alone.
     """
 
     spec: StudySpec
@@ -131,17 +148,29 @@ class History:
 
     @classmethod
     def of(
-        cls, spec: StudySpec, candidates: CandidateSet, launches: Iterable[Launch], pending: Iterable[Trial] = ()
+        cls,
+        spec: StudySpec,
+        candidates: CandidateSet,
+        launches: Iterable[Launch],
+        pending: Iterable[Trial] = (),
     ) -> History:
-        """Read launches and running trials; raises ``KeyError`` for a configuration that is not a candidate."""
+        """Read launches and running trials; raises ``KeyError`` for a configuration that is not a
+        candidate."""
         rows = list(launches)
-        canonical = equivalents.canonical_of(rows, candidates, candidates.items[candidates.baseline].fingerprint)
-        joined = {candidates.position(one): candidates.position(other) for one, other in canonical.items()}
+        canonical = equivalents.canonical_of(
+            rows, candidates, candidates.items[candidates.baseline].fingerprint
+        )
+        joined = {
+            candidates.position(one): candidates.position(other) for one, other in canonical.items()
+        }
         running = list(pending)
-        # Where no trial was bound to a node, rows may still name one: a host's, which says nothing here.
+        # Where no trial was bound to a node, rows may still name one: a host's, which says nothing
+        # here.
         bound = any(trial.node for trial in (*(row.trial for row in rows), *running))
         begins = timeline.start_times(rows, bound)
-        entries = [_entry_of(spec, candidates, row, joined, begins[row.trial.number]) for row in rows]
+        entries = [
+            _entry_of(spec, candidates, row, joined, begins[row.trial.number]) for row in rows
+        ]
         for trial in running:
             position = candidates.position(trial.configuration.fingerprint)
             counted = joined.get(position, position)
@@ -151,9 +180,13 @@ class History:
         entries.sort(key=lambda e: e.number)
         alone = one_at_a_time([e for e in entries if e.role is Role.BASELINE])
         if alone:
-            entries = [e.without_result() if is_beside(e.node) and not e.pending else e for e in entries]
+            entries = [
+                e.without_result() if is_beside(e.node) and not e.pending else e for e in entries
+            ]
         screened = tuple(e for e in entries if e.role is Role.SCREEN)
-        entries = _without_crashes([e for e in entries if e.role is not Role.SCREEN], candidates.baseline)
+        entries = _without_crashes(
+            [e for e in entries if e.role is not Role.SCREEN], candidates.baseline
+        )
         return cls(spec, candidates, tuple(entries), joined, one_at_a_time=alone, screened=screened)
 
     def __iter__(self) -> Iterator[Entry]:
@@ -164,7 +197,8 @@ class History:
 
     @property
     def most_launches(self) -> int:
-        """Return the launches of the budget, and with them those with random weights that turned out useless."""
+        """Return the launches of the budget, and with them those with random weights that turned
+        out useless."""
         return self.spec.launches + len(self.screened) * bool(self.screen.over)
 
     def of_role(self, *roles: Role) -> list[Entry]:
@@ -173,29 +207,44 @@ class History:
     def before_finals(self) -> History:
         """Return the history at the start of the finals; all of it before them.
 
-        The baseline's launches that several nodes make while they wait for the end of the search belong to the finals.
+        The baseline's launches that several nodes make while they wait for the end of the search
+        belong to the finals.
         """
-        first = next((i for i, e in enumerate(self.entries) if e.role is Role.FINAL), len(self.entries))
-        while self.several and first and not self.spec.finals_apart and self.entries[first - 1].role is Role.CONTROL:
+        first = next(
+            (i for i, e in enumerate(self.entries) if e.role is Role.FINAL), len(self.entries)
+        )
+        while (
+            self.several
+            and first
+            and not self.spec.finals_apart
+            and self.entries[first - 1].role is Role.CONTROL
+        ):
             first -= 1
         return self.upto(first)
 
     def upto(self, count: int) -> History:
         """Return only the first launches."""
-        # What later launches taught about equivalents holds for them too, or finals could be asked for without end.
+        # What later launches taught about equivalents holds for them too, or finals could be asked
+        # for without end.
         return replace(self, entries=self.entries[:count])
 
     @property
     def spread(self) -> Spread:
-        """Return the standard deviation of one launch, from repeated configurations, in the finals or before.
+        """Return the standard deviation of one launch, from repeated configurations, in the finals
+        or before.
 
-        A finalist was chosen for its launches in the search, so these differ from its fresh ones by more than noise.
-        The baseline was not, and has one group. Repeats that end on the same step of a load search may differ by as
-        much as the step: a uniform distribution has its width over the root of 12.
+        A finalist was chosen for its launches in the search, so these differ from its fresh ones by
+        more than noise. The baseline was not, and has one group. Repeats that end on the same step
+        of a load search may differ by as much as the step: a uniform distribution has its width
+        over the root of 12.
         """
         base = self.candidates.baseline
         rows = [
-            ((e.position, e.apart or (e.role is Role.FINAL and e.position != base)), e.node, e.score)
+            (
+                (e.position, e.apart or (e.role is Role.FINAL and e.position != base)),
+                e.node,
+                e.score,
+            )
             for e in self.entries
             if e.score is not None
         ]
@@ -213,8 +262,9 @@ class History:
     def step(self) -> float:
         """Return the step of the launches' load searches, score units: root mean square.
 
-        Without repeats it is the noise of a launch: which load is the last to keep the limits depends on a few requests
-        (launches of one command differ by 4 to 10 %, ``docs/load-search.md``).
+        Without repeats it is the noise of a launch: which load is the last to keep the limits
+        depends on a few requests (launches of one command differ by 4 to 10 %,
+        ``docs/load-search.md``).
         """
         found = [e.step**2 for e in self.entries if e.measured]
         return math.sqrt(mean(found)) if found else 0.0
@@ -231,7 +281,11 @@ class History:
             return self.adjusted_by
         scores: dict[str, list[float]] = {}
         for entry in self.entries:
-            if entry.node and entry.score is not None and entry.position == self.candidates.baseline:
+            if (
+                entry.node
+                and entry.score is not None
+                and entry.position == self.candidates.baseline
+            ):
                 scores.setdefault(entry.node, []).append(entry.score)
         return node_offsets(scores)
 
@@ -245,7 +299,10 @@ class History:
         if self.adjusted_by is not None or not self.several:
             return self
         offsets = {node: found.offset for node, found in self.node_offsets.items()}
-        entries = [e if e.score is None else replace(e, score=e.score - offsets.get(e.node, 0.0)) for e in self.entries]
+        entries = [
+            e if e.score is None else replace(e, score=e.score - offsets.get(e.node, 0.0))
+            for e in self.entries
+        ]
         return replace(self, entries=tuple(entries), adjusted_by=self.node_offsets)
 
     @cached_property
@@ -273,7 +330,11 @@ class History:
         if not self.spec.screened:
             return Screen(over="not asked for")
         full, cheap = (
-            [Made(e.number, e.position, e.score, e.seconds, e.start_s) for e in rows if e.score is not None]
+            [
+                Made(e.number, e.position, e.score, e.seconds, e.start_s)
+                for e in rows
+                if e.score is not None
+            ]
             for rows in (self.entries, self.screened)
         )
         last, found = max((e.number for e in cheap), default=-1), Screen()
@@ -292,23 +353,37 @@ class History:
     def ranked(self) -> tuple[Ranked, ...]:
         """Return the launches with random weights that the search uses."""
         items = self.candidates.items
-        ran = ((e.position, e.score) for e in self.screened if e.score is not None and self.screen.trusted)
-        return tuple(Ranked(p, score, layout_of(items[p].configuration), self.screen.layouts) for p, score in ran)
+        ran = (
+            (e.position, e.score)
+            for e in self.screened
+            if e.score is not None and self.screen.trusted
+        )
+        return tuple(
+            Ranked(p, score, layout_of(items[p].configuration), self.screen.layouts)
+            for p, score in ran
+        )
 
     @cached_property
     def known_good(self) -> list[int]:
-        """Return the candidates that may be recommended by their launches, and those with only random weights."""
+        """Return the candidates that may be recommended by their launches, and those with only
+        random weights."""
         seen = dict.fromkeys((*self.by_position, *(one.position for one in self.ranked)))
-        return [p for p in seen if p not in self.barred and (self.feasible(p) if p in self.by_position else True)]
+        return [
+            p
+            for p in seen
+            if p not in self.barred and (self.feasible(p) if p in self.by_position else True)
+        ]
 
     @property
     def challengers(self) -> list[int]:
-        """Return the configurations other than the baseline that ran within the limits and may be recommended."""
+        """Return the configurations other than the baseline that ran within the limits and may be
+        recommended."""
         others = (p for p in self.by_position if p != self.candidates.baseline)
         return [p for p in others if self.feasible(p) and p not in self.barred]
 
     def spent(self, position: int) -> bool:
-        """Return whether a candidate is finished for the search: measured, failed, running, abandoned, equivalent."""
+        """Return whether a candidate is finished for the search: measured, failed, running,
+        abandoned, equivalent."""
         if position in self.canonical_of:
             return True
         entries = self.at(position)
@@ -316,19 +391,35 @@ class History:
 
     @cached_property
     def measured(self) -> tuple[tuple[int, float], ...]:
-        """Return position and score of every measured launch, less the effect of the finals' prompts."""
-        return tuple((e.position, e.score - self.level[0] * e.apart) for e in self.entries if e.score is not None)
+        """Return position and score of every measured launch, less the effect of the finals'
+        prompts."""
+        return tuple(
+            (e.position, e.score - self.level[0] * e.apart)
+            for e in self.entries
+            if e.score is not None
+        )
 
     @cached_property
     def level(self) -> tuple[float, tuple[int, ...]]:
-        """Return the effect of different finals' prompts on a score, and the baseline's launches that show it."""
+        """Return the effect of different finals' prompts on a score, and the baseline's launches
+        that show it."""
         base = [e for e in self.at(self.candidates.baseline) if e.measured]
-        search, finals = ([e.score or 0.0 for e in base if e.apart is apart] for apart in (False, True))
-        return (mean(finals) - mean(search), (len(finals), len(search))) if search and finals else (0.0, ())
+        search, finals = (
+            [e.score or 0.0 for e in base if e.apart is apart] for apart in (False, True)
+        )
+        return (
+            (mean(finals) - mean(search), (len(finals), len(search)))
+            if search and finals
+            else (0.0, ())
+        )
 
     def fresh_roles(self, position: int) -> tuple[Role, ...]:
         """Return the roles of the launches that decide about a configuration."""
-        return self.spec.judged_by if self.canonical(position) == self.candidates.baseline else (Role.FINAL,)
+        return (
+            self.spec.judged_by
+            if self.canonical(position) == self.candidates.baseline
+            else (Role.FINAL,)
+        )
 
     @property
     def running(self) -> list[int]:
@@ -339,7 +430,9 @@ class History:
     def done_with(self) -> frozenset[int]:
         """Return the candidates that the search is finished with, or may not launch."""
         spent = {p for p in {*self.by_position, *self.canonical_of} if self.spent(p)}
-        cheap = {one.position for one in self.ranked} | {e.position for e in self.screened if e.pending}
+        cheap = {one.position for one in self.ranked} | {
+            e.position for e in self.screened if e.pending
+        }
         return self.barred | spent | cheap
 
     @property
@@ -354,10 +447,15 @@ class History:
     def node_scores(self, position: int, *roles: Role) -> list[NodeScore]:
         """Return the scores as `scores`, with the nodes."""
         entries = self.at(position)
-        return [(e.node, e.score) for e in entries if e.score is not None and (not roles or e.role in roles)]
+        return [
+            (e.node, e.score)
+            for e in entries
+            if e.score is not None and (not roles or e.role in roles)
+        ]
 
     def evidence(self, position: int, *roles: Role) -> list[Entry]:
-        """Return the measured launches of a candidate of these roles, else of any; of off nodes for want of others."""
+        """Return the measured launches of a candidate of these roles, else of any; of off nodes for
+        want of others."""
         whole = [e for e in self.at(position) if e.measured]
         chosen = [e for e in whole if e.role in roles] or whole
         return self.on_normal_nodes(chosen) or chosen
@@ -378,45 +476,60 @@ class History:
     def keeps_slos(self, position: int, *roles: Role) -> bool:
         """Return whether a candidate meets every SLO on average over its `evidence`."""
         chosen = self.evidence(position, *roles)
-        return bool(chosen) and all(_mean_violation(chosen, str(slo)) <= 0 for slo in self.spec.slos)
+        return bool(chosen) and all(
+            _mean_violation(chosen, str(slo)) <= 0 for slo in self.spec.slos
+        )
 
     def feasible(self, position: int, *roles: Role) -> bool:
-        """Return whether it was measured, never failed, may be recommended, and is within every SLO."""
+        """Return whether it was measured, never failed, may be recommended, and is within every
+        SLO."""
         unfit = any(e.unfit for e in self.at(position))
         return not self.broke(position) and not unfit and self.keeps_slos(position, *roles)
 
     @cached_property
     def told_given_up(self) -> Mapping[int, tuple[GivenUp, ...]]:
-        """Return the trade-offs of launched candidates whose servers hold other requests than predicted."""
+        """Return the trade-offs of launched candidates whose servers hold other requests than
+        predicted."""
         longest = {e.position: e.longest for e in self.entries if e.longest is not None}
         one, found = self.candidates, dict[int, tuple[GivenUp, ...]]()
         baseline = longest.pop(one.baseline, 0)
         for position, tokens in longest.items() if baseline else ():
-            marked = tuple(row for row in one.given_up.get(position, ()) if row.knob not in BY_LENGTH)
-            rows = marked + one.promised.broken_by(one.items[position].configuration, tokens, baseline)
+            marked = tuple(
+                row for row in one.given_up.get(position, ()) if row.knob not in BY_LENGTH
+            )
+            rows = marked + one.promised.broken_by(
+                one.items[position].configuration, tokens, baseline
+            )
             found |= {position: rows} if rows != one.given_up.get(position, ()) else {}
         return found
 
     def broken(self, position: int) -> frozenset[str]:
-        """Return the kinds of trade-offs of a candidate that are not allowed; none of the baseline's own."""
+        """Return the kinds of trade-offs of a candidate that are not allowed; none of the
+        baseline's own."""
         if position == self.candidates.baseline:
             return frozenset()
         return frozenset(one.kind for one in self.given_up(position)) - frozenset(self.spec.allow)
 
     @cached_property
     def barred(self) -> frozenset[int]:
-        """Return the candidates that are neither searched nor recommended: with settings that the evidence cannot see.
+        """Return the candidates that are neither searched nor recommended: with settings that the
+        evidence cannot see.
 
-        And with trade-offs that are not allowed. Where `NONE_KEEPS` candidates that keep every promise failed, and none
-        ran, the others are searched too, but for promises that no workload can speak for (`UNASKED`).
+        And with trade-offs that are not allowed. Where `NONE_KEEPS` candidates that keep every
+        promise failed, and none ran, the others are searched too, but for promises that no workload
+        can speak for (`UNASKED`).
         """
         unseen = self.candidates.unseen - {self.candidates.baseline}
         allowed = frozenset(self.spec.allow)
-        found = {*self.candidates.giving_up(allowed), *self.told_given_up} - {self.candidates.baseline}
+        found = {*self.candidates.giving_up(allowed), *self.told_given_up} - {
+            self.candidates.baseline
+        }
         found = {p for p in found if p not in self.told_given_up or self.broken(p)}
         kept = [e for e in self.entries if e.position not in found]
         failed = {e.position for e in kept if e.broke}
-        if any(e.measured for e in kept) or len(failed) < min(NONE_KEEPS, len(self.candidates) - len(found)):
+        if any(e.measured for e in kept) or len(failed) < min(
+            NONE_KEEPS, len(self.candidates) - len(found)
+        ):
             return unseen.union(found)
         return unseen.union(p for p in found if self.broken(p) & UNASKED)
 
@@ -426,16 +539,21 @@ class History:
 
 
 def one_at_a_time(control: Sequence[Entry]) -> str:
-    """Explain by the baseline's first launches on every place why none may run side by side; empty if they may."""
+    """Explain by the baseline's first launches on every place why none may run side by side; empty
+    if they may."""
     together = [run for run in control if is_beside(run.node)]
-    before = next((run.score for run in control if is_alone(run.node) and run.score is not None), None)
+    before = next(
+        (run.score for run in control if is_alone(run.node) and run.score is not None), None
+    )
     if before is None or len(together) < 2 or any(run.pending for run in control):
         return ""
     if any(run.broke for run in together):
         return "the baseline runs alone on its share of the GPUs and fails beside others: one at a time from here on"
     beside = [run.score for run in together if run.score is not None and _ran_beside(run, together)]
     if len(beside) < 2:
-        return "the effect of launches side by side could not be measured: one at a time from here on"
+        return (
+            "the effect of launches side by side could not be measured: one at a time from here on"
+        )
     slower, error = before - mean(beside), LAUNCH_NOISE * math.sqrt(1 + 1 / len(beside))
     if slower <= LIMIT * error:
         return ""
@@ -445,14 +563,23 @@ def one_at_a_time(control: Sequence[Entry]) -> str:
 def _ran_beside(run: Entry, others: Iterable[Entry]) -> bool:
     """Return whether another one of these launches ran for most of a launch."""
     ends = run.began_s + run.seconds
-    both_s = [min(ends, one.began_s + one.seconds) - max(run.began_s, one.began_s) for one in others if one is not run]
+    both_s = [
+        min(ends, one.began_s + one.seconds) - max(run.began_s, one.began_s)
+        for one in others
+        if one is not run
+    ]
     return max(both_s, default=0.0) >= _BESIDE * run.seconds
 
 
 def _entry_of(
-    spec: StudySpec, candidates: CandidateSet, launch: Launch, joined: Mapping[int, int], began_s: float = 0.0
+    spec: StudySpec,
+    candidates: CandidateSet,
+    launch: Launch,
+    joined: Mapping[int, int],
+    began_s: float = 0.0,
 ) -> Entry:
-    """Return the information of a finished launch; ``joined`` is position to that of its equivalent."""
+    """Return the information of a finished launch; ``joined`` is position to that of its
+    equivalent."""
     trial, result = launch.trial, launch.result
     launch = objective.by_rank(launch)
     position = candidates.position(trial.configuration.fingerprint)
@@ -487,10 +614,11 @@ def _entry_of(
 
 
 def _without_crashes(entries: Sequence[Entry], baseline: int) -> list[Entry]:
-    """Drop one crash of a configuration that ran in another launch, as servers also crash by chance.
+    """Drop one crash of a configuration that ran in another launch, as servers also crash by
+    chance.
 
-    Nor do two of the baseline: without it there is nothing to compare with. What crashes more often is not what to
-    recommend.
+    Nor do two of the baseline: without it there is nothing to compare with. What crashes more often
+    is not what to recommend.
     """
     chance = set[int]()
     for position in {e.position for e in entries if e.may_pass}:

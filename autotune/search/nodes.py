@@ -1,12 +1,14 @@
 """Test whether the nodes of a study are alike, and compare launches on several of them.
 
-The baseline is launched on each node. A node whose mean is far from the median of all is off by that much: the search
-takes the scores of its launches less this offset. Once a second launch there says the same, nothing more runs there.
+The baseline is launched on each node. A node whose mean is far from the median of all is off by
+that much: the search takes the scores of its launches less this offset. Once a second launch there
+says the same, nothing more runs there.
 
-The finals do not rely on it: there a configuration is compared with the baseline on the same node only (`contrast`),
-and the spread of a launch is what a node and a configuration, each with a part of its own, leave unexplained
-(`additive_spread`). Both follow from least squares with a constant for each node, so that successive looks have the
-joint distribution that the test of `sequential_test` counts on.
+The finals do not rely on it: there a configuration is compared with the baseline on the same node
+only (`contrast`), and the spread of a launch is what a node and a configuration, each with a part
+of its own, leave unexplained (`additive_spread`). Both follow from least squares with a constant
+for each node, so that successive looks have the joint distribution that the test of
+`sequential_test` counts on.
 """
 
 from __future__ import annotations
@@ -56,10 +58,11 @@ class NodeOffset:
 
 
 def node_offsets(baseline: Mapping[str, Sequence[float]]) -> dict[str, NodeOffset]:
-    """Return the offset of each node from the median node, by the baseline's scores; of two from the faster one.
+    """Return the offset of each node from the median node, by the baseline's scores; of two from
+    the faster one.
 
-    The spread of a launch is the largest of what is usual, what repeats on one node show, and what the nodes'
-    median absolute deviation shows.
+    The spread of a launch is the largest of what is usual, what repeats on one node show, and what
+    the nodes' median absolute deviation shows.
     """
     means = {node: mean(scores) for node, scores in baseline.items()}
     if len(means) < 2:
@@ -77,10 +80,12 @@ def node_offsets(baseline: Mapping[str, Sequence[float]]) -> dict[str, NodeOffse
 
 
 def contrast(mine: Sequence[NodeScore], theirs: Sequence[NodeScore]) -> tuple[float, float]:
-    """Return the difference of two configurations' means by launches on the same nodes, and its information.
+    """Return the difference of two configurations' means by launches on the same nodes, and its
+    information.
 
-    The difference has the variance of one launch over the information, ``1 / (1/n + 1/m)`` summed over the nodes; 0
-    where no node ran both, then the difference is that of all launches. On one node these are the plain figures.
+    The difference has the variance of one launch over the information, ``1 / (1/n + 1/m)`` summed
+    over the nodes; 0 where no node ran both, then the difference is that of all launches. On one
+    node these are the plain figures.
     """
     parts = []
     for node in sorted({node for node, _ in mine} & {node for node, _ in theirs}):
@@ -94,8 +99,11 @@ def contrast(mine: Sequence[NodeScore], theirs: Sequence[NodeScore]) -> tuple[fl
     return math.fsum(difference * weight for difference, weight in parts) / information, information
 
 
-def planned(mine: Sequence[str], theirs: Sequence[str], more: int, off: Collection[str] = ()) -> float:
-    """Return the information of `contrast` after this number of further launches, in pairs on the least used nodes.
+def planned(
+    mine: Sequence[str], theirs: Sequence[str], more: int, off: Collection[str] = ()
+) -> float:
+    """Return the information of `contrast` after this number of further launches, in pairs on the
+    least used nodes.
 
     Nothing more runs on nodes that are off, unless there are no others.
     """
@@ -109,7 +117,8 @@ def planned(mine: Sequence[str], theirs: Sequence[str], more: int, off: Collecti
 
 
 def additive_spread(launches: Sequence[tuple[Hashable, str, float]]) -> Spread:
-    """Return the spread of a launch (configuration, node, score), where the first two have additive effects."""
+    """Return the spread of a launch (configuration, node, score), where the first two have additive
+    effects."""
     if not launches:
         return Spread.of(0.0, 0)
     columns = [dict.fromkeys(row[k] for row in launches) for k in (0, 1)]

@@ -1,8 +1,8 @@
 """Read the objective, the second goal and the SLOs from one launch.
 
-The objective is a metric of one workload, or the weighted geometric mean of it over several: with values v and
-weights w its score is ``sum(w ln v) / sum(w)``. A gain in it is the weighted geometric mean of the gains, so that no
-workload counts for more because its figures are larger.
+The objective is a metric of one workload, or the weighted geometric mean of it over several: with
+values v and weights w its score is ``sum(w ln v) / sum(w)``. A gain in it is the weighted geometric
+mean of the gains, so that no workload counts for more because its figures are larger.
 """
 
 from __future__ import annotations
@@ -19,22 +19,31 @@ from autotune.trial import Launch, Metrics, Role, State
 
 
 def maximises(metric: str) -> bool:
-    """Return whether more of a metric is better; raises `UnknownName` for a metric that does not exist."""
+    """Return whether more of a metric is better; raises `UnknownName` for a metric that does not
+    exist."""
     return METRICS[check_metric(metric)].maximise
 
 
 def weights(spec: StudySpec) -> dict[str, float]:
-    """Return workload to its share of the objective, in the study's order; the shares add up to 1."""
-    given = {name: spec.weights[name] for name in spec.workloads if name in spec.weights} or {spec.workloads[0]: 1.0}
+    """Return workload to its share of the objective, in the study's order; the shares add up to
+    1."""
+    given = {name: spec.weights[name] for name in spec.workloads if name in spec.weights} or {
+        spec.workloads[0]: 1.0
+    }
     largest = max(given.values())
     total = math.fsum(weight / largest for weight in given.values())
     return {name: weight / largest / total for name, weight in given.items()}
 
 
 def on_workloads(spec: StudySpec) -> str:
-    """Return the objective's workload, or its workloads with their weights in the form of ``--weights``."""
+    """Return the objective's workload, or its workloads with their weights in the form of
+    ``--weights``."""
     names = list(weights(spec))
-    return names[0] if len(names) == 1 else ",".join(f"{name}={spec.weights[name]:g}" for name in names)
+    return (
+        names[0]
+        if len(names) == 1
+        else ",".join(f"{name}={spec.weights[name]:g}" for name in names)
+    )
 
 
 def workloads_of(spec: StudySpec, role: Role) -> tuple[str, ...]:
@@ -46,11 +55,17 @@ def workloads_of(spec: StudySpec, role: Role) -> tuple[str, ...]:
 
 
 def value(launch: Launch, metric: str, workload: str) -> float | None:
-    """Return a metric of a finished launch; None if no whole load gave a finite number of at least 0."""
+    """Return a metric of a finished launch; None if no whole load gave a finite number of at least
+    0."""
     if launch.result.state is not State.COMPLETE:
         return None
     number = launch.result.metrics.get(workload, {}).get(metric)
-    if isinstance(number, bool) or not isinstance(number, int | float) or not math.isfinite(number) or number < 0:
+    if (
+        isinstance(number, bool)
+        or not isinstance(number, int | float)
+        or not math.isfinite(number)
+        or number < 0
+    ):
         return None
     return float(number)
 
@@ -58,21 +73,28 @@ def value(launch: Launch, metric: str, workload: str) -> float | None:
 def by_rank(launch: Launch) -> Launch:
     """Return a launch with the metrics for its rank: those with random weights, else its own."""
     result = launch.result
-    return replace(launch, result=replace(result, metrics=result.ranking)) if result.ranking else launch
+    return (
+        replace(launch, result=replace(result, metrics=result.ranking))
+        if result.ranking
+        else launch
+    )
 
 
 def score(spec: StudySpec, launch: Launch, workload: str | None = None) -> float | None:
-    """Return the natural logarithm of the objective, with the sign that makes more better; None without one.
+    """Return the natural logarithm of the objective, with the sign that makes more better; None
+    without one.
 
-    Logarithms, because effects and noise are factors, and because a gain in percent is a difference of scores. It is
-    of one workload; None: of the objective's, all of which must have been measured.
+    Logarithms, because effects and noise are factors, and because a gain in percent is a difference
+    of scores. It is of one workload; None: of the objective's, all of which must have been
+    measured.
     """
     shares = weights(spec) if workload is None else {workload: 1.0}
     total = []
     for name, share in shares.items():
         number = value(launch, spec.objective, name)
         if spec.objective == GOODPUT and number == 0:
-            # That no request kept the limits is an answer, not a fault; half of one stands for it, to have a logarithm.
+            # That no request kept the limits is an answer, not a fault; half of one stands for it,
+            # to have a logarithm.
             duration_s = value(launch, "duration", name)
             number = 0.5 / duration_s if duration_s else None
         part = score_of(spec.objective, number)
@@ -85,12 +107,17 @@ def score(spec: StudySpec, launch: Launch, workload: str | None = None) -> float
 def second_value(spec: StudySpec, launch: Launch) -> float | None:
     """Return the second goal's metric; None if it was not measured.
 
-    Over several loads it is that of the lightest load, where a user is served fastest: the other end of the front.
+    Over several loads it is that of the lightest load, where a user is served fastest: the other
+    end of the front.
     """
     if spec.pareto is None:
         return None
     if spec.front_over_rungs:
-        return curve(launch, spec.workloads[0]).get(spec.rungs_of(Role.BASELINE)[0], {}).get(spec.pareto)
+        return (
+            curve(launch, spec.workloads[0])
+            .get(spec.rungs_of(Role.BASELINE)[0], {})
+            .get(spec.pareto)
+        )
     return value(launch, spec.pareto, spec.workloads[0])
 
 
@@ -126,10 +153,12 @@ def achieved(spec: StudySpec, launch: Launch) -> float | None:
 
 
 def best_so_far(spec: StudySpec, launches: Iterable[Launch]) -> list[tuple[int, float]]:
-    """Return the number of each launch with an objective within the limits, and the best configuration's mean after it.
+    """Return the number of each launch with an objective within the limits, and the best
+    configuration's mean after it.
 
-    The means are those of the verdict: fresh launches replace those of the search, which may have been lucky, and once
-    a challenger has some, what was launched by the search alone is compared no more. The launches are by number.
+    The means are those of the verdict: fresh launches replace those of the search, which may have
+    been lucky, and once a challenger has some, what was launched by the search alone is compared no
+    more. The launches are by number.
     """
     better = max if maximises(spec.objective) else min
     searched: dict[str, list[float]] = {}
@@ -145,7 +174,9 @@ def best_so_far(spec: StudySpec, launches: Iterable[Launch]) -> list[tuple[int, 
         group = fresh if trial.role in spec.judged_by else searched
         group.setdefault(name, []).append(value)
         compared = fresh if fresh.keys() - {base} else {**searched, **fresh}
-        means = [geometric_mean(v) if len(v) > 1 and min(v) > 0 else fmean(v) for v in compared.values()]
+        means = [
+            geometric_mean(v) if len(v) > 1 and min(v) > 0 else fmean(v) for v in compared.values()
+        ]
         reached.append((trial.number, better(means)))
     return reached
 
@@ -153,11 +184,14 @@ def best_so_far(spec: StudySpec, launches: Iterable[Launch]) -> list[tuple[int, 
 def violations(spec: StudySpec, launch: Launch) -> dict[str, float]:
     """Return SLO to the launch's excess over its limit (<= 0 meets it), for the measured SLOs."""
     measured = {slo: value(launch, slo.metric, spec.workloads[0]) for slo in spec.slos}
-    return {str(slo): slo.violation(number) for slo, number in measured.items() if number is not None}
+    return {
+        str(slo): slo.violation(number) for slo, number in measured.items() if number is not None
+    }
 
 
 def too_slow(spec: StudySpec, launch: Launch) -> bool:
-    """Return whether a launch was measured without a capacity: the lightest load violates an SLO."""
+    """Return whether a launch was measured without a capacity: the lightest load violates an
+    SLO."""
     measured = launch.result.state is State.COMPLETE and bool(spec.load_key)
     return measured and without_capacity(launch.result.metrics.get(spec.workloads[0], {}))
 
@@ -165,7 +199,8 @@ def too_slow(spec: StudySpec, launch: Launch) -> bool:
 def step_of_load(spec: StudySpec, launch: Launch) -> float:
     """Return the step of a launch's load search, score units; 0 without one.
 
-    It is from the heaviest load that met every limit to the next one, which broke one: the capacity is between them.
+    It is from the heaviest load that met every limit to the next one, which broke one: the capacity
+    is between them.
     """
     found = launch.result.metrics.get(spec.workloads[0], {}) if spec.load_key else {}
     kept, broken = found.get(f"capacity_{spec.load_key}"), found.get("capacity_broken_at")

@@ -1,7 +1,8 @@
-"""The Optuna study of a study's launches: one trial per launch, of the same number, in a journal for dashboards.
+"""The Optuna study of a study's launches: one trial per launch, of the same number, in a journal
+for dashboards.
 
-`results.jsonl` is the truth. Whoever opens the study writes the journal anew from it; of an earlier journal only the
-launches that were under way are taken, which no other file holds.
+`results.jsonl` is the truth. Whoever opens the study writes the journal anew from it; of an earlier
+journal only the launches that were under way are taken, which no other file holds.
 """
 
 from __future__ import annotations
@@ -31,7 +32,8 @@ from autotune.trial import Command, Launch, Role, Trial
 
 @dataclass
 class _Backend(BaseJournalBackend):
-    """Optuna's journal file of one writer, without locks; `path` is written to from the first `save` on."""
+    """Optuna's journal file of one writer, without locks; `path` is written to from the first
+    `save` on."""
 
     path: Path
     lines: list[str] = field(default_factory=list)
@@ -67,9 +69,13 @@ def interrupted(path: Path, candidates: CandidateSet) -> dict[int, Step]:
         trials = study.get_trials(deepcopy=False, states=(TrialState.RUNNING,))
     except (ValueError, KeyError, AssertionError):
         return {}
-    positions = {candidate.fingerprint: position for position, candidate in enumerate(candidates.items)}
+    positions = {
+        candidate.fingerprint: position for position, candidate in enumerate(candidates.items)
+    }
     return {
-        trial.number: Step(Role(attrs["role"]), positions[attrs["fingerprint"]], attrs.get("node", ""))
+        trial.number: Step(
+            Role(attrs["role"]), positions[attrs["fingerprint"]], attrs.get("node", "")
+        )
         for trial in trials
         # The fingerprint is written last: without it a trial was never handed out.
         if (attrs := trial.user_attrs).get("fingerprint") in positions
@@ -77,7 +83,8 @@ def interrupted(path: Path, candidates: CandidateSet) -> dict[int, Step]:
 
 
 class Journal:
-    """Optuna study driven by ask and tell, in a file from `save` on; `command_of` starts a candidate's server."""
+    """Optuna study driven by ask and tell, in a file from `save` on; `command_of` starts a
+    candidate's server."""
 
     def __init__(
         self,
@@ -96,7 +103,8 @@ class Journal:
             storage=storage,
             direction="maximize" if objective.maximises(spec.objective) else "minimize",
         )
-        # What optuna-dashboard calls the objective; its own function for that comes with the package alone.
+        # What optuna-dashboard calls the objective; its own function for that comes with the
+        # package alone.
         study_id = storage.get_study_id_from_name(spec.study)
         storage.set_study_system_attr(study_id, "dashboard:objective_names", [spec.objective])
         self._asked: dict[int, optuna.Trial] = {}
@@ -115,7 +123,9 @@ class Journal:
             state=state,
             value=value,
             params=params,
-            distributions={name: CategoricalDistribution(self._encoding.values[name]) for name in params},
+            distributions={
+                name: CategoricalDistribution(self._encoding.values[name]) for name in params
+            },
             constraints=constraints,
             user_attrs={**second, **_attributes(launch.trial)},
         )
@@ -130,7 +140,9 @@ class Journal:
         params = self._encoding.params(step.position)
         # All its values are fixed: Optuna samples nothing.
         self._study.enqueue_trial(params)
-        asked = self._study.ask({name: CategoricalDistribution(self._encoding.values[name]) for name in params})
+        asked = self._study.ask(
+            {name: CategoricalDistribution(self._encoding.values[name]) for name in params}
+        )
         candidate = self._candidates.items[step.position]
         trial = Trial(
             number=asked.number,
@@ -160,11 +172,14 @@ class Journal:
         self._study.tell(trial, value, state)
 
 
-def _outcome(spec: StudySpec, launch: Launch) -> tuple[TrialState, float | None, dict[str, float], Mapping[str, float]]:
-    """Convert a launch to Optuna's state, objective, constraints, and the second goal's metric as a user attribute.
+def _outcome(
+    spec: StudySpec, launch: Launch
+) -> tuple[TrialState, float | None, dict[str, float], Mapping[str, float]]:
+    """Convert a launch to Optuna's state, objective, constraints, and the second goal's metric as a
+    user attribute.
 
-    A configuration that failed is PRUNED with a violated constraint: Optuna's samplers learn nothing from FAIL, which
-    is what a measurement that says nothing of the configuration becomes.
+    A configuration that failed is PRUNED with a violated constraint: Optuna's samplers learn
+    nothing from FAIL, which is what a measurement that says nothing of the configuration becomes.
     """
     number = objective.second_value(spec, launch)
     second = {} if number is None else {spec.goals[-1]: number}
@@ -178,4 +193,9 @@ def _outcome(spec: StudySpec, launch: Launch) -> tuple[TrialState, float | None,
 
 def _attributes(trial: Trial) -> Mapping[str, Any]:
     node = {"node": trial.node} if trial.node else {}
-    return {"number": trial.number, "role": trial.role.value, **node, "fingerprint": trial.configuration.fingerprint}
+    return {
+        "number": trial.number,
+        "role": trial.role.value,
+        **node,
+        "fingerprint": trial.configuration.fingerprint,
+    }

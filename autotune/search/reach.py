@@ -1,9 +1,11 @@
-"""Stop a study early if no configuration can meet its limits: SLOs, and the least share of good requests.
+"""Stop a study early if no configuration can meet its limits: SLOs, and the least share of good
+requests.
 
-The posterior of the violations alone does not decide: after seven launches it gave odds of 0.001 to limits that the
-fourteenth launch kept (``benchmarks/limits.py`` plays such studies). The physics prior decides: where it predicts the
-limited metrics, its order of the candidates is right, and its level is off by a factor that the launches show. Each
-prediction is multiplied by the most favourable of these factors, and must still be far beyond a limit.
+The posterior of the violations alone does not decide: after seven launches it gave odds of 0.001 to
+limits that the fourteenth launch kept (``benchmarks/limits.py`` plays such studies). The physics
+prior decides: where it predicts the limited metrics, its order of the candidates is right, and its
+level is off by a factor that the launches show. Each prediction is multiplied by the most
+favourable of these factors, and must still be far beyond a limit.
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ OUT_OF_REACH = "the limits are out of reach: after the launches so far no config
 LEAST = 5
 """Launches with figures, of two commands or more, before limits count as out of reach."""
 FAR, LEAST_PREDICTED = 1.5, 1.3
-"""Least ratio to its limit of the nearest launch's worst metric, and of every candidate's prediction."""
+"""Least ratio to its limit of the nearest launch's worst metric, and of every candidate's
+prediction."""
 
 
 def out_of_reach(kernels: Kernels, history: History) -> bool:

@@ -1,4 +1,5 @@
-"""`CandidateSampler`: suggest valid candidates, none twice, by our Gaussian process or by Optuna's samplers."""
+"""`CandidateSampler`: suggest valid candidates, none twice, by our Gaussian process or by Optuna's
+samplers."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from autotune.search.history import Entry, History
 from autotune.trial import Scalar
 
 STARTS = "starts"
-"""Constraint of every trial that failed to run: violated, so that Optuna's samplers learn from it."""
+"""Constraint of every trial that failed to run: violated, so that Optuna's samplers learn from
+it."""
 
 _OPTUNA: Mapping[str, Callable[[int], BaseSampler]] = {
     "tpe": lambda seed: TPESampler(seed=seed),
@@ -29,7 +31,8 @@ _OPTUNA: Mapping[str, Callable[[int], BaseSampler]] = {
 
 
 class CandidateSampler:
-    """Suggest enumerated candidates: by our Gaussian process, or the nearest ones to an Optuna sampler's choice.
+    """Suggest enumerated candidates: by our Gaussian process, or the nearest ones to an Optuna
+    sampler's choice.
 
     Args:
         kernels: the candidates, and the priors on them.
@@ -41,16 +44,23 @@ class CandidateSampler:
         self._kernels, self._name, self._seed = kernels, name, seed
 
     def suggest(self, history: History) -> Suggestion | None:
-        """Return the next candidate after a history, a pure function of it; None if no candidate remains."""
+        """Return the next candidate after a history, a pure function of it; None if no candidate
+        remains."""
         if history.exhausted:
             return None
         if self._name == "gp":
             criterion = suggest if len(history.spec.goals) == 1 else suggest_front
             return criterion(self._kernels, history.adjusted(), len(history))
-        encoding, free = self._kernels.encoding, np.ones(len(self._kernels.encoding), dtype=np.bool_)
+        encoding, free = (
+            self._kernels.encoding,
+            np.ones(len(self._kernels.encoding), dtype=np.bool_),
+        )
         free[list(history.done_with)] = False
-        # A space that is the same for every trial, so that a knob that is left unset has the value None.
-        space: dict[str, BaseDistribution] = {n: CategoricalDistribution(encoding.choices[n]) for n in encoding.names}
+        # A space that is the same for every trial, so that a knob that is left unset has the value
+        # None.
+        space: dict[str, BaseDistribution] = {
+            n: CategoricalDistribution(encoding.choices[n]) for n in encoding.names
+        }
         seed = int(np.random.default_rng([self._seed, len(history)]).integers(2**31))
         study = optuna.create_study(direction="maximize", sampler=_OPTUNA[self._name](seed))
         for entry in history:
@@ -60,9 +70,13 @@ class CandidateSampler:
 
 
 def _trial(
-    entry: Entry, slos: Sequence[str], params: Mapping[str, Scalar], space: Mapping[str, BaseDistribution]
+    entry: Entry,
+    slos: Sequence[str],
+    params: Mapping[str, Scalar],
+    space: Mapping[str, BaseDistribution],
 ) -> FrozenTrial:
-    """Report a launch so that Optuna's samplers learn most: a failed start is pruned, with a constraint."""
+    """Report a launch so that Optuna's samplers learn most: a failed start is pruned, with a
+    constraint."""
     state, value, constraints = TrialState.FAIL, entry.score, dict[str, float]()
     if entry.pending:
         state = TrialState.RUNNING
@@ -70,9 +84,15 @@ def _trial(
         state, constraints = TrialState.PRUNED, {STARTS: 1.0}
     elif entry.measured:
         state = TrialState.COMPLETE
-        constraints = {slo: beyond for slo, beyond in (entry.violations or {}).items() if slo in slos}
+        constraints = {
+            slo: beyond for slo, beyond in (entry.violations or {}).items() if slo in slos
+        }
     return create_trial(
-        state=state, value=value, constraints=constraints, params=dict(params), distributions=dict(space)
+        state=state,
+        value=value,
+        constraints=constraints,
+        params=dict(params),
+        distributions=dict(space),
     )
 
 

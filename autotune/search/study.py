@@ -1,7 +1,7 @@
 """`Study`: ask for the next launch, launch it, tell the result; two files in the study's folder.
 
-What is done next depends on the finished launches and on those that are under way alone (`plan`), so a study that was
-killed makes the very same decisions as an undisturbed one.
+What is done next depends on the finished launches and on those that are under way alone (`plan`),
+so a study that was killed makes the very same decisions as an undisturbed one.
 """
 
 from __future__ import annotations
@@ -101,29 +101,37 @@ class Study:
     def ask(self, nodes: Sequence[str] = (), busy: Sequence[str] = ()) -> Trial | None:
         """Return the next launch; None if the study has ended, or must wait for running trials.
 
-        Trials that were interrupted come first, under their numbers. One that was bound to a node waits for it there;
-        where that is gone it may run on any, and counts for that one.
+        Trials that were interrupted come first, under their numbers. One that was bound to a node
+        waits for it there; where that is gone it may run on any, and counts for that one.
 
         Args:
-            nodes: the executor's nodes that may run it, best only those where it could begin at once: `Trial.node` of
-                what is asked is one of them, or empty. No nodes: one place without a name.
-            busy: those on which it would have to wait: only a launch that was interrupted there is asked for them.
+            nodes: the executor's nodes that may run it, best only those where it could begin at
+                once: `Trial.node` of what is asked is one of them, or empty. No nodes: one place
+                without a name.
+            busy: those on which it would have to wait: only a launch that was interrupted there is
+                asked for them.
         """
         if self._interrupted:
             # Those that can begin first, on their own nodes before others take these.
-            trial = min(self._interrupted, key=lambda t: (t.node not in nodes, bool(t.node), t.node in busy))
+            trial = min(
+                self._interrupted, key=lambda t: (t.node not in nodes, bool(t.node), t.node in busy)
+            )
             self._interrupted.remove(trial)
             trial = trial if trial.node in (*nodes, *busy) else replace(trial, node="")
         else:
             with one_thread():
-                decision = self._plan.next(self._history(self.launches, self._pending.values()), nodes)
+                decision = self._plan.next(
+                    self._history(self.launches, self._pending.values()), nodes
+                )
             if isinstance(decision, Stop):
                 self.stop_reason, self.phase = decision.reason, "done"
             if not isinstance(decision, Step):
                 return None
             trial = self._journal.ask(decision)
         baseline = self._candidates.items[self._candidates.baseline].fingerprint
-        trial = replace(trial, wants_answers=wants_answers(self._spec, trial, baseline, self.launches))
+        trial = replace(
+            trial, wants_answers=wants_answers(self._spec, trial, baseline, self.launches)
+        )
         self._pending[trial.number] = trial
         self.phase = _PHASES[trial.role]
         return trial
@@ -135,7 +143,9 @@ class Study:
             ValueError: its trial was not asked for, or was already recorded.
         """
         if launch.trial.number not in self._pending:
-            raise ValueError(f"trial {launch.trial.number} was not asked for, or was already recorded")
+            raise ValueError(
+                f"trial {launch.trial.number} was not asked for, or was already recorded"
+            )
         self._results.append(launch)
         del self._pending[launch.trial.number]
         self._journal.tell(launch)
@@ -143,15 +153,19 @@ class Study:
     def explanation(self, no_effect_of: KnownNoEffects) -> Explanation:
         """Explain the contribution of each knob of the winner, and the knobs without effect.
 
-        `no_effect_of` tells what on a launch's command is known to have no effect without measuring it.
+        `no_effect_of` tells what on a launch's command is known to have no effect without measuring
+        it.
         """
         history = self._history(self.launches).adjusted()
         judgement = judge(history)
         with one_thread():
-            # What is told of knobs was measured with real weights, what may still be better is ranked by all launches.
+            # What is told of knobs was measured with real weights, what may still be better is
+            # ranked by all launches.
             alone = replace(history, screened=())
             rows = [launch for launch in self.launches if launch.trial.role is not Role.SCREEN]
-            found = explain(alone, rows, model_of(self._kernels, alone, THOROUGH), judgement, no_effect_of)
+            found = explain(
+                alone, rows, model_of(self._kernels, alone, THOROUGH), judgement, no_effect_of
+            )
             model = model_of(self._kernels, history)
             if judgement.winner is None:
                 return found
@@ -166,10 +180,14 @@ class Study:
 
     @property
     def off_nodes(self) -> Mapping[str, str]:
-        """Return the nodes slower or faster than the others beyond noise, with the reason to retire them."""
+        """Return the nodes slower or faster than the others beyond noise, with the reason to retire
+        them."""
         history = self._history(self.launches)
         offsets = {node: percent(history.node_offsets[node].offset) for node in history.off_nodes}
-        return {node: f"the baseline is {offset:+.0f} % off there, beyond noise" for node, offset in offsets.items()}
+        return {
+            node: f"the baseline is {offset:+.0f} % off there, beyond noise"
+            for node, offset in offsets.items()
+        }
 
     @property
     def changes(self) -> Sequence[str]:
@@ -193,9 +211,11 @@ class Study:
             ) from None
 
     def _take_up(self, begun: dict[int, Step]) -> None:
-        """Write the journal again from the rows; unfinished trials are started again under their numbers.
+        """Write the journal again from the rows; unfinished trials are started again under their
+        numbers.
 
-        Where a lost journal leaves a number without either, it is decided again from the launches before it.
+        Where a lost journal leaves a number without either, it is decided again from the launches
+        before it.
         """
         rows = {launch.trial.number: launch for launch in self._results.launches}
         for number in range(max([*rows, *begun], default=-1) + 1):
@@ -204,7 +224,9 @@ class Study:
                 continue
             before = [row for row in self.launches if row.trial.number < number]
             with one_thread():
-                decision = begun.get(number) or self._plan.next(self._history(before, self._interrupted))
+                decision = begun.get(number) or self._plan.next(
+                    self._history(before, self._interrupted)
+                )
                 if isinstance(decision, Step):
                     self._interrupted.append(self._journal.ask(decision))
                 else:

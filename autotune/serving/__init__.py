@@ -5,14 +5,17 @@
         ...  # load it, asking `failure()` when requests fail
         report = server.stop()
 
-`process.ProcessLauncher` starts a `server.Server` as a process of this machine, `docker.DockerLauncher` in a container,
-and `server.connect` finds one that somebody else runs. Three kinds of outcome are kept apart:
+`process.ProcessLauncher` starts a `server.Server` as a process of this machine,
+`docker.DockerLauncher` in a container, and `server.connect` finds one that somebody else runs.
+Three kinds of outcome are kept apart:
 
-* a configuration that cannot run is a *value*: `Server.wait_ready` and `Server.failure` return a `trial.Failure`;
-* what the user has to put right (a program that is not there, a folder that cannot be written, a URL that does not
-  answer, a model that is not served) raises `BadInput`, before anything was started;
-* a server that cannot be ended, or whose port stays taken, is in `StopReport`, with `StopReport.failure` of kind
-  ``infrastructure``: it says nothing about the configuration.
+* a configuration that cannot run is a *value*: `Server.wait_ready` and `Server.failure` return a
+  `trial.Failure`;
+* what the user has to put right (a program that is not there, a folder that cannot be written, a
+  URL that does not answer, a model that is not served) raises `BadInput`, before anything was
+  started;
+* a server that cannot be ended, or whose port stays taken, is in `StopReport`, with
+  `StopReport.failure` of kind ``infrastructure``: it says nothing about the configuration.
 
 The watchdog's process imports this module, so it imports nothing that takes time.
 """
@@ -29,8 +32,8 @@ class StartupTimeouts:
     """Time limits of a start, in seconds. They count from the last progress.
 
     Attributes:
-        total_s: from launch to the first generated token, whatever the log says. A first start may compile kernels
-            for 20 minutes and read 700 GB of weights.
+        total_s: from launch to the first generated token, whatever the log says. A first start may
+            compile kernels for 20 minutes and read 700 GB of weights.
         silence_s: without a new byte in the log. Loading prints each shard, compilation each stage.
     """
 
@@ -52,7 +55,8 @@ class StopReport:
 
     Attributes:
         signals: those that were needed, in order; empty when the server had ended by itself.
-        survivors: processes of the launch that still live, as ``pid name (state)``, and its container.
+        survivors: processes of the launch that still live, as ``pid name (state)``, and its
+            container.
         port_free: whether the server's port can be bound again.
     """
 
@@ -75,5 +79,8 @@ class StopReport:
         if self.survivors:
             return Failure(FailureKind.INFRASTRUCTURE, self.left_behind())
         if not self.port_free:
-            return Failure(FailureKind.INFRASTRUCTURE, "The server is gone, but another process holds its port.")
+            return Failure(
+                FailureKind.INFRASTRUCTURE,
+                "The server is gone, but another process holds its port.",
+            )
         return None

@@ -1,8 +1,10 @@
-"""Turn the command that a person would type into the launched one: address, program, paths, secrets.
+"""Turn the command that a person would type into the launched one: address, program, paths,
+secrets.
 
-What is written down (the study's question, commands, rows) says where a secret comes from: ``${NAME}`` in a command
-stands for an environment variable, a file is named by its path. Values are read when a server is launched, and are
-known to nobody but the server, the client and whoever masks them.
+What is written down (the study's question, commands, rows) says where a secret comes from:
+``${NAME}`` in a command stands for an environment variable, a file is named by its path. Values are
+read when a server is launched, and are known to nobody but the server, the client and whoever masks
+them.
 """
 
 from __future__ import annotations
@@ -29,8 +31,8 @@ LOG_NAME = "server.log"
 def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) -> tuple[str, ...]:
     """Add the arguments that launched servers need, and replace the address and other given ports.
 
-    The address stands last, where it wins over an abbreviation of the same option (``--por 80``) in every engine's
-    parser.
+    The address stands last, where it wins over an abbreviation of the same option (``--por 80``) in
+    every engine's parser.
     """
     kept: list[str] = []
     words = iter(argv)
@@ -49,7 +51,9 @@ def with_serving(argv: Sequence[str], serving: Serving, host: str, port: int) ->
 def with_known_ports(card: EngineCard, flags: Collection[str]) -> EngineCard:
     """Return the options of a card for ports that a version has."""
     known = {flag: distance for flag, distance in card.serving.port_flags.items() if flag in flags}
-    return card.model_copy(update={"serving": card.serving.model_copy(update={"port_flags": known})})
+    return card.model_copy(
+        update={"serving": card.serving.model_copy(update={"port_flags": known})}
+    )
 
 
 def find_program(name: str, environment: Mapping[str, str], title: str) -> str:
@@ -69,8 +73,9 @@ def find_program(name: str, environment: Mapping[str, str], title: str) -> str:
 def absolute_paths(argv: Sequence[str], files: Mapping[str, str]) -> tuple[str, ...]:
     """Make arguments absolute that name an existing path relative to the caller's folder.
 
-    The server runs in the trial's folder, where such a path would lead nowhere. Only words with a slash, and folders
-    that hold a ``config.json``, are taken for paths: ``serve`` stays a word though a folder may have that name.
+    The server runs in the trial's folder, where such a path would lead nowhere. Only words with a
+    slash, and folders that hold a ``config.json``, are taken for paths: ``serve`` stays a word
+    though a folder may have that name.
     """
     return tuple(word if word in files else _absolute(word) for word in argv)
 
@@ -84,7 +89,9 @@ def _absolute(word: str) -> str:
     if word.startswith(("-", "{", "[")) or path.is_absolute() or len(word) > 1024:
         return word
     # Not by the path's own methods, which raise for a folder that may not be looked into.
-    is_path = (("/" in word or path.suffix) and os.path.exists(word)) or os.path.isfile(path / "config.json")
+    is_path = (("/" in word or path.suffix) and os.path.exists(word)) or os.path.isfile(
+        path / "config.json"
+    )
     return os.path.abspath(word) if is_path else word
 
 
@@ -94,11 +101,14 @@ def server_logs(folder: Path) -> dict[str, Path]:
 
 
 def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
-    """Make a trial's folder with the command's files; returns its log. Raises `BadInput` if it is not writable."""
+    """Make a trial's folder with the command's files; returns its log. Raises `BadInput` if it is
+    not writable."""
     for name in files:
         path = PurePath(name)
         if path.is_absolute() or ".." in path.parts:
-            raise BadInput(f"the command's file {name!r} would be outside the trial's folder; use a plain file name")
+            raise BadInput(
+                f"the command's file {name!r} would be outside the trial's folder; use a plain file name"
+            )
     log = folder / LOG_NAME
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -110,7 +120,8 @@ def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
         if log.stat().st_size:
             now = time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime())
             append_line(
-                log, f"[autotune: launched again at {now} UTC; what stands above is of an earlier launch of this trial]"
+                log,
+                f"[autotune: launched again at {now} UTC; what stands above is of an earlier launch of this trial]",
             )
     except OSError as error:
         where = error.filename or folder
@@ -124,11 +135,13 @@ def prepare_folder(folder: Path, files: Mapping[str, str]) -> Path:
 def cache_variables(
     caches: Mapping[str, str], engine: str, version: str, gpu: str, given: Mapping[str, str]
 ) -> dict[str, str]:
-    """Make the folders that cache compiled kernels between launches; returns the variables that name them.
+    """Make the folders that cache compiled kernels between launches; returns the variables that
+    name them.
 
-    A first start compiles kernels for 10 to 20 minutes. Its results are good for the same engine, version and kind of
-    GPU only, so each of these has folders of its own. What the command (`given`) or the user's environment sets is
-    left as it is. `caches` has a folder's name by variable. Raises `BadInput` where a folder cannot be made.
+    A first start compiles kernels for 10 to 20 minutes. Its results are good for the same engine,
+    version and kind of GPU only, so each of these has folders of its own. What the command
+    (`given`) or the user's environment sets is left as it is. `caches` has a folder's name by
+    variable. Raises `BadInput` where a folder cannot be made.
     """
     variables = {}
     for variable, name in caches.items():
@@ -156,7 +169,8 @@ _INHERITED = 8  # Least length of a masked inherited value: a variable with a se
 
 
 def read_secret(variable: str | None, file: str | None, option: str) -> str | None:
-    """Read a secret from the variable or file named by options of this prefix; None for neither. Raises `BadInput`."""
+    """Read a secret from the variable or file named by options of this prefix; None for neither.
+    Raises `BadInput`."""
     if variable is not None:
         where, without = f"{option}-env {variable}", "this environment variable is not set"
         value = os.environ.get(variable, "").strip()
@@ -165,7 +179,9 @@ def read_secret(variable: str | None, file: str | None, option: str) -> str | No
         try:
             value = Path(file).expanduser().read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:
-            raise BadInput(f"{where}: cannot be read ({getattr(error, 'strerror', 'no text')})") from error
+            raise BadInput(
+                f"{where}: cannot be read ({getattr(error, 'strerror', 'no text')})"
+            ) from error
     else:
         return None
     if not value:
@@ -176,23 +192,34 @@ def read_secret(variable: str | None, file: str | None, option: str) -> str | No
 
 
 def secret_sources(
-    on: str, key_variable: str | None, key_file: str | None, token_file: str | None, *, foreign: bool, launches: bool
+    on: str,
+    key_variable: str | None,
+    key_file: str | None,
+    token_file: str | None,
+    *,
+    foreign: bool,
+    launches: bool,
 ) -> dict[str, Any]:
-    """Name the sources of a study's secrets for its spec, by absolute paths, for a resume from another folder.
+    """Name the sources of a study's secrets for its spec, by absolute paths, for a resume from
+    another folder.
 
-    Raises `BadInput` for a source that is not there, or that the study has no use for: a key is for a `foreign` server,
-    a token for one that the study `launches`.
+    Raises `BadInput` for a source that is not there, or that the study has no use for: a key is for
+    a `foreign` server, a token for one that the study `launches`.
     """
     key_named = key_variable is not None or key_file is not None
     if key_variable is not None and key_file is not None:
-        raise BadInput("--api-key-env and --api-key-file are mutually exclusive: a server has one key")
+        raise BadInput(
+            "--api-key-env and --api-key-file are mutually exclusive: a server has one key"
+        )
     if key_named and not foreign:
         raise BadInput(
             f"--api-key-env and --api-key-file are for --on external:URL, but this study runs on {on}; a server that "
             "autotune launches takes its key from the command, e.g. --engine-arg vllm='--api-key ${NAME}'"
         )
     if token_file is not None and not launches:
-        raise BadInput(f"--hf-token-file is for servers that autotune launches, but this study runs on {on}")
+        raise BadInput(
+            f"--hf-token-file is for servers that autotune launches, but this study runs on {on}"
+        )
     read_secret(key_variable, key_file, "--api-key")
     read_secret(None, token_file, "--hf-token")
     return {
@@ -207,20 +234,28 @@ def _absolute_file(path: str | None) -> str | None:
 
 
 def refuse_secrets(argv: Sequence[str], env: Mapping[str, str], option: str) -> None:
-    """Raise `BadInput` for a command line with a secret's value, which the study's files would store."""
+    """Raise `BadInput` for a command line with a secret's value, which the study's files would
+    store."""
     named = [name for name, value in env.items() if redact.env({name: value})[name] != value]
     named += [option or "a word" for _, option in redact.hidden(argv) if option is not None]
     if not named:
         return
-    right = "remove it and export it" if named[0] in env else f"write {named[0]} '${{NAME}}' and export NAME"
+    right = (
+        "remove it and export it"
+        if named[0] in env
+        else f"write {named[0]} '${{NAME}}' and export NAME"
+    )
     raise BadInput(
         f"{option}: it holds a secret ({named[0]}) and is stored in the study's files; {right}: the secret is "
         "read from the environment when a server is launched"
     )
 
 
-def resolve_references(command: Command, environment: Mapping[str, str]) -> tuple[Command, set[str]]:
-    """Fill in the values of ``${NAME}`` in a command, also returned as secrets; raises `BadInput` for an unset one."""
+def resolve_references(
+    command: Command, environment: Mapping[str, str]
+) -> tuple[Command, set[str]]:
+    """Fill in the values of ``${NAME}`` in a command, also returned as secrets; raises `BadInput`
+    for an unset one."""
     values = set[str]()
 
     def fill(word: str) -> str:
@@ -228,7 +263,9 @@ def resolve_references(command: Command, environment: Mapping[str, str]) -> tupl
         if name is None:
             return word
         if not environment.get(name):
-            raise BadInput(f"the command refers to ${{{name}}}, but this environment variable is not set")
+            raise BadInput(
+                f"the command refers to ${{{name}}}, but this environment variable is not set"
+            )
         values.add(environment[name])
         return f"{prefix}{environment[name]}"
 

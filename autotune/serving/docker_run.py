@@ -1,10 +1,12 @@
-"""An engine's image, and its command in a container: the words ``docker run … IMAGE`` before the command.
+"""An engine's image, and its command in a container: the words ``docker run … IMAGE`` before the
+command.
 
-They are what a person would type, and what rows, reports and ``serve.sh`` show. What only a launch needs (a name, a
-label, an address) is added by `autotune.serving.docker`.
+They are what a person would type, and what rows, reports and ``serve.sh`` show. What only a launch
+needs (a name, a label, an address) is added by `autotune.serving.docker`.
 
-Docker and its images are asked by the docker command, whose options are the same for years and which knows contexts,
-logins and remote hosts. A session with the daemon by a library would be one more dependency and one more way to log in.
+Docker and its images are asked by the docker command, whose options are the same for years and
+which knows contexts, logins and remote hosts. A session with the daemon by a library would be one
+more dependency and one more way to log in.
 """
 
 from __future__ import annotations
@@ -41,7 +43,9 @@ FILES_FOLDER = "/autotune"
 """The container's folder for a command's files; its working folder if there are any."""
 _ANSWER_S = 30.0
 _VERSION = re.compile(r"(?<![\w.])v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)(?![\d.])")
-_NAMED_VERSION = re.compile(r"(?:^|[_-])(?:vllm|sglang|sgl|trtllm)[_-]?v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)")
+_NAMED_VERSION = re.compile(
+    r"(?:^|[_-])(?:vllm|sglang|sgl|trtllm)[_-]?v?(\d+\.\d+\.\d+(?:\.?(?:post|rc)\d+)*)"
+)
 
 
 class NetworkDevice(Entry):
@@ -81,30 +85,46 @@ def docker_card() -> DockerCard:
 
 def image_of(card: EngineCard, hardware: HardwareCard, version: str) -> ContainerImage | None:
     """Return the image with a version of an engine for this hardware; None if none is known."""
-    return next((entry for entry in _fitting(card, hardware) if in_range(version, entry.versions)), None)
+    return next(
+        (entry for entry in _fitting(card, hardware) if in_range(version, entry.versions)), None
+    )
 
 
 def _fitting(card: EngineCard, hardware: HardwareCard) -> list[ContainerImage]:
-    return [e for e in card.images if e.vendor == hardware.vendor and e.generation in (None, hardware.generation)]
+    return [
+        e
+        for e in card.images
+        if e.vendor == hardware.vendor and e.generation in (None, hardware.generation)
+    ]
 
 
 def newest_image(card: EngineCard, hardware: HardwareCard) -> tuple[str, str] | None:
     """Return the newest known version with an image, and its image; None if there is none."""
     images = ((version, image_of(card, hardware, version)) for version in reversed(card.versions))
-    return next(((version, one.image.replace("{version}", version)) for version, one in images if one), None)
+    return next(
+        ((version, one.image.replace("{version}", version)) for version, one in images if one), None
+    )
 
 
 def in_container(
-    command: Command, image: str, card: EngineCard, hardware: HardwareCard, docker: DockerCard | None = None
+    command: Command,
+    image: str,
+    card: EngineCard,
+    hardware: HardwareCard,
+    docker: DockerCard | None = None,
 ) -> Command:
-    """Put a command into a container of an image; by default with the packaged options of ``docker run``.
+    """Put a command into a container of an image; by default with the packaged options of ``docker
+    run``.
 
-    Paths of this machine that it names are mounted at the same place, read-only; so are its own files.
+    Paths of this machine that it names are mounted at the same place, read-only; so are its own
+    files.
     """
     docker = docker or docker_card()
     argv = (command.argv[0], *absolute_paths(command.argv[1:], command.files))
     typed = " ".join(command.typed())
-    networks = [n.options for n in docker.networks if re.search(n.when, typed) and os.path.exists(n.device)]
+    networks = [
+        n.options for n in docker.networks if re.search(n.when, typed) and os.path.exists(n.device)
+    ]
     handed_over = [docker.options, docker.devices[hardware.vendor], *networks]
     options = [word for several in handed_over for option in several for word in option]
     mounts = [f"{volume_name(image, hardware.name, cache_)}:{cache_}" for cache_ in docker.caches]
@@ -118,13 +138,18 @@ def in_container(
     settings = [f"HF_HOME={docker.models}", *docker.variables, *own]
     place = ["--workdir", FILES_FOLDER] if command.files else []
     entry = [] if own_entrypoint(card, hardware, image) else ["--entrypoint="]
-    named = [("--volume", mount) for mount in mounts] + [("--env", setting) for setting in dict.fromkeys(settings)]
+    named = [("--volume", mount) for mount in mounts] + [
+        ("--env", setting) for setting in dict.fromkeys(settings)
+    ]
     words = [word for option in named for word in option]
-    return replace(command, argv=argv, container=(*DOCKER_RUN, *options, *words, *place, *entry, image))
+    return replace(
+        command, argv=argv, container=(*DOCKER_RUN, *options, *words, *place, *entry, image)
+    )
 
 
 def own_entrypoint(card: EngineCard, hardware: HardwareCard, image: str) -> bool:
-    """Return whether an image starts the engine by itself; a user's own image is treated as the first known one."""
+    """Return whether an image starts the engine by itself; a user's own image is treated as the
+    first known one."""
 
     def repository(name: str) -> str:
         head, slash, tail = name.partition("@")[0].rpartition("/")
@@ -136,27 +161,37 @@ def own_entrypoint(card: EngineCard, hardware: HardwareCard, image: str) -> bool
 
 
 def volume_name(image: str, hardware: str, folder: str) -> str:
-    """Name the volume of a cache folder: per image (engine and version) and GPU, as kernels depend on both."""
-    return "autotune-" + re.sub(r"[^A-Za-z0-9_.-]+", "-", f"{image}-{hardware}{folder}".replace("/.", "-"))
+    """Name the volume of a cache folder: per image (engine and version) and GPU, as kernels depend
+    on both."""
+    return "autotune-" + re.sub(
+        r"[^A-Za-z0-9_.-]+", "-", f"{image}-{hardware}{folder}".replace("/.", "-")
+    )
 
 
 def models_folder(environment: Mapping[str, str]) -> str:
-    """Locate the Hugging Face cache as huggingface_hub does; raises `BadInput` for a user without a home folder."""
+    """Locate the Hugging Face cache as huggingface_hub does; raises `BadInput` for a user without a
+    home folder."""
     if environment.get("HF_HOME"):
         return environment["HF_HOME"]
-    cache = environment.get("XDG_CACHE_HOME") or expanded(environment.get("HOME", "~"), "HF_HOME") / ".cache"
+    cache = (
+        environment.get("XDG_CACHE_HOME")
+        or expanded(environment.get("HOME", "~"), "HF_HOME") / ".cache"
+    )
     return str(Path(cache) / "huggingface")
 
 
 def mounted_paths(argv: Sequence[str]) -> list[str]:
-    """List the folders and files of this machine in a command's arguments, each once, none inside another.
+    """List the folders and files of this machine in a command's arguments, each once, none inside
+    another.
 
     Of a snapshot in the Hugging Face cache, the model's folder: the snapshot holds links into it.
     """
     named = [Path(value) for word in argv[1:] for value in (word, word.partition("=")[2])]
     # Not by the path's own method, which raises for a folder that may not be looked into.
     present = [path for path in named if path.is_absolute() and os.path.exists(path)]
-    paths = sorted({str(path.parents[1] if path.parent.name == "snapshots" else path) for path in present})
+    paths = sorted(
+        {str(path.parents[1] if path.parent.name == "snapshots" else path) for path in present}
+    )
     return [path for path in paths if not any(Path(other) in Path(path).parents for other in paths)]
 
 
@@ -173,20 +208,27 @@ def docker_program() -> str:
 
 def server_version(program: str, environment: Mapping[str, str], limit_s: float) -> tuple[str, str]:
     """Query the Docker daemon's version; returns it, or the reason why there is none."""
-    done = run_program([program, "version", "--format", "{{.Server.Version}}"], limit_s, environment)
+    done = run_program(
+        [program, "version", "--format", "{{.Server.Version}}"], limit_s, environment
+    )
     version = done.stdout.strip()
     if done.returncode == 0 and version:
         return version, ""
-    return "", _last_line(done.stderr) or (f"exit code {done.returncode}" if done.returncode else "it names no server")
+    return "", _last_line(done.stderr) or (
+        f"exit code {done.returncode}" if done.returncode else "it names no server"
+    )
 
 
 def check_docker() -> str:
-    """Query the Docker daemon's version; raises `BadInput`, with the remedy, if it does not answer."""
+    """Query the Docker daemon's version; raises `BadInput`, with the remedy, if it does not
+    answer."""
     version, reason = server_version(docker_program(), os.environ, _ANSWER_S)
     if version:
         return version
     if "permission denied" in reason.lower():
-        right = "run as a user of the group docker (sudo usermod -aG docker NAME), or set DOCKER_HOST"
+        right = (
+            "run as a user of the group docker (sudo usermod -aG docker NAME), or set DOCKER_HOST"
+        )
     else:
         right = "start the daemon (sudo systemctl start docker), or set DOCKER_HOST to its address"
     raise BadInput(f"--on docker: Docker does not answer ({reason}); {right}")
@@ -196,7 +238,12 @@ def fetch_images(images: Sequence[str], notify: Notify) -> None:
     """Download missing images; `notify` gets Docker's lines. Raises `BadInput`."""
     check_docker()
     for image in dict.fromkeys(images):
-        if run_program([docker_program(), "image", "inspect", "--format", "{{.Id}}", image], _ANSWER_S).returncode == 0:
+        if (
+            run_program(
+                [docker_program(), "image", "inspect", "--format", "{{.Id}}", image], _ANSWER_S
+            ).returncode
+            == 0
+        ):
             continue
         notify(f"pulling {image}, which may take many minutes")
         last = ""
@@ -217,22 +264,38 @@ def fetch_images(images: Sequence[str], notify: Notify) -> None:
                 process.terminate()
                 raise
         if process.returncode != 0:
-            raise BadInput(f"image {image} cannot be pulled ({last}); choose another one with --image ENGINE=IMAGE")
+            raise BadInput(
+                f"image {image} cannot be pulled ({last}); choose another one with --image ENGINE=IMAGE"
+            )
 
 
 def version_in(image: str, distributions: Sequence[str]) -> str:
-    """Return the engine version of an image, by its tag, else by its installed packages; raises `BadInput` for none."""
+    """Return the engine version of an image, by its tag, else by its installed packages; raises
+    `BadInput` for none."""
     tag = image.partition("@")[0].rpartition("/")[2].partition(":")[2]
     # A tag may hold other versions too, of ROCm or Python: rocm7.0.0_vllm_0.11.2_20251210.
     match = _NAMED_VERSION.search(tag) or _VERSION.search(tag)
     if match:
         return match[1]
     fetch_images([image], silent)
-    asking = ("run", "--rm", "--network", "none", "--entrypoint", "python3", image, "-c", VERSION_SCRIPT)
+    asking = (
+        "run",
+        "--rm",
+        "--network",
+        "none",
+        "--entrypoint",
+        "python3",
+        image,
+        "-c",
+        VERSION_SCRIPT,
+    )
     done = run_program([docker_program(), *asking, *distributions], 120.0)
     version = told_version(done.stdout)
     if version is None:
-        why, wanted = _last_line(done.stderr) or f"exit code {done.returncode}", " or ".join(distributions)
+        why, wanted = (
+            _last_line(done.stderr) or f"exit code {done.returncode}",
+            " or ".join(distributions),
+        )
         raise BadInput(
             f"--image {image}: its tag names no version, and its {wanted} version is unknown ({why}); "
             "use a tag that names the version"
@@ -251,7 +314,9 @@ def asked_images(texts: Sequence[str], library: Library) -> dict[str, str]:
     for text in texts:
         name, equals, image = (part.strip() for part in text.partition("="))
         if not (name and equals and image) or any(sign.isspace() for sign in image):
-            raise BadInput(f"--image {text!r}: write engine=image, e.g. sglang=lmsysorg/sglang:v0.5.6.post2")
+            raise BadInput(
+                f"--image {text!r}: write engine=image, e.g. sglang=lmsysorg/sglang:v0.5.6.post2"
+            )
         asked[library.engine(name).engine] = image
     return asked
 
@@ -259,7 +324,8 @@ def asked_images(texts: Sequence[str], library: Library) -> dict[str, str]:
 def choose_images(
     asked: Mapping[str, str], cards: Iterable[EngineCard], hardware: HardwareCard, library: Library
 ) -> dict[str, tuple[str, str]]:
-    """Choose version and image by engine: as requested, else the newest known; raises `BadInput` for no version."""
+    """Choose version and image by engine: as requested, else the newest known; raises `BadInput`
+    for no version."""
     chosen: dict[str, tuple[str, str]] = {}
     for card in cards:
         if (image := asked.get(card.engine)) is not None:
@@ -278,11 +344,14 @@ def image_of_version(card: EngineCard, hardware: HardwareCard, version: str) -> 
 
 
 def version_of(image: str, kind: Engine, hardware: HardwareCard) -> str:
-    """Find the version of the engine in an image; raises `BadInput` if the image does not name it."""
+    """Find the version of the engine in an image; raises `BadInput` if the image does not name
+    it."""
     newest = newest_image(kind.card, hardware)
     if newest is not None and newest[1] == image:
         return newest[0]
-    return kind.version(version_in(image, kind.card.installation.distributions or [kind.card.engine]))
+    return kind.version(
+        version_in(image, kind.card.installation.distributions or [kind.card.engine])
+    )
 
 
 def no_image(card: EngineCard, hardware: HardwareCard) -> str:

@@ -1,12 +1,14 @@
 """Find the cause of a server's failure in its log.
 
-The root cause is rarely the last line: engines end with "see root cause above" and the noise of their shutdown. So the
-first line that matches one of the engine's patterns (``failures:`` in its YAML) counts, else the first line that
-looks like an exception, else the first that is marked as an error, else the last line. A line that its engine marks as
-a warning or less never counts: a vLLM that runs well warns of "Too many open files".
+The root cause is rarely the last line: engines end with "see root cause above" and the noise of
+their shutdown. So the first line that matches one of the engine's patterns (``failures:`` in its
+YAML) counts, else the first line that looks like an exception, else the first that is marked as an
+error, else the last line. A line that its engine marks as a warning or less never counts: a vLLM
+that runs well warns of "Too many open files".
 
-Memory that runs out has another way out at each phase of a server's life. Where the line does not tell the phase, the
-marks of progress before it do (``progress:`` in the YAML), and so does having served.
+Memory that runs out has another way out at each phase of a server's life. Where the line does not
+tell the phase, the marks of progress before it do (``progress:`` in the YAML), and so does having
+served.
 """
 
 from __future__ import annotations
@@ -16,8 +18,10 @@ import signal
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from pathlib import Path
+from typing import BinaryIO
 
 from autotune.serving.watchdog import END_BYTES
 from autotune.space.library import shared_failures
@@ -30,13 +34,19 @@ _BLOCK_BYTES = 2**20
 _LINE_CHARACTERS = 4096
 _EXCERPT_CHARACTERS = 500
 _TRACEBACK_LINES = 1000
-"""Lines after the first decisive one in which an engine may name the cause: each worker prints a traceback."""
+"""Lines after the first decisive one in which an engine may name the cause: each worker prints a
+traceback."""
 
 _ANSI = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\))")
 _NAMED_GROUP = re.compile(r"\(\?P<\w+>")
-_EXCEPTION = re.compile(r"(?<![\w.\"'(])(?:[a-z_]\w*\.)*(?:[A-Z]\w*)?(?:Error|Exception)\b(?::| *$)")
-_ERROR = re.compile(r"\bERROR\b|\bFATAL\b|\bCRITICAL\b|\[[EF]\]|\b[Ee]rror:|\bpanic:|Segmentation fault")
-# The level stands first, behind the process and the time at most: "NCCL_DEBUG=INFO" within an error is no level.
+_EXCEPTION = re.compile(
+    r"(?<![\w.\"'(])(?:[a-z_]\w*\.)*(?:[A-Z]\w*)?(?:Error|Exception)\b(?::| *$)"
+)
+_ERROR = re.compile(
+    r"\bERROR\b|\bFATAL\b|\bCRITICAL\b|\[[EF]\]|\b[Ee]rror:|\bpanic:|Segmentation fault"
+)
+# The level stands first, behind the process and the time at most: "NCCL_DEBUG=INFO" within an error
+# is no level.
 _BELOW_ERROR = re.compile(
     r"^(?:\([^)]{1,80}\) *)?(?:\[[^\]]{1,80}\] *)?(?:[\d:.,/-]+ +)*"
     r"(?:(?:WARNING|WARN|INFO|DEBUG)\b|(?:\[TRT-LLM\] *)?\[[WID]\])"
@@ -49,8 +59,8 @@ _HARMLESS = re.compile(r"\b(?:WARNING|WARN|INFO|DEBUG)\b|\[[WID]\]")
 def read_lines(path: Path, offset: int = 0) -> Iterator[str]:
     """Yield the lines of a log from byte `offset` on, without colours, in bounded memory and time.
 
-    Progress bars, which a carriage return begins anew, come as lines of their own; lines are cut at 4096 characters;
-    bytes that are no UTF-8 are replaced. A log that is gone has no lines.
+    Progress bars, which a carriage return begins anew, come as lines of their own; lines are cut at
+    4096 characters; bytes that are no UTF-8 are replaced. A log that is gone has no lines.
     """
     try:
         with path.open("rb") as stream:
@@ -60,13 +70,20 @@ def read_lines(path: Path, offset: int = 0) -> Iterator[str]:
                 ranges = [(offset, offset + END_BYTES), (size - END_BYTES, size)]
             for begin, stop in ranges:
                 stream.seek(begin)
-                yield from _split(iter(lambda: stream.read(min(_BLOCK_BYTES, stop - stream.tell())), b""))  # noqa: B023
+                read = partial(_read_until, stream, stop)
+                yield from _split(iter(read, b""))
     except OSError:
         return
 
 
+def _read_until(stream: BinaryIO, stop: int) -> bytes:
+    """Read the next block of a file, not beyond `stop`."""
+    return stream.read(min(_BLOCK_BYTES, stop - stream.tell()))
+
+
 def read_head(path: Path, offset: int = 0) -> str:
-    """Read the start of a log from `offset` on, without colours, in whole lines; empty if the log is missing."""
+    """Read the start of a log from `offset` on, without colours, in whole lines; empty if the log
+    is missing."""
     try:
         with path.open("rb") as stream:
             stream.seek(offset)
@@ -89,8 +106,8 @@ def _split(blocks: Iterable[bytes]) -> Iterator[str]:
 class Progress:
     """Count the bytes of a server's log without the access log of our requests.
 
-    SGLang answers its health check before it is ready, and each health check is a line of its access log. Lines that
-    hold one of the texts `ours`, e.g. ``/health``, are not counted.
+    SGLang answers its health check before it is ready, and each health check is a line of its
+    access log. Lines that hold one of the texts `ours`, e.g. ``/health``, are not counted.
     """
 
     def __init__(self, path: Path, offset: int, ours: Sequence[str]) -> None:
@@ -107,7 +124,11 @@ class Progress:
             stream.seek(self._read)
             while self._read < size and (data := stream.read(_BLOCK_BYTES)):
                 self._read += len(data)
-                lines = (line for line in data.splitlines() if not any(text in line for text in self._ours))
+                lines = (
+                    line
+                    for line in data.splitlines()
+                    if not any(text in line for text in self._ours)
+                )
                 self._bytes += sum(map(len, lines))
         return self._bytes
 
@@ -121,12 +142,15 @@ class LogPatterns:
 
 
 def patterns_of(card: EngineCard) -> LogPatterns:
-    """Collect the messages of an engine's rules, its ``failures``, those of all engines, and its progress marks."""
+    """Collect the messages of an engine's rules, its ``failures``, those of all engines, and its
+    progress marks."""
     rules = [
         LogPattern(
             pattern=re.escape(rule.message),
             kind=rule.kind,
-            way_out=f"{rule.reason[:1].upper()}{rule.reason[1:].rstrip('.')}.".replace("{", "{{").replace("}", "}}"),
+            way_out=f"{rule.reason[:1].upper()}{rule.reason[1:].rstrip('.')}.".replace(
+                "{", "{{"
+            ).replace("}", "}}"),
             source=rule.source,
         )
         for rule in card.rules
@@ -135,37 +159,55 @@ def patterns_of(card: EngineCard) -> LogPatterns:
     return LogPatterns([*rules, *card.failures, *shared_failures()], card.progress)
 
 
-def known_failure(log: Path, patterns: LogPatterns, offset: int = 0, served: bool = False) -> Failure | None:
-    """Find the failure that patterns match in a log from `offset` on; None for no match. `served`: under load."""
+def known_failure(
+    log: Path, patterns: LogPatterns, offset: int = 0, served: bool = False
+) -> Failure | None:
+    """Find the failure that patterns match in a log from `offset` on; None for no match. `served`:
+    under load."""
     first = _first_match(read_lines(log, offset), patterns.failures)
     if first is None:
         return None
     pattern, match = first
     phase = pattern.phase
     if phase is None and pattern.kind is FailureKind.OUT_OF_MEMORY:
-        phase = Phase.SERVING if served else _phase(read_lines(log, offset), match.string, patterns.progress)
+        phase = (
+            Phase.SERVING
+            if served
+            else _phase(read_lines(log, offset), match.string, patterns.progress)
+        )
     return _from_pattern(pattern, match, phase)
 
 
 def failure_in(text: str, patterns: LogPatterns) -> Failure | None:
-    """Find the failure that an engine's patterns match in an excerpt of its log; None for no match."""
+    """Find the failure that an engine's patterns match in an excerpt of its log; None for no
+    match."""
     match = _first_match(text.splitlines(), patterns.failures)
     return None if match is None else _from_pattern(*match, match[0].phase)
 
 
 def unknown_exit(log: Path, exit_code: int, title: str, offset: int = 0) -> Failure:
-    """Describe an exit that no pattern explains; a negative `exit_code` is a signal, `title` names the engine."""
+    """Describe an exit that no pattern explains; a negative `exit_code` is a signal, `title` names
+    the engine."""
     line = _best_line(read_lines(log, offset))
     last_words = f"last log line: {line}" if line else "its log is empty"
-    # SGLang kills its own processes after any exception: only a log without an error leaves the kernel to blame.
-    out_of_memory = exit_code == -signal.SIGKILL and not _EXCEPTION.search(line) and not _ERROR.search(line)
+    # SGLang kills its own processes after any exception: only a log without an error leaves the
+    # kernel to blame.
+    out_of_memory = (
+        exit_code == -signal.SIGKILL and not _EXCEPTION.search(line) and not _ERROR.search(line)
+    )
     hint = " (the kernel does that if the machine runs out of memory)" if out_of_memory else ""
-    how = f"with exit code {exit_code}" if exit_code else "with exit code 0 although it was not stopped"
+    how = (
+        f"with exit code {exit_code}"
+        if exit_code
+        else "with exit code 0 although it was not stopped"
+    )
     if exit_code < 0:
         known = -exit_code in set(signal.Signals)
         how = f"by {signal.Signals(-exit_code).name if known else f'signal {-exit_code}'}"
     message = f"{title} ended {how}{hint}; {last_words}"
-    return Failure(FailureKind.CRASHED, f"{_shorten(message)} (see {log.name}).", line, unexplained=True)
+    return Failure(
+        FailureKind.CRASHED, f"{_shorten(message)} (see {log.name}).", line, unexplained=True
+    )
 
 
 def log_problem(log: Path) -> str:
@@ -188,11 +230,15 @@ def last_line(log: Path, offset: int = 0) -> str:
     return last[:_EXCERPT_CHARACTERS]
 
 
-def _first_match(lines: Iterable[str], patterns: Sequence[LogPattern]) -> tuple[LogPattern, re.Match[str]] | None:
+def _first_match(
+    lines: Iterable[str], patterns: Sequence[LogPattern]
+) -> tuple[LogPattern, re.Match[str]] | None:
     if not patterns:
         return None
     # One expression for all patterns, as nearly every line matches none.
-    any_of = re.compile("|".join(f"(?:{_NAMED_GROUP.sub('(?:', pattern.pattern)})" for pattern in patterns))
+    any_of = re.compile(
+        "|".join(f"(?:{_NAMED_GROUP.sub('(?:', pattern.pattern)})" for pattern in patterns)
+    )
     for line in lines:
         if any_of.search(line) is None or _BELOW_ERROR.search(line) or _QUOTED.search(line):
             continue
@@ -204,12 +250,15 @@ def _first_match(lines: Iterable[str], patterns: Sequence[LogPattern]) -> tuple[
 
 
 def _phase(lines: Iterator[str], telling: str, marks: Sequence[ProgressMark]) -> Phase | None:
-    """Return the phase of the last mark before a line, unless a mark soon after the line names the cause."""
+    """Return the phase of the last mark before a line, unless a mark soon after the line names the
+    cause."""
     phase = None
     for line in lines:
         if line == telling:
             break
-        mark = next((m for m in marks if not m.names_the_cause and re.search(m.pattern, line)), None)
+        mark = next(
+            (m for m in marks if not m.names_the_cause and re.search(m.pattern, line)), None
+        )
         phase = mark.phase if mark else phase
     naming = [mark for mark in marks if mark.names_the_cause]
     for line in islice(lines, _TRACEBACK_LINES if naming else 0):
@@ -245,7 +294,8 @@ def _best_line(lines: Iterator[str]) -> str:
 
 
 def _with_message(line: str, exception: re.Match[str], following: Iterator[str]) -> str:
-    """Return an exception's line; where its message begins on a later one, with the first that is not blank."""
+    """Return an exception's line; where its message begins on a later one, with the first that is
+    not blank."""
     if exception.end() < len(line):
         return line
     # Each line of a process begins with its name.

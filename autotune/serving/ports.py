@@ -1,9 +1,10 @@
 """Leases of ports: two tuners on one machine never get the same one.
 
-A lease is a bound socket in Linux's abstract namespace, named after the port. Unlike a lock file it lives exactly
-where ports live (one namespace per network namespace: containers that share ``/tmp`` but no network do not disturb each
-other, those that share the network do), belongs to no user, and goes when the last process that holds it goes. The
-watchdog holds it too, so that a lease ends with the server and not with a tuner that was killed.
+A lease is a bound socket in Linux's abstract namespace, named after the port. Unlike a lock file it
+lives exactly where ports live (one namespace per network namespace: containers that share ``/tmp``
+but no network do not disturb each other, those that share the network do), belongs to no user, and
+goes when the last process that holds it goes. The watchdog holds it too, so that a lease ends with
+the server and not with a tuner that was killed.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def lease_port(ports: Iterable[int] | None = None, besides: Iterable[int] = ()) 
     """Lease the first free port, and others at fixed distances; raises `NoFreePort` for none."""
     distances = (0, *besides)
     if ports is None:
-        # The system's randomness: tuners started together with one seed must not queue for the same ports.
+        # The system's randomness: tuners started together with one seed must not queue for the same
+        # ports.
         start = random.SystemRandom().randrange(len(RANGE))
         ports = [*RANGE[start:], *RANGE[:start]]
     candidates = list(ports)
@@ -61,7 +63,8 @@ def lease_port(ports: Iterable[int] | None = None, besides: Iterable[int] = ()) 
 
 
 def is_free(port: int) -> bool:
-    """Return whether a server could listen on a loopback port now; lingering connections do not count."""
+    """Return whether a server could listen on a loopback port now; lingering connections do not
+    count."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -95,8 +98,8 @@ def _locks(ports: Iterable[int]) -> tuple[socket.socket, ...] | None:
 def foreign_listener(port: int, members: Callable[[], Iterable[int]]) -> bool:
     """Return whether a process other than these visibly listens on a port of this machine.
 
-    Several processes may listen on one port (``SO_REUSEPORT``, which vLLM sets), and the answers of a foreign one
-    would be taken for the server's.
+    Several processes may listen on one port (``SO_REUSEPORT``, which vLLM sets), and the answers of
+    a foreign one would be taken for the server's.
     """
     listening = _listening(port)
     # Asked for afterwards: a worker that began to listen in between is among them.
@@ -105,7 +108,9 @@ def foreign_listener(port: int, members: Callable[[], Iterable[int]]) -> bool:
         try:
             for name in os.listdir(folder):
                 with suppress(FileNotFoundError):
-                    listening -= set(re.findall(r"^socket:\[(\d+)\]$", os.readlink(f"{folder}/{name}")))
+                    listening -= set(
+                        re.findall(r"^socket:\[(\d+)\]$", os.readlink(f"{folder}/{name}"))
+                    )
         except PermissionError:
             return False
         except OSError:
@@ -118,7 +123,8 @@ _LISTEN = "0A"
 
 
 def _listening(port: int) -> set[str]:
-    """List the inodes of sockets that listen on a port at a local or any address (``/proc/net/tcp``, proc(5))."""
+    """List the inodes of sockets that listen on a port at a local or any address
+    (``/proc/net/tcp``, proc(5))."""
     inodes: set[str] = set()
     for table in ("tcp", "tcp6"):
         try:

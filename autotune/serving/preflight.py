@@ -1,6 +1,8 @@
-"""Checks of the node before and after a launch: it can be measured, and the launch left nothing behind.
+"""Checks of the node before and after a launch: it can be measured, and the launch left nothing
+behind.
 
-What is wrong here says nothing about a configuration. Nothing is ever ended that the launch did not start.
+What is wrong here says nothing about a configuration. Nothing is ever ended that the launch did not
+start.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ class Node:
     power: Callable[[Sequence[Gpu]], Callable[[], float | None] | None] = power_of
 
     def unfit(self, study: Path) -> Failure | None:
-        """Check GPUs, limits and the disk of the study's folder; a failure if no server can be launched."""
+        """Check GPUs, limits and the disk of the study's folder; a failure if no server can be
+        launched."""
         hard = open_file_limit()
         lasting = ""
         if not study.is_dir():
@@ -72,21 +75,29 @@ class Node:
         return Failure(FailureKind.INFRASTRUCTURE, " ".join(problems)) if problems else None
 
     def used(self) -> Mapping[int, int]:
-        """Return used memory in bytes by GPU index, if the driver reports it; the argument of `left_behind`."""
-        return {gpu.index: gpu.memory_used_bytes for gpu in self._used_gpus() if gpu.memory_total_bytes}
+        """Return used memory in bytes by GPU index, if the driver reports it; the argument of
+        `left_behind`."""
+        return {
+            gpu.index: gpu.memory_used_bytes for gpu in self._used_gpus() if gpu.memory_total_bytes
+        }
 
     def meter(self, count: int) -> Callable[[], float | None] | None:
-        """Return a function that reads the power of the first GPUs of this number; None if unknown."""
+        """Return a function that reads the power of the first GPUs of this number; None if
+        unknown."""
         used = self._used_gpus()
         return self.power(used[:count]) if 0 < count <= len(used) <= self.count else None
 
     def left_behind(self, before: Mapping[int, int]) -> str:
-        """Describe the remains of a launch on the GPUs after the driver's release time; empty for none."""
+        """Describe the remains of a launch on the GPUs after the driver's release time; empty for
+        none."""
         deadline = time.monotonic() + self.settle_s
         while (held := self._held(before)) and time.monotonic() < deadline:
             self.pause(min(1.0, self.settle_s))
         lost = sorted(set(before) - self.used().keys())
-        gone = [f"GPU {index} was present before the launch, but its driver no longer reports it." for index in lost]
+        gone = [
+            f"GPU {index} was present before the launch, but its driver no longer reports it."
+            for index in lost
+        ]
         left = [
             f"{_name(gpu)} still holds {_gb(gpu.memory_used_bytes)} ({_gb(before[gpu.index])} before) "
             f"{self.settle_s:g} s after the server has ended, {_holders(gpu)}. {_way_out(gpu)}"
@@ -113,7 +124,9 @@ def busy(gpu: Gpu) -> str:
     if not gpu.busy_pids and gpu.memory_used_bytes <= IDLE_BYTES:
         return ""
     used, total = _gb(gpu.memory_used_bytes), _gb(gpu.memory_total_bytes)
-    return f"{_name(gpu)} is not idle: {used} of {total} are in use, {_holders(gpu)}. {_way_out(gpu)}"
+    return (
+        f"{_name(gpu)} is not idle: {used} of {total} are in use, {_holders(gpu)}. {_way_out(gpu)}"
+    )
 
 
 def _name(gpu: Gpu) -> str:
@@ -126,7 +139,9 @@ def _gb(count: int) -> str:
 
 def _holders(gpu: Gpu) -> str:
     processes = [(pid, read_process(pid)) for pid in gpu.busy_pids]
-    names = ", ".join(f"{pid} {process.name if process else ''}".rstrip() for pid, process in processes)
+    names = ", ".join(
+        f"{pid} {process.name if process else ''}".rstrip() for pid, process in processes
+    )
     if not names:
         return "by no visible process"
     return f"by process {names}" if len(gpu.busy_pids) == 1 else f"by processes {names}"

@@ -1,4 +1,5 @@
-"""Servers as processes of this machine, each under a watchdog, and the launcher that starts them."""
+"""Servers as processes of this machine, each under a watchdog, and the launcher that starts
+them."""
 
 from __future__ import annotations
 
@@ -29,7 +30,14 @@ from autotune.serving.command import (
     resolve_references,
     with_serving,
 )
-from autotune.serving.logs import Progress, known_failure, last_line, log_problem, patterns_of, unknown_exit
+from autotune.serving.logs import (
+    Progress,
+    known_failure,
+    last_line,
+    log_problem,
+    patterns_of,
+    unknown_exit,
+)
 from autotune.serving.ports import LOOPBACK, PortLease, foreign_listener, is_free, lease_port
 from autotune.serving.preflight import visible
 from autotune.serving.processes import MARKER, Membership, end
@@ -66,8 +74,8 @@ class WatchdogClient:
         self.leader = 0
         self.exit_code: int | None = None
         self.ended: StopReport | None = None
-        # What would go wrong in the helper stands in the server's log. It starts from this very package, and without
-        # `site`, which it does not need.
+        # What would go wrong in the helper stands in the server's log. It starts from this very
+        # package, and without `site`, which it does not need.
         with Path(request.log).open("ab") as stream:
             self._helper = subprocess.Popen(
                 [sys.executable, "-S", "-P", "-m", "autotune.serving.watchdog"],
@@ -81,7 +89,10 @@ class WatchdogClient:
         self.pid = self._helper.pid
         self._send(asdict(request))
         deadline = time.monotonic() + _START_S
-        while not (self.leader or self._refusal or self.lost) and (left_s := deadline - time.monotonic()) > 0:
+        while (
+            not (self.leader or self._refusal or self.lost)
+            and (left_s := deadline - time.monotonic()) > 0
+        ):
             self.listen(left_s)
         if not self.leader:
             self._collect()
@@ -104,10 +115,13 @@ class WatchdogClient:
             self.exit_code = message.get("exited", self.exit_code)
             if "ended" in message:
                 ended = message["ended"]
-                self.ended = StopReport(ended["seconds"], tuple(ended["signals"]), tuple(ended["survivors"]))
+                self.ended = StopReport(
+                    ended["seconds"], tuple(ended["signals"]), tuple(ended["survivors"])
+                )
 
     def stop(self, timeouts: ShutdownTimeouts) -> StopReport:
-        """Terminate all processes through the watchdog, or directly if the watchdog died or is too slow."""
+        """Terminate all processes through the watchdog, or directly if the watchdog died or is too
+        slow."""
         # A container is ended after the command that runs it.
         kills = 2 if self._request.docker else 1
         deadline = time.monotonic() + timeouts.terminate_s + timeouts.kill_s * kills + _MARGIN_S
@@ -153,7 +167,12 @@ class ProcessServer(Server):
     log: Path
 
     def __init__(
-        self, request: Request, lease: PortLease, card: EngineCard, timeouts: ShutdownTimeouts, api_key: str | None
+        self,
+        request: Request,
+        lease: PortLease,
+        card: EngineCard,
+        timeouts: ShutdownTimeouts,
+        api_key: str | None,
     ) -> None:
         self._request, self._lease, self._card, self._timeouts = request, lease, card, timeouts
         self._watchdog = WatchdogClient(request, [lock.fileno() for lock in lease.locks])
@@ -247,7 +266,8 @@ class ProcessServer(Server):
 
 @dataclass(frozen=True, slots=True)
 class ProcessLauncher:
-    """Start servers, each in its own process session, under a watchdog, on a leased loopback port."""
+    """Start servers, each in its own process session, under a watchdog, on a leased loopback
+    port."""
 
     timeouts: ShutdownTimeouts = field(default_factory=ShutdownTimeouts)
     environment: Mapping[str, str] = field(default_factory=dict, repr=False)
@@ -255,22 +275,26 @@ class ProcessLauncher:
     server: ClassVar[type[ProcessServer]] = ProcessServer
 
     def launch(self, command: Command, folder: Path, card: EngineCard) -> ProcessServer:
-        """Start the server of a command, as a person would type it, in a folder with its log; its address is replaced.
+        """Start the server of a command, as a person would type it, in a folder with its log; its
+        address is replaced.
 
-        Returns as soon as its process runs. Raises `BadInput`: the program is not there, or the folder cannot be
-        written.
+        Returns as soon as its process runs. Raises `BadInput`: the program is not there, or the
+        folder cannot be written.
         """
         command, secrets = resolve_references(command, os.environ)
         folder = folder.absolute()
         marker = uuid.uuid4().hex
-        # setproctitle, with which engines name their workers, overwrites the environment block that holds the marker,
-        # unless it is told not to (https://github.com/dvarrazzo/py-setproctitle, SPT_NOENV).
+        # setproctitle, with which engines name their workers, overwrites the environment block that
+        # holds the marker, unless it is told not to (https://github.com/dvarrazzo/py-setproctitle,
+        # SPT_NOENV).
         ours = {"SPT_NOENV": "1", MARKER: marker, **self.environment}
         environment = {**os.environ, **card.serving.environment, **command.env, **ours}
         front, argv, engine_environment = self._command(command, environment, folder, card)
         log = prepare_folder(folder, command.files)
         api_key = api_key_of(command.argv, engine_environment, card.serving)
-        lease = lease_port(self.ports, [*card.serving.derived_ports, *card.serving.port_flags.values()])
+        lease = lease_port(
+            self.ports, [*card.serving.derived_ports, *card.serving.port_flags.values()]
+        )
         temporary = os.path.join(tempfile.gettempdir(), f"autotune-{marker[:12]}")
         if front or "TMPDIR" in command.env or len(temporary) > _LONGEST_TMPDIR:
             temporary = ""
@@ -287,7 +311,9 @@ class ProcessLauncher:
             docker=front[0] if front else "",
             secrets=sorted(secrets | inherited_secrets(environment)),
             temporary=temporary,
-            shared_memory=[one.pattern for one in (*card.serving.shared_memory, *shared_memory_names())],
+            shared_memory=[
+                one.pattern for one in (*card.serving.shared_memory, *shared_memory_names())
+            ],
         )
         try:
             return self.server(request, lease, card, self.timeouts, api_key)
@@ -298,18 +324,24 @@ class ProcessLauncher:
     def _command(
         self, command: Command, environment: Mapping[str, str], folder: Path, card: EngineCard
     ) -> tuple[list[str], list[str], Mapping[str, str]]:
-        """Return the words of the docker command, the engine's own command, and its variables; raises `BadInput`."""
+        """Return the words of the docker command, the engine's own command, and its variables;
+        raises `BadInput`."""
         program = find_program(command.argv[0], environment, card.title)
         return [], [program, *absolute_paths(command.argv[1:], command.files)], environment
 
 
-def launch_replicas(launcher: ProcessLauncher, command: Command, folder: Path, card: EngineCard) -> Replicas:
-    """Start a command's servers, the further ones in ``server-1`` …; raises as `launch`, with all servers ended."""
+def launch_replicas(
+    launcher: ProcessLauncher, command: Command, folder: Path, card: EngineCard
+) -> Replicas:
+    """Start a command's servers, the further ones in ``server-1`` …; raises as `launch`, with all
+    servers ended."""
     servers: list[Server] = []
     try:
         for number, own in enumerate(command.servers):
             one = replace(command, env={**command.env, **among_visible(own)}, servers=())
-            servers.append(launcher.launch(one, folder / f"server-{number}" if number else folder, card))
+            servers.append(
+                launcher.launch(one, folder / f"server-{number}" if number else folder, card)
+            )
     except BaseException:
         if servers:
             Replicas(servers).stop()
@@ -317,13 +349,18 @@ def launch_replicas(launcher: ProcessLauncher, command: Command, folder: Path, c
     return Replicas(servers)
 
 
-def among_visible(own: Mapping[str, str], environment: Mapping[str, str] = os.environ) -> dict[str, str]:
-    """Return a server's GPUs, counted from 0, in the machine's numbers if this process sees only some of them."""
+def among_visible(
+    own: Mapping[str, str], environment: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Return a server's GPUs, counted from 0, in the machine's numbers if this process sees only
+    some of them."""
     chosen = visible(environment)
     if chosen is None or not own:
         return dict(own)
     (variable, seen), (numbers,) = chosen, own.values()
     places = [int(number) for number in numbers.split(",")]
     if max(places) >= len(seen):
-        raise BadInput(f"{variable}={environment[variable]} shows {len(seen)} GPUs, but GPU {max(places)} is needed")
+        raise BadInput(
+            f"{variable}={environment[variable]} shows {len(seen)} GPUs, but GPU {max(places)} is needed"
+        )
     return {variable: ",".join(seen[place] for place in places)}

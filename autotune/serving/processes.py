@@ -1,14 +1,18 @@
 """Processes and container of one launch: find them all, and end them. Linux, standard library only.
 
-A process belongs to a launch by any of three signs, each of which another program can lose but not all three:
+A process belongs to a launch by any of three signs, each of which another program can lose but not
+all three:
 
-* the marker, a unique value of `MARKER` in the environment that it was started with (kept through ``setsid`` and
-  double forks; lost when a program overwrites its environment block to change its title);
-* the session or group of the launch's first process (kept when the environment is overwritten; lost by ``setsid``);
-* descent from the watchdog, to which the kernel gives every orphan of the launch (`PR_SET_CHILD_SUBREAPER`).
+* the marker, a unique value of `MARKER` in the environment that it was started with (kept through
+  ``setsid`` and double forks; lost when a program overwrites its environment block to change its
+  title);
+* the session or group of the launch's first process (kept when the environment is overwritten; lost
+  by ``setsid``);
+* descent from the watchdog, to which the kernel gives every orphan of the launch
+  (`PR_SET_CHILD_SUBREAPER`).
 
-A container is no child of ours: only the Docker daemon can end it. It is found by the label that its launch gave it, a
-value that no other container has. Nothing is ever chosen by its name.
+A container is no child of ours: only the Docker daemon can end it. It is found by the label that
+its launch gave it, a value that no other container has. Nothing is ever chosen by its name.
 """
 
 from __future__ import annotations
@@ -42,7 +46,8 @@ class Process:
     """One line of the process table.
 
     Attributes:
-        state: ``R``, ``S``, ``D`` (cannot be killed until a driver answers), ``Z`` (ended, not yet collected) …
+        state: ``R``, ``S``, ``D`` (cannot be killed until a driver answers), ``Z`` (ended, not yet
+            collected) …
         threads: a ``Z`` with more than one thread still lives: only its first thread has ended.
     """
 
@@ -68,8 +73,9 @@ class Membership:
 
     Attributes:
         marker: the value of `MARKER`.
-        leader: the launch's first process, which leads its session; 0 = do not look at sessions. Only valid while
-            that process is not collected, as its number could be another's afterwards.
+        leader: the launch's first process, which leads its session; 0 = do not look at sessions.
+            Only valid while that process is not collected, as its number could be another's
+            afterwards.
         ancestor: the watchdog; 0 = do not look at descent.
     """
 
@@ -81,12 +87,16 @@ class Membership:
         """List the living members, without the watchdog and the caller."""
         table = process_table()
         members = (
-            {pid for pid in table if self.leader in (table[pid].session, table[pid].group)} if self.leader else set()
+            {pid for pid in table if self.leader in (table[pid].session, table[pid].group)}
+            if self.leader
+            else set()
         )
         members |= {pid for pid in table if pid not in members and is_marked(pid, self.marker)}
         roots = {*members, self.ancestor} if self.ancestor else members
         members |= descendants(table, roots)
-        return [table[pid] for pid in sorted(members - {self.ancestor, os.getpid()}) if table[pid].alive]
+        return [
+            table[pid] for pid in sorted(members - {self.ancestor, os.getpid()}) if table[pid].alive
+        ]
 
 
 def process_table() -> dict[int, Process]:
@@ -96,7 +106,8 @@ def process_table() -> dict[int, Process]:
 
 
 def read_process(pid: int) -> Process | None:
-    """Read one process; None if it is gone. The name is in parentheses and may hold any character."""
+    """Read one process; None if it is gone. The name is in parentheses and may hold any
+    character."""
     try:
         text = (_PROC / str(pid) / "stat").read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -108,7 +119,8 @@ def read_process(pid: int) -> Process | None:
 
 
 def is_marked(pid: int, marker: str) -> bool:
-    """Return whether a process was started with this marker; False for other users', which are not readable."""
+    """Return whether a process was started with this marker; False for other users', which are not
+    readable."""
     try:
         environment = (_PROC / str(pid) / "environ").read_bytes()
     except OSError:
@@ -132,9 +144,13 @@ def descendants(table: dict[int, Process], roots: Collection[int]) -> set[int]:
 
 
 def end(
-    alive: Callable[[], list[Process]], terminate_s: float, kill_s: float, pause: Callable[[float], object] = time.sleep
+    alive: Callable[[], list[Process]],
+    terminate_s: float,
+    kill_s: float,
+    pause: Callable[[float], object] = time.sleep,
 ) -> StopReport:
-    """Send each living member SIGTERM, wait, then SIGKILL; `pause` returns True if there is no time for grace."""
+    """Send each living member SIGTERM, wait, then SIGKILL; `pause` returns True if there is no time
+    for grace."""
     began = time.monotonic()
     signals: list[str] = []
     left = alive()
@@ -154,7 +170,9 @@ def end(
             left = alive()
             if time.monotonic() >= deadline or (hurry and number is signal.SIGTERM):
                 break
-    return StopReport(time.monotonic() - began, tuple(signals), tuple(str(process) for process in left))
+    return StopReport(
+        time.monotonic() - began, tuple(signals), tuple(str(process) for process in left)
+    )
 
 
 def remove_container(
@@ -162,8 +180,8 @@ def remove_container(
 ) -> tuple[str, ...]:
     """End and remove the containers of a launch, in `limit_s` seconds; returns the remaining ones.
 
-    The environment says where the daemon is. `exit_code` is that of the launch's docker command, None where that had to
-    be ended. A Docker that does not answer is one entry.
+    The environment says where the daemon is. `exit_code` is that of the launch's docker command,
+    None where that had to be ended. A Docker that does not answer is one entry.
     """
     deadline = time.monotonic() + limit_s
     listing = ["ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={LABEL}={marker}"]
@@ -182,6 +200,10 @@ def remove_container(
             names = (f"container {identity[:12]}" for identity in ids or ())
             return ("its container (Docker does not answer)",) if ids is None else tuple(names)
         if ids:
-            run_program([docker, "rm", "--force", "--volumes", *ids], deadline - time.monotonic(), environment)
+            run_program(
+                [docker, "rm", "--force", "--volumes", *ids],
+                deadline - time.monotonic(),
+                environment,
+            )
         was_empty = ids == []
         time.sleep(_SETTLE_S if was_empty else _DOCKER_POLL_S)

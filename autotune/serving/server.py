@@ -1,7 +1,7 @@
 """A server and its start, observed by progress: health check, served model, one generated token.
 
-Beside it `Replicas`, several servers that share a load, and `ExternalServer`, which somebody else runs: it is asked,
-loaded, and left alone.
+Beside it `Replicas`, several servers that share a load, and `ExternalServer`, which somebody else
+runs: it is asked, loaded, and left alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,10 @@ from autotune.serving import StartupTimeouts, StopReport
 from autotune.serving.command import masked
 from autotune.trial import Failure, FailureKind
 
-_POLL_S = (0.05, 0.5)  # First and longest pause between two polls; it grows because most starts take minutes
+_POLL_S = (
+    0.05,
+    0.5,
+)  # First and longest pause between two polls; it grows because most starts take minutes
 _ANSWER_S = 5.0
 _EXTERNAL_ANSWER_S = 10.0
 _MOST_BROKEN = 10  # Consecutive answers with a server error after which a start has failed
@@ -66,11 +69,13 @@ class Server(ABC):
 
     @property
     def pids(self) -> tuple[int, ...]:
-        """Process ids of the server; after its end the last known ones. Empty for an external server."""
+        """Process ids of the server; after its end the last known ones. Empty for an external
+        server."""
         return ()
 
     def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts()) -> Failure | None:  # noqa: B008
-        """Wait until the server answers its health check and has generated a token; None on success."""
+        """Wait until the server answers its health check and has generated a token; None on
+        success."""
         return wait_all([self], timeouts)
 
     def client(self) -> httpx.Client:
@@ -128,7 +133,10 @@ class Server(ABC):
     def _generate(self, client: httpx.Client, left_s: float) -> Failure | None:
         """Request one token, which proves that it serves; a failure for a permanent refusal."""
         try:
-            model = self.model or (served_models(client.get(PATHS[0], timeout=min(_ANSWER_S, left_s))) or [""])[0]
+            model = (
+                self.model
+                or (served_models(client.get(PATHS[0], timeout=min(_ANSWER_S, left_s))) or [""])[0]
+            )
             if not model:
                 return None
             body = {"model": model, "prompt": "Hello", "max_tokens": 1, "temperature": 0}
@@ -169,7 +177,10 @@ class Clock:
 
     def left_s(self) -> float:
         """Return the time limit of an answer, at least a moment."""
-        total, silence = self._began + self._timeouts.total_s, self._last_progress + self._timeouts.silence_s
+        total, silence = (
+            self._began + self._timeouts.total_s,
+            self._last_progress + self._timeouts.silence_s,
+        )
         return max(0.1, min(total, silence) - time.monotonic())
 
 
@@ -177,9 +188,14 @@ def wait_all(servers: Sequence[Server], timeouts: StartupTimeouts) -> Failure | 
     """Wait until all servers are ready; returns why the first of them never will be, or None."""
     pause_s = _POLL_S[0]
     with ExitStack() as stack:
-        starting = [(one, stack.enter_context(one.client()), Clock(timeouts, one.progress())) for one in servers]
+        starting = [
+            (one, stack.enter_context(one.client()), Clock(timeouts, one.progress()))
+            for one in servers
+        ]
         while True:
-            failed = [(one, why) for one, client, clock in starting if (why := one.look(client, clock))]
+            failed = [
+                (one, why) for one, client, clock in starting if (why := one.look(client, clock))
+            ]
             waiting = [one for one in servers if not one.generated]
             if failed or not waiting:
                 break
@@ -195,8 +211,8 @@ def wait_all(servers: Sequence[Server], timeouts: StartupTimeouts) -> Failure | 
 class Replicas(Server):
     """Several servers of one launch: ready when all are, ended when one dies, and stopped together.
 
-    To whoever loads them they are one server with several addresses, which `url` lists. What an engine says of itself
-    is asked of the first one, whose folder and log are the launch's.
+    To whoever loads them they are one server with several addresses, which `url` lists. What an
+    engine says of itself is asked of the first one, whose folder and log are the launch's.
     """
 
     def __init__(self, servers: Sequence[Server]) -> None:
@@ -221,7 +237,10 @@ class Replicas(Server):
         while True:
             for number, server in enumerate(self._servers):
                 if failure := server.failure():
-                    return replace(failure, message=f"Server {number} of {len(self._servers)}: {failure.message}")
+                    return replace(
+                        failure,
+                        message=f"Server {number} of {len(self._servers)}: {failure.message}",
+                    )
             if time.monotonic() >= deadline:
                 return None
             time.sleep(_POLL_S[0])
@@ -239,7 +258,8 @@ class Replicas(Server):
 
 
 def connect(url: str, names: Sequence[str], api_key: str | None = None) -> ExternalServer:
-    """Check that a server answers at the user's URL and serves the model of these names; raises `BadInput` if not."""
+    """Check that a server answers at the user's URL and serves the model of these names; raises
+    `BadInput` if not."""
     target = Target.parse(url, api_key)
     with ServerClient(target, _EXTERNAL_ANSWER_S) as client:
         name, root = client.served_as(names)
@@ -253,7 +273,8 @@ def connect(url: str, names: Sequence[str], api_key: str | None = None) -> Exter
 class ExternalServer(Server):
     """A server known by its URL and the engine's name in its model list. `stop` leaves it running.
 
-    `root` is the model behind the served name, and `version` the engine's, as far as the server tells them.
+    `root` is the model behind the served name, and `version` the engine's, as far as the server
+    tells them.
     """
 
     owner: str = ""
@@ -263,12 +284,22 @@ class ExternalServer(Server):
     health = PATHS[0]
 
     def __init__(self, target: Target, model: str) -> None:
-        self.url, self.model, self.api_key, self.title = target.url, model, target.api_key, target.url
+        self.url, self.model, self.api_key, self.title = (
+            target.url,
+            model,
+            target.api_key,
+            target.url,
+        )
         self.secrets = frozenset() if target.api_key is None else frozenset({target.api_key})
 
-    def wait_ready(self, timeouts: StartupTimeouts = StartupTimeouts(120.0, 120.0)) -> Failure | None:  # noqa: B008
+    def wait_ready(
+        self,
+        timeouts: StartupTimeouts = StartupTimeouts(120.0, 120.0),  # noqa: B008
+    ) -> Failure | None:
         """Wait as `Server` does; without a log the shorter timeout applies."""
-        return super().wait_ready(StartupTimeouts(min(timeouts.total_s, timeouts.silence_s), math.inf))
+        return super().wait_ready(
+            StartupTimeouts(min(timeouts.total_s, timeouts.silence_s), math.inf)
+        )
 
     def failure(self, within_s: float = 0.0) -> Failure | None:
         """Send one request; a failure if it is not answered."""

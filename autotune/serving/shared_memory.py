@@ -1,10 +1,12 @@
-"""Shared memory that a server leaves behind: proof that a file in ``/dev/shm`` is the server's own, and its removal.
+"""Shared memory that a server leaves behind: proof that a file in ``/dev/shm`` is the server's own,
+and its removal.
 
-Engines share memory between their processes as files in ``/dev/shm`` and remove them when they are asked to end. One
-that is killed, or dies, does not: they stay until the machine is started again, and when none is left servers die at
-their start.
+Engines share memory between their processes as files in ``/dev/shm`` and remove them when they are
+asked to end. One that is killed, or dies, does not: they stay until the machine is started again,
+and when none is left servers die at their start.
 
-People keep models there too, and a server maps those as well. So a file goes only if all of this holds:
+People keep models there too, and a server maps those as well. So a file goes only if all of this
+holds:
 
 * it was not there, under any name, when the launch began;
 * it lies directly in ``/dev/shm``, under a name that the engine's card lists;
@@ -46,7 +48,8 @@ class SharedFile(NamedTuple):
 
 
 def open_files(pids: Iterable[int]) -> set[SharedFile]:
-    """List the files in ``/dev/shm`` that processes have mapped or open (proc(5)); none of other users' processes."""
+    """List the files in ``/dev/shm`` that processes have mapped or open (proc(5)); none of other
+    users' processes."""
     found: set[SharedFile] = set()
     for pid in pids:
         with contextlib.suppress(OSError):
@@ -56,11 +59,17 @@ def open_files(pids: Iterable[int]) -> set[SharedFile]:
                 with contextlib.suppress(OSError):
                     link = f"/proc/{pid}/fd/{name}"
                     found.add(SharedFile(os.readlink(link), _identity(os.stat(link))))
-    return {file for file in found if file.path.startswith(f"{FOLDER}/") and not file.path.endswith(_DELETED)}
+    return {
+        file
+        for file in found
+        if file.path.startswith(f"{FOLDER}/") and not file.path.endswith(_DELETED)
+    }
 
 
 def _mapped(pid: int) -> Iterator[SharedFile]:
-    for line in Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines():
+    for line in (
+        Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="surrogateescape").splitlines()
+    ):
         if FOLDER in line:
             _, _, _, device, inode, path = line.split(maxsplit=5)
             major, minor = (int(part, 16) for part in device.split(":"))
@@ -79,11 +88,14 @@ class LeftMemory:
     """The shared memory of one launch, from before its first process to after its last.
 
     Args:
-        names: regular expressions of the names that the engine gives to its files; none: nothing is looked at.
+        names: regular expressions of the names that the engine gives to its files; none: nothing is
+            looked at.
         argv: the server's command, and `environment` its variables; what they name is not its own.
     """
 
-    def __init__(self, names: Sequence[str], argv: Sequence[str], environment: Mapping[str, str]) -> None:
+    def __init__(
+        self, names: Sequence[str], argv: Sequence[str], environment: Mapping[str, str]
+    ) -> None:
         self._name = re.compile("|".join(f"(?:{name})" for name in names)) if names else None
         self._argv = argv
         self._texts = (*argv, *environment.values())
@@ -94,7 +106,8 @@ class LeftMemory:
     def look(self, members: Callable[[], Iterable[int]]) -> None:
         """Record what the launch's processes have open, and which of it others have open as well.
 
-        The members are asked for after all processes, so that a child that is born meanwhile is no stranger.
+        The members are asked for after all processes, so that a child that is born meanwhile is no
+        stranger.
         """
         if self._name is None:
             return
@@ -105,7 +118,8 @@ class LeftMemory:
             self._foreign |= {file.identity for file in open_files(everybody - ours)}
 
     def remove(self) -> dict[str, list[str]]:
-        """Remove what is proven to be the launch's, whose processes have ended; return what stays, by the reason."""
+        """Remove what is proven to be the launch's, whose processes have ended; return what stays,
+        by the reason."""
         self.look(tuple)
         kept: dict[str, list[str]] = {}
         for file in sorted(self._used):
@@ -122,7 +136,9 @@ class LeftMemory:
     def is_engines(self, file: SharedFile) -> bool:
         """Return whether a file has a name that the engine gives."""
         folder, _, name = file.path.rpartition("/")
-        return folder == FOLDER and self._name is not None and self._name.fullmatch(name) is not None
+        return (
+            folder == FOLDER and self._name is not None and self._name.fullmatch(name) is not None
+        )
 
     def _reason_to_keep(self, file: SharedFile, status: os.stat_result) -> str:
         if file.identity in self._there:
@@ -150,7 +166,8 @@ class LeftMemory:
 
 
 def _paths(text: str) -> set[str]:
-    """Return the absolute paths in a text: the whole text, the part behind its ``=``, and parts of a list or JSON."""
+    """Return the absolute paths in a text: the whole text, the part behind its ``=``, and parts of
+    a list or JSON."""
     parts = (text, text.partition("=")[2], *_SEPARATORS.split(text))
     return {part for part in parts if part.startswith("/") and "\0" not in part}
 

@@ -2,22 +2,24 @@
 
 ``python -m autotune.serving.watchdog``, started by `process.WatchdogClient`.
 
-It is the server's parent, in a session of its own, and the kernel hands it every orphan of the launch, so no member
-escapes it by forking away. The tuner holds a pipe to its standard input: a line asks for something, the pipe's end
-means that the tuner is gone, by ``kill -9`` too. As a forked child of the tuner could hold the pipe open, the tuner's
-own process is watched as well. Should the watchdog itself be killed, the kernel kills the server's first process, and
-the tuner, which reads the watchdog's standard output, ends the rest.
+It is the server's parent, in a session of its own, and the kernel hands it every orphan of the
+launch, so no member escapes it by forking away. The tuner holds a pipe to its standard input: a
+line asks for something, the pipe's end means that the tuner is gone, by ``kill -9`` too. As a
+forked child of the tuner could hold the pipe open, the tuner's own process is watched as well.
+Should the watchdog itself be killed, the kernel kills the server's first process, and the tuner,
+which reads the watchdog's standard output, ends the rest.
 
-Tuner to watchdog, one JSON object per line: a `Request`, later ``{"stop": {"terminate_s": …, "kill_s": …}}``.
-Watchdog to tuner: ``{"started": pid}`` or ``{"refused": reason}``, then ``{"exited": code}`` (negative = signal) when
-the first process ends, and ``{"ended": …}``, a `StopReport`, as its last word.
-Before that it ends the server's container, where it has one, removes the shared memory (`shared_memory`) and the
-temporary files that the server left, cuts a log that is too long, and masks the secrets that stand in it.
-Standard library only: it starts with every server and must never be the thing that is slow.
+Tuner to watchdog, one JSON object per line: a `Request`, later ``{"stop": {"terminate_s": …,
+"kill_s": …}}``. Watchdog to tuner: ``{"started": pid}`` or ``{"refused": reason}``, then
+``{"exited": code}`` (negative = signal) when the first process ends, and ``{"ended": …}``, a
+`StopReport`, as its last word. Before that it ends the server's container, where it has one,
+removes the shared memory (`shared_memory`) and the temporary files that the server left, cuts a log
+that is too long, and masks the secrets that stand in it. Standard library only: it starts with
+every server and must never be the thing that is slow.
 
-A server may print gigabytes. While it writes, the disk gets the middle of its log back and every byte keeps its place:
-nothing stands between the server and its log. On a file system that cannot do so (fallocate(2),
-``FALLOC_FL_PUNCH_HOLE``) the log grows until the server has ended.
+A server may print gigabytes. While it writes, the disk gets the middle of its log back and every
+byte keeps its place: nothing stands between the server and its log. On a file system that cannot do
+so (fallocate(2), ``FALLOC_FL_PUNCH_HOLE``) the log grows until the server has ended.
 """
 
 from __future__ import annotations
@@ -45,14 +47,18 @@ from autotune.serving.shared_memory import LeftMemory, kept_line
 
 _TICK_S = 0.5
 _LONGEST_LOOK_S = 60.0  # Longest pause between looks at the server's shared memory: engines create theirs as they start
-_ORPHAN_GRACE_S = 1.5  # Seconds for a server without a tuner: shorter, as its last requests are not needed
+_ORPHAN_GRACE_S = (
+    1.5  # Seconds for a server without a tuner: shorter, as its last requests are not needed
+)
 _KILL_S = 10.0
 _MASK_BLOCK_BYTES = 2**20
 _OPEN_FILES = 65535
-"""Limit of open files: as vLLM and SGLang raise it (set_ulimit); some programs slow down with a billion."""
+"""Limit of open files: as vLLM and SGLang raise it (set_ulimit); some programs slow down with a
+billion."""
 _SHORTEST_SECRET = 4  # Least length of a masked secret: shorter values occur everywhere
 END_BYTES = 32 * 2**20
-"""Bytes stored of each end of a log: the start explains a failed start, the end a crash under load."""
+"""Bytes stored of each end of a log: the start explains a failed start, the end a crash under
+load."""
 _LINE_BYTES = 2**16  # Bytes up to which a line stays whole at the cut of a log; a longer one is cut
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2
 _LIBC = ctypes.CDLL(None)
@@ -65,13 +71,16 @@ class Request:
 
     Attributes:
         env: the whole environment, the marker (`processes.MARKER`) included.
-        log: where both output streams are appended, or standard error alone, behind `log_offset` bytes.
+        log: where both output streams are appended, or standard error alone, behind `log_offset`
+            bytes.
         tuner: process whose death ends the server.
         docker: path of the docker command, where it runs the server; empty for a process.
         secrets: values that the server was given, to be masked in its log.
-        temporary: folder for its temporary files, made for it and removed when it has ended; empty: none.
+        temporary: folder for its temporary files, made for it and removed when it has ended; empty:
+            none.
         output: file for standard output; empty: the log.
-        shared_memory: regular expressions of the names that the server gives to its files in ``/dev/shm``.
+        shared_memory: regular expressions of the names that the server gives to its files in
+            ``/dev/shm``.
     """
 
     argv: list[str]
@@ -134,7 +143,9 @@ class Watchdog:
 
     def _end(self) -> StopReport:
         asked = self._stop or {}
-        terminate_s = _ORPHAN_GRACE_S if self._abandoned else float(asked.get("terminate_s", _ORPHAN_GRACE_S))
+        terminate_s = (
+            _ORPHAN_GRACE_S if self._abandoned else float(asked.get("terminate_s", _ORPHAN_GRACE_S))
+        )
         members = self._members()
         by_itself = self._exit_code
         self._look_at_memory()
@@ -142,8 +153,11 @@ class Watchdog:
         report = end(members.alive, terminate_s, kill_s, self._pause)
         if not self._request.docker:
             return report
-        # The docker command is ended; it has passed SIGTERM on to the container, but cannot pass on SIGKILL.
-        left = remove_container(self._request.docker, self._request.marker, self._request.env, by_itself, kill_s)
+        # The docker command is ended; it has passed SIGTERM on to the container, but cannot pass on
+        # SIGKILL.
+        left = remove_container(
+            self._request.docker, self._request.marker, self._request.env, by_itself, kill_s
+        )
         return replace(report, survivors=(*report.survivors, *left))
 
     def _look(self) -> None:
@@ -176,7 +190,11 @@ class Watchdog:
             with contextlib.suppress(BlockingIOError):
                 os.read(self._wake, 4096)
             for process in process_table().values():
-                if process.parent == os.getpid() and process.pid != self._leader and process.state == "Z":
+                if (
+                    process.parent == os.getpid()
+                    and process.pid != self._leader
+                    and process.state == "Z"
+                ):
                     with contextlib.suppress(ChildProcessError):
                         os.waitpid(process.pid, os.WNOHANG)
         if sys.stdin.fileno() in ready:
@@ -190,12 +208,15 @@ class Watchdog:
         free_middle(Path(self._request.log), self._request.log_offset)
 
     def _notice_exit(self) -> None:
-        """Report once how the first process ended, without reaping it: its number must not be reused."""
+        """Report once how the first process ended, without reaping it: its number must not be
+        reused."""
         if self._exit_code is not None:
             return
         status = os.waitid(os.P_PID, self._leader, os.WEXITED | os.WNOHANG | os.WNOWAIT)
         if status is not None:
-            self._exit_code = status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+            self._exit_code = (
+                status.si_status if status.si_code == os.CLD_EXITED else -status.si_status
+            )
             _tell(exited=self._exit_code)
 
     def _abandon(self, *_: object) -> None:
@@ -209,7 +230,8 @@ def _start(request: Request) -> int:
         # What the watchdog ignores, the server must not: ignored signals outlive exec.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
-        # Login shells allow 1024, and trtllm-serve raises no limit of its own: a thousand streams would be too many.
+        # Login shells allow 1024, and trtllm-serve raises no limit of its own: a thousand streams
+        # would be too many.
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         wanted = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(hard, _OPEN_FILES)
         if soft != resource.RLIM_INFINITY and soft < wanted:
@@ -219,7 +241,10 @@ def _start(request: Request) -> int:
     adopt_orphans()
     if request.temporary:
         Path(request.temporary).mkdir(0o700, exist_ok=True)
-    with Path(request.log).open("ab") as log, Path(request.output or request.log).open("ab") as output:
+    with (
+        Path(request.log).open("ab") as log,
+        Path(request.output or request.log).open("ab") as output,
+    ):
         # One thread lives here, so a hook between fork and exec is safe.
         server = subprocess.Popen(
             request.argv,
@@ -231,7 +256,8 @@ def _start(request: Request) -> int:
             start_new_session=True,
             preexec_fn=before_exec,
         )
-    # From here on it is collected by number; Popen would complain of a child that it thinks running.
+    # From here on it is collected by number; Popen would complain of a child that it thinks
+    # running.
     server.returncode = 0
     return server.pid
 
@@ -243,7 +269,8 @@ def remove_temporary(request: Request) -> None:
 
 
 def append_line(log: Path, line: str) -> None:
-    """Add a line of ours to a log, on a line of its own; nothing for an empty line or a log that is not writable."""
+    """Add a line of ours to a log, on a line of its own; nothing for an empty line or a log that is
+    not writable."""
     if not line:
         return
     with contextlib.suppress(OSError), log.open("ab+") as file:
@@ -253,14 +280,20 @@ def append_line(log: Path, line: str) -> None:
 
 
 def finish_log(path: Path, secrets: Iterable[str], offset: int = 0) -> None:
-    """Cut a log that is no longer written if it is too long, and mask the secrets in it from `offset` on."""
+    """Cut a log that is no longer written if it is too long, and mask the secrets in it from
+    `offset` on."""
     cut_middle(path, offset)
     mask_file(path, secrets, offset)
 
 
 def mask_file(path: Path, secrets: Iterable[str], offset: int = 0) -> None:
-    """Overwrite each secret in a file from `offset` on in place, byte for byte; ignores a missing file."""
-    values = sorted({secret.encode() for secret in secrets if len(secret) >= _SHORTEST_SECRET}, key=len, reverse=True)
+    """Overwrite each secret in a file from `offset` on in place, byte for byte; ignores a missing
+    file."""
+    values = sorted(
+        {secret.encode() for secret in secrets if len(secret) >= _SHORTEST_SECRET},
+        key=len,
+        reverse=True,
+    )
     if not values:
         return
     overlap = len(values[0]) - 1
@@ -310,7 +343,8 @@ def read_ends(path: Path, end_bytes: int) -> bytes:
 
 
 def _cut(file: BinaryIO, offset: int, end_bytes: int) -> tuple[int, bytes] | None:
-    """Return where the middle begins, and a line about it with the end after it; None for a short log.
+    """Return where the middle begins, and a line about it with the end after it; None for a short
+    log.
 
     The cut is between lines: a secret that is known by half could not be masked.
     """

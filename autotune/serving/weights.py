@@ -1,6 +1,8 @@
-"""Find the missing weight files of a model on this machine, in the command's folder or the Hub's cache.
+"""Find the missing weight files of a model on this machine, in the command's folder or the Hub's
+cache.
 
-Only what is certain counts as missing: a server would download it while its readiness is waited for, or not start.
+Only what is certain counts as missing: a server would download it while its readiness is waited
+for, or not start.
 """
 
 from __future__ import annotations
@@ -26,8 +28,11 @@ _SHARD = re.compile(r"(.+-)(\d+)(-of-)(\d+)(\.\w+)")
 _POINTER_BYTES = 200  # Largest size of a git pointer file, which is no weights
 
 
-def missing_for(command: Command, kind: Engine, version: str, spec: StudySpec, *, contained: bool) -> str:
-    """Say which weights a command lacks, how large they are (10^9 bytes), and what fetches them; empty for none.
+def missing_for(
+    command: Command, kind: Engine, version: str, spec: StudySpec, *, contained: bool
+) -> str:
+    """Say which weights a command lacks, how large they are (10^9 bytes), and what fetches them;
+    empty for none.
 
     Empty also where it is not certain. In a container the command sees HF_HOME alone.
     """
@@ -39,40 +44,62 @@ def missing_for(command: Command, kind: Engine, version: str, spec: StudySpec, *
 
 
 def _missing_of(command: ParsedCommand, spec: StudySpec, contained: bool) -> str:
-    environment, model, place = {**os.environ, **command.env}, Path(command.model), command.args.get("download_dir")
+    environment, model, place = (
+        {**os.environ, **command.env},
+        Path(command.model),
+        command.args.get("download_dir"),
+    )
     load_format = command.config.get("load_format") or command.args.get("load_format") or "auto"
     foreign = any(name.endswith("_USE_MODELSCOPE") for name in environment)
     if foreign or str(load_format).lower() not in ("auto", "safetensors"):
         return ""
     if model.is_dir():
-        names = (n for n in (spec.model.id, *spec.model.aliases) if MODEL_ID.fullmatch(n) and not Path(n).exists())
+        names = (
+            n
+            for n in (spec.model.id, *spec.model.aliases)
+            if MODEL_ID.fullmatch(n) and not Path(n).exists()
+        )
         return _lacking([model], model, next(names, ""), [f"--local-dir={model}"], spec)
     if model.exists() or not MODEL_ID.fullmatch(command.model) or (place and contained):
         return ""
     if contained:
-        environment = {name: value for name, value in environment.items() if not name.endswith("_HUB_CACHE")}
+        environment = {
+            name: value for name, value in environment.items() if not name.endswith("_HUB_CACHE")
+        }
     hub, revision = Path(place) if place else hub_folder(environment), command.args.get("revision")
     options = [] if hub == hub_folder(os.environ) else [f"--cache-dir={hub}"]
     options += [f"--revision={revision}"] if revision else []
-    return _lacking(snapshots(hub, command.model, revision or "main"), hub, command.model, options, spec)
+    return _lacking(
+        snapshots(hub, command.model, revision or "main"), hub, command.model, options, spec
+    )
 
 
-def _lacking(folders: list[Path], place: Path, model_id: str, options: list[str], spec: StudySpec) -> str:
+def _lacking(
+    folders: list[Path], place: Path, model_id: str, options: list[str], spec: StudySpec
+) -> str:
     """Describe what the most complete of a model's folders lacks."""
-    lacking, count = min(map(missing_shards, folders), key=lambda one: len(one[0]), default=([""], 1))
+    lacking, count = min(
+        map(missing_shards, folders), key=lambda one: len(one[0]), default=([""], 1)
+    )
     if not lacking:
         return ""
     gb = spec.model.weights_gb * len(lacking) / count
-    some = f"{len(lacking)} of {count} files are missing ({lacking[0]} …)" if lacking[0] else "none of them exist"
+    some = (
+        f"{len(lacking)} of {count} files are missing ({lacking[0]} …)"
+        if lacking[0]
+        else "none of them exist"
+    )
     what = f"the weights of {model_id or spec.model.id} are not complete in {place}: {some}, about {gb:,.1f} GB"
     fetch = shlex.join([_downloader(spec), "download", model_id, *options])
     return f"{what}; fetch them there first:\n{fetch}" if model_id else f"{what}; put them there"
 
 
 def missing_shards(folder: Path) -> tuple[list[str], int]:
-    """List the missing weight files of a model's folder, and count all; of several formats, the most complete one.
+    """List the missing weight files of a model's folder, and count all; of several formats, the
+    most complete one.
 
-    Known by its indices, else by the files' numbers (``…-00001-of-00163…``); without any file, one without a name.
+    Known by its indices, else by the files' numbers (``…-00001-of-00163…``); without any file, one
+    without a name.
     """
     files = (path for path in folder.glob("*") if path.suffix in _SUFFIXES and os.path.exists(path))
     there = {path.name for path in files if path.stat().st_size > _POINTER_BYTES}
@@ -81,7 +108,11 @@ def missing_shards(folder: Path) -> tuple[list[str], int]:
         with suppress(OSError, ValueError, KeyError, AttributeError):
             listed.append(set(json.loads(index.read_bytes())["weight_map"].values()))
     formats = [names for names in (*listed, *map(_series, there.difference(*listed))) if names]
-    return min(((sorted(n - there), len(n)) for n in formats), key=lambda one: len(one[0]), default=([""], 1))
+    return min(
+        ((sorted(n - there), len(n)) for n in formats),
+        key=lambda one: len(one[0]),
+        default=([""], 1),
+    )
 
 
 def _series(name: str) -> set[str]:
@@ -94,8 +125,13 @@ def _series(name: str) -> set[str]:
 
 
 def _downloader(spec: StudySpec) -> str:
-    """Return the Hub's command on the PATH, else next to an engine; ``hf``, or its name before 0.34."""
-    beside = [os.path.dirname(one.program[0]) for one in spec.installed.values() if os.path.isabs(one.program[0])]
+    """Return the Hub's command on the PATH, else next to an engine; ``hf``, or its name before
+    0.34."""
+    beside = [
+        os.path.dirname(one.program[0])
+        for one in spec.installed.values()
+        if os.path.isabs(one.program[0])
+    ]
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), *beside])
     name = next((name for name in ("hf", "huggingface-cli") if shutil.which(name, path=path)), "hf")
     return name if shutil.which(name) else shutil.which(name, path=path) or name
@@ -108,8 +144,12 @@ def hub_folder(environment: Mapping[str, str]) -> Path:
 
 
 def snapshots(hub: Path, model_id: str, revision: str = "main") -> list[Path]:
-    """List the folders that may be a model's revision: its commit's, or all if ``main`` has no known commit."""
-    folder, commit = hub / f"models--{model_id.replace('/', '--')}", "*" if revision == "main" else revision
+    """List the folders that may be a model's revision: its commit's, or all if ``main`` has no
+    known commit."""
+    folder, commit = (
+        hub / f"models--{model_id.replace('/', '--')}",
+        "*" if revision == "main" else revision,
+    )
     with suppress(OSError):
         commit = (folder / "refs" / revision).read_text(encoding="utf-8").strip()
     return sorted(folder.glob(f"snapshots/{commit}"))

@@ -31,12 +31,18 @@ def predict(
     seed: int = 0,
     library: Library | None = None,
 ) -> dict[str, Any]:
-    """Simulate an engine's command line, as typed: the object that ``autotune simulate --json`` prints.
+    """Simulate an engine's command line, as typed: the object that ``autotune simulate --json``
+    prints.
 
-    By default on all GPUs of the node (a name, or a YAML file), in the newest version known. Raises `BadInput` as it.
+    By default on all GPUs of the node (a name, or a YAML file), in the newest version known. Raises
+    `BadInput` as it.
     """
     library = library or Library()
-    parsed, card, load = split_command(command), node_card(hardware, library), load_workload(workload, library)
+    parsed, card, load = (
+        split_command(command),
+        node_card(hardware, library),
+        load_workload(workload, library),
+    )
     model = model_of(parsed, library, version)
     context = Context(model, card, gpus or card.gpus, "", load.longest_request)
     return prediction(resolve_command(parsed, library, context, version), load, seed)

@@ -26,8 +26,11 @@ def errors_for(setup: ServerSetup) -> PredictionErrors:
     return (setup.calibration or packaged_calibration()).errors
 
 
-def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, object] | None = None) -> Subject:
-    """Return the subject of a prediction at its heaviest load; without metrics, as if all requests were in flight."""
+def subject_of(
+    setup: ServerSetup, workload: Workload, metrics: Mapping[str, object] | None = None
+) -> Subject:
+    """Return the subject of a prediction at its heaviest load; without metrics, as if all requests
+    were in flight."""
     requests = workload.draw(len(workload.points) - 1, 0)
     in_flight = float(min(len(requests.input_tokens), requests.concurrency))
     latency, over_s = (metrics or {}).get("mean_e2el_ms"), float(requests.send_s.max())
@@ -45,8 +48,11 @@ def subject_of(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obj
     )
 
 
-def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, object]) -> dict[str, Any]:
-    """Return the 90 % intervals of a prediction, None if nothing ran, and its parts without a measurement."""
+def intervals(
+    setup: ServerSetup, workload: Workload, metrics: Mapping[str, object]
+) -> dict[str, Any]:
+    """Return the 90 % intervals of a prediction, None if nothing ran, and its parts without a
+    measurement."""
     subject, errors = subject_of(setup, workload, metrics), errors_for(setup)
 
     def ends(metric: str) -> list[float] | None:
@@ -56,17 +62,24 @@ def intervals(setup: ServerSetup, workload: Workload, metrics: Mapping[str, obje
         assert isinstance(value, int | float)
         return list(interval90(float(value), sigma(errors, subject, metric)))
 
-    latencies = {f"{metric}_interval90": ends(metric) for metric in _LATENCIES if metric in metrics or not metrics}
+    latencies = {
+        f"{metric}_interval90": ends(metric)
+        for metric in _LATENCIES
+        if metric in metrics or not metrics
+    }
     return {"interval90": ends(HEADLINE), **latencies, "unseen": list(subject.unseen(errors))}
 
 
 def against(
-    mine: tuple[ServerSetup, Mapping[str, Any]], theirs: tuple[ServerSetup, Mapping[str, Any]], workload: Workload
+    mine: tuple[ServerSetup, Mapping[str, Any]],
+    theirs: tuple[ServerSetup, Mapping[str, Any]],
+    workload: Workload,
 ) -> dict[str, Any]:
     """Compare two predictions under one load: setups, and their results of `prediction`.
 
-    ``gain_percent`` of total token throughput and ``gain_interval90``; both None when one of them does not run. Within
-    an engine what the simulator gets wrong of both alike cancels; between engines it does not: the interval is wider.
+    ``gain_percent`` of total token throughput and ``gain_interval90``; both None when one of them
+    does not run. Within an engine what the simulator gets wrong of both alike cancels; between
+    engines it does not: the interval is wider.
     """
     its = theirs[1].get(HEADLINE)
     other = {"versus_total_token_throughput": its, "versus_failure": theirs[1]["failure"]}
@@ -85,10 +98,13 @@ def gain_interval90(
     metric: str = HEADLINE,
     launches: tuple[float, float] = (0.0, 0.0),
 ) -> tuple[float, float]:
-    """Return the 90 % interval of a gain in percent; `ratio` of the two predictions above 1 is better.
+    """Return the 90 % interval of a gain in percent; `ratio` of the two predictions above 1 is
+    better.
 
     The last argument is that of `interval90`.
     """
     first, second = (subject_of(setup, workload, predicted) for setup, predicted in (mine, theirs))
-    low, high = interval90(ratio, sigma_of_ratio(errors_for(mine[0]), first, second, metric), launches)
+    low, high = interval90(
+        ratio, sigma_of_ratio(errors_for(mine[0]), first, second, metric), launches
+    )
     return (low - 1.0) * 100.0, (high - 1.0) * 100.0

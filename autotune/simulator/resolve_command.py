@@ -21,7 +21,15 @@ from autotune.simulator.node.memory import MEMORY_KEYS
 from autotune.simulator.node.server import UNFORCED
 from autotune.simulator.prediction_intervals import intervals
 from autotune.space.cards import ModelCard
-from autotune.space.context import Context, as_failure, broken_rules, effective, gpus_of, normalised, unsuited
+from autotune.space.context import (
+    Context,
+    as_failure,
+    broken_rules,
+    effective,
+    gpus_of,
+    normalised,
+    unsuited,
+)
 from autotune.space.library import Library
 from autotune.space.schema import Effect, EngineCard
 from autotune.trial import Command, Configuration, Evidence, Failure, FailureKind, Scalar
@@ -67,9 +75,12 @@ class ResolvedCommand:
         return simulate(self.setup, workload, seed, slos)
 
     def changed_knobs(self, fixed: Iterable[str] = ()) -> dict[str, Scalar]:
-        """Return the knobs that differ from the defaults of the engine's version, some of them `fixed`."""
+        """Return the knobs that differ from the defaults of the engine's version, some of them
+        `fixed`."""
         knobs = self.effective.knobs
-        defaults = engine(self.card.engine).default_knobs(self.context, {n: knobs[n] for n in fixed if n in knobs})
+        defaults = engine(self.card.engine).default_knobs(
+            self.context, {n: knobs[n] for n in fixed if n in knobs}
+        )
         usual = effective(self.card, Configuration(self.card.engine, defaults), self.context).knobs
         return {name: value for name, value in knobs.items() if value != usual.get(name)}
 
@@ -77,9 +88,12 @@ class ResolvedCommand:
 def resolve_command(
     command: Command, library: Library, context: Context, version: str | None = None
 ) -> ResolvedCommand:
-    """Parse a command line as its engine does, in a version (None: the newest known); raises `BadInput` as it would."""
+    """Parse a command line as its engine does, in a version (None: the newest known); raises
+    `BadInput` as it would."""
     kind = recognise(command.argv, library)
-    return resolve_for(kind, command, replace(context, version=kind.version(version)), calibration_of(library))
+    return resolve_for(
+        kind, command, replace(context, version=kind.version(version)), calibration_of(library)
+    )
 
 
 def resolve_for(
@@ -94,18 +108,24 @@ def resolve_for(
     for name, value in raw.knobs.items():
         knob = card.knobs[name]
         if refused is None and knob.choices is None and (wanted := knob.refuses(value)) is not None:
-            refused = Failure(FailureKind.BAD_ARGUMENT, f"{name}={value} is refused: {card.title} wants {wanted}.")
+            refused = Failure(
+                FailureKind.BAD_ARGUMENT, f"{name}={value} is refused: {card.title} wants {wanted}."
+            )
     width = raw.knobs.get("tensor_parallel")
     # A division's remainder is kept as a fraction, for a rule to say what does not divide.
     divides = not (isinstance(width, float) and width > 0 and not width.is_integer())
     unseen = unmodelled(kind, parsed, raw)
     if refused is not None and divides:
-        return ResolvedCommand(card, context, raw, refused, calibration=calibration, unmodelled=unseen)
+        return ResolvedCommand(
+            card, context, raw, refused, calibration=calibration, unmodelled=unseen
+        )
     made, _ = normalised(card, raw, context)
     loaded = loading(kind, parsed, context, made)
     context, refused = loaded.context, refused or loaded.failure
     made, effects = normalised(card, raw, context)
-    broken = [rule for rule in broken_rules(card, made, context) if rule.kind is not FailureKind.RULE]
+    broken = [
+        rule for rule in broken_rules(card, made, context) if rule.kind is not FailureKind.RULE
+    ]
     if broken:
         refused = as_failure(broken[0])
     elif refused is None and (reason := unsuited(card, context)) is not None:
@@ -115,20 +135,26 @@ def resolve_for(
     return replace(resolved, changes=loaded.reasons, unmodelled=unseen)
 
 
-def model_of(command: Command, library: Library, version: str | None = None, model_id: str | None = None) -> ModelCard:
+def model_of(
+    command: Command, library: Library, version: str | None = None, model_id: str | None = None
+) -> ModelCard:
     kind = recognise(command.argv, library)
     return library.model(kind.parse(command, kind.version(version)).model, model_id)
 
 
 def knobs_modelled(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> frozenset[str] | None:
-    """Return the knobs of a version that the simulator reads; None if no simulation was complete."""
+    """Return the knobs of a version that the simulator reads; None if no simulation was
+    complete."""
     if outcome.failure is not None:
         return None
-    return outcome.knobs_read | conditional_knobs(speed_card(resolved.card.engine), resolved.context.version)
+    return outcome.knobs_read | conditional_knobs(
+        speed_card(resolved.card.engine), resolved.context.version
+    )
 
 
 def not_simulated(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> list[str]:
-    """List the settings of a command on which no figure of its simulation depends, as they are written."""
+    """List the settings of a command on which no figure of its simulation depends, as they are
+    written."""
     if outcome.failure is not None and outcome.memory is None:
         return []  # There is no figure.
     read, changed = knobs_modelled(resolved, outcome), resolved.changed_knobs()
@@ -141,7 +167,8 @@ def not_simulated(resolved: ResolvedCommand, outcome: SimulatedOutcome) -> list[
 
 
 def not_simulated_in(command: Command, library: Library, context: Context) -> list[str]:
-    """List what `not_simulated` does, for the context's version; of a command that cannot be read nothing is known."""
+    """List what `not_simulated` does, for the context's version; of a command that cannot be read
+    nothing is known."""
     with suppress(BadInput):
         resolved = resolve_command(command, library, context, context.version)
         return not_simulated(resolved, resolved.simulate(load_workload("random:64:4:4"), 0))
@@ -156,19 +183,29 @@ def changed_defaults(
     *,
     unstated: bool = False,
 ) -> list[dict[str, Any]]:
-    """Compare two versions: resolved knobs, then options that were not `given`, by both versions' defaults.
+    """Compare two versions: resolved knobs, then options that were not `given`, by both versions'
+    defaults.
 
-    A default of None, which the engine replaces, counts only where `unstated`; one borrowed from another version never.
+    A default of None, which the engine replaces, counts only where `unstated`; one borrowed from
+    another version never.
     """
     changed: list[dict[str, Any]] = [
-        {"knob": name, "from": was[name], "to": now[name]} for name in now if name in was and was[name] != now[name]
+        {"knob": name, "from": was[name], "to": now[name]}
+        for name in now
+        if name in was and was[name] != now[name]
     ]
     tables = [kind.table(version) for kind, version in versions]
     if not tables or any(table.borrowed for table in tables):
         return changed
     (before, after), (kind, version) = tables, versions[-1]
-    read = {name for knob in now for name in re.findall(r"\bargs\.(\w+)", kind.reading(knob, version))}
-    defaults = {option.dest: option.default for option in before.options if option.dest not in read.union(given)}
+    read = {
+        name for knob in now for name in re.findall(r"\bargs\.(\w+)", kind.reading(knob, version))
+    }
+    defaults = {
+        option.dest: option.default
+        for option in before.options
+        if option.dest not in read.union(given)
+    }
     for option in after.options:
         ends = (defaults.get(option.dest, option.default), option.default)
         if ends[0] != ends[1] and (unstated or None not in ends):
@@ -182,9 +219,14 @@ def version_changes(old: ResolvedCommand, new: ResolvedCommand) -> dict[str, Any
     ``simulated_changes`` has what is simulated for one version only, and why.
     """
     kind, versions = engine(new.card.engine), (old.context.version, new.context.version)
-    changed = changed_defaults([(kind, one) for one in versions], old.effective.knobs, new.effective.knobs)
+    changed = changed_defaults(
+        [(kind, one) for one in versions], old.effective.knobs, new.effective.knobs
+    )
     card = speed_card(kind.name)
-    held = [list(holding(card, one.context.version, one.effective.knobs, one.setup.scope)) for one in (old, new)]
+    held = [
+        list(holding(card, one.context.version, one.effective.knobs, one.setup.scope))
+        for one in (old, new)
+    ]
     alone = [
         {"only": version, "reason": adjustment.reason}
         for version, ours, others in zip(versions, held, reversed(held), strict=True)
@@ -195,20 +237,31 @@ def version_changes(old: ResolvedCommand, new: ResolvedCommand) -> dict[str, Any
 
 
 def prediction(
-    resolved: ResolvedCommand, workload: Workload, seed: int, outcome: SimulatedOutcome | None = None
+    resolved: ResolvedCommand,
+    workload: Workload,
+    seed: int,
+    outcome: SimulatedOutcome | None = None,
 ) -> dict[str, Any]:
-    """Return the flat object of ``autotune simulate``: metrics, memory, ``failure``, intervals and the knobs.
+    """Return the flat object of ``autotune simulate``: metrics, memory, ``failure``, intervals and
+    the knobs.
 
-    ``unseen`` names what was never measured, and as ``knob NAME`` what the simulator does not read: set otherwise than
-    by default, it changes nothing here. The intervals should hold a real node's figures with odds of 9 to 1. An
-    `outcome` is that of a load search, which ended at this workload.
+    ``unseen`` names what was never measured, and as ``knob NAME`` what the simulator does not read:
+    set otherwise than by default, it changes nothing here. The intervals should hold a real node's
+    figures with odds of 9 to 1. An `outcome` is that of a load search, which ended at this
+    workload.
     """
-    speed_card(resolved.card.engine)  # of an engine without figures nothing is said, not even that it fails
+    speed_card(
+        resolved.card.engine
+    )  # of an engine without figures nothing is said, not even that it fails
     outcome = outcome or resolved.simulate(workload, seed)
     failed = outcome.failure
     sure = intervals(resolved.setup, workload, outcome.metrics)
     read = knobs_modelled(resolved, outcome)
-    unread = [] if read is None else [f"knob {name}" for name in resolved.changed_knobs() if name not in read]
+    unread = (
+        []
+        if read is None
+        else [f"knob {name}" for name in resolved.changed_knobs() if name not in read]
+    )
     configuration = resolved.effective
     return {
         **Rent(gpus_of(configuration, resolved.context.gpus)).derived(outcome.metrics),

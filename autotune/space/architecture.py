@@ -1,8 +1,10 @@
-"""Figures of a decoder for its arithmetic, `Architecture`, and the weights that one GPU holds and reads.
+"""Figures of a decoder for its arithmetic, `Architecture`, and the weights that one GPU holds and
+reads.
 
-Counts follow from ``config.json`` (DeepSeek-V3 technical report, arXiv:2412.19437, section 2.1 and table of
-hyper-parameters; sparse attention and its indexer: DeepSeek-V3.2 report). Norms, biases and routers, under 0.5 % of any
-model that is served, are left out; so is the vision part of a model that has one.
+Counts follow from ``config.json`` (DeepSeek-V3 technical report, arXiv:2412.19437, section 2.1 and
+table of hyper-parameters; sparse attention and its indexer: DeepSeek-V3.2 report). Norms, biases
+and routers, under 0.5 % of any model that is served, are left out; so is the vision part of a model
+that has one.
 """
 
 from __future__ import annotations
@@ -22,8 +24,12 @@ class Indexer(Entry):
     heads: int
     head_dim: int
     top_k: int
-    bytes_per_token_layer: int = Field(description="its fp8 key cache with scales, bytes per token and layer")
-    layers: int | None = Field(default=None, description="with an indexer of their own; None: all (GLM-5.2 shares)")
+    bytes_per_token_layer: int = Field(
+        description="its fp8 key cache with scales, bytes per token and layer"
+    )
+    layers: int | None = Field(
+        default=None, description="with an indexer of their own; None: all (GLM-5.2 shares)"
+    )
 
 
 MatrixType = Literal["bf16", "fp8", "fp4"]
@@ -37,61 +43,95 @@ class Architecture(Entry):
     hidden_size: int = Field(gt=0)
     vocab_size: int = Field(gt=0)
     heads: int = Field(gt=0)
-    kv_heads: int = Field(gt=0, description="grouped-query heads; for latent attention equal to `heads`")
+    kv_heads: int = Field(
+        gt=0, description="grouped-query heads; for latent attention equal to `heads`"
+    )
     head_dim: int = Field(gt=0, description="of the query; for latent attention nope + rope")
     intermediate_size: int = Field(description="width of a dense feed-forward layer")
-    dense_layers: int = Field(default=0, ge=0, description="layers without experts, of a model that has experts")
+    dense_layers: int = Field(
+        default=0, ge=0, description="layers without experts, of a model that has experts"
+    )
     experts: int = Field(default=0, ge=0, description="routed experts per layer; 0 = a dense model")
     experts_per_token: int = 0
     shared_experts: int = 0
     expert_intermediate_size: int = 0
     shared_intermediate_size: int = Field(
-        default=0, description="width of the shared experts together; 0 = `shared_experts` of the routed ones' width"
+        default=0,
+        description="width of the shared experts together; 0 = `shared_experts` of the routed ones' width",
     )
-    feed_forward_matrices: int = Field(default=3, description="of one feed-forward part: 3 gated, 2 plain")
+    feed_forward_matrices: int = Field(
+        default=3, description="of one feed-forward part: 3 gated, 2 plain"
+    )
     q_lora_rank: int = 0
-    kv_lora_rank: int = Field(default=0, description="latent attention's cached width; 0 = ordinary attention")
+    kv_lora_rank: int = Field(
+        default=0, description="latent attention's cached width; 0 = ordinary attention"
+    )
     qk_rope_head_dim: int = 0
     qk_nope_head_dim: int = 0
     v_head_dim: int = 0
     indexer: Indexer | None = None
     sliding_window: int = Field(default=0, description="tokens that `sliding_layers` attend to")
-    sliding_layers: int = Field(default=0, description="layers that attend to the last `sliding_window` tokens only")
-    linear_layers: int = Field(default=0, description="layers with linear attention: a state, no KV cache")
+    sliding_layers: int = Field(
+        default=0, description="layers that attend to the last `sliding_window` tokens only"
+    )
+    linear_layers: int = Field(
+        default=0, description="layers with linear attention: a state, no KV cache"
+    )
     linear_key_heads: int = 0
     linear_value_heads: int = 0
     linear_head_dim: int = 0
-    gated_attention: bool = Field(default=False, description="a gate as wide as the query on attention's output")
-    mtp_layers: int = Field(default=0, description="multi-token-prediction layers in the checkpoint")
+    gated_attention: bool = Field(
+        default=False, description="a gate as wide as the query on attention's output"
+    )
+    mtp_layers: int = Field(
+        default=0, description="multi-token-prediction layers in the checkpoint"
+    )
     context_limit: int
     tied_embeddings: bool = Field(default=False, description="the output head is the embedding")
     weight_bytes: float = Field(
-        default=2.0, gt=0, description="bytes per weight of the large matrices (experts; else feed-forward), scales too"
+        default=2.0,
+        gt=0,
+        description="bytes per weight of the large matrices (experts; else feed-forward), scales too",
     )
-    attention_weight_bytes: float | None = Field(default=None, gt=0, description="None: as `weight_bytes`")
+    attention_weight_bytes: float | None = Field(
+        default=None, gt=0, description="None: as `weight_bytes`"
+    )
     dense_weight_bytes: float | None = Field(
-        default=None, gt=0, description="of shared experts and layers without experts; None: as `weight_bytes`"
+        default=None,
+        gt=0,
+        description="of shared experts and layers without experts; None: as `weight_bytes`",
     )
-    mtp_weight_bytes: float | None = Field(default=None, gt=0, description="None: as `weight_bytes`")
-    weight_block: int = Field(default=0, description="rows of one quantisation block; shards must be multiples of it")
+    mtp_weight_bytes: float | None = Field(
+        default=None, gt=0, description="None: as `weight_bytes`"
+    )
+    weight_block: int = Field(
+        default=0, description="rows of one quantisation block; shards must be multiples of it"
+    )
     matrices_in: MatrixType | None = Field(
-        default=None, description="type in which quantised matrices are multiplied; None: fp8 up to 1 byte, else bf16"
+        default=None,
+        description="type in which quantised matrices are multiplied; None: fp8 up to 1 byte, else bf16",
     )
 
     extra_gb: float = Field(
-        default=0.0, description="10^9 bytes of each GPU beside the weights; below 0: that part of them lies elsewhere"
+        default=0.0,
+        description="10^9 bytes of each GPU beside the weights; below 0: that part of them lies elsewhere",
     )
     quant_method: str | None = Field(
-        default=None, description="of the checkpoint, as its config.json says; None: plain, or not known"
+        default=None,
+        description="of the checkpoint, as its config.json says; None: plain, or not known",
     )
 
     @model_validator(mode="after")
     def _layers_add_up(self) -> Architecture:
         for part in ("dense_layers", "sliding_layers", "linear_layers"):
             if getattr(self, part) > self.layers:
-                raise ValueError(f"{part}={getattr(self, part)} are more than the {self.layers} layers")
+                raise ValueError(
+                    f"{part}={getattr(self, part)} are more than the {self.layers} layers"
+                )
         if self.experts and not 0 < self.experts_per_token <= self.experts:
-            raise ValueError(f"experts_per_token={self.experts_per_token} is not 1 to {self.experts}")
+            raise ValueError(
+                f"experts_per_token={self.experts_per_token} is not 1 to {self.experts}"
+            )
         return self
 
     @property
@@ -161,7 +201,9 @@ def layer_weights(a: Architecture) -> LayerWeights:
         attention_kv=float(kv),
         attention_replicated=replicated,
         expert=float(width * a.expert_intermediate_size),
-        shared=float(width * (a.shared_intermediate_size or a.expert_intermediate_size * a.shared_experts)),
+        shared=float(
+            width * (a.shared_intermediate_size or a.expert_intermediate_size * a.shared_experts)
+        ),
         dense=float(width * a.intermediate_size),
     )
 
@@ -191,7 +233,9 @@ def rank_layers(a: Architecture, tensor_parallel: int) -> tuple[Matrices, Matric
     """Return a rank's attention and feed-forward parts of all layers, without routed experts."""
     w = layer_weights(a)
     attention = _attention(a, w, tensor_parallel)
-    feed_forward = (w.dense * (a.layers - expert_layers(a)) + w.shared * expert_layers(a)) / tensor_parallel
+    feed_forward = (
+        w.dense * (a.layers - expert_layers(a)) + w.shared * expert_layers(a)
+    ) / tensor_parallel
     return (
         Matrices(attention * a.layers, a.attention_weight_bytes or a.weight_bytes),
         Matrices(feed_forward, a.dense_weight_bytes or a.weight_bytes),
@@ -216,14 +260,18 @@ def total_parameters(a: Architecture) -> float:
 
 
 def active_parameters(a: Architecture) -> float:
-    """Count the parameters that multiply one token: its experts and the output head, not the embedding."""
+    """Count the parameters that multiply one token: its experts and the output head, not the
+    embedding."""
     experts = a.experts_per_token * layer_weights(a).expert * expert_layers(a)
     return sum(part.elements for part in rank_layers(a, 1)) + experts + a.vocab_size * a.hidden_size
 
 
 @lru_cache  # tens of thousands of candidates have a few dozen layouts
-def weight_bytes_per_gpu(a: Architecture, tensor_parallel: int, stage_gpus: int, pipeline: int, mtp: bool) -> float:
-    """Return the bytes of weights on one GPU: experts spread over the stage, the rest over the attention replica.
+def weight_bytes_per_gpu(
+    a: Architecture, tensor_parallel: int, stage_gpus: int, pipeline: int, mtp: bool
+) -> float:
+    """Return the bytes of weights on one GPU: experts spread over the stage, the rest over the
+    attention replica.
 
     Embedding and output head are bf16 and cut by the vocabulary.
     """
@@ -240,23 +288,32 @@ def weight_bytes_per_gpu(a: Architecture, tensor_parallel: int, stage_gpus: int,
     return (layers + vocabulary) / pipeline + elements * (a.mtp_weight_bytes or a.weight_bytes)
 
 
-def kv_bytes_per_token_layer(a: Architecture, kv_type: str, tensor_parallel: int, length: int = 0) -> float:
+def kv_bytes_per_token_layer(
+    a: Architecture, kv_type: str, tensor_parallel: int, length: int = 0
+) -> float:
     """Return the bytes of KV cache of one token in one layer on one rank, the mean over the layers.
 
-    Latent attention keeps kv-lora + rope values, the same on every tensor-parallel rank; ``fp8_ds_mla`` keeps
-    the 512 latent values in fp8 with scales and the rope part in bf16 (656 bytes, vLLM and FlashMLA). Grouped-query
-    heads are cut over the ranks. A sparse model adds the indexer's keys.
+    Latent attention keeps kv-lora + rope values, the same on every tensor-parallel rank;
+    ``fp8_ds_mla`` keeps the 512 latent values in fp8 with scales and the rope part in bf16 (656
+    bytes, vLLM and FlashMLA). Grouped-query heads are cut over the ranks. A sparse model adds the
+    indexer's keys.
 
     Args:
-        length: tokens of the sequence whose mean is asked for, where layers with a sliding window keep only their
-            window; 0 = every layer keeps all tokens.
+        length: tokens of the sequence whose mean is asked for, where layers with a sliding window
+            keep only their window; 0 = every layer keeps all tokens.
     """
     if a.kv_lora_rank:
         size = (a.kv_lora_rank + a.qk_rope_head_dim) * (1.0 if kv_type == "fp8" else BF16)
         if kv_type == "fp8_ds_mla":
             size = a.kv_lora_rank * (1 + 4 / 128) + a.qk_rope_head_dim * BF16
     else:
-        size = 2 * a.kv_heads * a.head_dim * (1.0 if kv_type == "fp8" else BF16) / min(tensor_parallel, a.kv_heads)
+        size = (
+            2
+            * a.kv_heads
+            * a.head_dim
+            * (1.0 if kv_type == "fp8" else BF16)
+            / min(tensor_parallel, a.kv_heads)
+        )
     if length > a.sliding_window > 0:
         size *= 1 - a.sliding_layers / a.layers * (1 - a.sliding_window / length)
     size *= 1 - a.linear_layers / a.layers
@@ -264,10 +321,12 @@ def kv_bytes_per_token_layer(a: Architecture, kv_type: str, tensor_parallel: int
 
 
 def indexer_bytes_per_token_layer(a: Architecture) -> float:
-    """Return the bytes of the indexer's keys of one token, the mean over the layers; 0 without one."""
+    """Return the bytes of the indexer's keys of one token, the mean over the layers; 0 without
+    one."""
     return a.indexer.bytes_per_token_layer * indexer_layers(a) / a.layers if a.indexer else 0.0
 
 
 def linear_state_bytes(a: Architecture) -> float:
-    """Return the bytes of a sequence's states in all layers with linear attention, in float32 (Qwen3.5's type)."""
+    """Return the bytes of a sequence's states in all layers with linear attention, in float32
+    (Qwen3.5's type)."""
     return 4.0 * a.linear_layers * a.linear_value_heads * a.linear_head_dim**2

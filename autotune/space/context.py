@@ -1,7 +1,9 @@
-"""Context of an evaluation (model, node, version, load), a knob's default and values in it, effective configurations.
+"""Context of an evaluation (model, node, version, load), a knob's default and values in it,
+effective configurations.
 
-The *effective* configuration makes equivalents one candidate: a knob without effect under the others (`Knob.active`)
-has its default, what the engine sets by itself (`Effect`) is set, and every default is spelled out.
+The *effective* configuration makes equivalents one candidate: a knob without effect under the
+others (`Knob.active`) has its default, what the engine sets by itself (`Effect`) is set, and every
+default is spelled out.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ class Context:
     shares_prefixes: bool = False
 
     def scope(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the names visible to an expression: the knobs and ``model, hardware, gpus, workload``."""
+        """Return the names visible to an expression: the knobs and ``model, hardware, gpus,
+        workload``."""
         load = {name: getattr(self, name) for name in _OF_THE_LOAD}
         fixed = {"model": self.model, "hardware": self.hardware, "gpus": self.gpus}
         return {**knobs, **fixed, "workload": Namespace(load)}
@@ -59,7 +62,10 @@ def default_of(knob: Knob, scope: Mapping[str, Any], version: str) -> Scalar:
     """Return the knob's default: the first case that holds, or None."""
     if not isinstance(knob.default, list):
         return knob.default
-    return next((fill_value(case.value, scope) for case in knob.default if _holds(case, scope, version)), None)
+    return next(
+        (fill_value(case.value, scope) for case in knob.default if _holds(case, scope, version)),
+        None,
+    )
 
 
 def search_values(knob: Knob, scope: Mapping[str, Any], version: str) -> tuple[Scalar, ...]:
@@ -78,7 +84,8 @@ def _holds(case: Case | Values, scope: Mapping[str, Any], version: str) -> bool:
 
 
 def gpus_of(configuration: Configuration, most: int) -> int:
-    """Count the GPUs of a configuration's servers, at most ``most``; one that names no size takes all."""
+    """Count the GPUs of a configuration's servers, at most ``most``; one that names no size takes
+    all."""
     sizes = _sizes(configuration.knobs)
     return min(most, math.prod(sizes)) if sizes else most
 
@@ -93,7 +100,8 @@ def replicas_of(knobs: Mapping[str, Any]) -> int:
 
 
 def servers_of(knobs: Mapping[str, Any], vendor: str) -> tuple[dict[str, str], ...]:
-    """Return the settings of each server of a configuration, its own GPUs; empty for a single server."""
+    """Return the settings of each server of a configuration, its own GPUs; empty for a single
+    server."""
     count = replicas_of(knobs)
     each, variable = math.prod(_sizes(knobs)) // count, DEVICES.get(vendor)
     ranges = [range(i * each, (i + 1) * each) for i in range(count)] if count > 1 else []
@@ -101,24 +109,31 @@ def servers_of(knobs: Mapping[str, Any], vendor: str) -> tuple[dict[str, str], .
 
 
 class Normaliser:
-    """Effects and rules of one engine version in one context, selected once for many configurations.
+    """Effects and rules of one engine version in one context, selected once for many
+    configurations.
 
-    `scope` arguments are mutable mappings from `Context.scope`: the knobs with the fixed names beside them.
+    `scope` arguments are mutable mappings from `Context.scope`: the knobs with the fixed names
+    beside them.
     """
 
     def __init__(self, card: EngineCard, context: Context) -> None:
         version = context.version
         self._version = version
-        self.conditional = [(name, knob) for name, knob in card.knobs.items() if knob.active != "True"]
+        self.conditional = [
+            (name, knob) for name, knob in card.knobs.items() if knob.active != "True"
+        ]
         self.effects = [effect for effect in card.effects if in_range(version, effect.versions)]
-        told = [rule for rule in card.rules if rule.module is None or rule.module in context.lacking]
+        told = [
+            rule for rule in card.rules if rule.module is None or rule.module in context.lacking
+        ]
         self.rules = [rule for rule in told if in_range(version, rule.versions)]
         self._rounds = len(self.effects) + len(self.conditional) + 1
 
     def apply(self, scope: dict[str, Any]) -> list[Effect]:
         """Make a scope's knobs effective, in place; returns the effects that changed a knob."""
         applied: dict[str, Effect] = {}
-        # An effect may deactivate another knob and the other way round: repeat until nothing changes.
+        # An effect may deactivate another knob and the other way round: repeat until nothing
+        # changes.
         for _ in range(self._rounds):
             changed = False
             for name, knob in self.conditional:
@@ -142,11 +157,16 @@ class Normaliser:
         return [rule for rule in self.rules if evaluate(rule.forbid, scope)]
 
 
-def normalised(card: EngineCard, configuration: Configuration, context: Context) -> tuple[Configuration, list[Effect]]:
-    """Normalise a configuration to the effective one; also returns the effects that changed a knob."""
+def normalised(
+    card: EngineCard, configuration: Configuration, context: Context
+) -> tuple[Configuration, list[Effect]]:
+    """Normalise a configuration to the effective one; also returns the effects that changed a
+    knob."""
     scope = context.scope(configuration.knobs)
     effects = Normaliser(card, context).apply(scope)
-    return Configuration(configuration.engine, {name: scope[name] for name in configuration.knobs}), effects
+    return Configuration(
+        configuration.engine, {name: scope[name] for name in configuration.knobs}
+    ), effects
 
 
 def effective(card: EngineCard, configuration: Configuration, context: Context) -> Configuration:
@@ -155,7 +175,8 @@ def effective(card: EngineCard, configuration: Configuration, context: Context) 
 
 
 def unsuited(card: EngineCard, context: Context) -> str | None:
-    """Explain why an engine cannot run this model on this hardware with any options; None if it can."""
+    """Explain why an engine cannot run this model on this hardware with any options; None if it
+    can."""
     scope = context.scope({})
     return next((need.reason for need in card.requires if not evaluate(need.expect, scope)), None)
 

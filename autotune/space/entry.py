@@ -1,4 +1,5 @@
-"""Base of the schemas: entries that refuse unknown keys, versions and version ranges; the YAML parser."""
+"""Base of the schemas: entries that refuse unknown keys, versions and version ranges; the YAML
+parser."""
 
 from __future__ import annotations
 
@@ -13,17 +14,20 @@ from packaging.version import InvalidVersion, Version
 from pydantic import AfterValidator, BaseModel, ConfigDict
 
 LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The parser in C is eight times as fast, which `autotune list` of many studies needs; the other one takes less."""
+"""The parser in C is eight times as fast, which `autotune list` of many studies needs; the other
+one takes less."""
 
 _DEEPEST = 200
-"""The parser in C recurses for each level, and ends the process where the stack ends; no document needs as many."""
+"""The parser in C recurses for each level, and ends the process where the stack ends; no document
+needs as many."""
 
 _BRACKET = re.compile(r"[\[\]{}]")
 _BLOCKS = re.compile(rf"^(?:[ \t?:-][ \t?:-]){{{_DEEPEST}}}", re.MULTILINE)
 
 
 def spaces_root() -> Path:
-    """Return the packaged ``search_spaces`` folder: in an installed wheel, or next to the package in a checkout."""
+    """Return the packaged ``search_spaces`` folder: in an installed wheel, or next to the package
+    in a checkout."""
     package = Path(__file__).resolve().parent.parent
     inside, beside = package / "search_spaces", package.parent / "search_spaces"
     return inside if inside.is_dir() else beside
@@ -45,7 +49,9 @@ def _check_versions(text: str) -> str:
     try:
         SpecifierSet("" if text == "*" else text)
     except InvalidSpecifier as error:
-        raise ValueError(f"not a version range: {text!r}; write e.g. '>=0.5.6,<0.6' or '*'") from error
+        raise ValueError(
+            f"not a version range: {text!r}; write e.g. '>=0.5.6,<0.6' or '*'"
+        ) from error
     return text
 
 
@@ -72,10 +78,12 @@ VersionRange = Annotated[str, AfterValidator(_check_versions)]
 def in_range(version: str, versions: str) -> bool:
     """Return whether a version is in a range; each version is in exactly one of ``<B`` and ``>=B``.
 
-    A release candidate or development build counts as the release that it leads to; only a bound that is one itself
-    (``>=1.2.0rc3``) tells them apart.
+    A release candidate or development build counts as the release that it leads to; only a bound
+    that is one itself (``>=1.2.0rc3``) tells them apart.
     """
-    return versions == "*" or all(_holds(bound, Version(version)) for bound in SpecifierSet(versions))
+    return versions == "*" or all(
+        _holds(bound, Version(version)) for bound in SpecifierSet(versions)
+    )
 
 
 def _holds(bound: Specifier, version: Version) -> bool:
@@ -90,5 +98,6 @@ def _holds(bound: Specifier, version: Version) -> bool:
 class Entry(BaseModel):
     """A part of an engine's file: unknown keys are refused."""
 
-    # Schemas are built when first used: every launch of an emulated engine imports more of them than it reads.
+    # Schemas are built when first used: every launch of an emulated engine imports more of them
+    # than it reads.
     model_config = ConfigDict(extra="forbid", frozen=True, defer_build=True)

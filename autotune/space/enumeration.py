@@ -33,16 +33,20 @@ class CandidateSet:
     """The candidates of a study, in a fixed order.
 
     Attributes:
-        baseline, defaults, starts: positions of the baseline, the engines' defaults on all GPUs, known good starts.
+        baseline, defaults, starts: positions of the baseline, the engines' defaults on all GPUs,
+            known good starts.
         recipes: position to the name of the vendor's recipe that it is.
-        unseen: positions with a setting that the evidence cannot see, whatever its value: not to be recommended.
+        unseen: positions with a setting that the evidence cannot see, whatever its value: not to be
+            recommended.
         monotone_memory: knobs of which a larger value never needs less GPU memory.
         given_up: position to the promises that a candidate breaks for speed.
         promised: the longest request that is to be served.
         as_they_are: they are rows of a table: none is a shorter form of another one.
-        without: maps a configuration's settings to what the engine makes of the command without each. What the engine
-            decides by itself is no setting. None: not known, then a setting goes back to its value in the default.
-        alone: the only candidate is a server of somebody else's, which is measured until the budget is used.
+        without: maps a configuration's settings to what the engine makes of the command without
+            each. What the engine decides by itself is no setting. None: not known, then a setting
+            goes back to its value in the default.
+        alone: the only candidate is a server of somebody else's, which is measured until the budget
+            is used.
     """
 
     items: Sequence[Candidate]
@@ -52,13 +56,17 @@ class CandidateSet:
     monotone_memory: frozenset[str] = frozenset()
     given_up: Mapping[int, tuple[GivenUp, ...]] = field(default_factory=dict)
     as_they_are: bool = False
-    without: Callable[[Configuration], Mapping[str, Configuration]] | None = field(default=None, compare=False)
+    without: Callable[[Configuration], Mapping[str, Configuration]] | None = field(
+        default=None, compare=False
+    )
     promised: Promised = field(default_factory=Promised)
     recipes: Mapping[int, str] = field(default_factory=dict)
     unseen: frozenset[int] = frozenset()
     alone: bool = False
     _positions: dict[str, int] = field(default_factory=dict, compare=False)
-    _giving_up: dict[frozenset[str], list[int]] = field(init=False, default_factory=dict, compare=False)
+    _giving_up: dict[frozenset[str], list[int]] = field(
+        init=False, default_factory=dict, compare=False
+    )
 
     def __post_init__(self) -> None:
         self._positions.update({candidate.fingerprint: i for i, candidate in enumerate(self.items)})
@@ -74,10 +82,13 @@ class CandidateSet:
         return self._positions[fingerprint]
 
     def giving_up(self, allowed: frozenset[str]) -> list[int]:
-        """Return the positions of candidates with a trade-off outside ``allowed``; cached for all suggestions."""
+        """Return the positions of candidates with a trade-off outside ``allowed``; cached for all
+        suggestions."""
         if allowed not in self._giving_up:
             rows = self.given_up.items()
-            self._giving_up[allowed] = [i for i, given in rows if any(one.kind not in allowed for one in given)]
+            self._giving_up[allowed] = [
+                i for i, given in rows if any(one.kind not in allowed for one in given)
+            ]
         return self._giving_up[allowed]
 
 
@@ -99,7 +110,9 @@ class Enumeration:
     equivalents: int = 0
 
 
-def enumerate_engine(card: EngineCard, context: Context, pins: Mapping[str, Scalar] | None = None) -> Enumeration:
+def enumerate_engine(
+    card: EngineCard, context: Context, pins: Mapping[str, Scalar] | None = None
+) -> Enumeration:
     """Walk the product of the knobs' values depth first; a rule that forbids a branch cuts it."""
     walk = _Walk(card, context, pins or {})
     walk.descend(0, settled=True)
@@ -107,7 +120,8 @@ def enumerate_engine(card: EngineCard, context: Context, pins: Mapping[str, Scal
 
 
 def why_empty(card: EngineCard, space: Enumeration, pins: Mapping[str, Scalar]) -> str:
-    """Complete a sentence on an empty space: the rule that removed the last combinations, with its pins."""
+    """Complete a sentence on an empty space: the rule that removed the last combinations, with its
+    pins."""
     last = max(space.last, key=lambda name: space.last[name], default=None)
     if last is None:
         return ": a knob has no value here"
@@ -128,15 +142,27 @@ class _Walk:
         self.values = [self._fixed_values(name) for name in self.order]
         self.sizes = [len(values) if values else 1 for values in self.values]
         # Whether the knobs before it say if a knob is active.
-        self.active_at = [not names(knob.active) & set(self.order[i:]) for i, knob in enumerate(card.knobs.values())]
-        # Per position, the rules whose last knob is set there, and what may change there what was set.
+        self.active_at = [
+            not names(knob.active) & set(self.order[i:])
+            for i, knob in enumerate(card.knobs.values())
+        ]
+        # Per position, the rules whose last knob is set there, and what may change there what was
+        # set.
         normaliser = self.normaliser
         rules = [(rule, names(rule.forbid)) for rule in normaliser.rules]
-        # What holds whatever is chosen, such as a model that the version does not have, is the reason that counts.
-        self.rules_at = self._at_last(sorted(rules, key=lambda row: bool(set(self.order) & set(row[1]))))
-        self.effects_at = self._at_last((effect, names(effect.when)) for effect in normaliser.effects)
+        # What holds whatever is chosen, such as a model that the version does not have, is the
+        # reason that counts.
+        self.rules_at = self._at_last(
+            sorted(rules, key=lambda row: bool(set(self.order) & set(row[1])))
+        )
+        self.effects_at = self._at_last(
+            (effect, names(effect.when)) for effect in normaliser.effects
+        )
         self.conditional_at = self._at_last(
-            ((name, knob), {name}.union(names(knob.active), *(names(case.when) for case in knob.cases)))
+            (
+                (name, knob),
+                {name}.union(names(knob.active), *(names(case.when) for case in knob.cases)),
+            )
             for name, knob in normaliser.conditional
         )
 
@@ -144,11 +170,14 @@ class _Walk:
         """List per position the items whose last knob is set there."""
         found: list[list[Item]] = [[] for _ in self.order]
         for item, used in items:
-            found[max((i for i, name in enumerate(self.order) if name in used), default=0)].append(item)
+            found[max((i for i, name in enumerate(self.order) if name in used), default=0)].append(
+                item
+            )
         return found
 
     def _fixed_values(self, name: str) -> tuple[Scalar, ...] | None:
-        """Return a knob's values if they depend only on the context; None if they depend on other knobs."""
+        """Return a knob's values if they depend only on the context; None if they depend on other
+        knobs."""
         if name in self.pins:
             return (self.pins[name],)
         knob = self.card.knobs[name]
@@ -161,7 +190,8 @@ class _Walk:
         return search_values(knob, self.context.scope({}), self.context.version)
 
     def descend(self, position: int, settled: bool) -> None:
-        """Walk the values of the knobs from a position on; ``settled``: the engine changes none of the set ones."""
+        """Walk the values of the knobs from a position on; ``settled``: the engine changes none of
+        the set ones."""
         if position == len(self.order):
             self._leaf(settled)
             return

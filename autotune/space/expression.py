@@ -3,9 +3,9 @@
 An expression sees the knobs by name and the namespaces it is given (``model``, ``hardware``,
 ``workload``, ``args``, ``env``, ``config``, ``gpus``, ``engine``). Names, attributes, literals,
 comparisons, boolean and integer arithmetic, ``x if c else y``, ``in`` and the functions ``min``,
-``max``, ``int``, ``str``, ``len`` and ``lower`` are allowed, lists only behind ``in``; everything else is refused
-when the file is read. Texts are not multiplied or formatted, and what a value may grow to is bounded, so
-that a space file can be taken from a stranger.
+``max``, ``int``, ``str``, ``len`` and ``lower`` are allowed, lists only behind ``in``; everything
+else is refused when the file is read. Texts are not multiplied or formatted, and what a value may
+grow to is bounded, so that a space file can be taken from a stranger.
 """
 
 from __future__ import annotations
@@ -49,7 +49,11 @@ def _add(one: Any, other: Any) -> Any:
 def _multiply(one: Any, other: Any) -> Any:
     if isinstance(one, _SEQUENCES) or isinstance(other, _SEQUENCES):
         raise Unbounded("only numbers can be multiplied")
-    if isinstance(one, int) and isinstance(other, int) and one.bit_length() + other.bit_length() > _MOST_BITS:
+    if (
+        isinstance(one, int)
+        and isinstance(other, int)
+        and one.bit_length() + other.bit_length() > _MOST_BITS
+    ):
         raise Unbounded(f"a number of more than {_MOST_BITS} bits")
     return one * other
 
@@ -102,13 +106,16 @@ class Namespace:
 
 @contextmanager
 def _refused(text: str) -> Iterator[None]:
-    """Raise ``ValueError`` where Python refuses or warns: the value of ``knob is 8`` depends on the interpreter."""
+    """Raise ``ValueError`` where Python refuses or warns: the value of ``knob is 8`` depends on the
+    interpreter."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             yield
     except (SyntaxError, RecursionError, MemoryError) as error:
-        raise ValueError(f"not an expression: {text[:200]!r} ({getattr(error, 'msg', 'nested too deeply')})") from error
+        raise ValueError(
+            f"not an expression: {text[:200]!r} ({getattr(error, 'msg', 'nested too deeply')})"
+        ) from error
 
 
 @lru_cache(maxsize=4096)
@@ -130,8 +137,12 @@ def _compiled(text: str) -> tuple[CodeType, frozenset[str]]:
             raise ValueError(f"{type(node).__name__} is not allowed in an expression: {text!r}")
         if isinstance(node, ast.Attribute) and node.attr.startswith("_"):
             raise ValueError(f"names with a leading underscore are not allowed: {text!r}")
-        if isinstance(node, ast.Call) and not (isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS):
-            raise ValueError(f"only {', '.join(_FUNCTIONS)} may be called in an expression: {text!r}")
+        if isinstance(node, ast.Call) and not (
+            isinstance(node.func, ast.Name) and node.func.id in _FUNCTIONS
+        ):
+            raise ValueError(
+                f"only {', '.join(_FUNCTIONS)} may be called in an expression: {text!r}"
+            )
         if isinstance(node, ast.Name):
             names.add(node.id)
     with _refused(text):
@@ -151,12 +162,19 @@ def names(text: str) -> frozenset[str]:
 
 def attributes(text: str, of: str) -> frozenset[str]:
     """Return the attributes of a name in an expression, e.g. ``seed`` of ``args.seed``."""
-    nodes = (node for node in ast.walk(ast.parse(text.strip(), mode="eval")) if isinstance(node, ast.Attribute))
-    return frozenset(node.attr for node in nodes if isinstance(node.value, ast.Name) and node.value.id == of)
+    nodes = (
+        node
+        for node in ast.walk(ast.parse(text.strip(), mode="eval"))
+        if isinstance(node, ast.Attribute)
+    )
+    return frozenset(
+        node.attr for node in nodes if isinstance(node.value, ast.Name) and node.value.id == of
+    )
 
 
 def evaluate(text: str, scope: Mapping[str, Any]) -> Any:
-    """Evaluate an expression; raises `Unbounded`, and ``NameError`` or ``TypeError`` as Python does."""
+    """Evaluate an expression; raises `Unbounded`, and ``NameError`` or ``TypeError`` as Python
+    does."""
     try:
         return eval(_compiled(text)[0], _GLOBALS, scope)
     except Unbounded as error:
@@ -164,7 +182,8 @@ def evaluate(text: str, scope: Mapping[str, Any]) -> Any:
 
 
 def check_template(text: str) -> str:
-    """Return a template, text with ``{expression}`` holes; raises ``ValueError`` for an invalid hole."""
+    """Return a template, text with ``{expression}`` holes; raises ``ValueError`` for an invalid
+    hole."""
     for hole in _HOLE.findall(text):
         check(hole)
     return text
@@ -183,7 +202,9 @@ def fill(template: str, scope: Mapping[str, Any]) -> str:
         text = str(evaluate(match[1], scope))
         length += len(text)
         if length > _LONGEST:
-            raise Unbounded(f"template {template[:200]!r}: a text of more than {_LONGEST} characters")
+            raise Unbounded(
+                f"template {template[:200]!r}: a text of more than {_LONGEST} characters"
+            )
         return text
 
     return _HOLE.sub(filled, template)

@@ -1,8 +1,9 @@
 """Build a `ModelCard` from a Hugging Face ``config.json``.
 
-What the keys mean is what the model's class in ``transformers`` makes of them; what is described here is a decoder with
-full, sliding-window, latent, DeepSeek's sparse or Gated DeltaNet's linear attention, dense or with experts. Everything
-else is refused, since its memory and its speed follow other rules.
+What the keys mean is what the model's class in ``transformers`` makes of them; what is described
+here is a decoder with full, sliding-window, latent, DeepSeek's sparse or Gated DeltaNet's linear
+attention, dense or with experts. Everything else is refused, since its memory and its speed follow
+other rules.
 """
 
 from __future__ import annotations
@@ -21,14 +22,28 @@ from autotune.space.cards import ModelCard
 from autotune.space.entry import Entry, parse_yaml, spaces_root
 
 CONFIG = "config.json"
-_REQUIRED = ("num_hidden_layers", "hidden_size", "vocab_size", "num_attention_heads", "max_position_embeddings")
+_REQUIRED = (
+    "num_hidden_layers",
+    "hidden_size",
+    "vocab_size",
+    "num_attention_heads",
+    "max_position_embeddings",
+)
 _MEASURE = "is not simulated; to measure such a model on real servers, describe it in a YAML file (docs/models.md)"
 # DeepSeek's indexer keeps one fp8 key of `index_head_dim` and one fp32 scale per token and layer.
 _INDEXER_SCALE_BYTES = 4
 _MOST_LAYERS = 10_000  # Limit of layers: of more, the kinds would not be listed in reasonable time
 _PREFIXES = ("model.layers.", "language_model.model.layers.", "model.language_model.layers.")
-_EXPERT = ("mlp.experts.0.gate_proj", "block_sparse_moe.experts.0.w1", "feed_forward.experts.gate_up_proj")
-_SHARED = ("mlp.shared_experts.gate_proj", "mlp.shared_expert.gate_proj", "feed_forward.shared_expert.gate_proj")
+_EXPERT = (
+    "mlp.experts.0.gate_proj",
+    "block_sparse_moe.experts.0.w1",
+    "feed_forward.experts.gate_up_proj",
+)
+_SHARED = (
+    "mlp.shared_experts.gate_proj",
+    "mlp.shared_expert.gate_proj",
+    "feed_forward.shared_expert.gate_proj",
+)
 _DENSE = ("mlp.gate_proj", "feed_forward.gate_proj")
 _IGNORE = ("ignore", "modules_to_not_convert", "ignored_layers", "exclude_modules", "exclude")
 _PLAIN_16, _PLAIN_32 = 2.0, 4.0
@@ -51,7 +66,9 @@ class ConfigJson:
             if isinstance(keys.get(nested), Mapping):
                 keys = {**keys, **keys[nested]}
         if not isinstance(keys.get("model_type", ""), str | None):
-            raise MalformedFile(path, f"model_type is {keys['model_type']!r}; the name of an architecture is needed")
+            raise MalformedFile(
+                path, f"model_type is {keys['model_type']!r}; the name of an architecture is needed"
+            )
         return cls(path, {**_facts().defaults.get(str(keys.get("model_type")), {}), **keys})
 
     def refuse(self, problem: str) -> NoReturn:
@@ -83,7 +100,8 @@ class ConfigJson:
             )
 
     def per_layer(self, key: str, layers: int) -> list[Any] | None:
-        """Return a list with one entry per layer, without draft layers' entries; None without a list."""
+        """Return a list with one entry per layer, without draft layers' entries; None without a
+        list."""
         value = self.keys.get(key)
         if not isinstance(value, list) or not value:
             return None
@@ -103,7 +121,8 @@ class _Format(Entry):
 
 
 class ConfigFacts(Entry):
-    """Content of ``search_spaces/config_json.yaml``: additions of a model's class to its ``config.json``."""
+    """Content of ``search_spaces/config_json.yaml``: additions of a model's class to its
+    ``config.json``."""
 
     defaults: dict[str, dict[str, Any]]
     sliding_in_all_layers: list[str]
@@ -115,7 +134,9 @@ class ConfigFacts(Entry):
 
 @lru_cache(maxsize=1)
 def _facts() -> ConfigFacts:
-    return ConfigFacts.model_validate(parse_yaml((spaces_root() / "config_json.yaml").read_text(encoding="utf-8")))
+    return ConfigFacts.model_validate(
+        parse_yaml((spaces_root() / "config_json.yaml").read_text(encoding="utf-8"))
+    )
 
 
 def read_json(path: Path) -> dict[str, Any]:
@@ -151,7 +172,9 @@ class _Checkpoint:
         full = [f"{prefix}{layer}.{name}" for name in names for prefix in _PREFIXES]
         if self.ignored is not None and any(self.ignored.match(name) for name in full):
             return None
-        return next((s for s in self.schemes if s.targets is None or any(map(s.targets.match, full))), None)
+        return next(
+            (s for s in self.schemes if s.targets is None or any(map(s.targets.match, full))), None
+        )
 
     def mean_bytes(self, layers: Sequence[int], modules: Mapping[tuple[str, ...], int]) -> float:
         """Return the mean bytes per weight of some modules (names to elements) in some layers."""
@@ -167,7 +190,8 @@ class _Checkpoint:
 def precision(
     config: ConfigJson, attention: Mapping[str, int], with_experts: Sequence[bool], *, mtp: bool
 ) -> dict[str, Any]:
-    """Return ``weight_bytes``, the other ``…weight_bytes`` that differ from it, ``weight_block`` and ``matrices_in``.
+    """Return ``weight_bytes``, the other ``…weight_bytes`` that differ from it, ``weight_block``
+    and ``matrices_in``.
 
     Args:
         attention: name and elements of a layer's projections.
@@ -182,7 +206,9 @@ def precision(
     dense = [layer for layer in layers if not with_experts[layer]]
     large, names = (of_experts, _EXPERT) if of_experts else (dense, _DENSE)
     main = checkpoint.mean_bytes(large, {names: 1})
-    projections: dict[tuple[str, ...], int] = {(f"self_attn.{name}",): elements for name, elements in attention.items()}
+    projections: dict[tuple[str, ...], int] = {
+        (f"self_attn.{name}",): elements for name, elements in attention.items()
+    }
     parts = {
         "attention_weight_bytes": checkpoint.mean_bytes(layers, projections),
         # Of shared experts where there are layers with experts, else of the dense layers.
@@ -191,7 +217,10 @@ def precision(
     if mtp:
         parts["mtp_weight_bytes"] = checkpoint.mean_bytes([len(layers)], {names: 1})
     scheme = checkpoint.scheme(large[-1], names)
-    figures: dict[str, Any] = {"weight_bytes": main, **{key: size for key, size in parts.items() if size != main}}
+    figures: dict[str, Any] = {
+        "weight_bytes": main,
+        **{key: size for key, size in parts.items() if size != main},
+    }
     if scheme is not None:
         figures |= {"weight_block": scheme.block, "matrices_in": scheme.matrices_in}
     return {**figures, "quant_method": checkpoint.method}
@@ -203,7 +232,9 @@ def _checkpoint(config: ConfigJson) -> _Checkpoint:
     if not isinstance(quantization, Mapping) and beside.is_file():
         inner = read_json(beside).get("quantization")
         quantization = {"quant_method": "modelopt", **(inner if isinstance(inner, Mapping) else {})}
-    plain = _PLAIN_32 if "float32" in (config.get("dtype"), config.get("torch_dtype")) else _PLAIN_16
+    plain = (
+        _PLAIN_32 if "float32" in (config.get("dtype"), config.get("torch_dtype")) else _PLAIN_16
+    )
     if not isinstance(quantization, Mapping) or not (
         quantization.get("quant_method") or quantization.get("quant_algo")
     ):
@@ -227,9 +258,14 @@ def _schemes(config: ConfigJson, q: Mapping[str, Any]) -> list[Scheme]:
         return [_named(config, f"quark {weight.get('dtype')}", q)]
     if method in ("awq", "gptq", "auto-round", "gptq-marlin", "awq-marlin"):
         # Weights alone, multiplied in 16 bits; a scale of 16 bits and a zero point per group.
-        bits, size = q.get("bits") or q.get("w_bit"), q.get("group_size") or q.get("q_group_size") or 128
+        bits, size = (
+            q.get("bits") or q.get("w_bit"),
+            q.get("group_size") or q.get("q_group_size") or 128,
+        )
         if not isinstance(bits, int) or not isinstance(size, int):
-            config.refuse(f"quantization_config: bits is {bits!r} and group_size {size!r}; whole numbers are needed")
+            config.refuse(
+                f"quantization_config: bits is {bits!r} and group_size {size!r}; whole numbers are needed"
+            )
         return [Scheme(_bytes(bits, size, 16 + bits) if size > 0 else bits / 8, "bf16")]
     if method == "bitsandbytes":
         return [Scheme(0.5 if q.get("load_in_4bit") else 1.0, "bf16")]
@@ -252,7 +288,9 @@ def _block(config: ConfigJson, shape: Any) -> int:
     """Return the rows of weights that share a scale; 0 if all do."""
     rows = shape[0] if isinstance(shape, list) and shape else 0
     if not isinstance(rows, int):
-        config.refuse(f"quantization_config: weight_block_size is {shape!r}; whole numbers are needed")
+        config.refuse(
+            f"quantization_config: weight_block_size is {shape!r}; whole numbers are needed"
+        )
     return rows
 
 
@@ -265,15 +303,25 @@ def _group(config: ConfigJson, group: Mapping[str, Any]) -> Scheme:
     weights, targets = group.get("weights") or {}, group.get("targets") or ["Linear"]
     bits, size = weights.get("num_bits"), weights.get("group_size")
     if not isinstance(bits, int):
-        config.refuse(f"quantization_config: config_groups: weights.num_bits is {bits!r}; a whole number is needed")
+        config.refuse(
+            f"quantization_config: config_groups: weights.num_bits is {bits!r}; a whole number is needed"
+        )
     # Scales of 8 bits with 4-bit floats (MXFP4 in groups of 32, NVFP4 of 16), else of 16.
     floating = weights.get("type") == "float"
-    scaled = _bytes(bits, size, 8 if floating else 16) if isinstance(size, int) and size > 0 else bits / 8
+    scaled = (
+        _bytes(bits, size, 8 if floating else 16)
+        if isinstance(size, int) and size > 0
+        else bits / 8
+    )
     activations = (group.get("input_activations") or {}).get("num_bits") or 16
-    kind: MatrixType = "bf16" if activations >= 16 else "fp4" if max(bits, activations) <= 4 else "fp8"
+    kind: MatrixType = (
+        "bf16" if activations >= 16 else "fp4" if max(bits, activations) <= 4 else "fp8"
+    )
     block = _block(config, weights.get("block_structure"))
     everything = not {"Linear", "FusedMoE"}.isdisjoint(targets)
-    return Scheme(scaled, kind, block, None if everything else _pattern(config, [str(t) for t in targets]))
+    return Scheme(
+        scaled, kind, block, None if everything else _pattern(config, [str(t) for t in targets])
+    )
 
 
 def _modelopt(config: ConfigJson, q: Mapping[str, Any]) -> list[Scheme]:
@@ -285,11 +333,15 @@ def _modelopt(config: ConfigJson, q: Mapping[str, Any]) -> list[Scheme]:
     for module, how in layers.items():
         by_algorithm.setdefault(str(how.get("quant_algo")), []).append(module)
     named = {name: _named(config, f"modelopt {name}", q) for name in by_algorithm}
-    return [replace(named[name], targets=_pattern(config, modules)) for name, modules in by_algorithm.items()]
+    return [
+        replace(named[name], targets=_pattern(config, modules))
+        for name, modules in by_algorithm.items()
+    ]
 
 
 def _pattern(config: ConfigJson, names: Sequence[str]) -> re.Pattern[str] | None:
-    """Join names of modules, and of all below them, to one expression; ``re:`` and ``*`` as the formats have."""
+    """Join names of modules, and of all below them, to one expression; ``re:`` and ``*`` as the
+    formats have."""
     parts = []
     for name in names:
         if name.startswith("re:"):
@@ -299,11 +351,14 @@ def _pattern(config: ConfigJson, names: Sequence[str]) -> re.Pattern[str] | None
     try:
         return re.compile("|".join(parts)) if parts else None
     except re.error as error:
-        config.refuse(f"quantization_config: {error} in a pattern of modules ({', '.join(names)[:80]})")
+        config.refuse(
+            f"quantization_config: {error} in a pattern of modules ({', '.join(names)[:80]})"
+        )
 
 
 def model_from_file(path: Path) -> ModelCard:
-    """Describe a model by its ``config.json``; raises `MalformedFile` for missing figures or an unsupported model."""
+    """Describe a model by its ``config.json``; raises `MalformedFile` for missing figures or an
+    unsupported model."""
     config = ConfigJson.read(path)
     _refuse_others(config)
     config.required(*_REQUIRED)
@@ -325,19 +380,31 @@ def _refuse_others(config: ConfigJson) -> None:
         if config.get(key):
             config.refuse(f"{key}: {meaning} {_MEASURE}")
     kinds = config.get("layer_types")
-    odd = sorted({str(kind) for kind in kinds} - {*_facts().attention_kinds}) if isinstance(kinds, list) else []
+    odd = (
+        sorted({str(kind) for kind in kinds} - {*_facts().attention_kinds})
+        if isinstance(kinds, list)
+        else []
+    )
     if odd:
         config.refuse(f"layer_types: {', '.join(odd)} {_MEASURE}")
     attention = config.get("attn_type_list")
     if isinstance(attention, list) and not all(attention):
         config.refuse(f"attn_type_list: linear attention in some layers (MiniMax-01) {_MEASURE}")
     classes = config.get("architectures")
-    if isinstance(classes, list) and classes and not any("CausalLM" in str(c) or "Condit" in str(c) for c in classes):
-        config.refuse(f"architectures: {', '.join(map(str, classes))}, not an autoregressive text model, {_MEASURE}")
+    if (
+        isinstance(classes, list)
+        and classes
+        and not any("CausalLM" in str(c) or "Condit" in str(c) for c in classes)
+    ):
+        config.refuse(
+            f"architectures: {', '.join(map(str, classes))}, not an autoregressive text model, {_MEASURE}"
+        )
 
 
 def _architecture(config: ConfigJson) -> Architecture:
-    layers, hidden, heads = (config.number(key) for key in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
+    layers, hidden, heads = (
+        config.number(key) for key in ("num_hidden_layers", "hidden_size", "num_attention_heads")
+    )
     if layers > _MOST_LAYERS:
         config.refuse(f"num_hidden_layers is {layers}; a number up to {_MOST_LAYERS:,} is needed")
     if heads > hidden:
@@ -355,7 +422,9 @@ def _architecture(config: ConfigJson) -> Architecture:
         "heads": heads,
         "kv_heads": heads if latent else config.number("num_key_value_heads", default=heads),
         "head_dim": head_dim,
-        "feed_forward_matrices": 2 if config.get("model_type") in _facts().plain_feed_forward else 3,
+        "feed_forward_matrices": 2
+        if config.get("model_type") in _facts().plain_feed_forward
+        else 3,
         "q_lora_rank": config.number("q_lora_rank"),
         "kv_lora_rank": latent,
         "qk_rope_head_dim": rope if latent else 0,
@@ -369,7 +438,9 @@ def _architecture(config: ConfigJson) -> Architecture:
         **_linear(config, layers),
         **_feed_forward(config, with_experts),
     }
-    stored = precision(config, _attention_matrices(figures), with_experts, mtp=bool(figures["mtp_layers"]))
+    stored = precision(
+        config, _attention_matrices(figures), with_experts, mtp=bool(figures["mtp_layers"])
+    )
     return Architecture(**figures, **stored)
 
 
@@ -393,8 +464,12 @@ def _feed_forward(config: ConfigJson, with_experts: list[bool]) -> dict[str, int
         "experts": experts,
         "experts_per_token": per_token,
         "expert_intermediate_size": config.number("moe_intermediate_size", "intermediate_size"),
-        "shared_experts": config.number("n_shared_experts", "num_shared_experts", "moe_num_shared_experts"),
-        "shared_intermediate_size": config.number("shared_expert_intermediate_size", "shared_intermediate_size"),
+        "shared_experts": config.number(
+            "n_shared_experts", "num_shared_experts", "moe_num_shared_experts"
+        ),
+        "shared_intermediate_size": config.number(
+            "shared_expert_intermediate_size", "shared_intermediate_size"
+        ),
     }
 
 
@@ -403,7 +478,8 @@ def _experts(config: ConfigJson) -> int:
 
 
 def _with_experts(config: ConfigJson, layers: int) -> list[bool]:
-    """Return the layers with experts: a list per layer, or DeepSeek's, Qwen's, Llama 4's or Ernie's rule."""
+    """Return the layers with experts: a list per layer, or DeepSeek's, Qwen's, Llama 4's or Ernie's
+    rule."""
     if not _experts(config):
         return [False] * layers
     kinds = config.per_layer("mlp_layer_types", layers)
@@ -422,13 +498,17 @@ def _with_experts(config: ConfigJson, layers: int) -> list[bool]:
     first = config.number("first_k_dense_replace", "moe_layer_start_index")
     step = config.number("moe_layer_freq", "moe_layer_interval", default=1)
     return [
-        layer >= first and layer % step == 0 and (layer + 1) % every == 0 and layer not in only_dense
+        layer >= first
+        and layer % step == 0
+        and (layer + 1) % every == 0
+        and layer not in only_dense
         for layer in range(layers)
     ]
 
 
 def _sliding(config: ConfigJson, layers: int) -> dict[str, int]:
-    """Count the layers with windowed attention, with the window's tokens; a chunk of Llama 4 counts as a window."""
+    """Count the layers with windowed attention, with the window's tokens; a chunk of Llama 4 counts
+    as a window."""
     if config.get("use_sliding_window") is False:
         return {}
     chunked = config.get("no_rope_layers") is not None or config.get("model_type") == "llama4_text"
@@ -455,10 +535,15 @@ def _sliding(config: ConfigJson, layers: int) -> dict[str, int]:
 
 
 def _linear(config: ConfigJson, layers: int) -> dict[str, Any]:
-    """Count the layers with Gated DeltaNet (Qwen3-Next, Qwen3.5): most of every few, or as listed."""
+    """Count the layers with Gated DeltaNet (Qwen3-Next, Qwen3.5): most of every few, or as
+    listed."""
     kinds = config.per_layer("layer_types", layers)
     every = config.number("full_attention_interval")
-    linear = sum(kind == "linear_attention" for kind in kinds) if kinds is not None else layers - layers // (every or 1)
+    linear = (
+        sum(kind == "linear_attention" for kind in kinds)
+        if kinds is not None
+        else layers - layers // (every or 1)
+    )
     if not linear:
         return {}
     config.required("linear_num_value_heads", "linear_num_key_heads", "linear_value_head_dim")
@@ -475,7 +560,10 @@ def _context_limit(config: ConfigJson) -> int:
     """Return the positions, stretched by YaRN if the file defines it (as the engines derive it)."""
     limit = config.number("max_position_embeddings")
     scaling = config.get("rope_scaling") or config.get("rope_parameters")
-    if not isinstance(scaling, dict) or "yarn" not in (scaling.get("rope_type"), scaling.get("type")):
+    if not isinstance(scaling, dict) or "yarn" not in (
+        scaling.get("rope_type"),
+        scaling.get("type"),
+    ):
         return limit
     original, factor = scaling.get("original_max_position_embeddings"), scaling.get("factor")
     if isinstance(original, int) and isinstance(factor, int | float):
@@ -490,8 +578,13 @@ def _indexer(config: ConfigJson, layers: int) -> Indexer | None:
     width = config.number("index_head_dim")
     # Some layers may reuse another's choice (GLM-5.2).
     own: int | None = None
-    kinds = config.per_layer("indexer_types", layers) or config.per_layer("index_topk_pattern", layers)
-    every, first = config.number("index_topk_freq", default=1), config.number("index_skip_topk_offset", default=1)
+    kinds = config.per_layer("indexer_types", layers) or config.per_layer(
+        "index_topk_pattern", layers
+    )
+    every, first = (
+        config.number("index_topk_freq", default=1),
+        config.number("index_skip_topk_offset", default=1),
+    )
     if kinds is not None:
         own = sum(kind in ("full", "F") for kind in kinds)
     elif every != 1:
@@ -506,9 +599,16 @@ def _indexer(config: ConfigJson, layers: int) -> Indexer | None:
 
 
 def _attention_matrices(figures: dict[str, Any]) -> dict[str, int]:
-    """Return the elements of a layer's projections, which a checkpoint's quantisation may or may not cover."""
-    hidden, heads, kv_heads, head_dim = (figures[key] for key in ("hidden_size", "heads", "kv_heads", "head_dim"))
-    latent, rank, v_dim = figures["kv_lora_rank"], figures["q_lora_rank"], figures["v_head_dim"] or head_dim
+    """Return the elements of a layer's projections, which a checkpoint's quantisation may or may
+    not cover."""
+    hidden, heads, kv_heads, head_dim = (
+        figures[key] for key in ("hidden_size", "heads", "kv_heads", "head_dim")
+    )
+    latent, rank, v_dim = (
+        figures["kv_lora_rank"],
+        figures["q_lora_rank"],
+        figures["v_head_dim"] or head_dim,
+    )
     attention = {"o_proj": heads * v_dim * hidden}
     if latent:
         query = {"q_a_proj": hidden * rank, "q_b_proj": rank * heads * head_dim}

@@ -32,19 +32,28 @@ _Location = tuple[str | int, ...]
 
 
 def check(
-    path: Path | None, engines: Sequence[str] = (), schemas: Mapping[str, type[BaseModel]] | None = None
+    path: Path | None,
+    engines: Sequence[str] = (),
+    schemas: Mapping[str, type[BaseModel]] | None = None,
 ) -> list[Path]:
-    """Check one file, a folder with the layout of ``search_spaces``, or the packaged ones and the installed engines'.
+    """Check one file, a folder with the layout of ``search_spaces``, or the packaged ones and the
+    installed engines'.
 
-    `schemas` are of kinds that are defined above this package. Returns the files; raises `MalformedFile` at the first
-    that is not valid.
+    `schemas` are of kinds that are defined above this package. Returns the files; raises
+    `MalformedFile` at the first that is not valid.
     """
     root = path or spaces_root()
     if not root.exists():
         raise BadInput(f"{root}: no such file or folder")
-    files = [root] if root.is_file() else sorted(file for kind in KINDS for _, file in documents(root, kind))
+    files = (
+        [root]
+        if root.is_file()
+        else sorted(file for kind in KINDS for _, file in documents(root, kind))
+    )
     if not files:
-        raise BadInput(f"{root}: no folder {', '.join(KINDS)} with *.yaml files and no */engine.yaml in it")
+        raise BadInput(
+            f"{root}: no folder {', '.join(KINDS)} with *.yaml files and no */engine.yaml in it"
+        )
     files += () if path else engine_cards()
     if engines:
         library = Library()
@@ -87,7 +96,13 @@ def _check_engine(path: Path, card: EngineCard) -> None:
     for location, part in _parts(card.model_dump()):
         if location[-1] in _CONDITIONS and isinstance(part, str):
             here = _FIXED_NAMES if location[0] == "recipes" else known
-            more = _MARK_NAMES if "gives_up" in location else _READ_NAMES if location[0] in _OF_OPTIONS else set()
+            more = (
+                _MARK_NAMES
+                if "gives_up" in location
+                else _READ_NAMES
+                if location[0] in _OF_OPTIONS
+                else set()
+            )
             _check_names(path, location, part, here | more, right)
         elif location[-1] == "value" and "read" in location:
             _check_names(path, location, part, known | _READ_NAMES, right)
@@ -96,13 +111,19 @@ def _check_engine(path: Path, card: EngineCard) -> None:
             if location[-1] == "figures":
                 word, names_there = "figure", set(Architecture.model_fields)
             if wrong := sorted(set(part) - names_there):
-                raise MalformedFile(path, f"unknown {word} {wrong[0]!r}", line_of(path, (*location, wrong[0])))
+                raise MalformedFile(
+                    path, f"unknown {word} {wrong[0]!r}", line_of(path, (*location, wrong[0]))
+                )
 
 
-def _check_names(path: Path, location: _Location, text: str, known: frozenset[str], right: str) -> None:
+def _check_names(
+    path: Path, location: _Location, text: str, known: frozenset[str], right: str
+) -> None:
     unknown = sorted(names(text) - known)
     if unknown:
-        raise MalformedFile(path, f"unknown name {unknown[0]!r} in {text!r}; {right}", line_of(path, location))
+        raise MalformedFile(
+            path, f"unknown name {unknown[0]!r} in {text!r}; {right}", line_of(path, location)
+        )
 
 
 def _parts(document: Any, location: _Location = ()) -> Iterator[tuple[_Location, Any]]:
@@ -121,14 +142,17 @@ LOCAL = "local"
 
 def canonical(engine: str) -> str:
     """Return an engine's name in its card, for a name or an alias in any case."""
-    return {"trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm"}.get(engine.lower(), engine.lower())
+    return {"trtllm": "tensorrt_llm", "tensorrt-llm": "tensorrt_llm"}.get(
+        engine.lower(), engine.lower()
+    )
 
 
 def documents(root: Path, kind: str) -> list[tuple[str, Path]]:
-    """List the files of a kind in a folder with the layout of ``search_spaces``, each with its name.
+    """List the files of a kind in a folder with the layout of ``search_spaces``, each with its
+    name.
 
-    An engine's lie in a folder of its own (``vllm/engine.yaml``) or, as a user may have them, beside other engines'
-    (``engines/vllm.yaml``).
+    An engine's lie in a folder of its own (``vllm/engine.yaml``) or, as a user may have them,
+    beside other engines' (``engines/vllm.yaml``).
     """
     beside = [(path.stem, path) for path in sorted((root / kind).glob("*.yaml"))]
     own = sorted(root.glob(f"*/{_ENGINE_FILES[kind]}")) if kind in _ENGINE_FILES else []
@@ -160,7 +184,9 @@ def read_document(path: Path) -> dict[str, Any]:
         document = parse_yaml(text)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
-        raise MalformedFile(path, f"not YAML: {error.problem}", mark.line + 1 if mark else None) from error
+        raise MalformedFile(
+            path, f"not YAML: {error.problem}", mark.line + 1 if mark else None
+        ) from error
     except yaml.YAMLError as error:
         raise MalformedFile(path, f"not YAML: {error}") from error
     if not isinstance(document, dict):
@@ -182,10 +208,16 @@ def load(path: Path, schema: type[Document]) -> Document:
         more = f"; missing keys: {', '.join(missing)}" if missing else ""
         more += f" (and {others} more)" if others > 0 else ""
         if first["type"] == "missing":
-            raise MalformedFile(path, more.removeprefix("; "), line_of(path, first["loc"])) from error
+            raise MalformedFile(
+                path, more.removeprefix("; "), line_of(path, first["loc"])
+            ) from error
         problem = first["msg"].removeprefix("Value error, ")
         if first["type"] == "extra_forbidden":
-            known = ", ".join(sorted(schema.model_fields)) if len(first["loc"]) == 1 else "see the schema"
+            known = (
+                ", ".join(sorted(schema.model_fields))
+                if len(first["loc"]) == 1
+                else "see the schema"
+            )
             problem = f"unknown key; known keys: {known}"
         raise MalformedFile(
             path, f"{where}: {problem}{more}".removeprefix(": "), line_of(path, first["loc"])
@@ -204,14 +236,17 @@ def line_of(path: Path, location: Sequence[str | int]) -> int | None:
             found = next(((k, v) for k, v in node.value if k.value == str(part)), None)
             if found is not None:
                 line, node = found[0].start_mark.line, found[1]
-        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+        elif (
+            isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value)
+        ):
             node = node.value[part]
             line = node.start_mark.line
     return line + 1
 
 
 def kind_of(path: Path) -> str:
-    """Return the kind of a document, one of `KINDS`, by its keys; raises `MalformedFile` otherwise."""
+    """Return the kind of a document, one of `KINDS`, by its keys; raises `MalformedFile`
+    otherwise."""
     document = read_document(path)
     for key, kind in _KIND_BY_KEY.items():
         if key in document:
@@ -239,7 +274,11 @@ _KIND_BY_KEY = {
 }
 KINDS = tuple(_KIND_BY_KEY.values())
 """Kinds of documents. A kind is also the name of the folder that may hold its files."""
-_ENGINE_FILES = {"engines": "engine.yaml", "simulation": "simulator.yaml", "emulation": "emulator.yaml"}
+_ENGINE_FILES = {
+    "engines": "engine.yaml",
+    "simulation": "simulator.yaml",
+    "emulation": "emulator.yaml",
+}
 """File in the engine's folder for a kind with one file per engine."""
 _COUNTED = re.compile(r"(?P<gpus>[1-9]|1[0-6])\s*x\s*(?P<name>.+)", re.IGNORECASE)
 """A node by its number of GPUs, e.g. ``4xl40s``; no node has more than 16."""
@@ -252,20 +291,25 @@ def _spelled(hardware: str) -> str:
 
 
 class Library:
-    """The documents of the user's own folders and files (see `kind_of`) and of the packaged folder; earlier ones win.
+    """The documents of the user's own folders and files (see `kind_of`) and of the packaged folder;
+    earlier ones win.
 
     `calibration` is the content of a ``coefficients.yaml`` that stands before all others.
     """
 
     def __init__(
-        self, overlays: Sequence[Path] = (), files: Sequence[Path] = (), calibration: Mapping[str, Any] | None = None
+        self,
+        overlays: Sequence[Path] = (),
+        files: Sequence[Path] = (),
+        calibration: Mapping[str, Any] | None = None,
     ) -> None:
         self.calibration = calibration
         self.roots = (*overlays, spaces_root())
         self._files = {path: kind_of(path) for path in files}
 
     def paths(self, kind: str) -> Iterator[Path]:
-        """Yield the files of a kind: an overlay's hide packaged ones of that name; single files come last."""
+        """Yield the files of a kind: an overlay's hide packaged ones of that name; single files
+        come last."""
         seen: set[str] = set()
         found = [document for root in self.roots for document in documents(root, kind)]
         installed = engine_cards() if kind == "engines" else ()
@@ -280,21 +324,31 @@ class Library:
 
     @cached_property
     def models(self) -> dict[str, ModelCard]:
-        return {card.id: card for card in (_cached(path, ModelCard) for path in self.paths("models"))}
+        return {
+            card.id: card for card in (_cached(path, ModelCard) for path in self.paths("models"))
+        }
 
     @cached_property
     def hardware(self) -> dict[str, HardwareCard]:
-        return {card.name: card for card in (_cached(path, HardwareCard) for path in self.paths("hardware"))}
+        return {
+            card.name: card
+            for card in (_cached(path, HardwareCard) for path in self.paths("hardware"))
+        }
 
     @cached_property
     def engines(self) -> dict[str, EngineCard]:
-        return {card.engine: card for card in (_cached(path, EngineCard) for path in self.paths("engines"))}
+        return {
+            card.engine: card
+            for card in (_cached(path, EngineCard) for path in self.paths("engines"))
+        }
 
     @cached_property
     def monotone_memory(self) -> frozenset[str]:
         """Return the knobs, of any engine, whose larger values never need less GPU memory."""
         cards = self.engines.values()
-        return frozenset(name for card in cards for name, knob in card.knobs.items() if knob.monotone_memory)
+        return frozenset(
+            name for card in cards for name, knob in card.knobs.items() if knob.monotone_memory
+        )
 
     @cached_property
     def narrowed(self) -> dict[str, NarrowedEngine]:
@@ -306,12 +360,15 @@ class Library:
                 for knob in part.search:
                     if knob not in card.knobs:
                         line = line_of(path, ("narrow", name, "search", knob))
-                        raise MalformedFile(path, str(UnknownName(f"{name} knob", knob, card.knobs)), line)
+                        raise MalformedFile(
+                            path, str(UnknownName(f"{name} knob", knob, card.knobs)), line
+                        )
                 narrowed[card.engine] = part
         return narrowed
 
     def model(self, name: str, model_id: str | None = None) -> ModelCard:
-        """Find a model by id, alias, or path (its ``config.json``, else its last component); raises `UnknownName`."""
+        """Find a model by id, alias, or path (its ``config.json``, else its last component); raises
+        `UnknownName`."""
         if name.endswith((".yaml", ".yml")) and model_id is None:
             return load(Path(name), ModelCard)
         card = self._model_by_name(model_id or name)
@@ -337,15 +394,21 @@ class Library:
         return next((c for c in cards if name.lower() in map(str.lower, (c.id, *c.aliases))), None)
 
     def node(self, name: str) -> HardwareCard:
-        """Find a node's card by name or alias, with or without a count of GPUs (``4xl40s``), or read a YAML file."""
+        """Find a node's card by name or alias, with or without a count of GPUs (``4xl40s``), or
+        read a YAML file."""
         if name.endswith((".yaml", ".yml")):
             return load(Path(name), HardwareCard)
-        cards = {_spelled(known): card for card in self.hardware.values() for known in (card.name, *card.aliases)}
+        cards = {
+            _spelled(known): card
+            for card in self.hardware.values()
+            for known in (card.name, *card.aliases)
+        }
         if card := cards.get(_spelled(name)):
             return card
         if (counted := _COUNTED.fullmatch(name)) and (card := cards.get(_spelled(counted["name"]))):
             return card.model_copy(update={"gpus": int(counted["gpus"])})
-        # A GPU of nearly the same name is another product: a V100 is no H100. But its card is the one to begin with.
+        # A GPU of nearly the same name is another product: a V100 is no H100. But its card is the
+        # one to begin with.
         near = difflib.get_close_matches(name.lower(), self.hardware, n=1, cutoff=0)[0]
         hint = (
             f"{LOCAL!r} is this machine. Another node is a file of 12 lines: copy the nearest, "
@@ -386,11 +449,16 @@ def engine_points() -> dict[str, EntryPoint]:
 
 @lru_cache(maxsize=1)
 def engine_cards() -> tuple[Path, ...]:
-    """Find the cards next to registered modules, named as the entry point; ours are in ``search_spaces``."""
+    """Find the cards next to registered modules, named as the entry point; ours are in
+    ``search_spaces``."""
     found: list[Path] = []
     for _, point in sorted(engine_points().items()):
         folder = _folder(point.module)
-        cards = [folder / f"{name}.yaml" for name in (point.name, point.name.lower())] if folder is not None else []
+        cards = (
+            [folder / f"{name}.yaml" for name in (point.name, point.name.lower())]
+            if folder is not None
+            else []
+        )
         found += [card for card in cards if card.is_file()][:1]
     return tuple(found)
 

@@ -1,4 +1,5 @@
-"""Trade-offs of a configuration for speed: marked values of its knobs (`Knob.gives_up`), shorter requests."""
+"""Trade-offs of a configuration for speed: marked values of its knobs (`Knob.gives_up`), shorter
+requests."""
 
 from __future__ import annotations
 
@@ -14,7 +15,8 @@ from autotune.space.schema import EngineCard, GiveUpKind, Knob
 from autotune.trial import Configuration, Scalar
 
 UNASKED = frozenset({"no-prefix-caching"})
-"""Trade-offs that must be allowed or pinned, even if nothing else runs: no workload represents other traffic."""
+"""Trade-offs that must be allowed or pinned, even if nothing else runs: no workload represents
+other traffic."""
 
 
 LONGEST = "longest_request_tokens"
@@ -22,7 +24,8 @@ BY_LENGTH = ("context_length", LONGEST)
 
 
 class GivenUp(Entry):
-    """Trade-off of a knob's value (or `LONGEST`, if no single knob decides), with the value that avoids it.
+    """Trade-off of a knob's value (or `LONGEST`, if no single knob decides), with the value that
+    avoids it.
 
     `what` is a sentence for the people who use the server, `kind` as ``--allow`` takes it.
     """
@@ -50,7 +53,11 @@ def promises_of(
         pinned: knobs whose value the user chose: nothing is given up for speed there.
         kinds: of promises that are asked about; None: all.
     """
-    asked = {n: k for n, k in card.knobs.items() if any(kinds is None or one.kind in kinds for one in k.gives_up)}
+    asked = {
+        n: k
+        for n, k in card.knobs.items()
+        if any(kinds is None or one.kind in kinds for one in k.gives_up)
+    }
     marked = {name: knob for name, knob in asked.items() if name not in pinned}
     depends = sorted({*marked}.union(*map(_names, marked.values())) & card.knobs.keys())
     fixed = {"baseline": Namespace(baseline)}
@@ -76,14 +83,17 @@ def promises_of(
         knobs = configuration.knobs
         key = tuple([knobs.get(name, ...) for name in depends])
         if key not in known:
-            known[key] = tuple(row for name in marked if name in knobs for row in of_knob(name, knobs))
+            known[key] = tuple(
+                row for name in marked if name in knobs for row in of_knob(name, knobs)
+            )
         return known[key]
 
     return given_up
 
 
 def admitted(configuration: Configuration, context: Context) -> int:
-    """Return the tokens of the longest request that a configuration's options admit, independent of its memory."""
+    """Return the tokens of the longest request that a configuration's options admit, independent of
+    its memory."""
     given = configuration.knobs.get("context_length")
     return given if isinstance(given, int) else context.model.architecture.context_limit
 
@@ -95,7 +105,14 @@ NOTICED = {
     "memory_fraction": "memory fraction",
 }
 """Knobs whose value the users of a server may notice."""
-_SHORT = {None: "the engine's", True: "on", False: "off", "auto": "bf16", "bfloat16": "bf16", "fp8_e4m3": "fp8"}
+_SHORT = {
+    None: "the engine's",
+    True: "on",
+    False: "off",
+    "auto": "bf16",
+    "bfloat16": "bf16",
+    "fp8_e4m3": "fp8",
+}
 
 
 def noticed(knob: str, value: Scalar, context_limit: int) -> str:
@@ -107,7 +124,8 @@ def noticed(knob: str, value: Scalar, context_limit: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Promised:
-    """The longest request that a recommended command serves unless the user allows less: the baseline's.
+    """The longest request that a recommended command serves unless the user allows less: the
+    baseline's.
 
     Attributes:
         tokens: as predicted of the baseline; 0: known only once it has run.
@@ -117,8 +135,11 @@ class Promised:
     tokens: int = 0
     most: int = 0
 
-    def broken_by(self, configuration: Configuration, longest: int, baseline: int = 0) -> tuple[GivenUp, ...]:
-        """Return the trade-off, one of `BY_LENGTH`, of such a longest request against the baseline's."""
+    def broken_by(
+        self, configuration: Configuration, longest: int, baseline: int = 0
+    ) -> tuple[GivenUp, ...]:
+        """Return the trade-off, one of `BY_LENGTH`, of such a longest request against the
+        baseline's."""
         promised = min(baseline or self.tokens, self.most or baseline or self.tokens)
         if longest >= promised:
             return ()
@@ -134,7 +155,8 @@ def given_up_by(
     longest_of: Callable[[Configuration], int],
     promised: Promised,
 ) -> dict[int, tuple[GivenUp, ...]]:
-    """Return the trade-offs (`marks`, by engine) of configurations, by position; the baseline has none."""
+    """Return the trade-offs (`marks`, by engine) of configurations, by position; the baseline has
+    none."""
     found = dict[int, tuple[GivenUp, ...]]()
     for position, one in enumerate(configurations):
         if one is not baseline and one.engine in marks:
@@ -144,7 +166,8 @@ def given_up_by(
 
 
 def _names(knob: Knob) -> set[str]:
-    """Return the names in a knob's ``gives_up``, and in the conditions of the default that it refers to."""
+    """Return the names in a knob's ``gives_up``, and in the conditions of the default that it
+    refers to."""
     texts = [text for mark in knob.gives_up for text in (mark.when, mark.keeps)]
     texts += [case.when for case in knob.cases]
     used = {name for text in texts for name in names(text)}

@@ -22,26 +22,35 @@ from autotune.trial import FailureKind, Scalar
 
 
 class Addition(Entry):
-    """An addition to the command line. ``args`` and the leaves of ``env`` and ``config`` are templates."""
+    """An addition to the command line. ``args`` and the leaves of ``env`` and ``config`` are
+    templates."""
 
     when: Expression = "True"
     versions: VersionRange = "*"
     args: list[Template] = []
     env: dict[str, Template] = {}
-    config: dict[str, Any] = Field(default={}, description="dotted key of the engine's own config file to value")
+    config: dict[str, Any] = Field(
+        default={}, description="dotted key of the engine's own config file to value"
+    )
     reason: str = ""
     source: str = ""
 
 
 class ForcedAcceptance(Addition):
-    """Switch that forces an engine's number of accepted drafted tokens; its templates see it as `forced`."""
+    """Switch that forces an engine's number of accepted drafted tokens; its templates see it as
+    `forced`."""
 
-    counts_drafts: bool = Field(default=False, description="without the token that comes without drafting")
+    counts_drafts: bool = Field(
+        default=False, description="without the token that comes without drafting"
+    )
     whole: bool = Field(default=False, description="takes whole numbers only")
-    read: Expression = Field(description="the number in a command line, of ``args`` and ``env``; None = not forced")
+    read: Expression = Field(
+        description="the number in a command line, of ``args`` and ``env``; None = not forced"
+    )
 
     def counted(self, length: float) -> float:
-        """Return tokens per step as the engine counts them; the nearest valid number other than 0."""
+        """Return tokens per step as the engine counts them; the nearest valid number other than
+        0."""
         number = round(length - self.counts_drafts, 2)
         return max(1, int(number + 0.5)) if self.whole else number
 
@@ -49,11 +58,14 @@ class ForcedAcceptance(Addition):
 class RandomWeights(Addition):
     """Switch that starts an engine with random weights and routes tokens to experts uniformly."""
 
-    read: Expression = Field(description="whether a command line, of ``args``, ``env`` and ``config``, has it")
+    read: Expression = Field(
+        description="whether a command line, of ``args``, ``env`` and ``config``, has it"
+    )
 
 
 class Case(Entry):
-    """A value, or a template of one, under a condition; in a list of cases the first that holds applies."""
+    """A value, or a template of one, under a condition; in a list of cases the first that holds
+    applies."""
 
     value: bool | int | float | Template | None = None
     when: Expression = "True"
@@ -76,7 +88,9 @@ class Reading(Entry):
 
 
 # An expression alone is the reading of all versions.
-Readings = Annotated[list[Reading], BeforeValidator(lambda r: [{"value": r}] if isinstance(r, str) else r)]
+Readings = Annotated[
+    list[Reading], BeforeValidator(lambda r: [{"value": r}] if isinstance(r, str) else r)
+]
 
 
 GiveUpKind = Literal["shorter-context", "no-prefix-caching", "lossy", "no-memory-reserve"]
@@ -100,32 +114,47 @@ class GiveUp(Entry):
 class Knob(Entry):
     """One knob of an engine.
 
-    `emit` is applied when the knob's value differs from its default; an entry's own ``when`` narrows it
-    further. `read` gives the knob's value from ``args`` (parsed options by argparse destination and by every
-    long spelling, hyphens as underscores), ``env``, ``config`` (the engine's own config file) and ``servers`` (how many
-    the command starts), beside ``model``, ``hardware``, ``gpus`` and ``workload``; None stands for "not given", which
-    is the default. Of a list of readings the first whose versions hold counts; where none does, the version cannot
-    set the knob. Nor can one before `since`: `search`, `emit`, `read` and `resolved` are about the versions from it on.
+    `emit` is applied when the knob's value differs from its default; an entry's own ``when``
+    narrows it further. `read` gives the knob's value from ``args`` (parsed options by argparse
+    destination and by every long spelling, hyphens as underscores), ``env``, ``config`` (the
+    engine's own config file) and ``servers`` (how many the command starts), beside ``model``,
+    ``hardware``, ``gpus`` and ``workload``; None stands for "not given", which is the default. Of a
+    list of readings the first whose versions hold counts; where none does, the version cannot set
+    the knob. Nor can one before `since`: `search`, `emit`, `read` and `resolved` are about the
+    versions from it on.
 
-    `resolved` gives the value that a running engine says it has, from what the card's `resolved` sources tell, each
-    under its name; None is again the default. Of several readings the first that is told counts: one that needs a
-    name which no source gives tells nothing. Where nothing is told, the knob is taken as it was asked for.
+    `resolved` gives the value that a running engine says it has, from what the card's `resolved`
+    sources tell, each under its name; None is again the default. Of several readings the first that
+    is told counts: one that needs a name which no source gives tells nothing. Where nothing is
+    told, the knob is taken as it was asked for.
     """
 
     help: str
-    since: KnownVersion | None = Field(default=None, description="first version that has the knob; None: all have it")
+    since: KnownVersion | None = Field(
+        default=None, description="first version that has the knob; None: all have it"
+    )
     default: Scalar | list[Case] = None
     search: list[Scalar] | list[Values] = Field(description="the values that enumeration tries")
-    choices: list[Scalar] | None = Field(default=None, description="every value `--set` may pin; None: any value")
+    choices: list[Scalar] | None = Field(
+        default=None, description="every value `--set` may pin; None: any value"
+    )
     minimum: float | None = Field(default=None, description="of a number; the engine refuses less")
     maximum: float | None = None
-    active: Expression = Field(default="True", description="where false, the knob keeps its default")
+    active: Expression = Field(
+        default="True", description="where false, the knob keeps its default"
+    )
     emit: list[Addition] = []
-    emit_default: bool = Field(default=False, description="write it also when it equals the default")
+    emit_default: bool = Field(
+        default=False, description="write it also when it equals the default"
+    )
     read: Readings
     resolved: Readings = []
-    becomes: Readings = Field(default=[], description="of `memory_fraction`: the share that weights and KV cache get")
-    monotone_memory: bool = Field(default=False, description="a larger value never needs less GPU memory")
+    becomes: Readings = Field(
+        default=[], description="of `memory_fraction`: the share that weights and KV cache get"
+    )
+    monotone_memory: bool = Field(
+        default=False, description="a larger value never needs less GPU memory"
+    )
     gives_up: list[GiveUp] = []
     source: str = ""
 
@@ -139,21 +168,36 @@ class Knob(Entry):
         return self.since is None or in_range(version, f">={self.since}")
 
     def refuses(self, value: Scalar) -> str | None:
-        """Explain why a value is refused; None if it is allowed. A knob with bounds takes numbers, or None."""
+        """Explain why a value is refused; None if it is allowed. A knob with bounds takes numbers,
+        or None."""
         if self.choices is not None and value not in self.choices:
-            return f"known values: {', '.join('null' if v is None else str(v) for v in self.choices)}"
+            return (
+                f"known values: {', '.join('null' if v is None else str(v) for v in self.choices)}"
+            )
         if self.minimum is None and self.maximum is None:
             return None
-        defaults = [case.value for case in self.default] if isinstance(self.default, list) else [self.default]
+        defaults = (
+            [case.value for case in self.default]
+            if isinstance(self.default, list)
+            else [self.default]
+        )
         if value is None and None in defaults:
             return None
         low = "" if self.minimum is None else f" of at least {self.minimum:g}"
         high = "" if self.maximum is None else f" of at most {self.maximum:g}"
         # A count: no value that is tried has a fraction.
-        tried = [v for entry in self.search for v in (entry.values if isinstance(entry, Values) else [entry])]
+        tried = [
+            v
+            for entry in self.search
+            for v in (entry.values if isinstance(entry, Values) else [entry])
+        ]
         whole = not any(isinstance(v, float) for v in tried)
         right = f"a {'whole ' if whole else ''}number{low}{' and' if low and high else ''}{high}"
-        if isinstance(value, bool) or (whole and isinstance(value, float)) or not isinstance(value, int | float):
+        if (
+            isinstance(value, bool)
+            or (whole and isinstance(value, float))
+            or not isinstance(value, int | float)
+        ):
             return right
         if not abs(value) < 2**31:
             return f"{right}, below 2^31"  # engines count in 32 bits
@@ -164,13 +208,16 @@ class Knob(Entry):
 class Option(Entry):
     """Option of the engine's command line, as declared by its own parser."""
 
-    flags: list[str] = Field(min_length=1, description="every spelling, as they stand on a command line")
+    flags: list[str] = Field(
+        min_length=1, description="every spelling, as they stand on a command line"
+    )
     dest: str = Field(
-        default_factory=lambda option: name_of(option["flags"][0]), description="where the engine stores the value"
+        default_factory=lambda option: name_of(option["flags"][0]),
+        description="where the engine stores the value",
     )
-    action: Literal["store", "store_true", "store_false", "boolean_optional", "append", "retired"] = Field(
-        default="store", description="retired: refused with a message"
-    )
+    action: Literal[
+        "store", "store_true", "store_false", "boolean_optional", "append", "retired"
+    ] = Field(default="store", description="retired: refused with a message")
     type: Literal["str", "int", "float", "json", "json_or_str", "human_int", "bool"] = Field(
         default="str", description="human_int: 64k is 64000"
     )
@@ -192,12 +239,14 @@ def name_of(flag: str) -> str:
 
 
 class Rule(Entry):
-    """A combination that fails, or that is useless (kind ``rule``: it would run, but is never worth a launch)."""
+    """A combination that fails, or that is useless (kind ``rule``: it would run, but is never worth
+    a launch)."""
 
     name: str
     forbid: Expression = Field(description="true = the combination is forbidden")
     module: str | None = Field(
-        default=None, description="Python module; the rule holds only where the engine's own Python cannot import it"
+        default=None,
+        description="Python module; the rule holds only where the engine's own Python cannot import it",
     )
     kind: FailureKind
     message: str = Field(description="the engine's telling line, or what would be wrong")
@@ -207,7 +256,8 @@ class Rule(Entry):
 
 
 class Effect(Entry):
-    """A setting that the engine changes by itself: if ``when`` holds, the knobs in ``set`` have these values."""
+    """A setting that the engine changes by itself: if ``when`` holds, the knobs in ``set`` have
+    these values."""
 
     name: str
     when: Expression
@@ -220,15 +270,20 @@ class Effect(Entry):
 class NoEffectOption(Entry):
     """Options without an effect on the engine's speed: they have another purpose, or none."""
 
-    flags: list[str] = Field(min_length=1, description="long spellings; those of a table in options/")
-    when: Expression = Field(default="True", description="of the configuration; elsewhere they count")
+    flags: list[str] = Field(
+        min_length=1, description="long spellings; those of a table in options/"
+    )
+    when: Expression = Field(
+        default="True", description="of the configuration; elsewhere they count"
+    )
     versions: VersionRange = "*"
     reason: str
     source: str
 
 
 class NamedOptions(Entry):
-    """Options of one class, by name: of the command line, the environment, or the engine's config file."""
+    """Options of one class, by name: of the command line, the environment, or the engine's config
+    file."""
 
     names: list[str] = Field(
         min_length=1,
@@ -240,20 +295,25 @@ class NamedOptions(Entry):
     source: str
 
     def has(self, name: str, value: object) -> bool:
-        fits = not self.values or (value if isinstance(value, Scalar) else str(value)) in self.values
+        fits = (
+            not self.values or (value if isinstance(value, Scalar) else str(value)) in self.values
+        )
         return fits and any(fnmatchcase(name, pattern) for pattern in self.names)
 
 
 class Loaded(Entry):
-    """Change of the model, or of a GPU's memory, that options of a command line make while it is loaded.
+    """Change of the model, or of a GPU's memory, that options of a command line make while it is
+    loaded.
 
-    Expressions see the effective knobs, and ``args``, ``env`` and ``config`` as a knob's reading does.
+    Expressions see the effective knobs, and ``args``, ``env`` and ``config`` as a knob's reading
+    does.
     """
 
     when: Expression
     versions: VersionRange = "*"
     figures: dict[str, float | str] = Field(
-        default={}, description="of the model's architecture, in place of the checkpoint's; a text is a template"
+        default={},
+        description="of the model's architecture, in place of the checkpoint's; a text is a template",
     )
     gb: Expression = Field(default="0", description="10^9 bytes more (below 0: less) on each GPU")
     reason: Template
@@ -273,15 +333,20 @@ class Recipe(Entry):
     """Command published by the engine's or the GPU's vendor for a model on a node."""
 
     name: str
-    when: Expression = Field(description="of model, hardware and gpus alone: the knobs are in the command")
+    when: Expression = Field(
+        description="of model, hardware and gpus alone: the knobs are in the command"
+    )
     versions: VersionRange = "*"
     command: str = Field(description="as published; {model} stands for the model's id or path")
-    config: dict[str, Any] = Field(default={}, description="content of the config file that the command names")
+    config: dict[str, Any] = Field(
+        default={}, description="content of the config file that the command names"
+    )
     source: str
 
 
 class Requirement(Entry):
-    """Requirement of the engine on model and hardware; if it does not hold, the engine is excluded with the reason."""
+    """Requirement of the engine on model and hardware; if it does not hold, the engine is excluded
+    with the reason."""
 
     expect: Expression
     reason: str
@@ -292,22 +357,29 @@ class InstallationFacts(Entry):
     """Signs of an installation of the engine, and the way to query its options."""
 
     distributions: list[str] = Field(
-        default=[], description="Python distributions that are the engine; the first that is there tells the version"
+        default=[],
+        description="Python distributions that are the engine; the first that is there tells the version",
     )
     help: list[str] | None = Field(
-        default=None, description="arguments after the program to print every option; None: its parser is not asked"
+        default=None,
+        description="arguments after the program to print every option; None: its parser is not asked",
     )
 
 
 class Renamed(Entry):
-    """An option, or an environment variable that became an option, with the versions of each name."""
+    """An option, or an environment variable that became an option, with the versions of each
+    name."""
 
-    kind: Literal["flag", "environment"] = Field(description="what the old name is; the new one is a flag")
+    kind: Literal["flag", "environment"] = Field(
+        description="what the old name is; the new one is a flag"
+    )
     old: str
     new: str
     old_versions: VersionRange = Field(description="where the old name works")
     new_versions: VersionRange = Field(description="where the new name works")
-    values: dict[str, str] = Field(default={}, description="values that were renamed too, old to new")
+    values: dict[str, str] = Field(
+        default={}, description="values that were renamed too, old to new"
+    )
     source: str
 
 
@@ -315,24 +387,38 @@ class Counterpart(Entry):
     """Option that is no knob; options of one `meaning` replace each other between engines."""
 
     meaning: str
-    flags: list[str] = Field(default=[], description="its spellings, or dotted keys of the config file")
-    variable: str | None = Field(default=None, description="environment variable that does the same")
-    args: list[str] | None = Field(
-        default=None, description="written for it, ``{value}`` for its values; None: the flag and its values"
+    flags: list[str] = Field(
+        default=[], description="its spellings, or dotted keys of the config file"
     )
-    also: dict[str, str] = Field(default={}, description="flag to value, written where the command lacks the flag")
-    values: dict[str, str] = Field(default={}, description="its values to those that all engines' cards share")
-    form: str | None = Field(default=None, description="regular expression of the values that have a counterpart")
+    variable: str | None = Field(
+        default=None, description="environment variable that does the same"
+    )
+    args: list[str] | None = Field(
+        default=None,
+        description="written for it, ``{value}`` for its values; None: the flag and its values",
+    )
+    also: dict[str, str] = Field(
+        default={}, description="flag to value, written where the command lacks the flag"
+    )
+    values: dict[str, str] = Field(
+        default={}, description="its values to those that all engines' cards share"
+    )
+    form: str | None = Field(
+        default=None, description="regular expression of the values that have a counterpart"
+    )
     file: bool = Field(default=False, description="the value may name a file, also as name=path")
     versions: VersionRange = "*"
     source: str
 
 
 class Dispensable(Entry):
-    """Options that another engine's command does without; `tuned`: so do this engine's own candidates."""
+    """Options that another engine's command does without; `tuned`: so do this engine's own
+    candidates."""
 
     flags: list[str] = Field(default=[], description="spellings, or dotted keys of the config file")
-    variables: list[str] = Field(default=[], description="environment variables, ``*`` at the end for any rest")
+    variables: list[str] = Field(
+        default=[], description="environment variables, ``*`` at the end for any rest"
+    )
     tuned: bool = False
     reason: str
     source: str
@@ -343,7 +429,9 @@ class Word(Entry):
 
     column: str
     word: Scalar
-    means: Scalar = Field(default=None, description="None: what the engine does when nothing is said")
+    means: Scalar = Field(
+        default=None, description="None: what the engine does when nothing is said"
+    )
     source: str
 
 
@@ -354,48 +442,83 @@ class EngineCard(Entry):
     title: str
     program: list[str] = Field(description="how the command line begins")
     versions: list[str] = Field(
-        min_length=1, description="known versions, oldest first; each with a table in options/, or `options`"
+        min_length=1,
+        description="known versions, oldest first; each with a table in options/, or `options`",
     )
-    options: list[Option] = Field(default=[], description="of an engine with few; they are its tables")
-    programs: list[list[str]] = Field(default=[], description="other ways in which its command line may begin")
-    model_flag: str | None = Field(default=None, description="None: the model is the first positional argument")
-    config_flag: list[Case] = Field(default=[], description="option that names the engine's own config file")
-    config_file: str = Field(default="", description="name of the config file that a command brings along")
+    options: list[Option] = Field(
+        default=[], description="of an engine with few; they are its tables"
+    )
+    programs: list[list[str]] = Field(
+        default=[], description="other ways in which its command line may begin"
+    )
+    model_flag: str | None = Field(
+        default=None, description="None: the model is the first positional argument"
+    )
+    config_flag: list[Case] = Field(
+        default=[], description="option that names the engine's own config file"
+    )
+    config_file: str = Field(
+        default="", description="name of the config file that a command brings along"
+    )
     installation: InstallationFacts = InstallationFacts()
     renamed: list[Renamed] = []
-    words: list[Word] = Field(default=[], description="of tables, where a knob refuses the value or there is none")
-    on_node: dict[str, Any] = Field(description="the engine's defaults on all GPUs: knob to value or template")
+    words: list[Word] = Field(
+        default=[], description="of tables, where a knob refuses the value or there is none"
+    )
+    on_node: dict[str, Any] = Field(
+        description="the engine's defaults on all GPUs: knob to value or template"
+    )
     requires: list[Requirement] = []
-    architectures: list[str] = Field(default=[], description="model classes that it has; empty: not known which")
+    architectures: list[str] = Field(
+        default=[], description="model classes that it has; empty: not known which"
+    )
     always: list[Addition] = []
-    forced_acceptance: list[ForcedAcceptance] = Field(default=[], description="the first of a version counts")
-    random_weights: list[RandomWeights] = Field(default=[], description="the first that holds counts")
+    forced_acceptance: list[ForcedAcceptance] = Field(
+        default=[], description="the first of a version counts"
+    )
+    random_weights: list[RandomWeights] = Field(
+        default=[], description="the first that holds counts"
+    )
     knobs: dict[str, Knob]
     effects: list[Effect] = []
-    no_effect: list[NoEffectOption] = Field(default=[], description="reported as without effect on a command line")
+    no_effect: list[NoEffectOption] = Field(
+        default=[], description="reported as without effect on a command line"
+    )
     neutral: list[NamedOptions] = Field(
-        default=[], description="further ones without effect on speed and memory, which nobody expects of them"
+        default=[],
+        description="further ones without effect on speed and memory, which nobody expects of them",
     )
     simulated: list[NamedOptions] = Field(
-        default=[], description="modelled by the simulator, beside those that its knobs are read from"
+        default=[],
+        description="modelled by the simulator, beside those that its knobs are read from",
     )
     loaded: list[Loaded] = Field(default=[], description="each that holds counts")
     refusals: list[Rule] = Field(
-        default=[], description="rules over `args`, `env` and `config` as well: values that end the start"
+        default=[],
+        description="rules over `args`, `env` and `config` as well: values that end the start",
     )
-    counterparts: list[Counterpart] = Field(default=[], description="of several of a meaning the first that holds")
+    counterparts: list[Counterpart] = Field(
+        default=[], description="of several of a meaning the first that holds"
+    )
     dispensable: list[Dispensable] = []
-    variables: list[str] = Field(default=[], description="environment variables that no other engine reads, as above")
+    variables: list[str] = Field(
+        default=[], description="environment variables that no other engine reads, as above"
+    )
     rules: list[Rule] = []
     starts: list[Start] = []
-    recipes: list[Recipe] = Field(default=[], description="of several that hold the first is `--baseline recipe`")
+    recipes: list[Recipe] = Field(
+        default=[], description="of several that hold the first is `--baseline recipe`"
+    )
     serving: Serving = Serving()
     resolved: list[ResolvedSource] = []
     kv_cache_tokens: list[ResolvedSource] = Field(
-        default=[], description="patterns whose first group is the tokens that one replica's KV cache holds"
+        default=[],
+        description="patterns whose first group is the tokens that one replica's KV cache holds",
     )
     progress: list[ProgressMark] = Field(default=[], description="in the order in which they come")
-    default_baseline: bool = Field(default=False, description="comes first, so that its default is the baseline")
+    default_baseline: bool = Field(
+        default=False, description="comes first, so that its default is the baseline"
+    )
     checkpoint_files: bool = Field(
         default=False,
         description="a model is a folder with weight files, or a Hugging Face id that is looked for in its cache; "
@@ -416,9 +539,11 @@ class EngineCard(Entry):
         return self.versions[-1]
 
     def in_own_words(self, row: Mapping[str, Scalar]) -> dict[str, Scalar]:
-        """Return a table's values in the card's names, without those that leave the choice to the engine.
+        """Return a table's values in the card's names, without those that leave the choice to the
+        engine.
 
-        ``auto`` does so where it is no value of the knob's own. What the card has no word for stays as it is.
+        ``auto`` does so where it is no value of the knob's own. What the card has no word for stays
+        as it is.
         """
         found: dict[str, Scalar] = {}
         for name, value in row.items():
@@ -426,14 +551,18 @@ class EngineCard(Entry):
             if knob is not None and value == "auto" and "auto" not in (knob.choices or ()):
                 continue
             if knob is None or knob.refuses(value):
-                means = next((one.means for one in self.words if (one.column, one.word) == (name, value)), value)
+                means = next(
+                    (one.means for one in self.words if (one.column, one.word) == (name, value)),
+                    value,
+                )
             if means is not None:
                 found[name] = means
         return found
 
 
 class NarrowedEngine(Entry):
-    """Part of one engine's space to try: the named knobs with these values; others have their default."""
+    """Part of one engine's space to try: the named knobs with these values; others have their
+    default."""
 
     search: dict[str, list[Scalar]]
     starts: list[Start] = []

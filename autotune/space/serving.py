@@ -1,4 +1,5 @@
-"""Schema of an engine's ``serving`` and ``failures`` sections: access to a running server and its log."""
+"""Schema of an engine's ``serving`` and ``failures`` sections: access to a running server and its
+log."""
 
 from __future__ import annotations
 
@@ -18,8 +19,12 @@ class CacheMetrics(Entry):
     """
 
     queries: str = Field(description="prompt tokens looked up")
-    queries_without_hits: bool = Field(default=False, description="whether `queries` counts only those not found")
-    hits: list[str] = Field(min_length=1, description="prompt tokens found, added up; the first is there or none is")
+    queries_without_hits: bool = Field(
+        default=False, description="whether `queries` counts only those not found"
+    )
+    hits: list[str] = Field(
+        min_length=1, description="prompt tokens found, added up; the first is there or none is"
+    )
     hits_zero_with: str | None = Field(
         default=None,
         description="a metric of the same page; where it stands, counters of hits that are missing are 0, as the "
@@ -40,22 +45,31 @@ class DraftCounters(Entry):
 class DraftsOfRequests(Entry):
     """Prometheus counters that grow at a request's end; accepted = generated - requests - drafts.
 
-    Prefill generates the first token of a request, every verified draft one token beside those that it accepts.
+    Prefill generates the first token of a request, every verified draft one token beside those that
+    it accepts.
     """
 
     drafts: str = Field(description="how often a draft of a sequence was verified")
     generated: str = Field(description="generated tokens")
     requests: str = Field(description="requests that ended")
-    verified: str = Field(description="gauge: tokens verified per draft, one of which is not drafted")
+    verified: str = Field(
+        description="gauge: tokens verified per draft, one of which is not drafted"
+    )
 
 
 class DraftGauges(Entry):
-    """Prometheus gauges of speculative decoding, means of the latest steps of a data-parallel rank."""
+    """Prometheus gauges of speculative decoding, means of the latest steps of a data-parallel
+    rank."""
 
-    length: str = Field(description="tokens that a sequence gains per step, the one without drafting included")
-    rate: str | None = Field(default=None, description="acceptance rate; None: the version tells none")
+    length: str = Field(
+        description="tokens that a sequence gains per step, the one without drafting included"
+    )
+    rate: str | None = Field(
+        default=None, description="acceptance rate; None: the version tells none"
+    )
     rate_of: Literal["drafted", "verified"] = Field(
-        default="drafted", description="accepted over drafted tokens, or the length over the tokens verified per step"
+        default="drafted",
+        description="accepted over drafted tokens, or the length over the tokens verified per step",
     )
 
 
@@ -78,14 +92,17 @@ class DraftMetrics(Entry):
 class ResolvedSource(Entry):
     """Source of a running engine's resolved arguments: a path of its server, or a line of its log.
 
-    What is found stands under `name` in the knobs' `resolved` readings; of entries with one name the first that
-    gives something counts. A pattern is searched in the log up to readiness. Its group ``settings`` is read as printed
-    settings (``{'a': 1}``, ``a=1, b=2`` or ``a=1 b=2``); without that group its named groups are the settings.
+    What is found stands under `name` in the knobs' `resolved` readings; of entries with one name
+    the first that gives something counts. A pattern is searched in the log up to readiness. Its
+    group ``settings`` is read as printed settings (``{'a': 1}``, ``a=1, b=2`` or ``a=1 b=2``);
+    without that group its named groups are the settings.
     """
 
     name: str
     path: str | None = Field(default=None, description="GET gives a JSON object")
-    key: str = Field(default="", description="of that object, the key under which they stand; empty: all of it")
+    key: str = Field(
+        default="", description="of that object, the key under which they stand; empty: all of it"
+    )
     pattern: str | None = Field(default=None, description="regular expression with named groups")
     versions: VersionRange = "*"
     source: str
@@ -100,7 +117,8 @@ class ResolvedSource(Entry):
 
 
 class SharedMemoryName(Entry):
-    """A name that an engine or a library gives to its files in ``/dev/shm``: what is left of them is removed."""
+    """A name that an engine or a library gives to its files in ``/dev/shm``: what is left of them
+    is removed."""
 
     pattern: str = Field(description="regular expression of the whole name")
     reason: str = Field(description="what the file is, and when it is left behind")
@@ -126,43 +144,71 @@ class Serving(Entry):
     host_flag: str = "--host"
     port_flag: str = "--port"
     derived_ports: list[int] = Field(
-        default=[], description="distances from its port of the other ports of the server; leased with it"
+        default=[],
+        description="distances from its port of the other ports of the server; leased with it",
     )
     port_flags: dict[str, int] = Field(
         default={},
         description="option to the distance of the port that a launched server is given by it, where its version has "
         "the option; leased as well",
     )
-    environment: dict[str, str] = Field(default={}, description="set for servers that autotune launches")
-    arguments: list[str] = Field(default=[], description="added to the command of servers that autotune launches")
-    api_key_flag: str | None = Field(default=None, description="option that makes the server want an API key")
-    api_key_variable: str | None = Field(default=None, description="environment variable that does the same")
+    environment: dict[str, str] = Field(
+        default={}, description="set for servers that autotune launches"
+    )
+    arguments: list[str] = Field(
+        default=[], description="added to the command of servers that autotune launches"
+    )
+    api_key_flag: str | None = Field(
+        default=None, description="option that makes the server want an API key"
+    )
+    api_key_variable: str | None = Field(
+        default=None, description="environment variable that does the same"
+    )
     health: str = "/health"
-    reset_cache: str | None = Field(default=None, description="POST empties the prefix cache; None: there is no way")
-    reset_cache_needs: str = Field(default="", description="what a server without that path was started without")
+    reset_cache: str | None = Field(
+        default=None, description="POST empties the prefix cache; None: there is no way"
+    )
+    reset_cache_needs: str = Field(
+        default="", description="what a server without that path was started without"
+    )
     caches: dict[str, str] = Field(
         default={},
         description="variable to a folder of its own for compiled kernels, below one per engine, version and GPU kind; "
         "set for servers that autotune launches where the user has not set it",
     )
     shared_memory: list[SharedMemoryName] = Field(
-        default=[], description="the engine's own files in /dev/shm; those of its libraries are listed once for all"
+        default=[],
+        description="the engine's own files in /dev/shm; those of its libraries are listed once for all",
     )
     metrics_path: str = "/metrics"
-    metrics: dict[str, str] = Field(default={}, description="our name to the engine's Prometheus name")
-    cache_metrics: list[CacheMetrics] = Field(default=[], description="the first that the metrics page has counts")
-    draft_metrics: list[DraftMetrics] = Field(default=[], description="the first that the metrics page has counts")
+    metrics: dict[str, str] = Field(
+        default={}, description="our name to the engine's Prometheus name"
+    )
+    cache_metrics: list[CacheMetrics] = Field(
+        default=[], description="the first that the metrics page has counts"
+    )
+    draft_metrics: list[DraftMetrics] = Field(
+        default=[], description="the first that the metrics page has counts"
+    )
 
 
 class LogPattern(Entry):
-    """A line of the engine's log that gives the cause of a failure; the first matching line applies."""
+    """A line of the engine's log that gives the cause of a failure; the first matching line
+    applies."""
 
     pattern: str = Field(description="regular expression, searched in one line")
     kind: FailureKind
     way_out: str = Field(description="what to do; may use the pattern's named groups as {name}")
-    phase: Phase | None = Field(default=None, description="when it happens, where the line alone tells")
-    way_out_at: dict[Phase, str] = Field(default={}, description="a better way out where the phase is known")
-    retry: bool = Field(default=True, description="of infrastructure: false where the next launch would fail as well")
+    phase: Phase | None = Field(
+        default=None, description="when it happens, where the line alone tells"
+    )
+    way_out_at: dict[Phase, str] = Field(
+        default={}, description="a better way out where the phase is known"
+    )
+    retry: bool = Field(
+        default=True,
+        description="of infrastructure: false where the next launch would fail as well",
+    )
     source: str
 
 
@@ -177,7 +223,9 @@ class ProgressMark(Entry):
 
     pattern: str = Field(description="regular expression, searched in one line")
     phase: Phase
-    names_the_cause: bool = Field(default=False, description="it stands behind the failure, and says where that was")
+    names_the_cause: bool = Field(
+        default=False, description="it stands behind the failure, and says where that was"
+    )
     source: str
 
 
@@ -186,9 +234,13 @@ class ContainerImage(Entry):
 
     image: str = Field(description="name and tag; {version} stands for the engine's version")
     vendor: Literal["nvidia", "amd", "cpu"]
-    generation: str | None = Field(default=None, description="of the hardware, where the image is for that one only")
+    generation: str | None = Field(
+        default=None, description="of the hardware, where the image is for that one only"
+    )
     versions: VersionRange = "*"
-    seen: VersionRange = Field(default="*", description="versions whose tag is known to exist; others' follow the name")
+    seen: VersionRange = Field(
+        default="*", description="versions whose tag is known to exist; others' follow the name"
+    )
     own_entrypoint: bool = Field(
         default=True,
         description="whether the image's own entry point runs the words after the image's name as a command; if not "

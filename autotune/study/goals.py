@@ -1,7 +1,7 @@
 """Check the objective and its weights, the second objective, and the SLOs.
 
-An objective's metric must change with the speed of the node, so that a gain in percent means something; an SLO may be
-on any metric. SLOs and the second objective are about the first workload.
+An objective's metric must change with the speed of the node, so that a gain in percent means
+something; an SLO may be on any metric. SLOs and the second objective are about the first workload.
 """
 
 from __future__ import annotations
@@ -33,11 +33,15 @@ def with_goals(spec: StudySpec, options: RunOptions) -> StudySpec:
     limits = [f"{name}:{limit!r}" for name, limit in spec.goodput.items()]
     goals: dict[str, Any] = {
         "objective": _goal(options.objective or spec.objective, "objective"),
-        "weights": _weights(weights if options.weights is None else options.weights, spec.workloads),
+        "weights": _weights(
+            weights if options.weights is None else options.weights, spec.workloads
+        ),
         "pareto": None if pareto is None else _goal(pareto, "--pareto"),
         "slos": slos_of(options.slos or list(map(str, spec.slos))),
         "goodput": parse_goodput(options.goodput or limits),
-        "gpu_hour_price": spec.gpu_hour_price if options.gpu_hour_price is None else options.gpu_hour_price,
+        "gpu_hour_price": spec.gpu_hour_price
+        if options.gpu_hour_price is None
+        else options.gpu_hour_price,
     }
     asked = spec.model_copy(update=goals)
     if asked.pareto == asked.objective:
@@ -47,10 +51,18 @@ def with_goals(spec: StudySpec, options: RunOptions) -> StudySpec:
         )
     if asked.pareto is not None and options.sampler != "gp":
         alone = f"--sampler {options.sampler} optimises only the objective"
-        notes.append(f"{alone}: the front against {asked.pareto} is that of its launches; gp searches for the front")
+        notes.append(
+            f"{alone}: the front against {asked.pareto} is that of its launches; gp searches for the front"
+        )
     _check_needs(asked)
-    if asked.objective == GOODPUT and not asked.goodput and not any(slo.metric.endswith("_ms") for slo in asked.slos):
-        notes.append(f"{GOODPUT} counts every request without --goodput; e.g. --goodput 'ttft:2000 tpot:50'")
+    if (
+        asked.objective == GOODPUT
+        and not asked.goodput
+        and not any(slo.metric.endswith("_ms") for slo in asked.slos)
+    ):
+        notes.append(
+            f"{GOODPUT} counts every request without --goodput; e.g. --goodput 'ttft:2000 tpot:50'"
+        )
     return asked.model_copy(update={"notes": (*notes, *spec.notes)})
 
 
@@ -72,7 +84,8 @@ _LEAST_MS = 0.05
 
 
 def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:
-    """Parse the SLOs, each once; raises `BadInput` for an impossible limit or one in the wrong direction.
+    """Parse the SLOs, each once; raises `BadInput` for an impossible limit or one in the wrong
+    direction.
 
     And for two limits on one metric.
     """
@@ -88,13 +101,19 @@ def slos_of(texts: Sequence[str]) -> tuple[Slo, ...]:
                 f"--slo '{slo}': of {slo.metric} {better} is better; write '{slo.metric}{right}{slo.limit:g}'"
             )
         if right == "<=" and slo.limit < 0:
-            raise BadInput(f"--slo '{slo}': no metric is ever below 0; the limit must be a number of at least 0")
+            raise BadInput(
+                f"--slo '{slo}': no metric is ever below 0; the limit must be a number of at least 0"
+            )
         if other is not slo:
             stricter = other if other.violation(slo.limit) > 0 else slo
-            raise BadInput(f"--slo '{other}' and '{slo}': one limit for each metric; the stricter is '{stricter}'")
+            raise BadInput(
+                f"--slo '{other}' and '{slo}': one limit for each metric; the stricter is '{stricter}'"
+            )
         if slo.metric.endswith("_ms") and 0 < slo.limit < _LEAST_MS:
             seconds = f"{slo.metric}{right}{1000 * slo.limit:g}"
-            raise BadInput(f"--slo '{slo}': limits are in milliseconds; {slo.limit:g} seconds are '{seconds}'")
+            raise BadInput(
+                f"--slo '{slo}': limits are in milliseconds; {slo.limit:g} seconds are '{seconds}'"
+            )
     return slos
 
 
@@ -114,11 +133,15 @@ def _weights(text: str | None, workloads: Sequence[str]) -> dict[str, float]:
         with suppress(ValueError):
             weight = float(match["weight"])
         if name not in workloads:
-            raise UnknownName("workload in --weights", name, workloads, "Each must also be given by --workload.")
+            raise UnknownName(
+                "workload in --weights", name, workloads, "Each must also be given by --workload."
+            )
         if name in weights:
             raise BadInput(f"--weights {text!r}: {name!r} has two weights; give it one")
         if not (weight > 0 and math.isfinite(weight)):
-            raise BadInput(f"--weights {text!r}: {match['weight'].strip()!r} is not a weight for {name!r}; {_FORM}")
+            raise BadInput(
+                f"--weights {text!r}: {match['weight'].strip()!r} is not a weight for {name!r}; {_FORM}"
+            )
         weights[name] = weight
         rest = rest[match.end() :]
     if text is not None and not weights:

@@ -1,6 +1,8 @@
-"""The home folder: ``<home>/studies/<study>/``, a folder per study; the user's spaces; the address of MLflow.
+"""The home folder: ``<home>/studies/<study>/``, a folder per study; the user's spaces; the address
+of MLflow.
 
-Runs go to the home folder's database, or to what ``MLFLOW_TRACKING_URI`` names; a report can say it without MLflow.
+Runs go to the home folder's database, or to what ``MLFLOW_TRACKING_URI`` names; a report can say it
+without MLflow.
 """
 
 from __future__ import annotations
@@ -34,10 +36,12 @@ REGRESS = "regress"
 
 
 def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> None:
-    """Write a file so that a reader sees the old or the new content, never a part; it is on disk on return.
+    """Write a file so that a reader sees the old or the new content, never a part; it is on disk on
+    return.
 
-    A link stays, and the file that it leads to is replaced; a pipe or device, as /dev/stdout, is written to. A draft
-    that cannot be finished is removed, and so is what a killed process left of an earlier one.
+    A link stays, and the file that it leads to is replaced; a pipe or device, as /dev/stdout, is
+    written to. A draft that cannot be finished is removed, and so is what a killed process left of
+    an earlier one.
     """
     content = content.encode() if isinstance(content, str) else content
     if path.exists() and not path.is_file():
@@ -65,15 +69,19 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o644) -> Non
 
 
 def expanded(path: str, variable: str) -> Path:
-    """Expand ``~`` in a path; raises `BadInput` for a user without a home folder, naming the variable to set."""
+    """Expand ``~`` in a path; raises `BadInput` for a user without a home folder, naming the
+    variable to set."""
     try:
         return Path(path).expanduser()
     except RuntimeError as error:
-        raise BadInput(f"this user has no home folder; set {variable} to a folder that can be written") from error
+        raise BadInput(
+            f"this user has no home folder; set {variable} to a folder that can be written"
+        ) from error
 
 
 def make_trial_folder(folder: Path) -> None:
-    """Make a study's ``trials/<number>``; raises ``OSError`` also if the study's folder is missing."""
+    """Make a study's ``trials/<number>``; raises ``OSError`` also if the study's folder is
+    missing."""
     folder.parent.mkdir(exist_ok=True)
     folder.mkdir(exist_ok=True)
 
@@ -98,11 +106,13 @@ class Home:
         return self.studies / check_study_name(study)
 
     def resume_command(self, study: str) -> str:
-        """Return the command that continues a study, in any folder and shell; messages print it on its own line."""
+        """Return the command that continues a study, in any folder and shell; messages print it on
+        its own line."""
         return shlex.join(["autotune", "resume", study, "--home", os.path.abspath(self.path)])
 
     def names(self) -> list[str]:
-        """Return the existing studies, oldest first; also one without a specification if its launches exist."""
+        """Return the existing studies, oldest first; also one without a specification if its
+        launches exist."""
         begun: dict[str, float] = {}
         for name in (RESULTS, "study.yaml"):
             for path in self.studies.glob(f"*/{name}"):
@@ -118,15 +128,19 @@ class Home:
         return [name for name in names if name in one_of_each.values()]
 
     def source(self, text: str) -> Path:
-        """Return the absolute path for ``--from``: a study of this home, a study's folder, or a file.
+        """Return the absolute path for ``--from``: a study of this home, a study's folder, or a
+        file.
 
-        Raises `UnknownName` with the studies that there are, `BadInput` for a folder that is no study's.
+        Raises `UnknownName` with the studies that there are, `BadInput` for a folder that is no
+        study's.
         """
         if text in self.names():
             return self.study_folder(text).absolute()
         path = expanded(text, "HOME").absolute()
         if path.is_dir() and not (path / RESULTS).is_file():
-            raise BadInput(f"--from {text}: this folder has no {RESULTS}, so it is not a study with launches")
+            raise BadInput(
+                f"--from {text}: this folder has no {RESULTS}, so it is not a study with launches"
+            )
         if not path.exists():
             hint = f"Searched in {self.studies}. A study's folder, FILE.csv or {RESULTS} is also possible."
             raise UnknownName("study", text, self.names(), hint)
@@ -144,8 +158,8 @@ class Home:
     def open(self, spec: StudySpec) -> Path:
         """Return a study's folder, created with its ``study.yaml`` if it is new.
 
-        Raises `BadInput` when that fails, or when the name has another study, which may have begun a moment ago;
-        `StudyLocked` while it begins.
+        Raises `BadInput` when that fails, or when the name has another study, which may have begun
+        a moment ago; `StudyLocked` while it begins.
         """
         folder = self.study_folder(spec.study)
         if (folder / "study.yaml").exists():
@@ -166,13 +180,17 @@ class Home:
         return folder
 
     def spec(self, study: str) -> StudySpec:
-        """Return the spec of an existing study, under its folder's name; raises `BadInput` otherwise."""
+        """Return the spec of an existing study, under its folder's name; raises `BadInput`
+        otherwise."""
         path = self.study_folder(study) / "study.yaml"
         if not path.exists() and study not in self.names():
             raise UnknownName("study", study, self.names(), f"Searched in {self.studies}.")
         try:
-            # A folder that was copied or renamed is a study of its own: it must not lead to the first one's folder.
-            return StudySpec.from_yaml(path.read_text(encoding="utf-8")).model_copy(update={"study": study})
+            # A folder that was copied or renamed is a study of its own: it must not lead to the
+            # first one's folder.
+            return StudySpec.from_yaml(path.read_text(encoding="utf-8")).model_copy(
+                update={"study": study}
+            )
         except (yaml.YAMLError, ValidationError, UnicodeDecodeError, OSError) as error:
             what = error.strerror if isinstance(error, OSError) else str(error).splitlines()[0]
             raise MalformedFile(path, f"not a study's specification ({what})") from error
@@ -180,15 +198,18 @@ class Home:
     def launches(self, study: str) -> list[Launch]:
         """Return a study's finished launches, in the order in which they ended.
 
-        A last line that is torn is a launch that a crash cut off, and none. Raises `MalformedFile` for another one.
+        A last line that is torn is a launch that a crash cut off, and none. Raises `MalformedFile`
+        for another one.
         """
         rows = read_launches(self.study_folder(study) / RESULTS)
         return counted(rows, self.spec(study).finals_from) if rows else rows
 
     def extend(self, spec: StudySpec, launches: int, least: int) -> StudySpec:
-        """Raise a study's budget, so that it continues; a finished study searches again and ends with new finals.
+        """Raise a study's budget, so that it continues; a finished study searches again and ends
+        with new finals.
 
-        Raises `BadInput` for fewer than `least` more launches, `StudyLocked` while a tuner works on it.
+        Raises `BadInput` for fewer than `least` more launches, `StudyLocked` while a tuner works on
+        it.
         """
         numbers = [launch.trial.number for launch in self.launches(spec.study)]
         made, folder = max(numbers, default=-1) + 1, self.study_folder(spec.study)
@@ -206,7 +227,8 @@ class Home:
         return spec
 
     def recommendation(self, study: str) -> Recommendation | None:
-        """Return a finished study's recommendation, None before its end; raises `MalformedFile` for an invalid file."""
+        """Return a finished study's recommendation, None before its end; raises `MalformedFile` for
+        an invalid file."""
         path = self.study_folder(study) / "recommendation.json"
         if not path.is_file():
             return None
@@ -218,13 +240,18 @@ class Home:
         return content.model_copy(update={"study": study})
 
     def regressions(self, study: str) -> list[Regression]:
-        """Return a study's comparisons of versions, the latest last; raises `MalformedFile` for an invalid file."""
+        """Return a study's comparisons of versions, the latest last; raises `MalformedFile` for an
+        invalid file."""
         found = list[tuple[int, Regression]]()
         for path in (self.study_folder(study) / REGRESS).glob("*/regress.json"):
             try:
-                found.append((path.stat().st_mtime_ns, Regression.model_validate_json(path.read_bytes())))
+                found.append(
+                    (path.stat().st_mtime_ns, Regression.model_validate_json(path.read_bytes()))
+                )
             except (ValueError, OSError) as error:
-                raise MalformedFile(path, "not a comparison; remove it, then `autotune regress` makes it") from error
+                raise MalformedFile(
+                    path, "not a comparison; remove it, then `autotune regress` makes it"
+                ) from error
         return [one for _, one in sorted(found, key=lambda pair: pair[0])]
 
 
@@ -234,7 +261,9 @@ def _check_empty(folder: Path) -> None:
     A study that was killed before its specification was written has left no more than these.
     """
     left = re.compile(r"lock|trials|\.study\.yaml\..+\.tmp")
-    others = [path for path in folder.glob("*") if not left.fullmatch(path.name)] + [*folder.glob("trials/*")]
+    others = [path for path in folder.glob("*") if not left.fullmatch(path.name)] + [
+        *folder.glob("trials/*")
+    ]
     if others:
         raise BadInput(
             f"{folder} is no study's folder, but {others[0].relative_to(folder)} lies there; "
@@ -247,22 +276,29 @@ def library_of(spec: StudySpec) -> Library:
 
 
 def calibration_of_home(given: Path | None, home: Path) -> Path | None:
-    """Find the coefficients: the given file, else the file of `autotune calibrate` in the home folder."""
+    """Find the coefficients: the given file, else the file of `autotune calibrate` in the home
+    folder."""
     left = Home(home).calibration
     return given or (left if left.is_file() else None)
 
 
 def library_for(space: Path | None, calibration: Mapping[str, Any] | None = None) -> Library:
-    """Return the packaged spaces, overlaid by the user's folder or engine file, with other coefficients if given."""
+    """Return the packaged spaces, overlaid by the user's folder or engine file, with other
+    coefficients if given."""
     if space is not None and not space.exists():
         raise BadInput(f"--space {space}: no such file or folder")
     if space is None or not space.is_dir():
         return Library(files=() if space is None else (space,), calibration=calibration)
     found = {path for kind in KINDS for _, path in documents(space, kind)}
-    there = [*space.glob("*/*.y*ml"), *(p for p in space.glob("*.y*ml") if not (spaces_root() / p.name).exists())]
+    there = [
+        *space.glob("*/*.y*ml"),
+        *(p for p in space.glob("*.y*ml") if not (spaces_root() / p.name).exists()),
+    ]
     if (unread := sorted({*there} - found)) or not found:
         right = ", ".join(f"{kind}/*.yaml" for kind in KINDS)
-        raise BadInput(f"--space {unread[0] if unread else space}: is not read; right: {right}, ENGINE/engine.yaml")
+        raise BadInput(
+            f"--space {unread[0] if unread else space}: is not read; right: {right}, ENGINE/engine.yaml"
+        )
     return Library((space,), calibration=calibration)
 
 
@@ -271,7 +307,8 @@ DATABASE = "mlflow.db"
 
 _SERVER = re.compile(r"https?://|databricks\b", re.IGNORECASE)
 _SQLITE = "sqlite:///"
-# To the last "@": a password may hold signs that it should not, "/", "?" or "#", and is a secret all the same.
+# To the last "@": a password may hold signs that it should not, "/", "?" or "#", and is a secret
+# all the same.
 _CREDENTIALS = re.compile(r"([\w+.-]*://)([^/?#@]*:.*|[^/?#]*)@", re.DOTALL)
 
 

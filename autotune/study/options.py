@@ -1,8 +1,8 @@
 """The typed options of ``autotune run``, ``verify``, ``simulate``, ``bench`` and ``calibrate``.
 
-A field is an option of the command line: name, type and default are the field's, flag, help and group stand in
-`option`. `autotune.cli.shared.options_of` makes click's options of them, and `command_line` asks a study's question again
-by them, so that a new option is one line here.
+A field is an option of the command line: name, type and default are the field's, flag, help and
+group stand in `option`. `autotune.cli.shared.options_of` makes click's options of them, and
+`command_line` asks a study's question again by them, so that a new option is one line here.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ class Option:
         existing: True if a path must name a file that is there.
         needs: ``launch``: means nothing where a file answers; ``search``: nor where a bundle does.
         again: what asks for it again, of a study; None: the study's field of the same name.
-        row: heading and form of its row in a report's table of what was asked; empty: it has none of its own.
+        row: heading and form of its row in a report's table of what was asked; empty: it has none
+            of its own.
     """
 
     flag: str
@@ -131,7 +132,11 @@ class RunOptions:
 
     def needing(self, *needs: str) -> list[str]:
         """List the flags of typed options that need a launch, or a search."""
-        return [typed.flag for one, typed in _declared(RunOptions) if typed.needs in needs and self.says(one.name)]
+        return [
+            typed.flag
+            for one, typed in _declared(RunOptions)
+            if typed.needs in needs and self.says(one.name)
+        ]
 
     def says(self, name: str) -> bool:
         """Return whether an option was typed, or differs from its default."""
@@ -144,7 +149,11 @@ def command_line(spec: StudySpec) -> str:
     lines = ["autotune run" if spec.verifies is None else f"autotune verify {spec.verifies.study}"]
     for one, declared in _declared(RunOptions if spec.verifies is None else VerifyOptions):
         for value in _typed(one, declared, spec):
-            lines.append(declared.flag if isinstance(one.default, bool) else f"{declared.flag} {shlex.quote(value)}")
+            lines.append(
+                declared.flag
+                if isinstance(one.default, bool)
+                else f"{declared.flag} {shlex.quote(value)}"
+            )
     return " \\\n  ".join(lines)
 
 
@@ -190,10 +199,15 @@ class VerifyOptions:
 
     study: str
     on: str | None = option(
-        "--on", "process, docker, emulator or external:URL. Default: process, if this machine has the hardware."
+        "--on",
+        "process, docker, emulator or external:URL. Default: process, if this machine has the hardware.",
     )
-    top: int = option("--top", "Commands in addition to the baseline.", default=3, least=1, again=_nothing)
-    launches: int | None = option("--launches", "Most launches; default: each command once, and 12.", least=1)
+    top: int = option(
+        "--top", "Commands in addition to the baseline.", default=3, least=1, again=_nothing
+    )
+    launches: int | None = option(
+        "--launches", "Most launches; default: each command once, and 12.", least=1
+    )
     engine_bins: Sequence[str] = same("engine_bins")
     images: Sequence[str] = same("images")
 
@@ -227,7 +241,9 @@ class SimulateOptions:
     engine_version: str | None = None
     model_id: str | None = None
     workload: str = option("--workload", "", default="sharegpt")
-    concurrency: int | None = option("--concurrency", "Send the workload's prompts in a closed loop of this many.")
+    concurrency: int | None = option(
+        "--concurrency", "Send the workload's prompts in a closed loop of this many."
+    )
     find_load: Literal["concurrency", "rate"] | None = same("find_load")
     slos: Sequence[str] = same("slos")
     replicas: int = option("--replicas", "Servers that share the load.", default=1, least=1)
@@ -281,7 +297,9 @@ class CalibrateOptions:
     """The typed options of ``autotune calibrate``."""
 
     files: Sequence[Path] = option("--data", "Measurements; repeatable.", default=())
-    studies: Sequence[str] = option("--study", "One of your measured studies; repeatable.", default=())
+    studies: Sequence[str] = option(
+        "--study", "One of your measured studies; repeatable.", default=()
+    )
     start: Literal["shipped", "physics"] = option("--from", "Start.", default="shipped")
     output: Path | None = option("-o --output", "Default: coefficients.yaml in --home.")
     cross_validate: bool = option(
@@ -291,5 +309,7 @@ class CalibrateOptions:
         "--allow-unmeasured", "Accept simulated, emulated or replayed studies.", default=False
     )
     compare: bool = option(
-        "--compare", "Neither fit nor write: show the errors of the current coefficients.", default=False
+        "--compare",
+        "Neither fit nor write: show the errors of the current coefficients.",
+        default=False,
     )

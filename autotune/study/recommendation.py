@@ -18,7 +18,8 @@ from autotune.trial import Evidence, Evidenced, Launch, Metrics, Scalar, Specula
 SCHEMA = 1
 
 STAND_IN = "replayed:"
-"""Start of `Choice.argv` if a table of recorded launches has no command; the engine's name follows."""
+"""Start of `Choice.argv` if a table of recorded launches has no command; the engine's name
+follows."""
 
 
 EXTERNAL = "external:"
@@ -52,8 +53,9 @@ class _Value(BaseModel):
 class AccuracyComparison(_Value):
     """Result of the check of answers, in the terms of `autotune.trial.Accuracy`.
 
-    A score is None where that one was not checked, `passed` where the two were not compared, for want of launches. Of
-    ``builtin`` the scores are shares of tokens that are not wrong beside the baseline's first launch.
+    A score is None where that one was not checked, `passed` where the two were not compared, for
+    want of launches. Of ``builtin`` the scores are shares of tokens that are not wrong beside the
+    baseline's first launch.
     """
 
     kind: str
@@ -68,8 +70,13 @@ class AccuracyComparison(_Value):
 
 
 def checked(launches: Sequence[Launch], base: str, chosen: str) -> dict[str, AccuracyComparison]:
-    """Return `Recommendation.accuracy` as keywords, of baseline and recommended command; empty without a check."""
-    checks = [(row.trial.configuration.fingerprint, row.result.accuracy) for row in launches if row.result.accuracy]
+    """Return `Recommendation.accuracy` as keywords, of baseline and recommended command; empty
+    without a check."""
+    checks = [
+        (row.trial.configuration.fingerprint, row.result.accuracy)
+        for row in launches
+        if row.result.accuracy
+    ]
     if not checks:
         return {}
     judged = [check for _, check in checks if check.passed is not None]
@@ -95,10 +102,12 @@ def checked(launches: Sequence[Launch], base: str, chosen: str) -> dict[str, Acc
 
 
 class NodeShare(_Value):
-    """One of several nodes that ran a study, with the baseline's objective there (a geometric mean).
+    """One of several nodes that ran a study, with the baseline's objective there (a geometric
+    mean).
 
     Attributes:
-        difference_percent: of that from the mean of the other nodes, as measured; negative is slower.
+        difference_percent: of that from the mean of the other nodes, as measured; negative is
+            slower.
         offset_percent: what scores of the search are corrected by; 0 within noise.
         certain: whether it is off beyond noise: then nothing more was launched there.
     """
@@ -116,7 +125,8 @@ class CurvePoint(_Value):
 
     Attributes:
         baseline, recommended: geometric means over the launches; None where it was not measured.
-        gain_percent: of the recommended one over the baseline, with its 95 % interval by the noise of launches.
+        gain_percent: of the recommended one over the baseline, with its 95 % interval by the noise
+            of launches.
         faster: which one is, beyond that noise; None: they cannot be told apart.
     """
 
@@ -143,9 +153,11 @@ class Crossing(_Value):
 
 
 class Curves(_Value):
-    """Curves of baseline and recommended configuration over requests in flight, with their launches.
+    """Curves of baseline and recommended configuration over requests in flight, with their
+    launches.
 
-    `noise_percent` is the standard deviation from launch to launch that decides which one is faster.
+    `noise_percent` is the standard deviation from launch to launch that decides which one is
+    faster.
     """
 
     metric: str
@@ -160,7 +172,8 @@ class StudyCost(_Value):
     """The cost of the study itself, with money if there is a price.
 
     Attributes:
-        node_hours: hours in which a launch ran on a node, over all nodes; side by side on one node they count once.
+        node_hours: hours in which a launch ran on a node, over all nodes; side by side on one node
+            they count once.
         node_hours_by_fidelity: those of launches with their weights, and with random ones.
         gpu_hours: of the GPUs that launches had; None for a machine without a GPU.
     """
@@ -180,7 +193,8 @@ class StudyCost(_Value):
 
 
 class Objective(_Value):
-    """A goal's metric on one workload. ``ci95`` is for the mean of the repeats (new launches), None below two.
+    """A goal's metric on one workload. ``ci95`` is for the mean of the repeats (new launches), None
+    below two.
 
     Attributes:
         workload: of a weighted geometric mean, several with their weights: ``sharegpt=2,long=1``.
@@ -199,10 +213,11 @@ class Choice(_Value):
     """A measured configuration with its command; ``argv`` starts with the ``container``'s words.
 
     Attributes:
-        kv_cache_tokens, longest_request_tokens, odds_of_starting: as of `autotune.trial.TrialResult`, the least of its
-            launches.
+        kv_cache_tokens, longest_request_tokens, odds_of_starting: as of
+            `autotune.trial.TrialResult`, the least of its launches.
         speculation: of one of its launches.
-        not_simulated: where figures are predicted, the settings of its command on which none of them depends.
+        not_simulated: where figures are predicted, the settings of its command on which none of
+            them depends.
     """
 
     engine: str
@@ -247,7 +262,8 @@ class Alternative(Choice):
 
 
 class RecipeGain(_Value):
-    """The recommended command's gain over a recipe of the engine's card; no interval if it is the recipe."""
+    """The recommended command's gain over a recipe of the engine's card; no interval if it is the
+    recipe."""
 
     engine: str
     recipe: str
@@ -259,7 +275,8 @@ class WorkloadComparison(_Value):
     """One workload: baseline and recommendation; None if not measured.
 
     Attributes:
-        prompts: whether the search had seen what the finals sent; None where the launches do not tell.
+        prompts: whether the search had seen what the finals sent; None where the launches do not
+            tell.
         sent: the workload that the finals sent in place of this one; None: none.
     """
 
@@ -271,7 +288,8 @@ class WorkloadComparison(_Value):
 
 
 class MatrixCell(_Value):
-    """A configuration's objective on one workload, its gain over the baseline, and whether its mean is the best."""
+    """A configuration's objective on one workload, its gain over the baseline, and whether its mean
+    is the best."""
 
     value: float
     gain_percent: float | None
@@ -292,8 +310,8 @@ class FrontPoint(Choice, Evidenced):
 
     Attributes:
         second: the second goal.
-        concurrency: at which both were measured, where the front is over the loads of the ladder: no point of the same
-            engine beats it; None: the workload as it is.
+        concurrency: at which both were measured, where the front is over the loads of the ladder:
+            no point of the same engine beats it; None: the workload as it is.
     """
 
     second: Objective
@@ -303,11 +321,13 @@ class FrontPoint(Choice, Evidenced):
 
 
 COIN_TOSS = 0.6
-"""Odds of a gain below which a command should omit a setting: nobody installs a library for a coin toss."""
+"""Odds of a gain below which a command should omit a setting: nobody installs a library for a coin
+toss."""
 
 
 class Contribution(_Value):
-    """Gain of one setting of the recommended command (or the smallest removable group, joined by ``+``).
+    """Gain of one setting of the recommended command (or the smallest removable group, joined by
+    ``+``).
 
     That command against the same one with the setting put back to what the engine does by itself.
 
@@ -329,16 +349,20 @@ class Contribution(_Value):
 
     @property
     def coin_toss(self) -> bool:
-        """True if the setting probably has no gain but was launched too rarely to drop it; never for an engine."""
+        """True if the setting probably has no gain but was launched too rarely to drop it; never
+        for an engine."""
         return (
-            self.knob != "engine" and self.needed_to is None and (1.0 if self.odds is None else self.odds) < COIN_TOSS
+            self.knob != "engine"
+            and self.needed_to is None
+            and (1.0 if self.odds is None else self.odds) < COIN_TOSS
         )
 
 
 class NoEffect(_Value):
     """A knob, or a flag as on the command line, without effect on the objective.
 
-    The reason, one sentence in Markdown, says whose word that is; so many launches tell it, 0 where none was needed.
+    The reason, one sentence in Markdown, says whose word that is; so many launches tell it, 0 where
+    none was needed.
     """
 
     knob: str
@@ -348,14 +372,16 @@ class NoEffect(_Value):
 
 
 class Regret(_Value):
-    """Odds that no configuration in the space, launched or not, is better by more than a number of percent."""
+    """Odds that no configuration in the space, launched or not, is better by more than a number of
+    percent."""
 
     percent: float
     odds: float
 
 
 class LearnedFigure(_Value):
-    """A coefficient of the node's model learned from the launches; `engine=None` means all engines."""
+    """A coefficient of the node's model learned from the launches; `engine=None` means all
+    engines."""
 
     figure: str
     engine: str | None
@@ -365,7 +391,8 @@ class LearnedFigure(_Value):
 
 
 class Explanation(_Value):
-    """Reasons for the speed of the recommended configuration, and other findings about the candidates."""
+    """Reasons for the speed of the recommended configuration, and other findings about the
+    candidates."""
 
     contributions: list[Contribution] = []
     inert: list[NoEffect] = []
@@ -376,7 +403,8 @@ class Explanation(_Value):
 
 
 class Resolution(_Value):
-    """A knob that an engine set to another value than requested, in launches of these numbers; the note is Markdown.
+    """A knob that an engine set to another value than requested, in launches of these numbers; the
+    note is Markdown.
 
     They are repeats of another launch where the engine runs one and the same.
     """
@@ -400,7 +428,8 @@ class BrokenLimit(_Value):
 
 
 class NearestMiss(BrokenLimit):
-    """The configuration closest to all SLOs if none meets them; the first limit is violated most."""
+    """The configuration closest to all SLOs if none meets them; the first limit is violated
+    most."""
 
     command: str
     argv: list[str]
@@ -411,7 +440,8 @@ class NearestMiss(BrokenLimit):
 
 
 class PredictedValue(_Value):
-    """A predicted objective, its interval on a real node, and the error of the prediction over the measurement."""
+    """A predicted objective, its interval on a real node, and the error of the prediction over the
+    measurement."""
 
     value: float
     interval90: tuple[float, float] | None
@@ -419,7 +449,8 @@ class PredictedValue(_Value):
 
 
 class Verification(_Value):
-    """A command of another study: its role there, its prediction, its measurement, and its latest failure."""
+    """A command of another study: its role there, its prediction, its measurement, and its latest
+    failure."""
 
     role: Literal["baseline", "recommended", "next best"]
     engine: str
@@ -434,8 +465,8 @@ class Verification(_Value):
 class ComparedCommand(_Value):
     """A command of a study on two versions of its engine, as the new version takes it.
 
-    A change is below 0 where the new version is worse. `failure` says why the command does not run there, and
-    `fingerprint` which of the study's configurations it was (empty: not stored).
+    A change is below 0 where the new version is worse. `failure` says why the command does not run
+    there, and `fingerprint` which of the study's configurations it was (empty: not stored).
     """
 
     role: Side
@@ -448,13 +479,17 @@ class ComparedCommand(_Value):
 
 
 class Regression(_Value):
-    """Comparison of two versions of an engine by a study's commands: the content of ``regress.json``.
+    """Comparison of two versions of an engine by a study's commands: the content of
+    ``regress.json``.
 
     Attributes:
-        old: ``rows``: the study's own launches stand for the old version, and the comparison is one across days.
-        still_ahead: whether the recommended command beats the baseline on the new version; None: not known.
+        old: ``rows``: the study's own launches stand for the old version, and the comparison is one
+            across days.
+        still_ahead: whether the recommended command beats the baseline on the new version; None:
+            not known.
         notes: options that were translated, and limits that are broken on the new version.
-        tune_again: the command that tunes again from the study, where the recommended one is behind.
+        tune_again: the command that tunes again from the study, where the recommended one is
+            behind.
     """
 
     verdict: Literal["pass", "regression", "undecided"]
@@ -473,7 +508,8 @@ class Regression(_Value):
 
 
 class PromisedValue(_Value):
-    """A property that users of the server notice, of baseline and recommended command, e.g. a context of ``40,960``."""
+    """A property that users of the server notice, of baseline and recommended command, e.g. a
+    context of ``40,960``."""
 
     what: str
     knob: str
@@ -493,15 +529,20 @@ class Recommendation(_Value, Evidenced):
 
     Attributes:
         gain_ci95: from launch to launch.
-        gain_interval90_on_a_node: in percent, by the simulator's own error; None unless simulated or emulated.
-        gain_over_recipe: over the fastest of the vendors' recipes that were launched and kept the limits; None where
-            none is known or ran, or the baseline is the only one.
-        gives_up: what the recommended command gives up for speed; None in a file of before it was recorded.
-        promised: what the recommended command promises beside what the baseline does; empty where it is the baseline.
+        gain_interval90_on_a_node: in percent, by the simulator's own error; None unless simulated
+            or emulated.
+        gain_over_recipe: over the fastest of the vendors' recipes that were launched and kept the
+            limits; None where none is known or ran, or the baseline is the only one.
+        gives_up: what the recommended command gives up for speed; None in a file of before it was
+            recorded.
+        promised: what the recommended command promises beside what the baseline does; empty where
+            it is the baseline.
         kept, translated, dropped: options of the user's command, see `autotune.engines.kept.Kept`.
-        given_up: the kinds of what each launched configuration gives up, by fingerprint; not of those that do not.
+        given_up: the kinds of what each launched configuration gives up, by fingerprint; not of
+            those that do not.
         alternatives: at least the best command that gives nothing up, where it is another one.
-        unconfirmed: why no final of a challenger counts; empty where one does, or nothing was to be confirmed.
+        unconfirmed: why no final of a challenger counts; empty where one does, or nothing was to be
+            confirmed.
         predictions: of the study that this one verifies, with what was measured.
         regressions: of later versions of the engine, in the order in which they were compared.
         accuracy: what the check of answers came to; None where none was asked for.
@@ -548,19 +589,27 @@ class Recommendation(_Value, Evidenced):
     resolutions: list[Resolution] = []
     nodes: list[NodeShare] = []
     nearest_miss: NearestMiss | None = None
-    curves: Curves | None = Field(default=None, validation_alias="ladder", serialization_alias="ladder")
+    curves: Curves | None = Field(
+        default=None, validation_alias="ladder", serialization_alias="ladder"
+    )
     study_cost: StudyCost | None = None
     duration_s: float
 
     @property
     def address(self) -> str:
-        """Return the URL of a server that autotune measured but did not start; empty for any other study."""
+        """Return the URL of a server that autotune measured but did not start; empty for any other
+        study."""
         shown = self.recommended or self.nearest_miss
-        return shown.argv[0].removeprefix(EXTERNAL) if shown and shown.argv[0].startswith(EXTERNAL) else ""
+        return (
+            shown.argv[0].removeprefix(EXTERNAL)
+            if shown and shown.argv[0].startswith(EXTERNAL)
+            else ""
+        )
 
     @property
     def holds_on_a_node(self) -> bool | None:
-        """True if the interval on a real node has the verdict's sign; None without a predicted gain."""
+        """True if the interval on a real node has the verdict's sign; None without a predicted
+        gain."""
         ends = self.gain_interval90_on_a_node
         return ends[0] > 0 if ends and self.verdict is Verdict.BETTER else None
 
@@ -573,12 +622,18 @@ class Recommendation(_Value, Evidenced):
         return f"better {where}, {'expected' if self.holds_on_a_node else 'open'} on a real node"
 
     def to_json(self) -> dict[str, Any]:
-        """Return the object of ``recommendation.json``, with the recommended choice's keys at the top level."""
+        """Return the object of ``recommendation.json``, with the recommended choice's keys at the
+        top level."""
         rows = self.model_dump(mode="json", by_alias=True)
         hardware = {"name": rows.pop("hardware"), "gpus": rows.pop("gpus")}
         chosen = rows.pop("recommended") or dict.fromkeys(Choice.model_fields)
         contributions = rows.pop("contributions")
-        told = {"hardware": hardware, **chosen, "contributions": contributions, "holds_on_a_node": self.holds_on_a_node}
+        told = {
+            "hardware": hardware,
+            **chosen,
+            "contributions": contributions,
+            "holds_on_a_node": self.holds_on_a_node,
+        }
         return {"schema": SCHEMA, **rows, **told}
 
     @classmethod
@@ -586,6 +641,10 @@ class Recommendation(_Value, Evidenced):
         """Parse the result of `to_json`."""
         derived = {"schema", "holds_on_a_node", *Choice.model_fields}
         rest = {key: value for key, value in row.items() if key not in derived}
-        chosen = {key: row[key] for key in Choice.model_fields if key in row} if row.get("engine") else None
+        chosen = (
+            {key: row[key] for key in Choice.model_fields if key in row}
+            if row.get("engine")
+            else None
+        )
         hardware = rest.pop("hardware")
         return cls(**rest, hardware=hardware["name"], gpus=hardware["gpus"], recommended=chosen)

@@ -1,4 +1,5 @@
-"""`results.jsonl`, the record of a study: one finished launch per line, on disk before any other use of it."""
+"""`results.jsonl`, the record of a study: one finished launch per line, on disk before any other
+use of it."""
 
 from __future__ import annotations
 
@@ -25,7 +26,11 @@ _TRIAL, _RESULT = TypeAdapter(Trial), TypeAdapter(TrialResult)
 _HELD = (BlockingIOError, PermissionError)
 """Errors of a file lock held by another process (flock(2); fcntl(2) on network file systems)."""
 _RANDOM = "random_weights"
-_OPTIONAL = ("servers", "bound_node", "ladder")  # Keys of a trial that its row omits if they are empty
+_OPTIONAL = (
+    "servers",
+    "bound_node",
+    "ladder",
+)  # Keys of a trial that its row omits if they are empty
 
 
 def row_of(launch: Launch) -> dict[str, Any]:
@@ -51,7 +56,8 @@ def row_of(launch: Launch) -> dict[str, Any]:
 
 
 def launch_of(row: Mapping[str, Any]) -> Launch:
-    """Parse the result of `row_of`; raises ``KeyError``, ``TypeError`` or ``ValueError`` on another shape."""
+    """Parse the result of `row_of`; raises ``KeyError``, ``TypeError`` or ``ValueError`` on another
+    shape."""
     trial = {
         **row,
         "role": Role.SCREEN if row.get("fidelity") == _RANDOM else row["role"],
@@ -65,7 +71,8 @@ def launch_of(row: Mapping[str, Any]) -> Launch:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """The launches of a `results.jsonl`, the bytes of their lines, and why the rest is invalid (it is cut off)."""
+    """The launches of a `results.jsonl`, the bytes of their lines, and why the rest is invalid (it
+    is cut off)."""
 
     launches: list[Launch]
     torn: MalformedFile | None
@@ -73,7 +80,8 @@ class Rows:
 
 
 def parse_rows(path: Path, content: bytes) -> Rows:
-    """Parse a `results.jsonl`; its only reader. Raises `MalformedFile` for a bad line before another row."""
+    """Parse a `results.jsonl`; its only reader. Raises `MalformedFile` for a bad line before
+    another row."""
     lines = content.rstrip().split(b"\n") if content.strip() else []
     launches: list[Launch] = []
     for number, line in enumerate(lines, start=1):
@@ -111,7 +119,8 @@ def _reason(error: Exception) -> str:
 
 
 def counted(launches: Iterable[Launch], finals_from: int) -> list[Launch]:
-    """Count finals before a number as launches of the search, and as controls if they are of the baseline."""
+    """Count finals before a number as launches of the search, and as controls if they are of the
+    baseline."""
     rows = list(launches)
     base = {row.trial.configuration.fingerprint for row in rows if row.trial.role is Role.BASELINE}
     for place, row in enumerate(rows):
@@ -127,7 +136,8 @@ def read_launches(path: Path) -> list[Launch]:
 
 
 def sync_folder(folder: Path) -> None:
-    """Flush a folder's names to disk, if its file system supports that: a file's own `fsync` does not."""
+    """Flush a folder's names to disk, if its file system supports that: a file's own `fsync` does
+    not."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
     try:
         os.fsync(descriptor)
@@ -141,8 +151,8 @@ def sync_folder(folder: Path) -> None:
 class Results:
     """The finished launches of a study that a tuner adds to.
 
-    Opening repairs the file: a torn last line is cut off, or the next launch would be written behind it. Raises as
-    `parse_rows`.
+    Opening repairs the file: a torn last line is cut off, or the next launch would be written
+    behind it. Raises as `parse_rows`.
     """
 
     def __init__(self, path: Path) -> None:
@@ -168,8 +178,8 @@ class Results:
     def append(self, launch: Launch) -> None:
         """Append a launch; it is on disk on return.
 
-        Raises `CannotGoOn` where somebody else has added to the file: a tuner on another machine, where a network file
-        system keeps locks within each machine, or shows files late.
+        Raises `CannotGoOn` where somebody else has added to the file: a tuner on another machine,
+        where a network file system keeps locks within each machine, or shows files late.
         """
         with self._path.open("ab") as file:
             if file.tell() > self._size:
@@ -188,7 +198,8 @@ class Results:
 
 
 class Lock:
-    """Lock of a study for its tuner (else `StudyLocked`); the kernel releases it when the process dies."""
+    """Lock of a study for its tuner (else `StudyLocked`); the kernel releases it when the process
+    dies."""
 
     def __init__(self, folder: Path) -> None:
         self._file = (folder / "lock").open("a+")
@@ -224,7 +235,8 @@ class Lock:
 
 
 def is_held(folder: Path) -> bool:
-    """Return whether a tuner works on a study now, on this machine or another with the same folder."""
+    """Return whether a tuner works on a study now, on this machine or another with the same
+    folder."""
     try:
         file = (folder / "lock").open()
     except OSError:

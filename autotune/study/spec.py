@@ -1,7 +1,7 @@
 """`StudySpec`: the immutable settings of a study; the content of ``study.yaml``.
 
-Places are shares of a node's GPUs, and the first share while the others idle. Their names stand in the column ``node``
-of a study whose launches run side by side on one machine.
+Places are shares of a node's GPUs, and the first share while the others idle. Their names stand in
+the column ``node`` of a study whose launches run side by side on one machine.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ BUILTIN = "builtin"
 AUTO = "auto"
 """Pinned value that stands for the engine's default."""
 _LEAST_LAUNCHES, _LEAST_GB = 20, 100
-"""Smallest budget, launches, and smallest model, GB of weights, for which random weights can save their control."""
+"""Smallest budget, launches, and smallest model, GB of weights, for which random weights can save
+their control."""
 
 
 class _Value(BaseModel):
@@ -43,7 +44,8 @@ class EngineChoice(_Value):
 
 
 class InstalledEngine(_Value):
-    """An engine found on this machine: the start of its command line, its version with the local part.
+    """An engine found on this machine: the start of its command line, its version with the local
+    part.
 
     Attributes:
         asked: whether its own help tells its options; else a shipped table stands in.
@@ -57,9 +59,11 @@ class InstalledEngine(_Value):
 
 
 class PredictedCommand(_Value):
-    """A command that a study measures unchanged: its role in another study, and the objective predicted there.
+    """A command that a study measures unchanged: its role in another study, and the objective
+    predicted there.
 
-    The fingerprint is that of its configuration under the engine's version here, the interval that of a real node.
+    The fingerprint is that of its configuration under the engine's version here, the interval that
+    of a real node.
     """
 
     role: Literal["baseline", "recommended", "next best"]
@@ -72,7 +76,8 @@ class PredictedCommand(_Value):
 
 
 class Verified(_Value):
-    """The study whose predictions are measured, with its evidence, and its commands, the baseline's first."""
+    """The study whose predictions are measured, with its evidence, and its commands, the baseline's
+    first."""
 
     study: str
     label: str
@@ -80,28 +85,37 @@ class Verified(_Value):
 
 
 class StudySpec(_Value):
-    """All settings of a study, enough to repeat it; fields that are options mean the same as in `RunOptions`.
+    """All settings of a study, enough to repeat it; fields that are options mean the same as in
+    `RunOptions`.
 
     Attributes:
         divided: of files' requests the search sends the first half, and the finals the second.
-        weights: workload to its weight in the objective, a weighted geometric mean; empty: the first workload alone.
-        goodput: a latency (``ttft``, ``tpot``, ``e2el``) to the limit in ms that a request keeps to count as good;
-            empty: the limits of `slos` on latencies.
+        weights: workload to its weight in the objective, a weighted geometric mean; empty: the
+            first workload alone.
+        goodput: a latency (``ttft``, ``tpot``, ``e2el``) to the limit in ms that a request keeps to
+            count as good; empty: the limits of `slos` on latencies.
         ladder: from the lightest; empty: none.
         find_load: None: the first workload's own load.
         recipe: the engine whose vendor's recipe the baseline is; None where it is none.
-        baseline_files: the files that the baseline's command names, where it brings them: name to content.
-        accuracy_sha256, table_sha256: of the content of a task file and of a replayed one; a resumed study must find
-            the same.
+        baseline_files: the files that the baseline's command names, where it brings them: name to
+            content.
+        accuracy_sha256, table_sha256: of the content of a task file and of a replayed one; a
+            resumed study must find the same.
         finals_from: finals of a smaller budget have lower numbers; they count for the search.
-        keeps_unread: knobs that the simulated node does not read are not searched; false in studies of before.
-        installed: the engines that are launched from this machine, by name; a resumed study launches the same.
+        keeps_unread: knobs that the simulated node does not read are not searched; false in studies
+            of before.
+        installed: the engines that are launched from this machine, by name; a resumed study
+            launches the same.
         notes: what was made of the question, to be told with the answer.
         api_key_env, api_key_file: where an external server's API key is; its value is never kept.
-        screened: engines of which launches may have random weights, see `autotune.search.screen`; empty: none.
-        verifies: predictions to be measured: the only candidates are their commands; None: a search.
-        calibration: the simulator's coefficients, where they are not the packaged ones: the file's content.
-        space: path of the user's own space file or folder, read again on resume; None = the packaged ones.
+        screened: engines of which launches may have random weights, see `autotune.search.screen`;
+            empty: none.
+        verifies: predictions to be measured: the only candidates are their commands; None: a
+            search.
+        calibration: the simulator's coefficients, where they are not the packaged ones: the file's
+            content.
+        space: path of the user's own space file or folder, read again on resume; None = the
+            packaged ones.
     """
 
     study: str
@@ -169,7 +183,8 @@ class StudySpec(_Value):
         return Rent.of(self, gpus_of(configuration, self.gpus)).derived(metrics)
 
     def bill(self, gpu_hours: float) -> dict[str, float | None]:
-        """Return GPU-hours (none without a GPU), the price of one and their cost, for a `StudyCost`."""
+        """Return GPU-hours (none without a GPU), the price of one and their cost, for a
+        `StudyCost`."""
         price = self.gpu_hour_price
         cost = None if price is None else gpu_hours * price
         return {
@@ -179,16 +194,24 @@ class StudySpec(_Value):
         }
 
     def lacks(self, needs: str) -> bool:
-        """Return whether the option that a metric needs (`Metric.needs`) is missing, or has another value."""
+        """Return whether the option that a metric needs (`Metric.needs`) is missing, or has another
+        value."""
         option, _, value = needs.partition(" ")
-        given = {"": "", "--gpu-hour-price": self.gpu_hour_price, "--find-load": self.find_load}[option]
+        given = {"": "", "--gpu-hour-price": self.gpu_hour_price, "--find-load": self.find_load}[
+            option
+        ]
         return given is None or value not in ("", given)
 
     @property
     def may_screen(self) -> bool:
-        """True if launches with random weights may rank: one throughput, no limit, one launch at a time on the node."""
-        alone = is_local(self.executor) and self.gpus == self.hardware.gpus and self.verifies is None
-        limited = self.slos or len(self.goals) > 1 or self.load_key or not METRICS[self.objective].is_work
+        """True if launches with random weights may rank: one throughput, no limit, one launch at a
+        time on the node."""
+        alone = (
+            is_local(self.executor) and self.gpus == self.hardware.gpus and self.verifies is None
+        )
+        limited = (
+            self.slos or len(self.goals) > 1 or self.load_key or not METRICS[self.objective].is_work
+        )
         small = self.launches < _LEAST_LAUNCHES or self.model.weights_gb < _LEAST_GB
         given = self.on.startswith(("replay", "external")) or self.sampler != "gp"
         return alone and not (limited or small or given)
@@ -205,8 +228,13 @@ class StudySpec(_Value):
 
     @property
     def strict(self) -> StudySpec:
-        """Return the limits that may be infeasible: the SLOs, and for a goodput `MOST_VIOLATIONS`."""
-        return self.model_copy(update={"slos": (*self.slos, MOST_VIOLATIONS)}) if self.objective == GOODPUT else self
+        """Return the limits that may be infeasible: the SLOs, and for a goodput
+        `MOST_VIOLATIONS`."""
+        return (
+            self.model_copy(update={"slos": (*self.slos, MOST_VIOLATIONS)})
+            if self.objective == GOODPUT
+            else self
+        )
 
     @property
     def sent(self) -> tuple[str, ...]:
@@ -215,12 +243,14 @@ class StudySpec(_Value):
 
     @property
     def finals_apart(self) -> bool:
-        """True if finals send other requests than the search: their launches are not repeats of each other."""
+        """True if finals send other requests than the search: their launches are not repeats of
+        each other."""
         return self.divided or self.final_workload is not None
 
     @property
     def judged_by(self) -> tuple[Role, ...]:
-        """Roles of launches that are evidence: the finals, and the baseline if its requests are the same."""
+        """Roles of launches that are evidence: the finals, and the baseline if its requests are the
+        same."""
         return (Role.FINAL,) if self.finals_apart else (Role.FINAL, Role.BASELINE, Role.CONTROL)
 
     @property
@@ -243,13 +273,17 @@ class StudySpec(_Value):
         return self.ladder if self.front_over_rungs or role in (Role.BASELINE, Role.FINAL) else ()
 
     def to_yaml(self) -> str:
-        """Return the text of ``study.yaml``, with YAML's marks of start and end, which reveal a truncated file."""
+        """Return the text of ``study.yaml``, with YAML's marks of start and end, which reveal a
+        truncated file."""
         document = self.model_dump(mode="json")
-        return yaml.safe_dump(document, sort_keys=False, width=120, explicit_start=True, explicit_end=True)
+        return yaml.safe_dump(
+            document, sort_keys=False, width=120, explicit_start=True, explicit_end=True
+        )
 
     @classmethod
     def from_yaml(cls, text: str) -> StudySpec:
-        """Parse the result of `to_yaml`; raises ``pydantic.ValidationError`` or ``yaml.YAMLError``."""
+        """Parse the result of `to_yaml`; raises ``pydantic.ValidationError`` or
+        ``yaml.YAMLError``."""
         # Without its last lines it would be another question: what is not there has a default.
         if text.startswith("---") and text.rstrip().rpartition("\n")[2] != "...":
             raise yaml.YAMLError("its end is missing")
@@ -270,18 +304,22 @@ def check_study_name(name: str) -> str:
 
 
 def verified_name(study: str) -> str:
-    """Return the name of the study that verifies another study's predictions; raises `BadInput` if it is too long."""
+    """Return the name of the study that verifies another study's predictions; raises `BadInput` if
+    it is too long."""
     return check_study_name(f"{study}-verified")
 
 
 def check_executor(name: str) -> str:
-    """Return ``local``, ``local:N``, ``ray`` or ``ray:HOST:PORT``; raises `UnknownName` or `BadInput` otherwise."""
+    """Return ``local``, ``local:N``, ``ray`` or ``ray:HOST:PORT``; raises `UnknownName` or
+    `BadInput` otherwise."""
     kind, colon, address = name.partition(":")
     if kind not in ("local", "ray"):
         raise UnknownName("executor", name, ["local", "local:N", "ray", "ray:ADDRESS"])
     if kind == "local":
         if colon and not (address.isdecimal() and int(address) > 0):
-            raise BadInput(f"--executor {name}: write local:N for at most N launches at a time, e.g. local:1")
+            raise BadInput(
+                f"--executor {name}: write local:N for at most N launches at a time, e.g. local:1"
+            )
         return name
     host, _, port = address.rpartition(":")
     if colon and ("//" in address or not host or not (port.isdecimal() and 0 < int(port) < 2**16)):
@@ -320,7 +358,8 @@ def alone(share: str) -> str:
 
 
 def is_alone(place: str) -> bool:
-    """Return whether launches of a place have the node to themselves although they use a share of it."""
+    """Return whether launches of a place have the node to themselves although they use a share of
+    it."""
     return place.startswith(_SHARE) and place.endswith(_ALONE)
 
 
@@ -330,7 +369,8 @@ def is_beside(place: str) -> bool:
 
 
 def node_of_place(place: str) -> str:
-    """Return the node of a place: empty for this machine and its shares; else the place is a node."""
+    """Return the node of a place: empty for this machine and its shares; else the place is a
+    node."""
     return "" if place.startswith(_SHARE) else place
 
 

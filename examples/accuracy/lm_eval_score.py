@@ -1,8 +1,11 @@
-"""Runs lm-eval against a server and prints one task's score with its standard error, as ``--accuracy`` wants it.
+"""Runs lm-eval against a server and prints one task's score with its standard error, as
+``--accuracy`` wants it.
 
-    autotune run … --accuracy 'python examples/accuracy/lm_eval_score.py {url} {model} --task gsm8k --limit 200'
+    autotune run … --accuracy 'python examples/accuracy/lm_eval_score.py {url} {model} --task gsm8k
+    --limit 200'
 
-Needs lm-eval beside it (``pip install 'lm-eval[api]'``), in whose environment it is run, and the task's data.
+Needs lm-eval beside it (``pip install 'lm-eval[api]'``), in whose environment it is run, and the
+task's data.
 """
 
 from __future__ import annotations
@@ -17,11 +20,16 @@ from typing import Any
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Score of one lm-eval task, and its standard error.")
+    parser = argparse.ArgumentParser(
+        description="Score of one lm-eval task, and its standard error."
+    )
     parser.add_argument("url")
     parser.add_argument("model")
     parser.add_argument("--task", default="gsm8k")
-    parser.add_argument("--metric", help="as in lm-eval's results, e.g. 'exact_match,strict-match'; default: the first")
+    parser.add_argument(
+        "--metric",
+        help="as in lm-eval's results, e.g. 'exact_match,strict-match'; default: the first",
+    )
     parser.add_argument("--limit", type=int, default=200, help="items")
     parser.add_argument("--tokenizer", help="folder or name, where it is not the model's name")
     asked = parser.parse_args()
@@ -34,7 +42,15 @@ def main() -> None:
         "tokenized_requests": False,
     }
     with TemporaryDirectory() as folder:
-        command = ["lm_eval", "--model", "local-completions", "--tasks", asked.task, "--limit", str(asked.limit)]
+        command = [
+            "lm_eval",
+            "--model",
+            "local-completions",
+            "--tasks",
+            asked.task,
+            "--limit",
+            str(asked.limit),
+        ]
         command += ["--model_args", ",".join(f"{name}={value}" for name, value in server.items())]
         # Its own tables go to stderr: stdout is the score's.
         subprocess.run([*command, "--output_path", folder], stdout=sys.stderr, check=True)
@@ -45,7 +61,11 @@ def main() -> None:
 
 def score_of(results: dict[str, Any], metric: str | None) -> tuple[float, float] | tuple[float]:
     """The score of a task's results, and its standard error where there is one."""
-    names = [name for name, value in results.items() if isinstance(value, float) and "_stderr" not in name]
+    names = [
+        name
+        for name, value in results.items()
+        if isinstance(value, float) and "_stderr" not in name
+    ]
     name = metric or names[0]
     base, comma, variant = name.partition(",")
     error = results.get(f"{base}_stderr{comma}{variant}")

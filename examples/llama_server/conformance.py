@@ -1,7 +1,9 @@
-"""Tests that every engine must pass, as a class for whoever writes one; docs/engines.md has an example.
+"""Tests that every engine must pass, as a class for whoever writes one; docs/engines.md has an
+example.
 
-Copy this file beside the tests of an engine's package: pytest collects a subclass wherever that is installed.
-autotune's own engines are tested by the same class. It needs neither pytest nor a GPU nor the engine's program.
+Copy this file beside the tests of an engine's package: pytest collects a subclass wherever that is
+installed. autotune's own engines are tested by the same class. It needs neither pytest nor a GPU
+nor the engine's program.
 """
 
 from __future__ import annotations
@@ -20,7 +22,14 @@ from packaging.version import Version
 from autotune.engines import Engine, engine, recognise
 from autotune.engines.engine import accepted
 from autotune.errors import BadInput, RefusedCommand
-from autotune.space.context import Context, as_failure, broken_rules, effective, search_values, unsuited
+from autotune.space.context import (
+    Context,
+    as_failure,
+    broken_rules,
+    effective,
+    search_values,
+    unsuited,
+)
 from autotune.space.entry import in_range
 from autotune.space.enumeration import enumerate_engine
 from autotune.space.expression import evaluate, fill_value
@@ -31,7 +40,8 @@ from autotune.trial import Command, Configuration, FailureKind, Scalar
 _SAMPLE, _TRIES = 20, 800
 """Configurations drawn per context, and draws for them: where rules leave few, fewer are tested."""
 _MOST = 42_000
-"""Candidates that the newest version may have with a model on a node: as many as a search looks through."""
+"""Candidates that the newest version may have with a model on a node: as many as a search looks
+through."""
 
 
 class EngineConformance:
@@ -65,7 +75,8 @@ class EngineConformance:
         return _library(self.space)
 
     def contexts(self, *, suited: bool = False) -> Iterator[Context]:
-        """Yield every known version with every model on every node; with ``suited``, where the card's needs are met."""
+        """Yield every known version with every model on every node; with ``suited``, where the
+        card's needs are met."""
         for version, model, node in product(self.card.versions, self.models, self.nodes):
             hardware = self.library.node(node)
             context = Context(self.library.model(model), hardware, hardware.gpus, version)
@@ -78,8 +89,12 @@ class EngineConformance:
         return effective(self.card, Configuration(self.engine, knobs), context)
 
     def drawn(self, context: Context) -> list[Configuration]:
-        """Draw random candidates: a value to search for every knob, in the card's order, that break no rule."""
-        chance, drawn = random.Random(f"{context.version} {context.hardware.name}"), list[Configuration]()
+        """Draw random candidates: a value to search for every knob, in the card's order, that break
+        no rule."""
+        chance, drawn = (
+            random.Random(f"{context.version} {context.hardware.name}"),
+            list[Configuration](),
+        )
         for _ in range(_TRIES):
             knobs = self.kind.default_knobs(context)
             for name, knob in self.card.knobs.items():
@@ -94,8 +109,12 @@ class EngineConformance:
         return drawn
 
     def cases(self, context: Context) -> dict[str, Configuration]:
-        """Return the defaults and, of the newest version, the card's good starts that apply, by name."""
-        cases, scope = {"default": self.made(context)}, context.scope(self.kind.default_knobs(context))
+        """Return the defaults and, of the newest version, the card's good starts that apply, by
+        name."""
+        cases, scope = (
+            {"default": self.made(context)},
+            context.scope(self.kind.default_knobs(context)),
+        )
         for start in self.card.starts if context.version == self.card.newest else ():
             if evaluate(start.when, scope):
                 settings = {knob: fill_value(value, scope) for knob, value in start.set.items()}
@@ -105,7 +124,9 @@ class EngineConformance:
     # The card
 
     def test_the_card_is_valid(self) -> None:
-        paths = [p for p in self.library.paths("engines") if load(p, EngineCard).engine == self.engine]
+        paths = [
+            p for p in self.library.paths("engines") if load(p, EngineCard).engine == self.engine
+        ]
         assert paths, f"{self.engine}.yaml is not found: it should be named as the entry point is"
         for path in paths:
             check(path)
@@ -136,14 +157,20 @@ class EngineConformance:
             assert rule.source, rule.name
             # Versions older than the known ones are read, too; 0 stands for them.
             known = ("0", *self.card.versions)
-            assert any(in_range(v, rule.versions) for v in known), f"{rule.name} holds for no version"
+            assert any(in_range(v, rule.versions) for v in known), (
+                f"{rule.name} holds for no version"
+            )
             assert as_failure(rule).log_excerpt == rule.message, rule.name
 
     def test_what_is_read_exists_in_the_engine_s_parser(self) -> None:
         """A misspelt ``args.x`` or ``config.x`` would read as "not given" for ever."""
         for knob, entry in self.card.knobs.items():
             for reading in entry.read:
-                versions = [v for v in self.card.versions if in_range(v, reading.versions) and entry.exists_in(v)]
+                versions = [
+                    v
+                    for v in self.card.versions
+                    if in_range(v, reading.versions) and entry.exists_in(v)
+                ]
                 tables = [self.kind.table(version) for version in versions]
                 assert tables, (knob, reading.versions)
                 for option in re.findall(r"\bargs\.(\w+)", reading.value):
@@ -152,7 +179,9 @@ class EngineConformance:
                 for key in re.findall(r"\bconfig\.([a-z_.]+)", reading.value):
                     # Below a key whose own keys are not known, any may be.
                     parent = key.rpartition(".")[0]
-                    assert key in keys or (parent and not any(k.startswith(f"{parent}.") for k in keys)), (knob, key)
+                    assert key in keys or (
+                        parent and not any(k.startswith(f"{parent}.") for k in keys)
+                    ), (knob, key)
 
     # Commands
 
@@ -162,7 +191,9 @@ class EngineConformance:
             for configuration in (self.made(context), *self.drawn(context)):
                 tested += 1
                 again = effective(self.card, configuration, context)
-                assert again == configuration, "the engine's effects change what they made themselves"
+                assert again == configuration, (
+                    "the engine's effects change what they made themselves"
+                )
                 command = self.kind.command(configuration, context)
                 parsed = self.kind.parse(command, context.version)
                 again = effective(self.card, self.kind.knobs(parsed, context), context)
@@ -170,7 +201,9 @@ class EngineConformance:
                 assert again.fingerprint == configuration.fingerprint, command.shell()
                 assert self.kind.command(again, context) == command, command.shell()
                 assert parsed.model == context.model.id, command.shell()
-        assert tested, "the card's requirements and rules leave no candidate on any of the models and nodes"
+        assert tested, (
+            "the card's requirements and rules leave no candidate on any of the models and nodes"
+        )
 
     def test_every_value_of_every_knob_can_be_written_and_read_alone(self) -> None:
         """Each search value and each choice, one knob at a time, in at least one setting."""
@@ -183,14 +216,18 @@ class EngineConformance:
                 # null is a default ("the engine decides"), never something to write.
                 wanted |= {(knob, str(value)) for value in choices if value is not None}
                 tried = [*search_values(entry, scope, context.version), *choices]
-                written |= {(knob, str(value)) for value in tried if self._comes_back(context, knob, value)}
+                written |= {
+                    (knob, str(value)) for value in tried if self._comes_back(context, knob, value)
+                }
         assert not wanted - written, sorted(wanted - written)
         unread = set(self.card.knobs) - {knob for knob, _ in written}
         assert not unread, f"never written and read back: {sorted(unread)}"
 
     def _comes_back(self, context: Context, name: str, value: Scalar) -> bool:
         """Tell whether a setting can be written in this version and is read back as it was."""
-        beside = {knob: v for knob, v in self.companions.get(name, {}).items() if knob in self.card.knobs}
+        beside = {
+            knob: v for knob, v in self.companions.get(name, {}).items() if knob in self.card.knobs
+        }
         knobs = self.kind.default_knobs(context, {**beside, name: value})
         if not evaluate(self.card.knobs[name].active, context.scope(knobs)):
             return False
@@ -209,7 +246,9 @@ class EngineConformance:
             message = _refusal(self.kind, command, context.version)
             assert "--no-such-option" in message, f"{command.shell()} was let through: {message}"
         without_a_model = Command(tuple(self.card.program))
-        assert _refusal(self.kind, without_a_model, self.card.newest), "a command without a model was let through"
+        assert _refusal(self.kind, without_a_model, self.card.newest), (
+            "a command without a model was let through"
+        )
 
     # What is tried
 
@@ -217,7 +256,10 @@ class EngineConformance:
         known: list[Context] = []
         for context in self.contexts(suited=True):
             # Models that differ in their names alone have the same candidates.
-            nameless = replace(context, model=context.model.model_copy(update={"id": "", "aliases": [], "source": ""}))
+            nameless = replace(
+                context,
+                model=context.model.model_copy(update={"id": "", "aliases": [], "source": ""}),
+            )
             if context.version != self.card.newest or nameless in known:
                 continue
             known.append(nameless)
@@ -229,10 +271,14 @@ class EngineConformance:
             for case, configuration in self.cases(context).items():
                 broken = [rule.name for rule in broken_rules(self.card, configuration, context)]
                 assert not broken, (case, broken)
-                assert configuration in searched, f"{case} is not among the {len(searched)} candidates"
+                assert configuration in searched, (
+                    f"{case} is not among the {len(searched)} candidates"
+                )
             _, refusals = accepted(self.kind, context, candidates)
             assert not refusals, refusals
-        assert known, "the card's requirements leave the newest version none of the models and nodes"
+        assert known, (
+            "the card's requirements leave the newest version none of the models and nodes"
+        )
 
     # A running server
 
@@ -246,18 +292,24 @@ class EngineConformance:
             for flag in (serving.host_flag, serving.port_flag, *serving.arguments):
                 assert not flag.startswith("--") or flag in flags, f"{version} has no option {flag}"
         for name in serving.metrics.values():
-            assert re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", name), f"not a Prometheus name: {name!r}"
+            assert re.fullmatch(r"[a-zA-Z_:][a-zA-Z0-9_:]*", name), (
+                f"not a Prometheus name: {name!r}"
+            )
         for metrics in serving.cache_metrics:
             assert metrics.source, metrics.queries
 
     def test_failures_are_told_with_a_way_out(self) -> None:
         for failure in self.card.failures:
             pattern = re.compile(failure.pattern)
-            assert failure.way_out.format(**dict.fromkeys(pattern.groupindex, "x")).strip(), failure.pattern
+            assert failure.way_out.format(**dict.fromkeys(pattern.groupindex, "x")).strip(), (
+                failure.pattern
+            )
             assert failure.source, failure.pattern
             assert failure.kind not in (FailureKind.RULE, FailureKind.ACCURACY), failure.pattern
             assert not pattern.search(""), f"{failure.pattern} matches every line"
-        missing = {FailureKind.BAD_ARGUMENT, FailureKind.OUT_OF_MEMORY} - {one.kind for one in self.card.failures}
+        missing = {FailureKind.BAD_ARGUMENT, FailureKind.OUT_OF_MEMORY} - {
+            one.kind for one in self.card.failures
+        }
         assert not missing, f"no pattern tells: {sorted(missing)}"
 
 

@@ -1,9 +1,10 @@
-"""Writes a tiny llama model with random weights: nothing it says means anything, and it costs a CPU little.
+"""Writes a tiny llama model with random weights: nothing it says means anything, and it costs a CPU
+little.
 
     python tiny_gguf.py tiny.gguf --layers 4 --hidden 256
 
-The tokenizer is byte-level BPE, as GPT-2's: 256 bytes, syllables such as "ka", and words made of them. Its last token
-is the only special one. One seed gives one file.
+The tokenizer is byte-level BPE, as GPT-2's: 256 bytes, syllables such as "ka", and words made of
+them. Its last token is the only special one. One seed gives one file.
 """
 
 from __future__ import annotations
@@ -25,9 +26,11 @@ SPACE = "Ġ"
 
 
 def byte_characters() -> list[str]:
-    """The character that stands for each byte, by value: printable ones for themselves, the others from U+0100 on.
+    """The character that stands for each byte, by value: printable ones for themselves, the others
+    from U+0100 on.
 
-    As in GPT-2's encoder (https://github.com/openai/gpt-2/blob/master/src/encoder.py, `bytes_to_unicode`).
+    As in GPT-2's encoder (https://github.com/openai/gpt-2/blob/master/src/encoder.py,
+    `bytes_to_unicode`).
     """
     itself = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
     others = iter(range(0x100, 0x200))
@@ -80,14 +83,19 @@ def add_weights(writer: gguf.GGUFWriter, asked: argparse.Namespace) -> None:
     wide = 3 * hidden
     shapes = {"token_embd": (asked.vocabulary, hidden), "output": (asked.vocabulary, hidden)}
     for layer in range(asked.layers):
-        shapes |= {f"blk.{layer}.attn_{name}": (hidden, hidden) for name in ("q", "k", "v", "output")}
+        shapes |= {
+            f"blk.{layer}.attn_{name}": (hidden, hidden) for name in ("q", "k", "v", "output")
+        }
         shapes |= {f"blk.{layer}.ffn_{name}": (wide, hidden) for name in ("gate", "up")}
         shapes[f"blk.{layer}.ffn_down"] = (hidden, wide)
     for name, shape in shapes.items():
         values = random.standard_normal(shape, dtype=np.float32) / np.sqrt(shape[1])
         kind = gguf.GGMLQuantizationType.Q8_0
         writer.add_tensor(f"{name}.weight", gguf.quants.quantize(values, kind), raw_dtype=kind)
-    norms = ["output_norm", *(f"blk.{i}.{part}_norm" for i in range(asked.layers) for part in ("attn", "ffn"))]
+    norms = [
+        "output_norm",
+        *(f"blk.{i}.{part}_norm" for i in range(asked.layers) for part in ("attn", "ffn")),
+    ]
     for name in norms:
         writer.add_tensor(f"{name}.weight", np.ones(hidden, dtype=np.float32))
 

@@ -1,4 +1,5 @@
-"""Lets SGLang import torchvision and torchaudio where they are not installed; nothing of them can be used.
+"""Lets SGLang import torchvision and torchaudio where they are not installed; nothing of them can
+be used.
 
 A `.pth` file imports this module when Python starts.
 """
@@ -14,7 +15,8 @@ ABSENT = ("torchvision", "torchaudio")
 
 
 def _made(owner: object, name: str) -> type:
-    """A class that can be imported, inherited, used as a type, and of which every attribute is such a class again."""
+    """A class that can be imported, inherited, used as a type, and of which every attribute is such
+    a class again."""
     if name.startswith("__"):
         raise AttributeError(name)
     made = _Name(name, (), {})

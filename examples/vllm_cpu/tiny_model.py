@@ -1,11 +1,13 @@
-"""Writes a tiny Qwen2 model with random weights: nothing it says means anything, and it costs a CPU little.
+"""Writes a tiny Qwen2 model with random weights: nothing it says means anything, and it costs a CPU
+little.
 
     python tiny_model.py tiny --layers 4 --hidden 256
 
-The folder is as transformers would write it: `config.json`, `model.safetensors` and a tokenizer, 42 MB with the default
-sizes. The tokenizer is BPE over ASCII, with one token for all other bytes, and words such as " kabu". Every word begins
-with a blank, so that a row of tokens, written out, is read as the same tokens again (unless a single letter follows the
-beginning of a word): clients that count by token and by text mean the same load. One seed gives one model.
+The folder is as transformers would write it: `config.json`, `model.safetensors` and a tokenizer, 42
+MB with the default sizes. The tokenizer is BPE over ASCII, with one token for all other bytes, and
+words such as " kabu". Every word begins with a blank, so that a row of tokens, written out, is read
+as the same tokens again (unless a single letter follows the beginning of a word): clients that
+count by token and by text mean the same load. One seed gives one model.
 """
 
 from __future__ import annotations
@@ -38,7 +40,8 @@ TOKENIZER_CONFIG = {
 
 
 def merges() -> Iterator[tuple[str, str]]:
-    """What becomes a token when it stands side by side: a blank and a letter, that and another letter, and so on."""
+    """What becomes a token when it stands side by side: a blank and a letter, that and another
+    letter, and so on."""
     words, letters = [BLANK], CONSONANTS
     while True:
         pairs = list(product(words, letters))
@@ -52,7 +55,9 @@ def tokenizer(vocabulary: int) -> Tokenizer:
     tokens = [ascii_only.pre_tokenize_str(chr(byte))[0][0] for byte in range(128)]
     made = list(islice(merges(), vocabulary - len(tokens) - 2))
     tokens += [*(left + right for left, right in made), OTHER]
-    built = Tokenizer(models.BPE({token: number for number, token in enumerate(tokens)}, made, unk_token=OTHER))
+    built = Tokenizer(
+        models.BPE({token: number for number, token in enumerate(tokens)}, made, unk_token=OTHER)
+    )
     built.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     built.decoder = decoders.ByteLevel()
     built.add_special_tokens([AddedToken(name, special=True) for name in (OTHER, END)])
@@ -82,13 +87,19 @@ def config(asked: argparse.Namespace) -> dict[str, object]:
 
 def weights(asked: argparse.Namespace) -> dict[str, np.ndarray]:
     random, hidden, wide = np.random.default_rng(asked.seed), asked.hidden, 3 * asked.hidden
-    shapes = {"model.embed_tokens": (asked.vocabulary, hidden), "lm_head": (asked.vocabulary, hidden)}
+    shapes = {
+        "model.embed_tokens": (asked.vocabulary, hidden),
+        "lm_head": (asked.vocabulary, hidden),
+    }
     tensors = {"model.norm.weight": np.ones(hidden, dtype=np.float16)}
     for layer in (f"model.layers.{number}" for number in range(asked.layers)):
         shapes |= {f"{layer}.self_attn.{name}_proj": (hidden, hidden) for name in "qkvo"}
         shapes |= {f"{layer}.mlp.{name}_proj": (wide, hidden) for name in ("gate", "up")}
         shapes[f"{layer}.mlp.down_proj"] = (hidden, wide)
-        tensors |= {f"{layer}.self_attn.{name}_proj.bias": np.zeros(hidden, dtype=np.float16) for name in "qkv"}
+        tensors |= {
+            f"{layer}.self_attn.{name}_proj.bias": np.zeros(hidden, dtype=np.float16)
+            for name in "qkv"
+        }
         norms = ("input_layernorm", "post_attention_layernorm")
         tensors |= {f"{layer}.{name}.weight": np.ones(hidden, dtype=np.float16) for name in norms}
     for name, shape in shapes.items():

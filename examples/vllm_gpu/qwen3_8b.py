@@ -1,9 +1,11 @@
-"""Write a model of Qwen3-8B's shape with random weights on a GPU: 16 GB, and what it says means nothing.
+"""Write a model of Qwen3-8B's shape with random weights on a GPU: 16 GB, and what it says means
+nothing.
 
     python qwen3_8b.py FOLDER
 
-The folder is as transformers would write it. The tokenizer is that of ``examples/vllm_cpu/tiny_model.py`` with
-151,936 tokens. The shape is from https://huggingface.co/Qwen/Qwen3-8B/blob/main/config.json.
+The folder is as transformers would write it. The tokenizer is that of
+``examples/vllm_cpu/tiny_model.py`` with 151,936 tokens. The shape is from
+https://huggingface.co/Qwen/Qwen3-8B/blob/main/config.json.
 """
 
 from __future__ import annotations
@@ -58,7 +60,11 @@ def layer(name: str) -> dict[str, torch.Tensor]:
         "o_proj": (HIDDEN, queries),
     }
     tensors = {f"{name}.self_attn.{part}.weight": weight(*shape) for part, shape in shapes.items()}
-    for part, shape in {"gate_proj": (WIDE, HIDDEN), "up_proj": (WIDE, HIDDEN), "down_proj": (HIDDEN, WIDE)}.items():
+    for part, shape in {
+        "gate_proj": (WIDE, HIDDEN),
+        "up_proj": (WIDE, HIDDEN),
+        "down_proj": (HIDDEN, WIDE),
+    }.items():
         tensors[f"{name}.mlp.{part}.weight"] = weight(*shape)
     for part, size in {"input_layernorm": HIDDEN, "post_attention_layernorm": HIDDEN}.items():
         tensors[f"{name}.{part}.weight"] = torch.ones(size, dtype=torch.bfloat16)
@@ -68,14 +74,22 @@ def layer(name: str) -> dict[str, torch.Tensor]:
 
 
 def write(
-    folder: Path, config: dict[str, object], layers_of_a_file: int, layer: Callable[[str], dict[str, torch.Tensor]]
+    folder: Path,
+    config: dict[str, object],
+    layers_of_a_file: int,
+    layer: Callable[[str], dict[str, torch.Tensor]],
 ) -> None:
     """Write a model of this shape, a file at a time."""
     folder.mkdir(parents=True, exist_ok=True)
     torch.manual_seed(0)
-    vocabulary, hidden, layers = (int(str(config[k])) for k in ("vocab_size", "hidden_size", "num_hidden_layers"))
+    vocabulary, hidden, layers = (
+        int(str(config[k])) for k in ("vocab_size", "hidden_size", "num_hidden_layers")
+    )
     tiny_model.tokenizer(vocabulary).save(str(folder / "tokenizer.json"))
-    for name, content in {"config.json": config, "tokenizer_config.json": tiny_model.TOKENIZER_CONFIG}.items():
+    for name, content in {
+        "config.json": config,
+        "tokenizer_config.json": tiny_model.TOKENIZER_CONFIG,
+    }.items():
         (folder / name).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     ends = {
         "model.embed_tokens.weight": weight(vocabulary, hidden),
@@ -86,13 +100,17 @@ def write(
     count = 1 + layers // layers_of_a_file
     for number in range(count):
         tensors = ends if number == 0 else {}
-        for at in range((number - 1) * layers_of_a_file, number * layers_of_a_file) if number else ():
+        for at in (
+            range((number - 1) * layers_of_a_file, number * layers_of_a_file) if number else ()
+        ):
             tensors |= layer(f"model.layers.{at}")
         file = f"model-{number + 1:05d}-of-{count:05d}.safetensors"
         save_file(tensors, folder / file, metadata={"format": "pt"})
         index |= dict.fromkeys(tensors, file)
     about = {"metadata": {}, "weight_map": index}
-    (folder / "model.safetensors.index.json").write_text(json.dumps(about, indent=1) + "\n", encoding="utf-8")
+    (folder / "model.safetensors.index.json").write_text(
+        json.dumps(about, indent=1) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,5 @@
-"""Write a model of Qwen3-30B-A3B's shape with 16 of its 48 layers and random weights on a GPU: 21 GB.
+"""Write a model of Qwen3-30B-A3B's shape with 16 of its 48 layers and random weights on a GPU: 21
+GB.
 
     python qwen3_moe.py FOLDER
     python qwen3_moe.py FOLDER small
@@ -50,11 +51,19 @@ def layer(name: str) -> dict[str, torch.Tensor]:
         "mlp.gate": (EXPERTS, HIDDEN),
     }
     tensors = {f"{name}.{part}.weight": weight(*shape) for part, shape in shapes.items()}
-    for part, shape in {"gate_proj": (WIDE, HIDDEN), "up_proj": (WIDE, HIDDEN), "down_proj": (HIDDEN, WIDE)}.items():
+    for part, shape in {
+        "gate_proj": (WIDE, HIDDEN),
+        "up_proj": (WIDE, HIDDEN),
+        "down_proj": (HIDDEN, WIDE),
+    }.items():
         # All experts at once: to make each by itself takes minutes.
         for expert, one in enumerate(weight(EXPERTS, *shape)):
             tensors[f"{name}.mlp.experts.{expert}.{part}.weight"] = one.clone()
-    norms = {"input_layernorm": HIDDEN, "post_attention_layernorm": HIDDEN, "self_attn.q_norm": HEAD}
+    norms = {
+        "input_layernorm": HIDDEN,
+        "post_attention_layernorm": HIDDEN,
+        "self_attn.q_norm": HEAD,
+    }
     for part, size in {**norms, "self_attn.k_norm": HEAD}.items():
         tensors[f"{name}.{part}.weight"] = torch.ones(size, dtype=torch.bfloat16)
     return tensors

@@ -1,12 +1,13 @@
-"""Start vLLM with a model's weights and with random ones, and measure both: throughput, start by phase, power.
+"""Start vLLM with a model's weights and with random ones, and measure both: throughput, start by
+phase, power.
 
     python random_weights.py MODEL OUT.jsonl
     python random_weights.py MODEL OUT.jsonl cpu
 
-Each start is a forked child with the engine in its own process (`vllm.LLM`, no HTTP), so that imports are paid once.
-One round of 256 prompts of 1,024 random tokens with answers of 256 follows a short one; `ROUNDS` of them are measured.
-On a CPU they are 32 prompts of 128 tokens with answers of 32, and routing falls as it does: there vLLM 0.32.0 has no
-kernel for even routing.
+Each start is a forked child with the engine in its own process (`vllm.LLM`, no HTTP), so that
+imports are paid once. One round of 256 prompts of 1,024 random tokens with answers of 256 follows a
+short one; `ROUNDS` of them are measured. On a CPU they are 32 prompts of 128 tokens with answers of
+32, and routing falls as it does: there vLLM 0.32.0 has no kernel for even routing.
 """
 
 from __future__ import annotations
@@ -39,7 +40,9 @@ ON_A_GPU: dict[str, dict[str, Any]] = {
     "Triton attention": {"attention_backend": "TRITON_ATTN"},
 }
 CONFIGURATIONS = CONFIGURATIONS if CPU else ON_A_GPU
-ALL = {"max_model_len": 4096, "max_num_seqs": 256, "seed": 0} | ({} if CPU else {"gpu_memory_utilization": 0.85})
+ALL = {"max_model_len": 4096, "max_num_seqs": 256, "seed": 0} | (
+    {} if CPU else {"gpu_memory_utilization": 0.85}
+)
 WEIGHTS: dict[str, tuple[dict[str, Any], dict[str, str]]] = {
     "own, from the disk": ({}, {}),
     "own": ({}, {}),
@@ -77,10 +80,16 @@ def measure(model: str, configuration: str, weights: str) -> dict[str, Any]:
     def took(seed: int, output: int) -> float:
         rng = random.Random(seed)
         prompts = [
-            {"prompt_token_ids": [rng.randrange(1000, 19_000 if CPU else 150_000) for _ in range(INPUT)]}
+            {
+                "prompt_token_ids": [
+                    rng.randrange(1000, 19_000 if CPU else 150_000) for _ in range(INPUT)
+                ]
+            }
             for _ in range(REQUESTS)
         ]
-        exact = SamplingParams(max_tokens=output, min_tokens=output, ignore_eos=True, temperature=0, detokenize=False)
+        exact = SamplingParams(
+            max_tokens=output, min_tokens=output, ignore_eos=True, temperature=0, detokenize=False
+        )
         start = time.perf_counter()
         llm.generate(prompts, exact, use_tqdm=False)
         return time.perf_counter() - start

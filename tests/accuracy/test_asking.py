@@ -36,7 +36,10 @@ def test_ctrl_c_ends_a_check_that_waits_and_closes_its_connections() -> None:
     with (
         Server(talk=silent) as server,
         subprocess.Popen(
-            [sys.executable, "-c", ASKS, server.url], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            [sys.executable, "-c", ASKS, server.url],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
         ) as process,
     ):
         assert process.stdin is not None

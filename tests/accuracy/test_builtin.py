@@ -19,8 +19,11 @@ from autotune.accuracy.builtin import compare, contexts, judge
 WORDS = [" a", " b", " c", " d"]
 
 
-def answers(rng: random.Random, contexts_: int = 100, *, wrong: float = 0.0, logprobs: bool = True) -> dict:
-    """Answers of 32 tokens; every thirtieth position is a near-tie, and a share of the tokens is damaged."""
+def answers(
+    rng: random.Random, contexts_: int = 100, *, wrong: float = 0.0, logprobs: bool = True
+) -> dict:
+    """Answers of 32 tokens; every thirtieth position is a near-tie, and a share of the tokens is
+    damaged."""
     made = {}
     for name in range(contexts_):
         model, tokens = random.Random(name), []
@@ -43,7 +46,9 @@ GROUPS = {str(name): ("alone", "load", "long")[name % 3] for name in range(100)}
 def verdict(seed: int, wrong: float = 0.0, logprobs: bool = True):
     rng = random.Random(seed)
     reference, again = answers(rng, logprobs=logprobs), answers(rng, logprobs=logprobs)
-    return judge(reference, answers(rng, wrong=wrong, logprobs=logprobs), [(reference, again)], GROUPS)
+    return judge(
+        reference, answers(rng, wrong=wrong, logprobs=logprobs), [(reference, again)], GROUPS
+    )
 
 
 def test_near_ties_pass_and_wrong_tokens_fail() -> None:
@@ -70,11 +75,16 @@ def test_a_server_that_says_nothing_fails() -> None:
     silent = dict.fromkeys(reference, Answer("", ()))
     assert judge(reference, silent, [(reference, again)], GROUPS).reasons
     refused = dict.fromkeys(reference)
-    assert "too few to compare" in judge(reference, refused, [(reference, again)], GROUPS).reasons[0]
+    assert (
+        "too few to compare" in judge(reference, refused, [(reference, again)], GROUPS).reasons[0]
+    )
 
 
-def told(lengths: int, contexts_: int, loss: Sequence[float] = (), wrong: int = 0) -> dict[str, Answer | None]:
-    """Equal tokens; the last of `wrong` contexts is wrong by 3 nats, those of context i lose ``loss[i]`` each."""
+def told(
+    lengths: int, contexts_: int, loss: Sequence[float] = (), wrong: int = 0
+) -> dict[str, Answer | None]:
+    """Equal tokens; the last of `wrong` contexts is wrong by 3 nats, those of context i lose
+    ``loss[i]`` each."""
     made: dict[str, Answer | None] = {}
     for number in range(contexts_):
         own = -0.1 - (loss[number] if number < len(loss) else 0.0)
@@ -87,7 +97,8 @@ def told(lengths: int, contexts_: int, loss: Sequence[float] = (), wrong: int = 
 
 @pytest.mark.parametrize("usual", [0, 4, 9])
 def test_the_level_of_wrong_tokens_is_two_in_a_thousand(usual: int) -> None:
-    """What docs/accuracy.md states: 0.03 % and 1.5 times what the baseline's launches differ explain."""
+    """What docs/accuracy.md states: 0.03 % and 1.5 times what the baseline's launches differ
+    explain."""
     reference, groups = told(32, 100), {str(number): "load" for number in range(100)}
     # Of so few there may be 1.64 standard deviations more.
     most = int(poisson.isf(0.002, 3200 * 0.0003 + 1.5 * (usual + 1.64 * math.sqrt(usual))))
@@ -100,7 +111,9 @@ def test_the_level_of_losses_is_one_in_two_thousand() -> None:
     groups = {str(number): "load" for number in range(100)}
     reference, draw = told(32, 100), np.random.default_rng(0).normal(0.0, 0.05, 100)
     offsets = np.linspace(0.0, 0.1, 1001)
-    levels = np.array([ttest_1samp(draw + offset, 0.02, alternative="greater").pvalue for offset in offsets])
+    levels = np.array(
+        [ttest_1samp(draw + offset, 0.02, alternative="greater").pvalue for offset in offsets]
+    )
     for level, fails in ((0.0006, False), (0.0004, True)):
         losses = draw + offsets[np.abs(levels - level).argmin()]
         finalist = told(32, 100, loss=losses.tolist())
@@ -136,12 +149,16 @@ tokens = st.lists(st.sampled_from(WORDS), min_size=1, max_size=12)
 
 
 @given(tokens, tokens, st.booleans())
-def test_what_is_compared_ends_with_the_first_difference(mine: list[str], theirs: list[str], logprobs: bool) -> None:
+def test_what_is_compared_ends_with_the_first_difference(
+    mine: list[str], theirs: list[str], logprobs: bool
+) -> None:
     def answer(words: list[str]) -> dict[str, Answer | None]:
         made = tuple(Token(w, -0.1, {w: -0.1, "?": -2.0}) if logprobs else Token(w) for w in words)
         return {"x": Answer("".join(words), made)}
 
-    alike = next((i for i, (one, other) in enumerate(zip(mine, theirs, strict=False)) if one != other), None)
+    alike = next(
+        (i for i, (one, other) in enumerate(zip(mine, theirs, strict=False)) if one != other), None
+    )
     found = compare(answer(mine), answer(theirs), {"x": "load"})
     if logprobs and alike is not None:
         (one,) = found.divergences["load"]
@@ -155,7 +172,16 @@ def test_the_contexts_are_of_several_kinds_and_lengths() -> None:
     made = contexts()
     assert len({one.name for one in made}) == len(made)
     kinds = {one.name.split()[-3] for one in made if one.group != "long"}
-    assert {"prose", "code", "arithmetic", "structured", "german", "chinese", "russian", "dialogue"} <= kinds
+    assert {
+        "prose",
+        "code",
+        "arithmetic",
+        "structured",
+        "german",
+        "chinese",
+        "russian",
+        "dialogue",
+    } <= kinds
     assert Counter(one.group for one in made if one.alone).keys() == {"alone", "long"}
     # More than 8192 tokens by any tokenizer that takes no more than five characters for one.
     assert all(len(one.prompt) > 5 * 8192 for one in made if one.group == "long")

@@ -18,8 +18,28 @@ from tests.test_recommend import CANDIDATES, launch, spec
 
 BASELINE = "vllm serve Qwen/Qwen3-8B --max-model-len 8192 --gpu-memory-utilization 0.5"
 QUESTION = [
-    *("--model", "Qwen/Qwen3-8B", "--hw", "h200", "--gpus", "1", "--on", "emulator", "--engine", "vllm"),
-    *("--workload", "random:256:16:32", "--executor", "local:1", "--launches", "6", "--study", "gate"),
+    *(
+        "--model",
+        "Qwen/Qwen3-8B",
+        "--hw",
+        "h200",
+        "--gpus",
+        "1",
+        "--on",
+        "emulator",
+        "--engine",
+        "vllm",
+    ),
+    *(
+        "--workload",
+        "random:256:16:32",
+        "--executor",
+        "local:1",
+        "--launches",
+        "6",
+        "--study",
+        "gate",
+    ),
     *("--set", "kv_cache_dtype=fp8", "--set", "context_length=8192", "--baseline", BASELINE),
 ]
 SPACE = "narrow:\n  vllm:\n    search:\n      memory_fraction: [0.5, 0.6]\n"
@@ -37,7 +57,10 @@ def test_a_finalist_that_answers_wrongly_falls_on_the_real_path(tmp_path: Path) 
     home, space, tasks = new_home(tmp_path), tmp_path / "space.yaml", tmp_path / "tasks.jsonl"
     space.write_text(SPACE)
     prompts = [f"The {number}. line of the poem begins with" for number in range(40)]
-    asked = ({"prompt": p, "answer": right_answer(p), "match": "exact", "max_tokens": TOKENS} for p in prompts)
+    asked = (
+        {"prompt": p, "answer": right_answer(p), "match": "exact", "max_tokens": TOKENS}
+        for p in prompts
+    )
     tasks.write_text("".join(json.dumps(row) + "\n" for row in asked))
     more = ["--space", str(space), "--accuracy", str(tasks), "--json"]
     wrong = "noise:0,wrong:0.5,when:kv_cache_dtype == 'fp8'"
@@ -47,7 +70,12 @@ def test_a_finalist_that_answers_wrongly_falls_on_the_real_path(tmp_path: Path) 
     assert done.json["config"]["kv_cache_dtype"] == "bfloat16"
     assert done.json["failures"]["accuracy"] >= 1
     check = done.json["accuracy"]
-    assert (check["kind"], check["baseline"], check["recommended"], check["passed"]) == ("tasks", 100.0, 100.0, True)
+    assert (check["kind"], check["baseline"], check["recommended"], check["passed"]) == (
+        "tasks",
+        100.0,
+        100.0,
+        True,
+    )
     folder = home / "studies" / "gate"
     rows = [json.loads(line) for line in (folder / "results.jsonl").read_text().splitlines()]
     fell = next(row for row in rows if row["failure"] and row["failure"]["kind"] == "accuracy")
@@ -74,6 +102,8 @@ def test_a_finalist_is_not_judged_before_the_baseline_has_answered_twice(tmp_pat
     first = judged(0, 0, " right")
     early, second = judged(1, 2, " wrong", first), judged(2, 0, " right", first)
     late = judged(3, 2, " wrong", first, second)
-    passed = [row.result.accuracy and row.result.accuracy.passed for row in (first, early, second, late)]
+    passed = [
+        row.result.accuracy and row.result.accuracy.passed for row in (first, early, second, late)
+    ]
     assert passed == [None, None, None, False]
     assert [row.result.state for row in (early, late)] == [State.COMPLETE, State.FAILED]

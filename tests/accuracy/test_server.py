@@ -1,4 +1,5 @@
-"""Answers of a running server: bench --accuracy against emulated engines, right and wrong ones, and its bad input."""
+"""Answers of a running server: bench --accuracy against emulated engines, right and wrong ones, and
+its bad input."""
 
 from __future__ import annotations
 
@@ -28,21 +29,40 @@ def test_builtin_passes_a_fresh_launch_and_fails_a_wrong_one(home: Path, tmp_pat
     kept = [tmp_path / "first.json", tmp_path / "second.json"]
     for path in kept:
         with emulated(*FAST, command=COMMAND) as url:
-            done = autotune("bench", "--url", url, "--accuracy", "builtin", "--save-result", str(path), home=home)
+            done = autotune(
+                "bench",
+                "--url",
+                url,
+                "--accuracy",
+                "builtin",
+                "--save-result",
+                str(path),
+                home=home,
+            )
             assert done.code == 0, done.err
     references = [word for path in kept for word in ("--reference", str(path))]
     told = ["bench", "--accuracy", "builtin", *references, "--json"]
     with emulated(*FAST, command=COMMAND) as url:
         same = autotune(*told, "--url", url, home=home)
     assert same.code == 0, same.err
-    assert (same.json["kind"], same.json["passed"], same.json["evidence"]) == ("builtin", True, "emulated")
-    with emulated(*FAST, "--answers", "wrong:0.05,when:tensor_parallel == 8", command=COMMAND) as url:
+    assert (same.json["kind"], same.json["passed"], same.json["evidence"]) == (
+        "builtin",
+        True,
+        "emulated",
+    )
+    with emulated(
+        *FAST, "--answers", "wrong:0.05,when:tensor_parallel == 8", command=COMMAND
+    ) as url:
         wrong = autotune(*told, "--url", url, home=home)
     assert wrong.code == 4
     assert wrong.json["score"] < wrong.json["threshold"] < wrong.json["baseline"]
     assert len(wrong.json["examples"]) == 3
     assert "the answers do not pass: " in wrong.err
-    counts = [int(line.split()[0]) for line in wrong.err.splitlines() if line.endswith(" of 161 prompts answered")]
+    counts = [
+        int(line.split()[0])
+        for line in wrong.err.splitlines()
+        if line.endswith(" of 161 prompts answered")
+    ]
     assert counts == [1, 2, 4, 8, 16, 32, 64, 128, 161]
     # Long contexts were sent, and none was refused.
     answers = json.loads(kept[0].read_text())["answers"]
@@ -50,8 +70,13 @@ def test_builtin_passes_a_fresh_launch_and_fails_a_wrong_one(home: Path, tmp_pat
     assert kept[0].stat().st_mode & 0o777 == 0o600
 
 
-def test_the_verdict_comes_first_and_a_terminal_shows_how_far_it_is(home: Path, tmp_path: Path) -> None:
-    rows = [{"prompt": f"Line {i}:", "answer": "e", "match": "contains", "max_tokens": 8} for i in range(200)]
+def test_the_verdict_comes_first_and_a_terminal_shows_how_far_it_is(
+    home: Path, tmp_path: Path
+) -> None:
+    rows = [
+        {"prompt": f"Line {i}:", "answer": "e", "match": "contains", "max_tokens": 8}
+        for i in range(200)
+    ]
     tasks, first = tmp_path / "tasks.jsonl", tmp_path / "first.json"
     tasks.write_text("".join(json.dumps(row) + "\n" for row in rows))
     words = ("bench", "--accuracy", str(tasks))
@@ -72,9 +97,17 @@ def test_the_verdict_comes_first_and_a_terminal_shows_how_far_it_is(home: Path, 
 def test_tasks_and_commands_print_a_score(home: Path, tmp_path: Path) -> None:
     tasks = tmp_path / "tasks.jsonl"
     with emulated(*FAST, "--answers", "no-logprobs,noise:0", command=COMMAND) as url:
-        rows = [{"prompt": f"Line {i}:", "answer": "e", "match": "contains", "max_tokens": 8} for i in range(20)]
+        rows = [
+            {"prompt": f"Line {i}:", "answer": "e", "match": "contains", "max_tokens": 8}
+            for i in range(20)
+        ]
         rows += [
-            {"messages": [{"role": "user", "content": "7?"}], "answer": "7", "match": "number", "max_tokens": 8}
+            {
+                "messages": [{"role": "user", "content": "7?"}],
+                "answer": "7",
+                "match": "number",
+                "max_tokens": 8,
+            }
         ] * 5
         tasks.write_text("".join(json.dumps(row) + "\n" for row in rows))
         done = autotune("bench", "--url", url, "--accuracy", str(tasks), "--json", home=home)
@@ -84,7 +117,9 @@ def test_tasks_and_commands_print_a_score(home: Path, tmp_path: Path) -> None:
         printing = f"{sys.executable} -c 'print(0.75)' {{url}} {{model}}"
         done = autotune("bench", "--url", url, "--accuracy", printing, home=home)
         assert (done.code, done.out.splitlines()[0]) == (0, "command: score 0.750")
-        failing = autotune("bench", "--url", url, "--accuracy", f"{sys.executable} -c 1/0 {{url}}", home=home)
+        failing = autotune(
+            "bench", "--url", url, "--accuracy", f"{sys.executable} -c 1/0 {{url}}", home=home
+        )
         assert failing.code == 2
         assert "ended with exit code 1" in failing.err
         alone = autotune("bench", "--url", url, "--accuracy", "builtin", home=home)
@@ -92,7 +127,9 @@ def test_tasks_and_commands_print_a_score(home: Path, tmp_path: Path) -> None:
         assert "add --reference FILE" in alone.err
 
 
-def test_what_is_asked_of_an_answer_is_told_before_anything_is_launched(home: Path, tmp_path: Path) -> None:
+def test_what_is_asked_of_an_answer_is_told_before_anything_is_launched(
+    home: Path, tmp_path: Path
+) -> None:
     study = ["run", "--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--workload", "short"]
     broken = tmp_path / "broken.jsonl"
     broken.write_text('{"prompt": "1 + 1 =", "answer": 2}\n')
@@ -100,7 +137,10 @@ def test_what_is_asked_of_an_answer_is_told_before_anything_is_launched(home: Pa
         (("--on", "simulator", "--accuracy", "builtin"), "use --on emulator"),
         (("--on", "emulator", "--accuracy", str(broken)), f"{broken}:1: match: Field required"),
         (("--on", "emulator", "--accuracy", "no-such-program {url}"), "program"),
-        (("--on", "external:http://127.0.0.1:9", "--accuracy", "builtin"), "use autotune bench --accuracy"),
+        (
+            ("--on", "external:http://127.0.0.1:9", "--accuracy", "builtin"),
+            "use autotune bench --accuracy",
+        ),
     ):
         done = autotune(*study, *more, home=home)
         assert (done.code, problem in done.err) == (2, True), done.err
@@ -108,10 +148,13 @@ def test_what_is_asked_of_an_answer_is_told_before_anything_is_launched(home: Pa
 
 
 @pytest.mark.parametrize(
-    ("settings", "problem"), [("wrong:2", "'2' is no value"), ("mumble", "did you mean"), ("after:x", "no value")]
+    ("settings", "problem"),
+    [("wrong:2", "'2' is no value"), ("mumble", "did you mean"), ("after:x", "no value")],
 )
 def test_settings_of_emulated_answers_are_checked(home: Path, settings: str, problem: str) -> None:
-    done = autotune("emulate", "--hw", "h200", "--port", "0", "--answers", settings, "--", *COMMAND, home=home)
+    done = autotune(
+        "emulate", "--hw", "h200", "--port", "0", "--answers", settings, "--", *COMMAND, home=home
+    )
     assert done.code == 2
     assert problem in done.err or "unknown setting of answers" in done.err
 
@@ -124,7 +167,10 @@ def test_a_prompt_that_a_server_cannot_take_has_no_answer_and_any_other_refusal_
     """Of a 400 that is about log-probabilities the prompt is not the cause."""
 
     async def refuse(call: Call) -> None:
-        await call.answer(status, {"error": "top_logprobs is not supported" if logprobs else "the prompt is too long"})
+        await call.answer(
+            status,
+            {"error": "top_logprobs is not supported" if logprobs else "the prompt is too long"},
+        )
 
     with Server(refuse) as server:
         asked = (Target.parse(server.url), "m", [{"prompt": "x"}], 1)

@@ -33,7 +33,9 @@ GOOD = {"prompt": "17 + 25 =", "answer": "42", "match": "number"}
 
 def file_of(folder: Path, *rows: Any) -> Path:
     path = folder / "tasks.jsonl"
-    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
+    path.write_text(
+        "".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows)
+    )
     return path
 
 
@@ -50,11 +52,19 @@ def file_of(folder: Path, *rows: Any) -> Path:
         ({**GOOD, "match": "regex"}, "match"),
         ({**GOOD, "mach": "exact"}, "mach"),
         ({"answer": "42", "match": "number"}, "exactly one of prompt and messages"),
-        ({**GOOD, "messages": [{"role": "user", "content": "hi"}]}, "exactly one of prompt and messages"),
-        ({"messages": [{"role": "robot", "content": "hi"}], "answer": "a", "match": "exact"}, "role"),
+        (
+            {**GOOD, "messages": [{"role": "user", "content": "hi"}]},
+            "exactly one of prompt and messages",
+        ),
+        (
+            {"messages": [{"role": "robot", "content": "hi"}], "answer": "a", "match": "exact"},
+            "role",
+        ),
     ],
 )
-def test_a_broken_line_is_named_with_what_would_be_right(tmp_path: Path, row: Any, problem: str) -> None:
+def test_a_broken_line_is_named_with_what_would_be_right(
+    tmp_path: Path, row: Any, problem: str
+) -> None:
     path = file_of(tmp_path, GOOD, row)
     with pytest.raises(BadInput, match=problem) as told:
         check_of(str(path))
@@ -89,7 +99,9 @@ def test_what_is_neither_a_file_nor_a_command_is_refused(tmp_path: Path) -> None
         ("contains", "Paris", "It is paris.", False),
     ],
 )
-def test_an_answer_is_right_as_its_match_says(match: Any, answer: Any, text: str, right: bool) -> None:
+def test_an_answer_is_right_as_its_match_says(
+    match: Any, answer: Any, text: str, right: bool
+) -> None:
     assert Task(prompt="?", answer=answer, match=match).is_right(text) is right
 
 
@@ -111,11 +123,10 @@ def test_a_command_s_last_line_is_the_score() -> None:
 
 def test_what_a_command_started_ends_with_it_and_with_us(tmp_path: Path) -> None:
     pid = tmp_path / "pid"
-    forking = (
-        f"import pathlib as p, subprocess as s; p.Path({str(pid)!r}).write_text(str(s.Popen(['sleep', '600']).pid))"
-    )
+    forking = f"import pathlib as p, subprocess as s; p.Path({str(pid)!r}).write_text(str(s.Popen(['sleep', '600']).pid))"
     program = tmp_path / "evaluation.py"
-    # The score is there, and a process that was forked away is left, with the evaluation's output open.
+    # The score is there, and a process that was forked away is left, with the evaluation's output
+    # open.
     program.write_text(f"{forking}; print(0.5)")
     command = f"{sys.executable} {program} {{url}}"
     assert run_command(command, "http://h:1", "m") == (0.5, None)
@@ -124,7 +135,9 @@ def test_what_a_command_started_ends_with_it_and_with_us(tmp_path: Path) -> None
     pid.unlink()
     program.write_text(f"{forking}; import time; time.sleep(600)")
     ours = f"from autotune.accuracy.check import run_command as run; run({command!r}, 'http://h:1', 'm')"
-    with subprocess.Popen([sys.executable, "-c", ours], env={**os.environ, "TMPDIR": str(tmp_path)}) as parent:
+    with subprocess.Popen(
+        [sys.executable, "-c", ours], env={**os.environ, "TMPDIR": str(tmp_path)}
+    ) as parent:
         assert until(lambda: pid.exists() and pid.read_text() != "")
         child = int(pid.read_text())
         assert alive(child)
@@ -133,13 +146,17 @@ def test_what_a_command_started_ends_with_it_and_with_us(tmp_path: Path) -> None
     assert until(lambda: not list(tmp_path.glob("autotune-*")))
     # The evaluation still runs, and somebody kills the process that watches over it.
     pid.unlink()
-    program.write_text(f"{forking}; import os, signal, time; os.kill(os.getppid(), signal.SIGKILL); time.sleep(600)")
+    program.write_text(
+        f"{forking}; import os, signal, time; os.kill(os.getppid(), signal.SIGKILL); time.sleep(600)"
+    )
     with pytest.raises(BadInput, match="it was killed from outside"):
         run_command(command, "http://h:1", "m")
     assert not alive(int(pid.read_text()))
 
 
-@pytest.mark.parametrize("content", ["", "[" * 100_000, "[]", '{"kind": "tasks", "seconds": 1}', '{"kind": "command"}'])
+@pytest.mark.parametrize(
+    "content", ["", "[" * 100_000, "[]", '{"kind": "tasks", "seconds": 1}', '{"kind": "command"}']
+)
 def test_earlier_answers_that_are_spoilt_are_refused(tmp_path: Path, content: str) -> None:
     path = tmp_path / "reference.json"
     path.write_text(content)
@@ -148,7 +165,13 @@ def test_earlier_answers_that_are_spoilt_are_refused(tmp_path: Path, content: st
 
 
 def of(marks: list[bool]) -> dict[str, Any]:
-    return {"kind": "tasks", "sha256": "x", "marks": marks, "texts": ["t"] * len(marks), "seconds": 1.0}
+    return {
+        "kind": "tasks",
+        "sha256": "x",
+        "marks": marks,
+        "texts": ["t"] * len(marks),
+        "seconds": 1.0,
+    }
 
 
 def test_a_drop_fails_once_its_interval_lies_below_a_point() -> None:

@@ -1,7 +1,8 @@
 """A program in an engine's place: fails a few times first, then becomes the emulated engine.
 
-Arguments: a folder where it keeps count and notes its environment, how often it fails, what it says then, and the
-engine's own command line. With a file ``gpus.json`` in the folder it takes the first GPU's memory when it starts.
+Arguments: a folder where it keeps count and notes its environment, how often it fails, what it says
+then, and the engine's own command line. With a file ``gpus.json`` in the folder it takes the first
+GPU's memory when it starts.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Where trials run is chosen once: what each backend is, that it can be sent to a node, and what one more takes."""
+"""Where trials run is chosen once: what each backend is, that it can be sent to a node, and what
+one more takes."""
 
 from __future__ import annotations
 
@@ -30,15 +31,27 @@ KINDS = {
     "replay:/no/such.csv": (Evidence.REPLAYED, "virtual recorded"),
     f"replay:{BUNDLE}": (Evidence.REPLAYED, "virtual recorded"),
 }
-FACTS = ("launches", "on_gpus", "installed", "contained", "foreign", "virtual", "predicted", "recorded")
+FACTS = (
+    "launches",
+    "on_gpus",
+    "installed",
+    "contained",
+    "foreign",
+    "virtual",
+    "predicted",
+    "recorded",
+)
 
 
 @pytest.mark.parametrize("on", KINDS)
 def test_what_a_backend_is(on: str) -> None:
-    """Each fact is asked by somebody: who needs GPUs, who may be given a token, whose figures are a prediction."""
+    """Each fact is asked by somebody: who needs GPUs, who may be given a token, whose figures are a
+    prediction."""
     backend = backend_named(on)
     assert (backend.on, backend.evidence) == (on, KINDS[on][0])
-    assert [fact for fact in FACTS if getattr(backend, fact)] == [f for f in FACTS if f in KINDS[on][1].split()]
+    assert [fact for fact in FACTS if getattr(backend, fact)] == [
+        f for f in FACTS if f in KINDS[on][1].split()
+    ]
     assert pickle.loads(pickle.dumps(backend)) == backend
 
 
@@ -46,14 +59,20 @@ def test_every_backend_is_in_the_table_above() -> None:
     assert {on.partition(":")[0] for on in KINDS} == set(BACKENDS)
 
 
-@pytest.mark.parametrize("on", ["nowhere", "process:1", "Docker", "external:", "external:http://u:p@host", ""])
+@pytest.mark.parametrize(
+    "on", ["nowhere", "process:1", "Docker", "external:", "external:http://u:p@host", ""]
+)
 def test_what_names_no_backend_is_refused(on: str) -> None:
     with pytest.raises(BadInput):
         backend_named(on)
 
 
-@pytest.mark.parametrize("on", ["process", "docker", "emulator", "external:http://127.0.0.1:8000", "simulator"])
-def test_a_node_of_a_cluster_makes_the_evaluator_from_what_it_is_sent(on: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "on", ["process", "docker", "emulator", "external:http://127.0.0.1:8000", "simulator"]
+)
+def test_a_node_of_a_cluster_makes_the_evaluator_from_what_it_is_sent(
+    on: str, tmp_path: Path
+) -> None:
     spec = prepared(RUN).spec.model_copy(update={"on": on})
     sent = pickle.dumps(EvaluationSetup(evaluator_for, spec, LIBRARY, tmp_path, silent))
     assert pickle.loads(sent).evaluator().evidence is KINDS[on][0]
@@ -64,7 +83,9 @@ class Halved(Simulator):
 
     form = "halved"
 
-    def evaluator(self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent) -> AtHalfSpeed:
+    def evaluator(
+        self, spec: StudySpec, library: Library, folder: Path, notify: Watch = silent
+    ) -> AtHalfSpeed:
         return AtHalfSpeed(Simulated(spec, library))
 
 
@@ -76,7 +97,9 @@ class AtHalfSpeed:
 
     def __call__(self, trial: Trial) -> TrialResult:
         result = self.node(trial)
-        return replace(result, metrics={name: {"total_token_throughput": 1.0} for name in result.metrics})
+        return replace(
+            result, metrics={name: {"total_token_throughput": 1.0} for name in result.metrics}
+        )
 
 
 @pytest.fixture
@@ -88,18 +111,32 @@ def halved(monkeypatch: pytest.MonkeyPatch) -> str:
 def test_one_more_backend_is_a_class_and_a_line(halved: str, tmp_path: Path) -> None:
     ready = prepared(replace(RUN, on=halved))
     first = ready.candidates.items[0]
-    trial = Trial(0, Role.BASELINE, first.configuration, first.engine_version, ready.command_of(first), RUN.workloads)
+    trial = Trial(
+        0,
+        Role.BASELINE,
+        first.configuration,
+        first.engine_version,
+        ready.command_of(first),
+        RUN.workloads,
+    )
     result = evaluator_for(ready.spec, LIBRARY, tmp_path)(trial)
-    assert (ready.spec.on, ready.spec.noise, result.evidence) == ("halved", 0.03, Evidence.SIMULATED)
+    assert (ready.spec.on, ready.spec.noise, result.evidence) == (
+        "halved",
+        0.03,
+        Evidence.SIMULATED,
+    )
     assert result.metrics == {"random:1000:100:64": {"total_token_throughput": 1.0}}
     assert "halved" in said(replace(RUN, on="nowhere"))
 
 
 def test_nobody_else_asks_where_trials_run() -> None:
-    """The field of ``study.yaml`` is read where it is chosen and where it is printed; all else asks the backend."""
+    """The field of ``study.yaml`` is read where it is chosen and where it is printed; all else asks
+    the backend."""
     files = (ROOT / "autotune").rglob("*.py")
     asking = {
-        str(f.relative_to(ROOT / "autotune")) for f in files if re.search(r"\b(spec|options)\.on\b", f.read_text())
+        str(f.relative_to(ROOT / "autotune"))
+        for f in files
+        if re.search(r"\b(spec|options)\.on\b", f.read_text())
     }
     assert {name for name in asking if not name.startswith("backends/")} == {
         "prepare/build_spec.py",

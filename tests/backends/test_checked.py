@@ -41,7 +41,9 @@ def checked(chat, long=None, question=SPEC, **more):
 
 
 def test_a_sound_result_passes_as_it_is():
-    result = TrialResult(State.COMPLETE, Evidence.MEASURED, metrics={"chat": metrics(1.0)}, times_s={"load": 1.0})
+    result = TrialResult(
+        State.COMPLETE, Evidence.MEASURED, metrics={"chat": metrics(1.0)}, times_s={"load": 1.0}
+    )
     passed = Checked(Says(result), SPEC)(TRIAL)
     assert passed.metrics["chat"].items() >= result.metrics["chat"].items()
     assert replace(passed, metrics=result.metrics) == result
@@ -72,7 +74,9 @@ def test_an_objective_that_is_none_makes_the_trial_invalid(value, said):
 def test_a_workload_that_was_not_measured_and_one_that_is_weighted():
     assert (
         "chat: not measured"
-        in Checked(Says(TrialResult(State.COMPLETE, Evidence.MEASURED)), SPEC)(TRIAL).failure.message
+        in Checked(Says(TrialResult(State.COMPLETE, Evidence.MEASURED)), SPEC)(
+            TRIAL
+        ).failure.message
     )
     no_objective = {"duration": 1.0}
     assert checked(metrics(1.0), no_objective).state is State.COMPLETE
@@ -84,13 +88,21 @@ def test_a_workload_that_was_not_measured_and_one_that_is_weighted():
 
 
 def test_zero_is_a_figure_where_it_can_be_one_and_a_latency_is_not():
-    assert checked({**metrics(1.0), "failed": 0, "cache_hit_rate": 0.0, "p99_itl_ms": 0.0}).state is State.COMPLETE
+    assert (
+        checked({**metrics(1.0), "failed": 0, "cache_hit_rate": 0.0, "p99_itl_ms": 0.0}).state
+        is State.COMPLETE
+    )
     latency = SPEC.model_copy(update={"objective": "mean_tpot_ms"})
-    assert "it was not timed" in checked({**metrics(1.0), "mean_tpot_ms": 0.0}, question=latency).failure.message
+    assert (
+        "it was not timed"
+        in checked({**metrics(1.0), "mean_tpot_ms": 0.0}, question=latency).failure.message
+    )
 
 
 def test_a_failure_stays_what_it_is():
-    failed = TrialResult(State.FAILED, Evidence.MEASURED, Failure(FailureKind.CRASHED, "It died."), {"chat": {}})
+    failed = TrialResult(
+        State.FAILED, Evidence.MEASURED, Failure(FailureKind.CRASHED, "It died."), {"chat": {}}
+    )
     assert Checked(Says(failed), SPEC)(TRIAL) == failed
 
 
@@ -98,13 +110,20 @@ values = st.one_of(
     st.none(), st.booleans(), st.integers(), st.floats(), st.text(max_size=3), st.just(object()),
     st.sampled_from([np.float64("inf"), np.float32("nan"), np.int64(7), np.float16(2), Decimal("NaN"), Fraction(1, 3)]),
 )  # fmt: skip
-nested = st.recursive(values, lambda v: st.lists(v, max_size=2) | st.dictionaries(st.text(max_size=2), v, max_size=2))
+nested = st.recursive(
+    values, lambda v: st.lists(v, max_size=2) | st.dictionaries(st.text(max_size=2), v, max_size=2)
+)
 names = st.sampled_from([*METRICS, "total_token_throughput", "own_figure"])
 
 
 @settings(max_examples=40)
-@given(st.dictionaries(names, nested, max_size=4), st.dictionaries(st.sampled_from(["load", "stop"]), st.floats()))
-def test_whatever_an_evaluator_says_a_row_is_json_and_a_complete_one_has_its_objective(told, times_s):
+@given(
+    st.dictionaries(names, nested, max_size=4),
+    st.dictionaries(st.sampled_from(["load", "stop"]), st.floats()),
+)
+def test_whatever_an_evaluator_says_a_row_is_json_and_a_complete_one_has_its_objective(
+    told, times_s
+):
     result = checked(told, times_s=times_s)
     row = json.loads(json.dumps(row_of(Launch(TRIAL, result)), allow_nan=False))
     assert all(seconds >= 0 for seconds in row["times_s"].values())

@@ -1,4 +1,5 @@
-"""The launched evaluator on its own: a trial in, a result out, with timeouts shorter than a product's."""
+"""The launched evaluator on its own: a trial in, a result out, with timeouts shorter than a
+product's."""
 
 from __future__ import annotations
 
@@ -49,7 +50,11 @@ def trial(name: str, library: Library = LIBRARY, **knobs: Scalar) -> Trial:
 @pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt_llm"])
 def test_each_engine_is_launched_loaded_and_stopped(tmp_path: Path, name: str) -> None:
     result = Launched(SPEC, LIBRARY, tmp_path)(trial(name))
-    assert (result.state, result.failure, result.evidence) == (State.COMPLETE, None, Evidence.EMULATED)
+    assert (result.state, result.failure, result.evidence) == (
+        State.COMPLETE,
+        None,
+        Evidence.EMULATED,
+    )
     metrics = result.metrics["random:64:8:16"]
     assert (metrics["completed"], metrics["total_output_tokens"]) == (16, 128)
     assert set(result.times_s) == {"launch", "ready", "warmup", "load", "stop"}
@@ -58,12 +63,15 @@ def test_each_engine_is_launched_loaded_and_stopped(tmp_path: Path, name: str) -
     # What the engine says of itself is what was asked for; what it was left to choose, it tells.
     assert result.resolved is not None
     assert {asked for asked, _ in result.resolved.differs.values()} <= {None}
-    assert result.resolved.source in ("GET /server_info?config_format=json and the startup log", *SOURCES)
+    assert result.resolved.source in (
+        "GET /server_info?config_format=json and the startup log",
+        *SOURCES,
+    )
     kept = json.loads((tmp_path / "trials" / "0000" / "resolved.json").read_text())
     assert kept["fingerprint"] == result.resolved.fingerprint
     assert kept["told"]["tensor_parallel"] == 8
-    # No engine knows how many servers there are. vLLM tells its front ends and its performance mode only where they
-    # were asked for; so does TensorRT-LLM its balance of attention replicas.
+    # No engine knows how many servers there are. vLLM tells its front ends and its performance mode
+    # only where they were asked for; so does TensorRT-LLM its balance of attention replicas.
     silent = {"replicas", "api_server_count", "performance_mode", "attention_dp_balance"}
     assert len(kept["told"]) >= len(kept["config"].keys() - silent) - 2
     assert kept["sources"][0]["settings"]
@@ -75,7 +83,8 @@ def test_one_warm_server_answers_the_whole_ladder(tmp_path: Path) -> None:
     assert (result.state, result.failure) == (State.COMPLETE, None)
     metrics = result.metrics["random:64:8:16"]
     assert [
-        (row["concurrency"], row["completed"], row["max_concurrent_requests"] <= 16) for row in metrics["curve"]
+        (row["concurrency"], row["completed"], row["max_concurrent_requests"] <= 16)
+        for row in metrics["curve"]
     ] == [
         (4, 16, True),
         (8, 16, True),
@@ -96,7 +105,8 @@ def test_the_cap_under_speculation_is_caught(tmp_path: Path) -> None:
 
 
 def test_an_ignored_variable_is_caught(tmp_path: Path) -> None:
-    """A space whose author still believes in VLLM_ATTENTION_BACKEND; a leftover of an earlier launch in the log."""
+    """A space whose author still believes in VLLM_ATTENTION_BACKEND; a leftover of an earlier
+    launch in the log."""
     space = read_document(packaged("engines", "vllm"))
     space["knobs"]["attention_backend"].update(
         emit=[{"env": {"VLLM_ATTENTION_BACKEND": "{attention_backend}"}}],
@@ -108,10 +118,14 @@ def test_an_ignored_variable_is_caught(tmp_path: Path) -> None:
     assert asked.command.env == {"VLLM_ATTENTION_BACKEND": "FLASHMLA_SPARSE"}
     folder = tmp_path / "trials" / "0000"
     folder.mkdir(parents=True)
-    (folder / "server.log").write_text("Using FLASHMLA_SPARSE attention backend out of potential backends: [].\n")
+    (folder / "server.log").write_text(
+        "Using FLASHMLA_SPARSE attention backend out of potential backends: [].\n"
+    )
     result = Launched(SPEC, library, tmp_path)(asked)
     assert result.resolved is not None
-    assert result.resolved.differs == {"attention_backend": ("FLASHMLA_SPARSE", "FLASH_ATTN_MLA_SPARSE")}
+    assert result.resolved.differs == {
+        "attention_backend": ("FLASHMLA_SPARSE", "FLASH_ATTN_MLA_SPARSE")
+    }
     assert result.resolved.notes["attention_backend"] == (
         "`VLLM_ATTENTION_BACKEND=FLASHMLA_SPARSE` had no effect: vLLM ran with "
         "`attention_backend=FLASH_ATTN_MLA_SPARSE`"
@@ -123,7 +137,9 @@ def test_what_is_kept_of_an_answer_holds_no_secret_and_needs_its_study(tmp_path:
     context = Context(SPEC.model, SPEC.hardware, 8, kind.version(None))
     said = [
         ReportedSettings(
-            "args", "GET /server_info", {"served_model_name": ["by my-very-own"], "tensor_parallel_size": 8}
+            "args",
+            "GET /server_info",
+            {"served_model_name": ["by my-very-own"], "tensor_parallel_size": 8},
         )
     ]
     folder = tmp_path / "study" / "trials" / "0000"
@@ -139,7 +155,11 @@ def test_what_is_kept_of_an_answer_holds_no_secret_and_needs_its_study(tmp_path:
 def test_silence_at_start_is_a_timeout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", "hang-at-start")
     evaluate = Launched(
-        SPEC, LIBRARY, tmp_path, startup=StartupTimeouts(total_s=60, silence_s=2), shutdown=ShutdownTimeouts(1, 5)
+        SPEC,
+        LIBRARY,
+        tmp_path,
+        startup=StartupTimeouts(total_s=60, silence_s=2),
+        shutdown=ShutdownTimeouts(1, 5),
     )
     result = evaluate(trial("vllm"))
     assert result.state is State.FAILED
@@ -181,9 +201,16 @@ def test_a_second_workload_meets_a_warm_server_and_new_prompts(tmp_path: Path) -
     assert result.state is State.COMPLETE
     assert list(result.metrics) == ["random:64:8:16", "random:128:4:8"]
     folder = tmp_path / "trials" / "0000"
-    assert {path.name for path in folder.glob("random*.json")} == {"random-64-8-16.json", "random-128-4-8.json"}
+    assert {path.name for path in folder.glob("random*.json")} == {
+        "random-64-8-16.json",
+        "random-128-4-8.json",
+    }
     kept = json.loads((folder / "random-64-8-16.json").read_text())
-    assert (kept["workload"], kept["evidence"], kept["completed"]) == ("random:64:8:16", "emulated", 16)
+    assert (kept["workload"], kept["evidence"], kept["completed"]) == (
+        "random:64:8:16",
+        "emulated",
+        16,
+    )
     requests = read_requests(folder / kept["requests_file"])
     assert requests.columns["output_tokens"].tolist() == [8] * 16
     assert requests.metadata["evidence"] == "emulated"
@@ -218,13 +245,19 @@ def test_a_server_that_dies_of_an_overload_keeps_what_it_carried(
     """Of 3500 tokens 2000 are those of the loads up to 32 in flight."""
     monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", "die-mid-load:3500")
     slos = (Slo.parse("p90_ttft_ms<=60000"),)
-    spec = SPEC.model_copy(update={"find_load": "concurrency", "slos": slos, "workloads": ("random:64:8",)})
+    spec = SPEC.model_copy(
+        update={"find_load": "concurrency", "slos": slos, "workloads": ("random:64:8",)}
+    )
     evaluate = Launched(spec, LIBRARY, tmp_path, shutdown=ShutdownTimeouts(2.0, 10.0))
     result = evaluate(replace(trial("vllm"), workloads=spec.workloads))
     assert (result.state, result.failure) == (State.COMPLETE, None)
     metrics = result.metrics["random:64:8"]
     assert metrics["capacity_concurrency"] >= 32
-    assert metrics["capacity_died_at"] == metrics["capacity_broken_at"] > metrics["capacity_concurrency"]
+    assert (
+        metrics["capacity_died_at"]
+        == metrics["capacity_broken_at"]
+        > metrics["capacity_concurrency"]
+    )
     # What is asked of it after its death it cannot answer.
     second = replace(trial("vllm"), workloads=(*spec.workloads, "random:64:8:16"))
     assert evaluate(second).state is State.FAILED

@@ -1,4 +1,5 @@
-"""Acceptance of drafted tokens: forced on random tokens, for the launch alone; asked, told, and what came."""
+"""Acceptance of drafted tokens: forced on random tokens, for the launch alone; asked, told, and
+what came."""
 
 from __future__ import annotations
 
@@ -55,13 +56,20 @@ def asked_of(study: StudySpec, one: Trial) -> tuple[Mapping[str, str], tuple[str
     """What is asked of the engine beyond the trial's command: variables, and words."""
     kind = engine(one.configuration.engine, LIBRARY)
     launched, _ = backend_of(study).forcing(study, one, kind, LIBRARY)
-    new = {name: value for name, value in launched.command.env.items() if one.command.env.get(name) != value}
+    new = {
+        name: value
+        for name, value in launched.command.env.items()
+        if one.command.env.get(name) != value
+    }
     return new, launched.command.argv[len(one.command.argv) :]
 
 
 VLLM_WORDS = ("--speculative-config.rejection_sample_method", "synthetic")
 VLLM_LENGTH = "--speculative-config.synthetic_acceptance_length"
-SGLANG = {"SGLANG_SIMULATE_ACC_METHOD": "match-expected", "SGLANG_SIMULATE_ACC_TOKEN_MODE": "real-draft-token"}
+SGLANG = {
+    "SGLANG_SIMULATE_ACC_METHOD": "match-expected",
+    "SGLANG_SIMULATE_ACC_TOKEN_MODE": "real-draft-token",
+}
 
 
 @pytest.mark.parametrize(
@@ -73,7 +81,13 @@ SGLANG = {"SGLANG_SIMULATE_ACC_METHOD": "match-expected", "SGLANG_SIMULATE_ACC_T
         ("sglang", "0.5.23", 3, {"SGLANG_SIMULATE_ACC_LEN": "2.75", **SGLANG}, ()),
         ("sglang", "0.5.6.post2", 3, {}, ()),
         ("tensorrt_llm", "1.2.0", 1, {FORCED_TRTLLM: "1"}, ()),
-        ("tensorrt_llm", "1.2.0", 3, {FORCED_TRTLLM: "2"}, ()),  # accepted drafts, whole numbers only
+        (
+            "tensorrt_llm",
+            "1.2.0",
+            3,
+            {FORCED_TRTLLM: "2"},
+            (),
+        ),  # accepted drafts, whole numbers only
         ("tensorrt_llm", "1.4.0rc1", 3, {FORCED_TRTLLM: "1.75"}, ()),
         ("tensorrt_llm", "1.0.0", 3, {}, ()),
         *((name, None, 0, {}, ()) for name in ("vllm", "sglang", "tensorrt_llm")),
@@ -119,7 +133,11 @@ def test_a_json_option_that_was_typed_keeps_its_keys(option: str) -> None:
     kind = engine("vllm", LIBRARY)
     typed = Command(("vllm", "serve", LIBRARY.model(V32).id, "-tp", "8", option, given))
     words = kind.parse(kind.forcing(typed, "0.33.0", 2.38), "0.33.0").args["speculative_config"]
-    expected = {"method": "mtp", "num_speculative_tokens": 2, "rejection_sample_method": "synthetic"}
+    expected = {
+        "method": "mtp",
+        "num_speculative_tokens": 2,
+        "rejection_sample_method": "synthetic",
+    }
     assert words == {**expected, "synthetic_acceptance_length": 2.38}
 
 
@@ -149,22 +167,34 @@ def test_a_row_says_what_was_forced_and_what_came(
 ) -> None:
     study = spec(on=on)
     one = trial(study, name, version, speculative_tokens=3)
-    result = (Simulated(study, LIBRARY) if on == "simulator" else Launched(study, LIBRARY, tmp_path))(one)
+    result = (
+        Simulated(study, LIBRARY) if on == "simulator" else Launched(study, LIBRARY, tmp_path)
+    )(one)
     assert (result.state, result.failure) == (State.COMPLETE, None)
     row = json.loads(json.dumps(row_of(Launch(one, result))))
     told = row["speculation"]
-    assert (told["drafted"], told["stated"], told["random"], told["forced"]) == (3, 2.75, True, forced)
+    assert (told["drafted"], told["stated"], told["random"], told["forced"]) == (
+        3,
+        2.75,
+        True,
+        forced,
+    )
     assert told["accepted"][RANDOM] == pytest.approx(came, rel=0.03)
     assert told["accepted"][RANDOM] == row["metrics"][RANDOM]["spec_decode_acceptance_length"]
     # Neither the command nor what identifies it has the switch.
-    assert not {"synthetic", *SGLANG, FORCED_TRTLLM, "SGLANG_SIMULATE_ACC_LEN"} & {*row["argv"], *row["env"]}
+    assert not {"synthetic", *SGLANG, FORCED_TRTLLM, "SGLANG_SIMULATE_ACC_LEN"} & {
+        *row["argv"],
+        *row["env"],
+    }
     assert row["fingerprint"] == one.configuration.fingerprint
     assert result.resolved is not None
     assert "speculative_tokens" not in result.resolved.differs
     assert launch_of(row).result.speculation == result.speculation
 
 
-def test_on_text_the_models_own_acceptance_counts_and_without_drafts_nothing_is_said(tmp_path: Path) -> None:
+def test_on_text_the_models_own_acceptance_counts_and_without_drafts_nothing_is_said(
+    tmp_path: Path,
+) -> None:
     study = spec(workload=TEXT)
     result = Launched(study, LIBRARY, tmp_path)(trial(study, "tensorrt_llm", speculative_tokens=1))
     assert result.speculation is not None
@@ -187,14 +217,23 @@ def drafts(study: StudySpec) -> tuple[set[Scalar], str]:
     [
         ("vllm", "0.33.0", {0, 1, 2, 3}, {0, 1, 2, 3}),
         ("vllm", "0.13.0", {0}, {0, 1, 2, 3}),
-        ("tensorrt_llm", "1.2.0", {0}, {0, 1, 2, 3}),  # whole numbers of accepted drafts: too far from 1.8, 2.38, 2.75
+        (
+            "tensorrt_llm",
+            "1.2.0",
+            {0},
+            {0, 1, 2, 3},
+        ),  # whole numbers of accepted drafts: too far from 1.8, 2.38, 2.75
     ],
 )
 def test_where_acceptance_cannot_be_forced_drafts_are_ranked_on_text_alone(
     name: str, version: str, on_random: set[Scalar], on_text: set[Scalar]
 ) -> None:
     engines = (EngineChoice(name=name, version=version),)
-    few = {"pins": {"tensor_parallel": 8, "context_length": 32768}, "engines": engines, "on": "simulator"}
+    few = {
+        "pins": {"tensor_parallel": 8, "context_length": 32768},
+        "engines": engines,
+        "on": "simulator",
+    }
     (random, note), (text, quiet) = drafts(spec(**few)), drafts(spec(workload=TEXT, **few))
     assert (random, text) == (on_random, on_text)
     assert ("1, 2, 3 drafted tokens are not tried" in note) == (random != text)
@@ -218,5 +257,7 @@ def test_models_without_a_published_figure_say_so() -> None:
     published = {card["id"] for card in cards if "acceptance" in card}
     sources = {card["id"]: LIBRARY.model(card["id"]).acceptance.source for card in cards}
     assert published == {name for name, source in sources.items() if source.startswith("https://")}
-    assert {source for name, source in sources.items() if name not in published} == {Acceptance().source}
+    assert {source for name, source in sources.items() if name not in published} == {
+        Acceptance().source
+    }
     assert Acceptance().source.startswith("assumed")

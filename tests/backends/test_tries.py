@@ -1,4 +1,5 @@
-"""What is no fault of the configuration is tried again, then told as such; the node is looked at around each launch."""
+"""What is no fault of the configuration is tried again, then told as such; the node is looked at
+around each launch."""
 
 from __future__ import annotations
 
@@ -58,7 +59,11 @@ def caches(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def launched(tmp_path: Path, waits: Waits, **more: Any) -> Launched:
     spec = SPEC.model_copy(update={"on": "process"})
     node = more.pop("node", Node(gpus=tuple))
-    more |= {"shutdown": ShutdownTimeouts(2.0, 10.0), "pause": waits.seconds.append, "notify": waits.hear}
+    more |= {
+        "shutdown": ShutdownTimeouts(2.0, 10.0),
+        "pause": waits.seconds.append,
+        "notify": waits.hear,
+    }
     return Launched(spec, LIBRARY, tmp_path, node=node, **more)
 
 
@@ -81,7 +86,13 @@ def test_a_port_that_was_taken_is_tried_again(tmp_path: Path, waits: Waits) -> N
     assert "Errno 98" in waits.told[0]
     assert waits.told[0].endswith("(try 2 of 4 in 1 s)")
     again = ["starting", "stopping", "waiting for the next try"]
-    assert waits.stages == [*again, *again, "starting", f"loaded with {SPEC.workloads[0]}", "stopping"]
+    assert waits.stages == [
+        *again,
+        *again,
+        "starting",
+        f"loaded with {SPEC.workloads[0]}",
+        "stopping",
+    ]
     log = (tmp_path / "trials" / "0003" / "server.log").read_text()
     assert log.count("Errno 98") == 2, "one log tells of every try"
 
@@ -95,12 +106,17 @@ def test_what_stays_says_nothing_about_the_configuration(tmp_path: Path, waits: 
 
 
 def test_a_first_launch_that_cannot_be_made_stops_the_study(tmp_path: Path, waits: Waits) -> None:
-    with pytest.raises(CannotGoOn, match=r"the first launch failed, but not because of its configuration: .*Errno 98"):
+    with pytest.raises(
+        CannotGoOn,
+        match=r"the first launch failed, but not because of its configuration: .*Errno 98",
+    ):
         launched(tmp_path, waits)(failing(tmp_path, 9, PORT, number=0))
 
 
 @pytest.mark.parametrize("number", [0, 3])
-def test_a_model_that_is_missing_is_not_waited_for(tmp_path: Path, waits: Waits, number: int) -> None:
+def test_a_model_that_is_missing_is_not_waited_for(
+    tmp_path: Path, waits: Waits, number: int
+) -> None:
     asked = failing(tmp_path, 9, NO_MODEL, number)
     if number == 0:
         with pytest.raises(CannotGoOn, match="The model does not exist at the command"):
@@ -158,7 +174,9 @@ def test_compiled_kernels_are_kept_by_engine_version_and_gpu(
 ) -> None:
     monkeypatch.setenv("CUDA_CACHE_PATH", "/mine")
     asked = failing(tmp_path, 9, NO_MODEL)
-    asked = replace(asked, command=replace(asked.command, env={"TRITON_CACHE_DIR": "/the/command's"}))
+    asked = replace(
+        asked, command=replace(asked.command, env={"TRITON_CACHE_DIR": "/the/command's"})
+    )
     launched(tmp_path, waits)(asked)
     environment = json.loads((tmp_path / "environment.json").read_text())
     folder = caches / "autotune" / "jit" / "vllm" / asked.engine_version / "h200" / "vllm"
@@ -168,7 +186,9 @@ def test_compiled_kernels_are_kept_by_engine_version_and_gpu(
     assert environment["TRITON_CACHE_DIR"] == "/the/command's"
 
 
-def test_kernels_belong_to_the_version_that_is_installed(tmp_path: Path, waits: Waits, caches: Path) -> None:
+def test_kernels_belong_to_the_version_that_is_installed(
+    tmp_path: Path, waits: Waits, caches: Path
+) -> None:
     evaluate = launched(tmp_path, waits)
     installed = {"vllm": InstalledEngine(program=("vllm",), version="0.33.1+cu129")}
     spec = evaluate.spec.model_copy(update={"installed": installed})
@@ -192,9 +212,13 @@ def test_a_study_on_processors_needs_no_idle_gpu() -> None:
     assert node_of(cpu).gpus() == ()
 
 
-def test_a_cache_folder_that_cannot_be_made_is_bad_input(tmp_path: Path, waits: Waits, caches: Path) -> None:
+def test_a_cache_folder_that_cannot_be_made_is_bad_input(
+    tmp_path: Path, waits: Waits, caches: Path
+) -> None:
     caches.write_text("a file")
-    with pytest.raises(BadInput, match=r"the cache folder .* cannot be created .*; set XDG_CACHE_HOME"):
+    with pytest.raises(
+        BadInput, match=r"the cache folder .* cannot be created .*; set XDG_CACHE_HOME"
+    ):
         launched(tmp_path, waits)(failing(tmp_path, 0, ""))
     assert starts(tmp_path) == 0
 
@@ -202,12 +226,15 @@ def test_a_cache_folder_that_cannot_be_made_is_bad_input(tmp_path: Path, waits: 
 def test_a_server_that_dies_at_nine_tenths_of_a_load(
     tmp_path: Path, waits: Waits, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """90 short answers and 10 long ones: when the short ones are there, it has 180 tokens behind it, and 2000 to go."""
+    """90 short answers and 10 long ones: when the short ones are there, it has 180 tokens behind
+    it, and 2000 to go."""
     monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", "die-mid-load:1000")
     monkeypatch.setenv("LAUNCH_TEST", str(tmp_path))
     prompts = tmp_path / "load.jsonl"
     lengths = [2] * 90 + [200] * 10
-    prompts.write_text("".join(json.dumps({"prompt": "one two", "output_tokens": n}) + "\n" for n in lengths))
+    prompts.write_text(
+        "".join(json.dumps({"prompt": "one two", "output_tokens": n}) + "\n" for n in lengths)
+    )
     asked = replace(failing(tmp_path, 0, ""), workloads=(f"jsonl:{prompts}",))
     result = launched(tmp_path, waits)(asked)
     assert result.state is State.FAILED

@@ -8,7 +8,8 @@ from pathlib import Path
 _FOLDER = Path(__file__).resolve().parent
 LAB, SWEEP = _FOLDER / "performance_lab.csv", _FOLDER / "r1_concurrency.csv"
 BESIDE = _FOLDER.parents[2] / "shared" / "data"
-"""The published files themselves, and dumps of the engines' parsers, where they lie beside the repository."""
+"""The published files themselves, and dumps of the engines' parsers, where they lie beside the
+repository."""
 
 
 def rows(path: Path) -> list[dict[str, str]]:

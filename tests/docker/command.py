@@ -1,7 +1,9 @@
-"""A stand-in for the docker command: it takes the options that autotune uses as strictly as docker does.
+"""A stand-in for the docker command: it takes the options that autotune uses as strictly as docker
+does.
 
-Its words and exit codes are those of the docker command 28.2 (docker/cli). `STAND_IN_DOCKER` names the folder of the
-stand-in daemon; a file ``denied`` there stands for a socket that the user may not open.
+Its words and exit codes are those of the docker command 28.2 (docker/cli). `STAND_IN_DOCKER` names
+the folder of the stand-in daemon; a file ``denied`` there stands for a socket that the user may not
+open.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ def ask(code: int = 1, descriptors: tuple[int, ...] = (), **request: Any) -> dic
         try:
             connection.connect(str(FOLDER / "daemon.sock"))
         except OSError:
-            fail(f"Cannot connect to the Docker daemon at {AT}. Is the docker daemon running?", code)
+            fail(
+                f"Cannot connect to the Docker daemon at {AT}. Is the docker daemon running?", code
+            )
         socket.send_fds(connection, [json.dumps(request).encode()], descriptors)
         answer: dict[str, Any] = json.loads(connection.recv(2**20))
     if "error" in answer:
@@ -54,8 +58,13 @@ def ask(code: int = 1, descriptors: tuple[int, ...] = (), **request: Any) -> dic
 
 
 def parse_run(words: list[str]) -> tuple[dict[str, Any], str, list[str]]:
-    """Options up to the first word that is none, which is the image; what follows is the container's."""
-    options: dict[str, Any] = {name[2:]: [] for name in FORMS} | {"rm": False, "init": False, "name": "unnamed"}
+    """Options up to the first word that is none, which is the image; what follows is the
+    container's."""
+    options: dict[str, Any] = {name[2:]: [] for name in FORMS} | {
+        "rm": False,
+        "init": False,
+        "name": "unnamed",
+    }
     rest = list(words)
     while rest and rest[0].startswith("-"):
         name, equals, value = rest.pop(0).partition("=")
@@ -79,7 +88,8 @@ def parse_run(words: list[str]) -> tuple[dict[str, Any], str, list[str]]:
 
 
 def checked(options: dict[str, Any]) -> dict[str, Any]:
-    """A variable without a value has the one of this environment, and none where it is not set there."""
+    """A variable without a value has the one of this environment, and none where it is not set
+    there."""
     pairs = [text.partition("=") for text in options["env"]]
     options["by_name"] = [name for name, equals, _ in pairs if not equals]
     known = [(name, value if equals else os.environ.get(name)) for name, equals, value in pairs]
@@ -87,7 +97,10 @@ def checked(options: dict[str, Any]) -> dict[str, Any]:
     for volume in options["volume"]:
         source = volume.split(":")[0]
         if "/" in source and not Path(source).exists():
-            fail(f"docker: Error response from daemon: bind source path does not exist: {source}", 125)
+            fail(
+                f"docker: Error response from daemon: bind source path does not exist: {source}",
+                125,
+            )
     if options.get("gpus", "all") != "all" or options.get("network") not in ("host", "none"):
         fail("docker: Error response from daemon: not in this stand-in", 125)
     return options
@@ -126,7 +139,9 @@ def main(words: list[str]) -> None:
             pull(image)
         case ["run", *rest]:
             run(rest)
-        case ["ps", "--all", "--quiet", "--no-trunc", "--filter", text] if text.startswith("label="):
+        case ["ps", "--all", "--quiet", "--no-trunc", "--filter", text] if text.startswith(
+            "label="
+        ):
             print("\n".join(ask(do="list", label=text.removeprefix("label="))["ids"]))
         case ["rm", "--force", "--volumes", *identities]:
             for identity in identities:

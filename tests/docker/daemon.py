@@ -1,9 +1,10 @@
-"""A stand-in for the Docker daemon: it starts containers as plain processes that are no children of the docker command.
+"""A stand-in for the Docker daemon: it starts containers as plain processes that are no children of
+the docker command.
 
-It listens on ``daemon.sock`` in its folder and reads ``images.json`` there: image to ``{"entrypoint": […], "path":
-folder with its programs, "memory_is_used_up": true}``, and ``registry.json`` with the images that can be pulled. A
-container has no environment but its own, so that nothing of its launch's environment tells it from others; only its
-label does, as with Docker.
+It listens on ``daemon.sock`` in its folder and reads ``images.json`` there: image to
+``{"entrypoint": […], "path": folder with its programs, "memory_is_used_up": true}``, and
+``registry.json`` with the images that can be pulled. A container has no environment but its own, so
+that nothing of its launch's environment tells it from others; only its label does, as with Docker.
 """
 
 from __future__ import annotations
@@ -94,7 +95,9 @@ class Daemon:
                     f"Error response from daemon: pull access denied for {name}, repository does not exist or may "
                     "require 'docker login'"
                 )
-            (self._folder / IMAGES).write_text(json.dumps({**self._read(IMAGES), image: known[image]}))
+            (self._folder / IMAGES).write_text(
+                json.dumps({**self._read(IMAGES), image: known[image]})
+            )
         return {}
 
     def do_create(self, options: dict[str, Any], image: str, words: list[str]) -> Any:
@@ -102,8 +105,13 @@ class Daemon:
         if image not in found:
             raise LookupError(f"Error response from daemon: No such image: {image}")
         with self._lock:
-            if any(options["name"] == other.asked["options"]["name"] for other in self._containers.values()):
-                raise LookupError("Error response from daemon: Conflict. The container name is already in use")
+            if any(
+                options["name"] == other.asked["options"]["name"]
+                for other in self._containers.values()
+            ):
+                raise LookupError(
+                    "Error response from daemon: Conflict. The container name is already in use"
+                )
             identity = uuid.uuid4().hex * 2
             self._containers[identity] = Container(
                 identity, {"options": options, "image": found[image], "words": words}
@@ -125,8 +133,16 @@ class Daemon:
                 "Error response from daemon: failed to create task for container: OCI runtime create failed: exec: "
                 f'"{argv[0]}": executable file not found in $PATH: unknown'
             )
-        first = [sys.executable, "-S", str(Path(__file__).with_name("init.py"))] if options["init"] else []
-        environment = {"PATH": f"{image['path']}:/usr/bin:/bin", **dict(options["env"]), MARK: identity}
+        first = (
+            [sys.executable, "-S", str(Path(__file__).with_name("init.py"))]
+            if options["init"]
+            else []
+        )
+        environment = {
+            "PATH": f"{image['path']}:/usr/bin:/bin",
+            **dict(options["env"]),
+            MARK: identity,
+        }
         container.process = subprocess.Popen(
             [*first, program, *argv[1:]],
             env=environment,
@@ -159,7 +175,13 @@ class Daemon:
         return {}
 
     def do_list(self, label: str) -> Any:
-        return {"ids": [c.identity for c in self._containers.values() if label in c.asked["options"]["label"]]}
+        return {
+            "ids": [
+                c.identity
+                for c in self._containers.values()
+                if label in c.asked["options"]["label"]
+            ]
+        }
 
     def do_remove(self, identity: str) -> Any:
         container = self._find(identity)
@@ -180,16 +202,22 @@ class Daemon:
 
 
 def workdir(options: dict[str, Any]) -> str:
-    """Nothing is mounted: the folder of the files that would lie in the working folder stands for it."""
+    """Nothing is mounted: the folder of the files that would lie in the working folder stands for
+    it."""
     inside = options.get("workdir")
-    sources = [volume.split(":")[0] for volume in options["volume"] if inside and f":{inside}/" in volume]
+    sources = [
+        volume.split(":")[0] for volume in options["volume"] if inside and f":{inside}/" in volume
+    ]
     return os.path.dirname(sources[0]) if sources else "/"
 
 
 def kill_marked(identity: str) -> None:
     for entry in Path("/proc").iterdir():
         try:
-            if entry.name.isdecimal() and f"{MARK}={identity}".encode() in (entry / "environ").read_bytes():
+            if (
+                entry.name.isdecimal()
+                and f"{MARK}={identity}".encode() in (entry / "environ").read_bytes()
+            ):
                 os.kill(int(entry.name), signal.SIGKILL)
         except OSError:
             continue

@@ -1,4 +1,5 @@
-"""A stand-in for the first process of a container that was started with ``--init``: it gets the container's orphans."""
+"""A stand-in for the first process of a container that was started with ``--init``: it gets the
+container's orphans."""
 
 from __future__ import annotations
 

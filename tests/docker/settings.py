@@ -53,19 +53,30 @@ class StandIn:
         labels = [label for run in self.runs() for label in run["options"]["label"]]
         argv = [self.folder / "bin" / "docker", "ps", "--all", "--quiet", "--no-trunc", "--filter"]
         listed = [
-            subprocess.run([*argv, f"label={label}"], env=self.environment, capture_output=True, text=True, check=True)
+            subprocess.run(
+                [*argv, f"label={label}"],
+                env=self.environment,
+                capture_output=True,
+                text=True,
+                check=True,
+            )
             for label in labels
         ]
         return [identity for one in listed for identity in one.stdout.split()]
 
 
 @contextmanager
-def docker(folder: Path, images: Mapping[str, Any], registry: Mapping[str, Any] | None = None) -> Iterator[StandIn]:
+def docker(
+    folder: Path, images: Mapping[str, Any], registry: Mapping[str, Any] | None = None
+) -> Iterator[StandIn]:
     """A running stand-in; `images` are there, `registry` can be pulled."""
     folder.mkdir()
     (folder / "images.json").write_text(json.dumps(images))
     (folder / "registry.json").write_text(json.dumps(registry or {}))
-    program(folder / "bin" / "docker", f'#!/bin/sh\nexec {sys.executable} -S {HERE / "command.py"} "$@"\n')
+    program(
+        folder / "bin" / "docker",
+        f'#!/bin/sh\nexec {sys.executable} -S {HERE / "command.py"} "$@"\n',
+    )
     home = folder / "home"
     environment = {
         **os.environ,
@@ -96,7 +107,11 @@ def stand_in_image(folder: Path, **more: Any) -> dict[str, Any]:
 
 
 def launch(
-    folder: Path, *options: str, image: str = IMAGE, card: EngineCard = CARD, timeouts: ShutdownTimeouts = GRACE
+    folder: Path,
+    *options: str,
+    image: str = IMAGE,
+    card: EngineCard = CARD,
+    timeouts: ShutdownTimeouts = GRACE,
 ) -> Server:
     """Launch the stand-in server in a container."""
     command = in_container(Command(("server", *options)), image, card, NODE)

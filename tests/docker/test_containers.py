@@ -44,14 +44,18 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]
         yield stand_in
 
 
-def test_a_good_server_serves_and_ends(tmp_path: Path, engine: StandIn, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_good_server_serves_and_ends(
+    tmp_path: Path, engine: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("HF_TOKEN", "hf_planted0secret0token")
     token = uuid4().hex
     with launch(tmp_path / "trial", "--say", token) as server:
         assert server.wait_ready(PATIENT) is None
         assert (server.model, server.failure()) == ("tiny", None)
         inside = [pid for pid in alive_with(token) if pid in server.pids]
-        assert len(inside) == 3, "the docker command, the container's first process and the server itself"
+        assert len(inside) == 3, (
+            "the docker command, the container's first process and the server itself"
+        )
     report = server.stop()
     assert (report.signals, report.failure()) == (("SIGTERM",), None)
     assert alive_with(token) == []
@@ -59,7 +63,12 @@ def test_a_good_server_serves_and_ends(tmp_path: Path, engine: StandIn, monkeypa
     assert engine.left() == []
     (run,) = engine.runs()
     options = dict(run["options"])
-    assert (options["network"], options["ipc"], options["gpus"], options["init"]) == ("host", "host", "all", True)
+    assert (options["network"], options["ipc"], options["gpus"], options["init"]) == (
+        "host",
+        "host",
+        "all",
+        True,
+    )
     assert ["STAND_IN", "yes"] in options["env"], "what servers that autotune launches get"
     assert ["HF_TOKEN", "hf_planted0secret0token"] in options["env"]
     assert "HF_TOKEN" in options["by_name"], "a secret's value is on no command line"
@@ -81,7 +90,11 @@ def test_without_its_watchdog_the_container_is_ended_too(tmp_path: Path, engine:
     token = uuid4().hex
     with launch(tmp_path, "--say", token, "--ignore-term") as server:
         assert server.wait_ready(PATIENT) is None
-        (watchdog,) = [pid for pid in children(os.getpid()) if b"autotune.serving.watchdog" in command_line(pid)]
+        (watchdog,) = [
+            pid
+            for pid in children(os.getpid())
+            if b"autotune.serving.watchdog" in command_line(pid)
+        ]
         os.kill(watchdog, signal.SIGKILL)
         assert until(lambda: server.failure() is not None)
         assert alive_with(token) != [], "the kernel ended the docker command, not the container"
@@ -99,11 +112,21 @@ def command_line(pid: int) -> bytes:
 
 ENDINGS = [
     (["--die-with", "3", "--say", "ValueError: odd"], IMAGE, FailureKind.CRASHED, "odd"),
-    (["--max-num-sekvs", "4"], IMAGE, FailureKind.BAD_ARGUMENT, "It does not know --max-num-sekvs 4."),
+    (
+        ["--max-num-sekvs", "4"],
+        IMAGE,
+        FailureKind.BAD_ARGUMENT,
+        "It does not know --max-num-sekvs 4.",
+    ),
     (["--die-with", "137"], IMAGE, FailureKind.CRASHED, "SIGKILL"),
     (["--die-with", "137"], "small-machine:1.0", FailureKind.OUT_OF_MEMORY, "OOMKilled"),
     # Codes of Docker or the image, though the container started.
-    (["--die-with", "126", "--say", "ValueError: odd"], IMAGE, FailureKind.INFRASTRUCTURE, "The container ended with"),
+    (
+        ["--die-with", "126", "--say", "ValueError: odd"],
+        IMAGE,
+        FailureKind.INFRASTRUCTURE,
+        "The container ended with",
+    ),
     ([], "broken-entrypoint:1.0", FailureKind.INFRASTRUCTURE, "does not hold the engine's program"),
     ([], "no-such:1.0", FailureKind.INFRASTRUCTURE, "--image ENGINE=IMAGE"),
 ]
@@ -154,15 +177,23 @@ def test_a_daemon_that_goes_away_or_is_not_ours(tmp_path: Path, engine: StandIn)
     assert engine.left() == []
 
 
-def test_a_container_that_was_seen_is_not_forgotten_with_its_daemon(tmp_path: Path, engine: StandIn) -> None:
+def test_a_container_that_was_seen_is_not_forgotten_with_its_daemon(
+    tmp_path: Path, engine: StandIn
+) -> None:
     token = uuid4().hex
     with launch(
-        tmp_path, "--say", token, "--never-ready", timeouts=ShutdownTimeouts(terminate_s=1.0, kill_s=0.5)
+        tmp_path,
+        "--say",
+        token,
+        "--never-ready",
+        timeouts=ShutdownTimeouts(terminate_s=1.0, kill_s=0.5),
     ) as server:
         assert server.failure() is None
         assert until(lambda: len(server.pids) > 1)
         (engine.folder / "daemon.sock").rename(engine.folder / "gone")
-        os.kill(server.pids[0], signal.SIGTERM)  # It cannot pass it on, and ends as it does when it loses the daemon.
+        os.kill(
+            server.pids[0], signal.SIGTERM
+        )  # It cannot pass it on, and ends as it does when it loses the daemon.
         failure = server.failure(within_s=20.0)
     assert failure is not None
     assert (failure.kind, server.stop().survivors) == (
@@ -173,7 +204,10 @@ def test_a_container_that_was_seen_is_not_forgotten_with_its_daemon(tmp_path: Pa
     (engine.folder / "gone").rename(engine.folder / "daemon.sock")
     (run,) = engine.runs()
     marker = run["options"]["label"][0].partition("=")[2]
-    assert remove_container(str(engine.folder / "bin" / "docker"), marker, os.environ, None, 10.0) == ()
+    assert (
+        remove_container(str(engine.folder / "bin" / "docker"), marker, os.environ, None, 10.0)
+        == ()
+    )
     assert alive_with(token) == []
 
 
@@ -186,7 +220,9 @@ test -e removed || echo 0123456789abcdef
 """
 
 
-def test_a_daemon_that_restarts_is_waited_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_daemon_that_restarts_is_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     program(tmp_path / "back", LOST.format(answers_from=3))
     assert remove_container(str(tmp_path / "back"), "m", os.environ, 125, 10.0) == ()
@@ -225,7 +261,9 @@ def test_no_container_survives_its_tuner(
 ) -> None:
     token = uuid4().hex
     argv = [sys.executable, str(TUNER), str(tmp_path / "trial"), "--say", token, *options]
-    with subprocess.Popen(argv, env=dict(engine.environment), stdin=-1, stdout=-1, text=True) as tuner:
+    with subprocess.Popen(
+        argv, env=dict(engine.environment), stdin=-1, stdout=-1, text=True
+    ) as tuner:
         assert tuner.stdout is not None
         assert any(line.strip() == stage for line in tuner.stdout)
         with suppress(subprocess.TimeoutExpired):

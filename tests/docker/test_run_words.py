@@ -1,4 +1,5 @@
-"""The words `docker run … IMAGE` around an engine's command, and what the real docker command makes of them."""
+"""The words `docker run … IMAGE` around an engine's command, and what the real docker command makes
+of them."""
 
 from __future__ import annotations
 
@@ -74,10 +75,19 @@ def test_devices_and_variables_by_vendor() -> None:
         assert f"{models_folder(os.environ)}:/root/.cache/huggingface" in values(argv, "--volume")
         # vLLM's own images start the server by themselves.
         assert argv[argv.index("--entrypoint=") + 2 :] == list(command.argv)
-    assert "--entrypoint=" not in words("sglang", "h200", Command(("python3", "-m", "sglang.launch_server")))
-    assert command.shell() == 'VLLM_ROCM_USE_AITER=1 VLLM_API_KEY="${KEY}" vllm serve deepseek-ai/DeepSeek-R1'
-    typed = in_container(command, "vllm/vllm-openai:v0.32.0", LIBRARY.engine("vllm"), LIBRARY.node("h200")).shell()
-    assert typed.startswith('VLLM_API_KEY="${KEY}" docker run --rm'), "what goes in by name is set outside"
+    assert "--entrypoint=" not in words(
+        "sglang", "h200", Command(("python3", "-m", "sglang.launch_server"))
+    )
+    assert (
+        command.shell()
+        == 'VLLM_ROCM_USE_AITER=1 VLLM_API_KEY="${KEY}" vllm serve deepseek-ai/DeepSeek-R1'
+    )
+    typed = in_container(
+        command, "vllm/vllm-openai:v0.32.0", LIBRARY.engine("vllm"), LIBRARY.node("h200")
+    ).shell()
+    assert typed.startswith('VLLM_API_KEY="${KEY}" docker run --rm'), (
+        "what goes in by name is set outside"
+    )
     amd_own = words("vllm", "mi300x", command, "rocm/vllm:rocm7.0.0_vllm_0.11.2_20251210")
     assert "--entrypoint=" not in amd_own, "AMD's build has no entry point of that kind"
 
@@ -106,21 +116,29 @@ def test_deepep_gets_the_network_cards_where_there_are_some(there: bool, tmp_pat
 def test_a_command_s_own_folder_of_models_is_mounted_and_named_once() -> None:
     argv = words("vllm", "h200", Command(("vllm", "serve", "m"), {"HF_HOME": "/data/hf"}))
     assert "/data/hf:/root/.cache/huggingface" in values(argv, "--volume")
-    assert [word for word in argv if word.startswith("HF_HOME=")] == ["HF_HOME=/root/.cache/huggingface"]
+    assert [word for word in argv if word.startswith("HF_HOME=")] == [
+        "HF_HOME=/root/.cache/huggingface"
+    ]
 
 
 def test_caches_are_kept_apart_by_version_and_gpu() -> None:
     command = Command(("vllm", "serve", "m"))
     caches = {
         volume.partition(":")[0]
-        for hardware, image in (("h200", None), ("h200", "vllm/vllm-openai:v0.13.0"), ("mi300x", None))
+        for hardware, image in (
+            ("h200", None),
+            ("h200", "vllm/vllm-openai:v0.13.0"),
+            ("mi300x", None),
+        )
         for volume in values(words("vllm", hardware, command, image), "--volume")
         if volume.endswith(":/root/.cache")
     }
     assert len(caches) == 3
 
 
-def test_local_paths_are_mounted_at_their_place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_local_paths_are_mounted_at_their_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     model, template = tmp_path / "model", tmp_path / "model" / "chat.jinja"
     model.mkdir()
     template.touch()
@@ -128,7 +146,9 @@ def test_local_paths_are_mounted_at_their_place(tmp_path: Path, monkeypatch: pyt
     snapshot = tmp_path / "models--a--b" / "snapshots" / "0123"
     snapshot.mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
-    argv = words("vllm", "h200", Command(("vllm", "serve", "./model", f"--chat-template={template}")))
+    argv = words(
+        "vllm", "h200", Command(("vllm", "serve", "./model", f"--chat-template={template}"))
+    )
     assert [v for v in values(argv, "--volume") if v.endswith(":ro")] == [f"{model}:{model}:ro"]
     assert argv[-3:] == ["serve", str(model), f"--chat-template={template}"]
     # A snapshot's files are links to its model's folder.
@@ -145,7 +165,8 @@ def test_a_command_s_own_file_lies_in_its_working_folder() -> None:
 
 
 @pytest.mark.parametrize(
-    ("tag", "version"), [("v0.5.6.post2-rocm700", "0.5.6.post2"), ("v0.5.20", "0.5.20"), ("v0.9.0", "0.9.0")]
+    ("tag", "version"),
+    [("v0.5.6.post2-rocm700", "0.5.6.post2"), ("v0.5.20", "0.5.20"), ("v0.9.0", "0.9.0")],
 )
 def test_an_image_has_the_version_of_its_tag(tag: str, version: str) -> None:
     kind = engine("sglang", LIBRARY)
@@ -153,7 +174,8 @@ def test_an_image_has_the_version_of_its_tag(tag: str, version: str) -> None:
 
 
 class Recorder(BaseHTTPRequestHandler):
-    """As much of the Docker daemon's API as `docker run` asks before the container is made; then an error."""
+    """As much of the Docker daemon's API as `docker run` asks before the container is made; then an
+    error."""
 
     server: RecordingDaemon
 
@@ -172,7 +194,11 @@ class Recorder(BaseHTTPRequestHandler):
     def _answer(self, status: int, document: Any) -> None:
         content = json.dumps(document).encode()
         self.send_response(status)
-        for name, value in (("Api-Version", "1.43"), ("Ostype", "linux"), ("Content-Type", "application/json")):
+        for name, value in (
+            ("Api-Version", "1.43"),
+            ("Ostype", "linux"),
+            ("Content-Type", "application/json"),
+        ):
             self.send_header(name, value)
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
@@ -197,27 +223,50 @@ class RecordingDaemon(ThreadingUnixStreamServer):
 @pytest.mark.skipif(shutil.which("docker") is None, reason="the docker command is not installed")
 @pytest.mark.parametrize("hardware", ["h200", "mi300x"])
 def test_the_real_docker_command_understands_the_words(tmp_path: Path, hardware: str) -> None:
-    """Its own parser reads them, and what it asks a daemon for is what was meant. No container is made."""
+    """Its own parser reads them, and what it asks a daemon for is what was meant. No container is
+    made."""
     (tmp_path / "a.yaml").touch()
-    command = Command(("vllm", "serve", "m", "--x", "a.yaml"), {"A": "1", "KEY_BY_NAME": "${X}"}, {"a.yaml": ""})
+    command = Command(
+        ("vllm", "serve", "m", "--x", "a.yaml"), {"A": "1", "KEY_BY_NAME": "${X}"}, {"a.yaml": ""}
+    )
     argv = words("vllm", hardware, command)
-    environment = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path / 'socket'}", "DOCKER_CONFIG": str(tmp_path)}
+    environment = {
+        **os.environ,
+        "DOCKER_HOST": f"unix://{tmp_path / 'socket'}",
+        "DOCKER_CONFIG": str(tmp_path),
+    }
     environment.pop("HF_ENDPOINT", None)
     environment |= {"KEY_BY_NAME": "a secret", "HF_TOKEN": "another"}
     with RecordingDaemon(tmp_path / "socket") as daemon:
         threading.Thread(target=daemon.serve_forever, daemon=True).start()
-        done = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            argv, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+        )
         daemon.shutdown()
     assert "only recording" in done.stderr, done.stderr
     assert done.returncode == 125
     (asked,) = daemon.created
     host = asked["HostConfig"]
     assert (asked["Entrypoint"], asked["Cmd"]) == ([""], list(command.argv))
-    assert {"A=1", "KEY_BY_NAME=a secret", "HF_TOKEN=another", "HF_HOME=/root/.cache/huggingface"} <= set(asked["Env"])
-    assert not any(variable.startswith("HF_ENDPOINT=") for variable in asked["Env"]), "not set here, so not there"
+    assert {
+        "A=1",
+        "KEY_BY_NAME=a secret",
+        "HF_TOKEN=another",
+        "HF_HOME=/root/.cache/huggingface",
+    } <= set(asked["Env"])
+    assert not any(variable.startswith("HF_ENDPOINT=") for variable in asked["Env"]), (
+        "not set here, so not there"
+    )
     assert asked["WorkingDir"] == "/autotune"
-    assert (host["NetworkMode"], host["IpcMode"], host["Init"], host["AutoRemove"]) == ("host", "host", True, True)
-    assert f"{tmp_path / 'a.yaml'}:/autotune/a.yaml:ro" in host["Binds"], "a relative path is the caller's folder's"
+    assert (host["NetworkMode"], host["IpcMode"], host["Init"], host["AutoRemove"]) == (
+        "host",
+        "host",
+        True,
+        True,
+    )
+    assert f"{tmp_path / 'a.yaml'}:/autotune/a.yaml:ro" in host["Binds"], (
+        "a relative path is the caller's folder's"
+    )
     assert {u["Name"]: (u["Soft"], u["Hard"]) for u in host["Ulimits"]} == {
         "memlock": (-1, -1),
         "stack": (67108864, 67108864),
@@ -232,10 +281,13 @@ def test_the_real_docker_command_understands_the_words(tmp_path: Path, hardware:
 
 
 def test_each_of_several_containers_is_told_its_gpus_by_name() -> None:
-    """Docker takes the value of a variable that is named alone from its own environment, which differs for each."""
+    """Docker takes the value of a variable that is named alone from its own environment, which
+    differs for each."""
     own = ({"CUDA_VISIBLE_DEVICES": "0,1"}, {"CUDA_VISIBLE_DEVICES": "2,3"})
     command = Command(("vllm", "serve", "org/m"), servers=own)
-    placed = in_container(command, "vllm/vllm-openai:v1", LIBRARY.engine("vllm"), LIBRARY.node("h200"))
+    placed = in_container(
+        command, "vllm/vllm-openai:v1", LIBRARY.engine("vllm"), LIBRARY.node("h200")
+    )
     assert placed.servers == own
     at = placed.container.index("CUDA_VISIBLE_DEVICES")
     assert placed.container[at - 1] == "--env"

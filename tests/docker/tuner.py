@@ -1,4 +1,5 @@
-"""A tuner that launches one container and then waits for its end, as `tests.serving.tuner` does; tests kill it."""
+"""A tuner that launches one container and then waits for its end, as `tests.serving.tuner` does;
+tests kill it."""
 
 from __future__ import annotations
 

@@ -26,7 +26,8 @@ def program(root: Path, name: str, text: str) -> None:
 
 
 def found(host: Host, name: str) -> list[Finding]:
-    """What the checks of a name found; the checks are asked alone, so that no engine is looked for."""
+    """What the checks of a name found; the checks are asked alone, so that no engine is looked
+    for."""
     return list(examine(host, [check for check in CHECKS if check.name == name]))
 
 
@@ -59,7 +60,10 @@ def test_what_is_not_ok_says_what_to_do(tmp_path: Path) -> None:
 
 def test_a_node_as_amd_advises_it(tmp_path: Path) -> None:
     amd(tmp_path, 8)
-    write(tmp_path, {"proc/sys/kernel/numa_balancing": 0, "proc/cmdline": "root=/dev/sda1 iommu=pt quiet"})
+    write(
+        tmp_path,
+        {"proc/sys/kernel/numa_balancing": 0, "proc/cmdline": "root=/dev/sda1 iommu=pt quiet"},
+    )
     write(tmp_path, {"sys/kernel/iommu_groups/0/type": "identity"})
     seen = host(tmp_path)
     for name in ("GPUs", "GPU idle", "AMD devices", "NUMA balancing", "scratch reclaim", "IOMMU"):
@@ -71,7 +75,9 @@ def test_old_microcode_is_fine_with_the_variable(tmp_path: Path) -> None:
     amd(tmp_path, 8, mec=166)
     assert status(host(tmp_path), "scratch reclaim") == ["warning"]
     assert "166" in found(host(tmp_path), "scratch reclaim")[0].message
-    assert status(host(tmp_path, environment={"HSA_NO_SCRATCH_RECLAIM": "1"}), "scratch reclaim") == ["ok"]
+    assert status(
+        host(tmp_path, environment={"HSA_NO_SCRATCH_RECLAIM": "1"}), "scratch reclaim"
+    ) == ["ok"]
 
 
 def test_what_concerns_amd_is_not_asked_of_others(tmp_path: Path) -> None:
@@ -99,7 +105,8 @@ def test_a_gpu_in_use_names_its_processes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("hard", "expected"), [(None, "ok"), (1_048_576, "ok"), (65535, "ok"), (65534, "warning"), (1024, "warning")]
+    ("hard", "expected"),
+    [(None, "ok"), (1_048_576, "ok"), (65535, "ok"), (65534, "warning"), (1024, "warning")],
 )
 def test_open_files(tmp_path: Path, hard: int | None, expected: str) -> None:
     assert status(host(tmp_path, open_files=hard), "open files") == [expected]
@@ -128,7 +135,11 @@ def test_no_docker_command(tmp_path: Path) -> None:
     ],
 )
 def test_docker_s_daemon(tmp_path: Path, script: str, expected: str, said: str) -> None:
-    program(tmp_path, "docker", f'[ "$1 $2 $3" = "version --format {{{{.Server.Version}}}}" ] || exit 64\n{script}')
+    program(
+        tmp_path,
+        "docker",
+        f'[ "$1 $2 $3" = "version --format {{{{.Server.Version}}}}" ] || exit 64\n{script}',
+    )
     (finding,) = found(host(tmp_path), "Docker daemon")
     assert finding.status.value == expected
     assert said in finding.message
@@ -148,7 +159,9 @@ def test_containers_get_nvidia_s_gpus_through_its_toolkit(tmp_path: Path) -> Non
     assert status(host(tmp_path), "NVIDIA container toolkit") == ["missing"]
     program(tmp_path, "nvidia-ctk", "")
     assert status(host(tmp_path), "NVIDIA container toolkit") == ["ok"]
-    assert status(host(tmp_path, environment={"PATH": ""}), "NVIDIA container toolkit") == ["missing"]
+    assert status(host(tmp_path, environment={"PATH": ""}), "NVIDIA container toolkit") == [
+        "missing"
+    ]
     write(tmp_path, {"etc/cdi/nvidia.yaml": "cdiVersion: 0.5.0"})
     assert status(host(tmp_path, environment={"PATH": ""}), "NVIDIA container toolkit") == ["ok"]
 

@@ -1,7 +1,8 @@
-"""Stands for ``autotune`` on the PATH of a documented script: passes its words to the test, which runs them.
+"""Stands for ``autotune`` on the PATH of a documented script: passes its words to the test, which
+runs them.
 
-A socket's path stands in ``DOCUMENTS_SOCKET``. One message goes there: words, environment and folder as JSON, with this
-process's outputs; the exit status comes back.
+A socket's path stands in ``DOCUMENTS_SOCKET``. One message goes there: words, environment and
+folder as JSON, with this process's outputs; the exit status comes back.
 """
 
 import json

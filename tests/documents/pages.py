@@ -1,8 +1,9 @@
 """Finds the command lines in the documents: what a reader may copy, as it stands on the page.
 
-A command line stands in a fenced block (``bash``: all of it is one script; ``text``: lines after ``$ ``, with an exit
-code as ``[exit code 2]``), in an indented block, or as code within a sentence or a table. An HTML comment in front of
-the block, or behind the code, says what a test machine lacks: ``<!-- needs: GPUs -->``.
+A command line stands in a fenced block (``bash``: all of it is one script; ``text``: lines after
+``$ ``, with an exit code as ``[exit code 2]``), in an indented block, or as code within a sentence
+or a table. An HTML comment in front of the block, or behind the code, says what a test machine
+lacks: ``<!-- needs: GPUs -->``.
 """
 
 from __future__ import annotations
@@ -68,19 +69,30 @@ def all_examples() -> tuple[Example, ...]:
     """Return the command lines of all pages, and those of ``autotune run --help``."""
     shown = [line.strip() for line in EXAMPLES.splitlines() if line.strip().startswith("autotune ")]
     # A help text has no place for a mark; one example is about the machine's own GPUs.
-    of_help = [Example("--help", 0, text, needs="an engine" if "--hw local" in text else None) for text in shown]
+    of_help = [
+        Example("--help", 0, text, needs="an engine" if "--hw local" in text else None)
+        for text in shown
+    ]
     return (*(example for path in PAGES for example in examples(path)), *of_help)
 
 
 def spans(path: Path) -> list[tuple[int, str]]:
     """Return the code within sentences and tables of a page, with its line."""
     tokens = MarkdownIt("commonmark").enable("table").parse(path.read_text(encoding="utf-8"))
-    return [(line, child.content) for line, children in _inline(tokens) for child in children if _is_code(child)]
+    return [
+        (line, child.content)
+        for line, children in _inline(tokens)
+        for child in children
+        if _is_code(child)
+    ]
 
 
 def _found(tokens: list[Token], page: str) -> Iterator[Example]:
     mark: str | None = None
-    blocks = {id(token): children for token, children in zip(_inline_tokens(tokens), _inline(tokens), strict=True)}
+    blocks = {
+        id(token): children
+        for token, children in zip(_inline_tokens(tokens), _inline(tokens), strict=True)
+    }
     for token in tokens:
         match token.type:
             case "html_block":
@@ -115,7 +127,9 @@ def _in_sentence(sentence: tuple[int, list[Token]], page: str) -> Iterator[Examp
     line, children = sentence
     for i, child in enumerate(children):
         if _is_code(child) and _PROGRAM.match(child.content):
-            behind = next((c.content for c in children[i + 1 : i + 3] if c.type == "html_inline"), "")
+            behind = next(
+                (c.content for c in children[i + 1 : i + 3] if c.type == "html_inline"), ""
+            )
             found = _MARK.search(behind)
             yield Example(page, line, child.content, needs=found[1] if found else None, inline=True)
 

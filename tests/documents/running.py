@@ -1,4 +1,5 @@
-"""What is done with each documented command line: run, looked up, or counted as one that a test machine cannot run."""
+"""What is done with each documented command line: run, looked up, or counted as one that a test
+machine cannot run."""
 
 from __future__ import annotations
 
@@ -66,9 +67,12 @@ def check_page(page: list[Example], world: World, folder: Path) -> None:
 
 @cache
 def first_places() -> frozenset[Example]:
-    """Return the first of the examples that come to one command line: it has the same outcome on each page."""
+    """Return the first of the examples that come to one command line: it has the same outcome on
+    each page."""
     found = [example for example in all_examples() if treatment(example) is Treatment.RUN]
-    return frozenset({completed(example.text).strip(): example for example in reversed(found)}.values())
+    return frozenset(
+        {completed(example.text).strip(): example for example in reversed(found)}.values()
+    )
 
 
 def check_script(example: Example) -> None:
@@ -82,7 +86,9 @@ def check_script(example: Example) -> None:
     words = shlex.split(re.sub(r"[…\[\]]", "", example.text))[1:]
     if words[0] == "-m":
         module, words = words[1].replace(".", "/"), words[1:]
-        path = next((p for p in (ROOT / f"{module}.py", ROOT / module / "__main__.py") if p.exists()), None)
+        path = next(
+            (p for p in (ROOT / f"{module}.py", ROOT / module / "__main__.py") if p.exists()), None
+        )
         assert path is not None or module == "pytest", example
     else:
         path = ROOT / words[0]

@@ -1,4 +1,5 @@
-"""Runs documented scripts by bash as they stand, with a smaller budget, and ``autotune`` in a process forked for it."""
+"""Runs documented scripts by bash as they stand, with a smaller budget, and ``autotune`` in a
+process forked for it."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ class Shell:
         shim, real = programs / "autotune", Path(sys.executable).with_name("autotune")
         # Completion asks the installed program, by its name.
         client = f'exec "{sys.executable}" -S -E "{CLIENT}" "$@"'
-        shim.write_text(f'#!/bin/sh\n[ -z "${{_AUTOTUNE_COMPLETE-}}" ] || exec "{real}"\n{client}\n')
+        shim.write_text(
+            f'#!/bin/sh\n[ -z "${{_AUTOTUNE_COMPLETE-}}" ] || exec "{real}"\n{client}\n'
+        )
         shim.chmod(0o755)
         address = self.folder / "socket"
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
@@ -100,7 +103,9 @@ class Shell:
                 if arguments[:1] == ["run"] and "--study" in arguments:
                     # A page may make a study that other pages find there.
                     shutil.rmtree(self.study(arguments), ignore_errors=True)
-                process = warm().start(arguments, call["environment"], Path(call["folder"]), out, err)
+                process = warm().start(
+                    arguments, call["environment"], Path(call["folder"]), out, err
+                )
                 for descriptor in (out, err):
                     os.close(descriptor)
                 if arguments[0] == "emulate":

@@ -1,4 +1,5 @@
-"""Every documented file form at its smallest: the required columns or keys alone, then each optional one with them."""
+"""Every documented file form at its smallest: the required columns or keys alone, then each
+optional one with them."""
 
 from __future__ import annotations
 
@@ -35,7 +36,11 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return new_home(tmp_path_factory.mktemp("formats"))
 
 
-REPLAY = {"engine": ("vllm", "vllm"), "max_num_seqs": (128, 256), "total_token_throughput": (5000, 6000)}
+REPLAY = {
+    "engine": ("vllm", "vllm"),
+    "max_num_seqs": (128, 256),
+    "total_token_throughput": (5000, 6000),
+}
 REPLAY_OPTIONAL: dict[str, tuple[tuple[object, object], list[str]]] = {
     "failure": (("", "out_of_memory"), []),
     "engine_version": (("0.32.0", "0.32.0"), []),
@@ -55,7 +60,10 @@ REPLAYED = (None, "failure", "long:total_token_throughput")
 def table_of(columns: dict[str, tuple[object, object]]) -> str:
     """Write columns of two rows as CSV."""
     rows = [columns, *({name: cells[i] for name, cells in columns.items()} for i in (0, 1))]
-    return "".join(",".join(str(cell) for cell in row) + "\n" for row in (rows[0], *(r.values() for r in rows[1:])))
+    return "".join(
+        ",".join(str(cell) for cell in row) + "\n"
+        for row in (rows[0], *(r.values() for r in rows[1:]))
+    )
 
 
 @pytest.mark.parametrize("column", [None, *REPLAY_OPTIONAL])
@@ -141,12 +149,21 @@ TURN = {"user": "What is a spade?", "output_tokens": 12}
 WORKLOADS: dict[str, tuple[str, list[object]]] = {
     "jsonl, text": ("jsonl", [{"prompt": "Why?", "output_tokens": 20}]),
     "jsonl, ids": ("jsonl", [{"prompt": [1042, 77, 9001], "output_tokens": 5}]),
-    "jsonl, messages": ("jsonl", [{"messages": [{"role": "user", "content": "Why?"}], "output_tokens": 20}]),
+    "jsonl, messages": (
+        "jsonl",
+        [{"messages": [{"role": "user", "content": "Why?"}], "output_tokens": 20}],
+    ),
     "jsonl, random": ("jsonl", [{"input_tokens": 320, "output_tokens": 80}]),
     "jsonl, counted text": ("jsonl", [{"prompt": "Why?", "input_tokens": 3, "output_tokens": 20}]),
     "trace": ("trace", [{"timestamp": 0, "input_length": 600, "output_length": 52}]),
-    "trace, prefixes": ("trace", [{"timestamp": 0, "input_length": 600, "output_length": 52, "hash_ids": [46, 47]}]),
-    "trace, Azure": ("trace", ["TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:15:46.6805900,374,44"]),
+    "trace, prefixes": (
+        "trace",
+        [{"timestamp": 0, "input_length": 600, "output_length": 52, "hash_ids": [46, 47]}],
+    ),
+    "trace, Azure": (
+        "trace",
+        ["TIMESTAMP,ContextTokens,GeneratedTokens", "2023-11-16 18:15:46.6805900,374,44"],
+    ),
     "sessions": ("sessions", [{"turns": [TURN]}]),
     "sessions, id": ("sessions", [{"session_id": "a", "turns": [TURN]}]),
     "sessions, system": ("sessions", [{"system": "Be brief.", "turns": [TURN]}]),
@@ -157,7 +174,10 @@ WORKLOADS: dict[str, tuple[str, list[object]]] = {
     ),
     "sessions, random": ("sessions", [{"turns": [{"input_tokens": 40, "output_tokens": 9}]}]),
     "sessions, think": ("sessions", [{"turns": [TURN, {**TURN, "think_s": 0.5}]}]),
-    "sessions, AIPerf": ("sessions", [{"turns": [{"text": "Hi", "output_length": 9}, {**TURN, "delay": 500}]}]),
+    "sessions, AIPerf": (
+        "sessions",
+        [{"turns": [{"text": "Hi", "output_length": 9}, {**TURN, "delay": 500}]}],
+    ),
     "sessions, delay_ms": ("sessions", [{"turns": [TURN, {**TURN, "delay_ms": 500}]}]),
     "sharegpt": (
         "sharegpt",
@@ -170,16 +190,42 @@ WORKLOADS: dict[str, tuple[str, list[object]]] = {
 def test_a_file_of_requests(home: Path, name: str) -> None:
     form, rows = WORKLOADS[name]
     path = home.parent / "requests.jsonl"
-    path.write_text("".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows))
+    path.write_text(
+        "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+    )
     workload = f"{form}:{path}" + (":1" if form == "sharegpt" else "")
-    words = ["--hw", "h200", "--workload", workload, "--json", "--", "vllm", "serve", MODEL, "-tp", "8"]
+    words = [
+        "--hw",
+        "h200",
+        "--workload",
+        workload,
+        "--json",
+        "--",
+        "vllm",
+        "serve",
+        MODEL,
+        "-tp",
+        "8",
+    ]
     assert ends(here("simulate", *words, home=home)).json["completed"] >= 1
 
 
 def test_a_sharegpt_file_may_be_one_list(home: Path) -> None:
     path = home.parent / "list.json"
     path.write_text(json.dumps(WORKLOADS["sharegpt"][1]))
-    words = ["--hw", "h200", "--workload", f"sharegpt:{path}:1", "--json", "--", "vllm", "serve", MODEL, "-tp", "8"]
+    words = [
+        "--hw",
+        "h200",
+        "--workload",
+        f"sharegpt:{path}:1",
+        "--json",
+        "--",
+        "vllm",
+        "serve",
+        MODEL,
+        "-tp",
+        "8",
+    ]
     assert ends(autotune("simulate", *words, home=home)).json["completed"] == 1
 
 
@@ -189,7 +235,11 @@ TASKS: dict[str, dict[str, Any]] = {
     "exact": {**TASK, "match": "exact"},
     "contains": {**TASK, "match": "contains"},
     "answer is a number": {**TASK, "answer": 42},
-    "messages": {"messages": [{"role": "user", "content": "17 + 25 ="}], "answer": "42", "match": "exact"},
+    "messages": {
+        "messages": [{"role": "user", "content": "17 + 25 ="}],
+        "answer": "42",
+        "match": "exact",
+    },
     "max_tokens": {**TASK, "max_tokens": 8},
 }
 
@@ -204,13 +254,22 @@ def test_a_task_file(home: Path, name: str) -> None:
     assert task.is_right("42")
 
 
-RESULT = {"duration": 3.0, "completed": 10, "request_throughput": 3.3, "total_token_throughput": 9000.0}
+RESULT = {
+    "duration": 3.0,
+    "completed": 10,
+    "request_throughput": 3.3,
+    "total_token_throughput": 9000.0,
+}
 
 
-@pytest.mark.parametrize("more", [{}, {"mean_ttft_ms": 100.0}, {"model_id": "m"}, {"workload": "w"}])
+@pytest.mark.parametrize(
+    "more", [{}, {"mean_ttft_ms": 100.0}, {"model_id": "m"}, {"workload": "w"}]
+)
 def test_a_result_that_is_compared(home: Path, more: dict[str, object]) -> None:
     for name, figure in (("a.json", 9000.0), ("b.json", 9900.0)):
-        (home.parent / name).write_text(json.dumps({**RESULT, "total_token_throughput": figure, **more}))
+        (home.parent / name).write_text(
+            json.dumps({**RESULT, "total_token_throughput": figure, **more})
+        )
     done = ends(autotune("compare", "a.json", "b.json", "--json", home=home, cwd=home.parent))
     assert done.json["metrics"]["total_token_throughput"]["change_percent"] == pytest.approx(10)
 

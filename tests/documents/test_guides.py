@@ -14,5 +14,7 @@ GUIDES = pages_of(all_examples(), lambda page: page.startswith("docs/"))
 
 
 @pytest.mark.parametrize("page", GUIDES)
-def test_the_commands_of_a_page_run(page: str, shared_world: World, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_commands_of_a_page_run(
+    page: str, shared_world: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     check_page(GUIDES[page], shared_world, tmp_path_factory.mktemp("page"))

@@ -1,4 +1,5 @@
-"""What follows a study works for every kind of it: report, exports, bundle and its replay, compare, resume, MLflow."""
+"""What follows a study works for every kind of it: report, exports, bundle and its replay, compare,
+resume, MLflow."""
 
 from __future__ import annotations
 
@@ -22,7 +23,15 @@ from .pages import ROOT
 
 MODEL = "deepseek-ai/DeepSeek-V3.2"
 NODE = ["--model", MODEL, "--hw", "h200"]
-SIMULATED = [*NODE, "--on", "simulator", "--space", str(ROOT / "examples" / "small-space.yaml"), "--launches", "3"]
+SIMULATED = [
+    *NODE,
+    "--on",
+    "simulator",
+    "--space",
+    str(ROOT / "examples" / "small-space.yaml"),
+    "--launches",
+    "3",
+]
 EMULATED = [
     *(*NODE, "--on", "emulator", "--space", str(ROOT / "examples" / "emulated-space.yaml")),
     *("--workload", "random:256:16:32", "--launches", "3"),
@@ -83,13 +92,24 @@ def replayed_rows(home: Path) -> int:
 def external(home: Path) -> int:
     """Make a study of a server that somebody else runs."""
     with emulated("--speed", "8") as url:
-        return run(home, *NODE, "--on", f"external:{url}", "--workload", "random:64:8:16", "--launches", "1")
+        return run(
+            home,
+            *NODE,
+            "--on",
+            f"external:{url}",
+            "--workload",
+            "random:64:8:16",
+            "--launches",
+            "1",
+        )
 
 
 def interrupted(home: Path) -> int:
     """Press Ctrl-C after the first launch."""
     words = ["run", "--study", "s", *SIMULATED, "--workload", "offline"]
-    with start(*words, environment={**os.environ, "AUTOTUNE_HOME": str(home)}, err=subprocess.DEVNULL) as process:
+    with start(
+        *words, environment={**os.environ, "AUTOTUNE_HOME": str(home)}, err=subprocess.DEVNULL
+    ) as process:
         while not finished_rows(home, "s"):
             try:
                 process.wait(0.02)
@@ -113,10 +133,16 @@ def of(engine: str, *more: str) -> frozenset[str]:
 
 KINDS = {
     "simulated": Kind(lambda home: run(home, *SIMULATED), formats=of("vllm", *ANY_ENGINE)),
-    "emulated": Kind(lambda home: run(home, *EMULATED), formats=of("sglang", *ANY_ENGINE), evidence="emulated"),
+    "emulated": Kind(
+        lambda home: run(home, *EMULATED), formats=of("sglang", *ANY_ENGINE), evidence="emulated"
+    ),
     "smallest table": Kind(replay(SMALLEST), formats=of("vllm", *BASIC), evidence="replayed"),
-    "table with versions": Kind(replay(VERSIONED), formats=of("vllm", *ANY_ENGINE), evidence="replayed"),
-    "table of an unknown engine": Kind(replay(UNKNOWN_ENGINE), formats=frozenset(BASIC), evidence="replayed"),
+    "table with versions": Kind(
+        replay(VERSIONED), formats=of("vllm", *ANY_ENGINE), evidence="replayed"
+    ),
+    "table of an unknown engine": Kind(
+        replay(UNKNOWN_ENGINE), formats=frozenset(BASIC), evidence="replayed"
+    ),
     "rows of a study": Kind(replayed_rows, formats=of("vllm", *ANY_ENGINE), evidence="replayed"),
     "external": Kind(external, formats=frozenset(), evidence="emulated"),
     "interrupted": Kind(interrupted, code=130, formats=frozenset()),
@@ -128,7 +154,9 @@ KINDS = {
         replayed=3,
     ),
     "load search": Kind(
-        lambda home: run(home, *SIMULATED, "--find-load", "concurrency", "--slo", "p99_ttft_ms<=4000"),
+        lambda home: run(
+            home, *SIMULATED, "--find-load", "concurrency", "--slo", "p99_ttft_ms<=4000"
+        ),
         formats=of("vllm", *ANY_ENGINE) | {"capacity"},
     ),
     "accuracy": Kind(accurate, formats=of("sglang", *ANY_ENGINE), evidence="emulated"),
@@ -139,7 +167,9 @@ def told(done: Finished, *codes: int) -> Finished:
     """Check an exit status, and that there is a message and no traceback."""
     assert "Traceback" not in done.err, done.err
     assert done.code in codes, done.err
-    assert done.code == 0 or done.err.startswith("autotune: ") or "\nautotune: " in done.err, done.err
+    assert done.code == 0 or done.err.startswith("autotune: ") or "\nautotune: " in done.err, (
+        done.err
+    )
     return done
 
 

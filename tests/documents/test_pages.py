@@ -1,4 +1,5 @@
-"""The pages as a whole: how many command lines they have, which cannot run here and why, and that options exist."""
+"""The pages as a whole: how many command lines they have, which cannot run here and why, and that
+options exist."""
 
 from __future__ import annotations
 
@@ -17,8 +18,21 @@ from .pages import NEEDS, PAGES, ROOT, all_examples, examples, spans
 from .running import Treatment, treatment
 
 OTHERS = {
-    *("--cpus-per-task", "--disable-usage-stats", "--num-gpus"),  # Slurm's and Ray's: tests/test_cluster_page.py
-    *("--rm", "--shm-size", "--volumes", "--save-detailed", "-e", "-m", "---", "--"),  # docker, vLLM bench, pip, sh
+    *(
+        "--cpus-per-task",
+        "--disable-usage-stats",
+        "--num-gpus",
+    ),  # Slurm's and Ray's: tests/test_cluster_page.py
+    *(
+        "--rm",
+        "--shm-size",
+        "--volumes",
+        "--save-detailed",
+        "-e",
+        "-m",
+        "---",
+        "--",
+    ),  # docker, vLLM bench, pip, sh
 }
 """What the pages say of other programs' options."""
 
@@ -30,7 +44,8 @@ def test_every_command_line_is_run_or_says_what_it_needs() -> None:
     assert treated[Treatment.RUN] >= 75
     needs = Counter(example.needs for example in found if example.needs is not None)
     assert set(needs) <= set(NEEDS)
-    # A mark more is a documented command fewer that a test runs: raise a count only for what truly cannot run.
+    # A mark more is a documented command fewer that a test runs: raise a count only for what truly
+    # cannot run.
     most = {"GPUs": 2, "Docker": 2, "a cluster": 8, "a network": 9, "an engine": 11, "hours": 5}
     assert {need: count for need, count in needs.items() if count > most[need]} == {}
 
@@ -63,7 +78,11 @@ def test_every_option_that_a_page_names_exists() -> None:
 def test_every_link_to_a_file_leads_to_it_and_to_its_heading() -> None:
     links = [(page, target) for page in PAGES for target in links_of(page)]
     assert len(links) > 150
-    assert [f"{page.relative_to(ROOT)}: {target}" for page, target in links if not leads_somewhere(page, target)] == []
+    assert [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page, target in links
+        if not leads_somewhere(page, target)
+    ] == []
     assert not leads_somewhere(ROOT / "README.md", "docs/index.md#no-such-heading")
 
 
@@ -76,8 +95,13 @@ def test_every_path_of_the_repository_that_a_page_names_exists() -> None:
         if (found := re.match(rf"(?:{folders})/[\w./-]+(?=$|[ ,:;])", text))
     }
     assert len(named) > 80
-    others = {"autotune/backends/numactl.py", "docs/performance-lab"}  # to be written; a folder of GPUStack's
-    assert sorted(one for one in named if not (ROOT / one[2]).exists() and one[2] not in others) == []
+    others = {
+        "autotune/backends/numactl.py",
+        "docs/performance-lab",
+    }  # to be written; a folder of GPUStack's
+    assert (
+        sorted(one for one in named if not (ROOT / one[2]).exists() and one[2] not in others) == []
+    )
 
 
 def links_of(page: Path) -> list[str]:
@@ -96,12 +120,17 @@ def leads_somewhere(page: Path, target: str) -> bool:
 def headings(page: Path) -> set[str]:
     """Return the anchors of a page, as GitHub and the site make them of its headings."""
     text = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
-    shown = [re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", one) for one in re.findall(r"^#+ (.*)$", text, re.MULTILINE)]
+    shown = [
+        re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", one)
+        for one in re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    ]
     return {re.sub(r"[^\w\- ]", "", one.lower()).strip().replace(" ", "-") for one in shown}
 
 
 def test_the_reference_of_commands_is_what_the_command_line_says() -> None:
-    assert cli_reference.PAGE.read_text() == cli_reference.page(), "python scripts/cli_reference.py writes it again"
+    assert cli_reference.PAGE.read_text() == cli_reference.page(), (
+        "python scripts/cli_reference.py writes it again"
+    )
     assert "\n## autotune run\n" in cli_reference.page()
 
 
@@ -109,11 +138,15 @@ def test_the_check_of_the_pages_english_finds_what_nobody_says(tmp_path: Path) -
     page = tmp_path / "page.md"
     text = "Told are the median\nand the quartiles. It gives nothing up. What fails is `told` in a row.\n"
     page.write_text(f"# Title\n\n{text}\n```text\nit is told\n```\n\nWhat is a node? It runs.\n")
-    found = [re.sub(r"^.*page.md:(\d+): ('.*'); write.*$", r"\1 \2", one) for one in prose.findings(page)]
+    found = [
+        re.sub(r"^.*page.md:(\d+): ('.*'); write.*$", r"\1 \2", one) for one in prose.findings(page)
+    ]
     assert found == ["3 'Told'", "3 'Told are'", "3 'gives nothing up'", "3 'What '"]
 
 
-def test_the_check_of_english_reads_the_first_lines_of_docstrings_and_the_messages(tmp_path: Path) -> None:
+def test_the_check_of_english_reads_the_first_lines_of_docstrings_and_the_messages(
+    tmp_path: Path,
+) -> None:
     module = tmp_path / "module.py"
     body = [
         "def f(told):",
@@ -123,8 +156,13 @@ def test_the_check_of_english_reads_the_first_lines_of_docstrings_and_the_messag
         '    """',
         '    return f"{told} may be given up"',
     ]
-    module.write_text("\n".join(['"""What a module does."""', 'TOLD = "told"  # is told', "", *body, ""]))
-    found = [re.sub(r"^.*module.py:(\d+): ('.*'); write.*$", r"\1 \2", one) for one in prose.findings(module)]
+    module.write_text(
+        "\n".join(['"""What a module does."""', 'TOLD = "told"  # is told', "", *body, ""])
+    )
+    found = [
+        re.sub(r"^.*module.py:(\d+): ('.*'); write.*$", r"\1 \2", one)
+        for one in prose.findings(module)
+    ]
     assert sorted(found) == ["1 'What '", "9 'given up'"]
 
 

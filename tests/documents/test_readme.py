@@ -1,4 +1,5 @@
-"""Every command line of the README and the other pages beside it, of examples/ and of --help is run as it stands."""
+"""Every command line of the README and the other pages beside it, of examples/ and of --help is run
+as it stands."""
 
 from __future__ import annotations
 
@@ -14,5 +15,7 @@ PAGES = pages_of(all_examples(), lambda page: not page.startswith("docs/"))
 
 
 @pytest.mark.parametrize("page", PAGES)
-def test_the_commands_of_a_page_run(page: str, shared_world: World, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_the_commands_of_a_page_run(
+    page: str, shared_world: World, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     check_page(PAGES[page], shared_world, tmp_path_factory.mktemp("page"))

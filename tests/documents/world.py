@@ -1,4 +1,5 @@
-"""The folder in which documented command lines run: what the pages name exists there, under other names if need be."""
+"""The folder in which documented command lines run: what the pages name exists there, under other
+names if need be."""
 
 from __future__ import annotations
 
@@ -22,7 +23,9 @@ from .shell import Shell
 MODEL = "deepseek-ai/DeepSeek-V3.2"
 SMALL = f"--model {MODEL} --hw h200 --space examples/small-space.yaml"
 EMULATED = f"--model {MODEL} --hw h200 --space examples/emulated-space.yaml --workload random:256:16:32 --on emulator"
-TABLE = "engine,max_num_seqs,total_token_throughput\nvllm,128,5000\nvllm,256,6000\nsglang,256,5500\n"
+TABLE = (
+    "engine,max_num_seqs,total_token_throughput\nvllm,128,5000\nvllm,256,6000\nsglang,256,5500\n"
+)
 MEASURED = (
     "command,engine_version,hardware,workload,total_token_throughput\n"
     f"vllm serve {MODEL} -tp 8,0.32.0,h200,random:1000:100:200,9000\n"
@@ -39,7 +42,10 @@ SUBSTITUTES = [
     (r"--model M --hw H\b", f"--model {MODEL} --hw h200"),
     (r"--model M --workload W\b", f"--model {MODEL} --workload random:64:8:16"),
     (r"vllm serve … -tp 8|vllm serve …", f"vllm serve {MODEL} -tp 8"),
-    (r"'<another command line>' -- …", f"'vllm serve {MODEL} -tp 8' -- vllm serve {MODEL} -tp 8 --max-num-seqs 128"),
+    (
+        r"'<another command line>' -- …",
+        f"'vllm serve {MODEL} -tp 8' -- vllm serve {MODEL} -tp 8 --max-num-seqs 128",
+    ),
     # Names of what is the reader's own.
     (r"replay:FILE", "replay:recorded.bundle"),
     (r"space check FILE", "space check examples/small-space.yaml"),
@@ -78,14 +84,22 @@ class World:
         # An example's page is about the files beside it.
         beside = ROOT / page if page.startswith("examples/") else ROOT / "README.md"
         for path in beside.parent.iterdir():
-            if not (path.name.startswith(".") or path.name in ("mlruns", "build") or (folder / path.name).exists()):
+            if not (
+                path.name.startswith(".")
+                or path.name in ("mlruns", "build")
+                or (folder / path.name).exists()
+            ):
                 (folder / path.name).symlink_to(path)
         return Shell(folder, home)
 
     def text(self, example: Example, shell: Shell) -> str:
         """Return a documented command line with what it leaves out."""
         text = completed(example.text)
-        return text.replace("@URL@", self.url).replace("@HOME@", str(shell.home)).replace("@PORT@", str(shell.port))
+        return (
+            text.replace("@URL@", self.url)
+            .replace("@HOME@", str(shell.home))
+            .replace("@PORT@", str(shell.port))
+        )
 
 
 def completed(text: str) -> str:
@@ -99,7 +113,14 @@ def completed(text: str) -> str:
 def world(folder: Path) -> Iterator[World]:
     """Make the studies and files that pages name, and start the server."""
     home = new_home(folder)
-    question = ["--model", MODEL, "--hw", "h200", "--space", str(ROOT / "examples" / "small-space.yaml")]
+    question = [
+        "--model",
+        MODEL,
+        "--hw",
+        "h200",
+        "--space",
+        str(ROOT / "examples" / "small-space.yaml"),
+    ]
     done = autotune("run", *question, "--launches", "5", "--study", "demo", home=home)
     assert done.code == 0, done.err
     as_if_measured(home)
@@ -109,12 +130,24 @@ def world(folder: Path) -> Iterator[World]:
     # Faster than the node, so that a load takes no minute.
     with emulated("--speed", "8") as url:
         for name in ("A.json", "B.json"):
-            done = autotune("bench", "--url", url, *bench, name, "--seed", str(ord(name[0])), home=home, cwd=folder)
+            done = autotune(
+                "bench",
+                "--url",
+                url,
+                *bench,
+                name,
+                "--seed",
+                str(ord(name[0])),
+                home=home,
+                cwd=folder,
+            )
             assert done.code == 0, done.err
         files = {name: (folder / name).read_text() for name in ("A.json", "B.json")}
         files |= {"table.csv": TABLE, "measured.csv": MEASURED, "eval.py": SCORE}
         files["tasks.jsonl"] = (ROOT / "examples" / "accuracy" / "tasks.jsonl").read_text()
-        files["trace.jsonl"] = json.dumps({"timestamp": 0, "input_length": 64, "output_length": 4}) + "\n"
+        files["trace.jsonl"] = (
+            json.dumps({"timestamp": 0, "input_length": 64, "output_length": 4}) + "\n"
+        )
         yield World(home, files, bundle, url)
 
 
@@ -123,20 +156,37 @@ def as_if_measured(home: Path) -> None:
     copy = home / "studies" / "my-study"
     shutil.copytree(home / "studies" / "demo", copy)
     for name in ("study.yaml", "results.jsonl", "recommendation.json"):
-        text = (copy / name).read_text().replace('"simulated"', '"measured"').replace("study: demo", "study: my-study")
+        text = (
+            (copy / name)
+            .read_text()
+            .replace('"simulated"', '"measured"')
+            .replace("study: demo", "study: my-study")
+        )
         (copy / name).write_text(text.replace('"study": "demo"', '"study": "my-study"'))
 
 
 def is_mention(example: Example) -> bool:
-    """Return True for a command that a sentence names, with no arguments or without those that it needs."""
+    """Return True for a command that a sentence names, with no arguments or without those that it
+    needs."""
     words = example.text.split()
     if not example.inline or "…" in words or words[0] != "autotune":
         return example.inline and words[0] in ("ray", "pip")
     if any(word.startswith("replay:") for word in words):
         return False
     needs = {"run": "--model", "bench": "--model", "simulate": "--", "emulate": "--"}
-    takes_a_study = words[1] in ("report", "export", "bundle", "compare", "resume", "verify", "regress", "calibrate")
-    return (words[1] in needs and needs[words[1]] not in words) or (takes_a_study and len(words) == 2)
+    takes_a_study = words[1] in (
+        "report",
+        "export",
+        "bundle",
+        "compare",
+        "resume",
+        "verify",
+        "regress",
+        "calibrate",
+    )
+    return (words[1] in needs and needs[words[1]] not in words) or (
+        takes_a_study and len(words) == 2
+    )
 
 
 def check_mention(example: Example) -> None:

@@ -1,4 +1,5 @@
-"""Prints the class of every option of the newest versions: ``python -m tests.engines.option_classes [FEW]``."""
+"""Prints the class of every option of the newest versions: ``python -m tests.engines.option_classes
+[FEW]``."""
 
 from __future__ import annotations
 
@@ -18,7 +19,12 @@ from autotune.space.schema import Option
 from autotune.trial import Configuration
 
 NEWEST = {"vllm": "0.33.0", "sglang": "0.5.23", "tensorrt_llm": "1.2.0"}
-MODELS = ("Qwen/Qwen3-32B", "deepseek-ai/DeepSeek-R1", "deepseek-ai/DeepSeek-V3.2", "openai/gpt-oss-120b")
+MODELS = (
+    "Qwen/Qwen3-32B",
+    "deepseek-ai/DeepSeek-R1",
+    "deepseek-ai/DeepSeek-V3.2",
+    "openai/gpt-oss-120b",
+)
 
 
 @cache
@@ -35,7 +41,8 @@ def read_knobs(name: str, version: str) -> frozenset[str]:
 
 
 def settings_of(kind: Engine, version: str) -> Iterator[tuple[Option, Setting]]:
-    """List the options of a version, each with a value that is none of those that a card may name."""
+    """List the options of a version, each with a value that is none of those that a card may
+    name."""
     for option in kind.table(version).options:
         setting = setting_of(option, "another value")
         yield option, replace(setting, knobs=readers(kind, version, setting))

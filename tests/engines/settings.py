@@ -1,4 +1,5 @@
-"""What the engine tests share: contexts of the packaged models and nodes, and the road from a command to its knobs."""
+"""What the engine tests share: contexts of the packaged models and nodes, and the road from a
+command to its knobs."""
 
 from __future__ import annotations
 
@@ -20,7 +21,9 @@ OURS = ("sglang", "tensorrt_llm", "vllm")
 VERSIONS = [(name, version) for name in OURS for version in engine(name).card.versions]
 
 
-def context(version: str, model: str = V32, node: str = "h200", longest_request: int = 0, gpus: int = 8) -> Context:
+def context(
+    version: str, model: str = V32, node: str = "h200", longest_request: int = 0, gpus: int = 8
+) -> Context:
     return Context(LIBRARY.model(model), LIBRARY.node(node), gpus, version, longest_request)
 
 
@@ -57,4 +60,6 @@ def failing_rules(
     known = engine(configuration.engine).version(version)
     judged = context(known, model, node, longest_request)
     made = effective(card, configuration, judged)
-    return [rule.name for rule in broken_rules(card, made, judged) if rule.kind is not FailureKind.RULE]
+    return [
+        rule.name for rule in broken_rules(card, made, judged) if rule.kind is not FailureKind.RULE
+    ]

@@ -1,7 +1,8 @@
-"""Programs that stand in for installed engines: real parsers made from a table of options, and a Python that has them.
+"""Programs that stand in for installed engines: real parsers made from a table of options, and a
+Python that has them.
 
-A stand-in is a script with a first line, a ``dist-info`` folder beside its packages, and a parser of `argparse` or
-`click`. It notes how often it was started.
+A stand-in is a script with a first line, a ``dist-info`` folder beside its packages, and a parser
+of `argparse` or `click`. It notes how often it was started.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ Row = Mapping[str, Any]
 
 def rows(engine: str, version: str) -> list[dict[str, Any]]:
     """The options of a shipped table."""
-    found: list[dict[str, Any]] = json.loads((SPACES / engine / "options" / f"{version}.json").read_text())["options"]
+    found: list[dict[str, Any]] = json.loads(
+        (SPACES / engine / "options" / f"{version}.json").read_text()
+    )["options"]
     return found
 
 
@@ -38,7 +41,9 @@ def argparse_parser(options: Sequence[Row]) -> argparse.ArgumentParser:
             common["default"] = row["default"]
         action = row.get("action", "store")
         if action == "boolean_optional":
-            groups[i % 2].add_argument(*row["flags"], action=argparse.BooleanOptionalAction, **common)
+            groups[i % 2].add_argument(
+                *row["flags"], action=argparse.BooleanOptionalAction, **common
+            )
         elif action in {"store_true", "store_false"}:
             groups[i % 2].add_argument(*row["flags"], action=action, **common)
         else:
@@ -115,7 +120,9 @@ def python_with(folder: Path, **distributions: str) -> Path:
         info.mkdir(parents=True)
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
     path = f"{packages}:{Path(__file__).parent}:{':'.join(sys.path)}"
-    return executable(folder / "bin" / "python3", f'#!/bin/sh\nPYTHONPATH="{path}" exec "{sys.executable}" "$@"\n')
+    return executable(
+        folder / "bin" / "python3", f'#!/bin/sh\nPYTHONPATH="{path}" exec "{sys.executable}" "$@"\n'
+    )
 
 
 def install(folder: Path, engine: str, version: str, options: Sequence[Row]) -> StandIn:
@@ -134,6 +141,11 @@ def install(folder: Path, engine: str, version: str, options: Sequence[Row]) -> 
         (package / "launch_server.py").write_text(body)
         return StandIn(folder, python, table)
     name = {"vllm": "vllm", "tensorrt_llm": "trtllm-serve"}[engine]
-    # A first line cannot hold a space; pip then writes a script that is a shell's first and Python's afterwards.
-    first = f"#!{python}\n" if " " not in str(python) else f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
+    # A first line cannot hold a space; pip then writes a script that is a shell's first and
+    # Python's afterwards.
+    first = (
+        f"#!{python}\n"
+        if " " not in str(python)
+        else f"#!/bin/sh\n'''exec' \"{python}\" \"$0\" \"$@\"\n' '''\n"
+    )
     return StandIn(folder, executable(folder / "bin" / name, first + body), table)

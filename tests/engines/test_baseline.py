@@ -1,4 +1,5 @@
-"""The user's own baseline: checked apart from the candidates, and started by the installation that is compared."""
+"""The user's own baseline: checked apart from the candidates, and started by the installation that
+is compared."""
 
 from __future__ import annotations
 
@@ -22,7 +23,15 @@ from tests.prepare.settings import prepared, said
 
 SPACE = Path(__file__).with_name("installed_space.yaml")
 LIBRARY = library_for(SPACE)
-HERE = RunOptions(V32, "h200", workloads=["random:1000:100:64"], on="process", study="s", space=SPACE, engines=["vllm"])
+HERE = RunOptions(
+    V32,
+    "h200",
+    workloads=["random:1000:100:64"],
+    on="process",
+    study="s",
+    space=SPACE,
+    engines=["vllm"],
+)
 SIMULATED = replace(HERE, on="simulator")
 SGLANG = f"python3 -m sglang.launch_server --model-path {V32} --tp 8"
 
@@ -34,7 +43,12 @@ def _nothing_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def stand_in(folder: Path, name: str = "vllm", version: str = "0.32.0") -> StandIn:
-    return install(folder, name, version, [row for row in rows(name, version) if row.get("action") != "retired"])
+    return install(
+        folder,
+        name,
+        version,
+        [row for row in rows(name, version) if row.get("action") != "retired"],
+    )
 
 
 def test_arguments_passed_through_are_checked_beside_a_baseline_of_the_same_engine(
@@ -42,11 +56,15 @@ def test_arguments_passed_through_are_checked_beside_a_baseline_of_the_same_engi
 ) -> None:
     typed = replace(SIMULATED, baseline=f"vllm serve {V32} -tp 8")
     message = said(replace(typed, engine_args=["vllm=--bogus-flag 3"]))
-    assert message.startswith("--engine-arg vllm='--bogus-flag 3': vllm 0.33.0: error: unrecognized arguments")
+    assert message.startswith(
+        "--engine-arg vllm='--bogus-flag 3': vllm 0.33.0: error: unrecognized arguments"
+    )
     emulated = replace(typed, on="emulator")
     monkeypatch.delenv("NO_SUCH_KEY", raising=False)
     key = "--api-key ${NO_SUCH_KEY}"
-    assert said(replace(emulated, engine_args=[f"vllm={key}"])).startswith("the command refers to ${NO_SUCH_KEY}")
+    assert said(replace(emulated, engine_args=[f"vllm={key}"])).startswith(
+        "the command refers to ${NO_SUCH_KEY}"
+    )
     named = replace(emulated, baseline=f"vllm serve {V32} -tp 8 --api-key '${{NO_SUCH_KEY}}'")
     assert said(named).startswith("--baseline: the command refers to ${NO_SUCH_KEY}")
 
@@ -56,7 +74,9 @@ def test_a_baseline_in_a_container_is_judged_by_its_image_s_version() -> None:
     typed = f"python3 -m sglang.launch_server --model-path {r1} --tp 8 --cuda-graph-max-bs 64"
     found = prepared(replace(HERE, model=r1, hardware="mi300x", on="docker", baseline=typed))
     baseline = found.candidates.items[0]
-    assert found.spec.images["sglang"].startswith(f"lmsysorg/sglang:v{baseline.engine_version}-rocm")
+    assert found.spec.images["sglang"].startswith(
+        f"lmsysorg/sglang:v{baseline.engine_version}-rocm"
+    )
     assert baseline.configuration.knobs["cuda_graph_max_batch"] == 64
 
 
@@ -78,7 +98,10 @@ def test_a_bare_name_of_any_form_becomes_the_installed_program(tmp_path: Path) -
         (SGLANG, (str(sglang.python), "-m", "sglang.launch_server")),
         (SGLANG.replace("python3", "python"), (str(sglang.python), "-m", "sglang.launch_server")),
         # There is no script beside this Python.
-        (f"sglang serve --model-path {V32}", (str(sglang.python), "-m", "sglang.launch_server", "--model-path")),
+        (
+            f"sglang serve --model-path {V32}",
+            (str(sglang.python), "-m", "sglang.launch_server", "--model-path"),
+        ),
     ):
         kind = engine_of("sglang" if "sglang" in typed else "vllm", spec.installed, LIBRARY, silent)
         assert from_here(split_command(typed), kind).argv[: len(expected)] == expected
@@ -90,35 +113,49 @@ def test_a_baseline_s_own_program_is_the_installation_that_counts(tmp_path: Path
     found = prepared(typed)
     assert any("the folder of the baseline's program" in note for note in found.spec.notes)
     assert found.spec.installed["vllm"].program == (str(there.program), "serve")
-    assert len(prepared(replace(typed, engine_bins=[f"vllm={there.python}"])).candidates) == len(found.candidates)
+    assert len(prepared(replace(typed, engine_bins=[f"vllm={there.python}"])).candidates) == len(
+        found.candidates
+    )
     assert "two installations" in said(replace(typed, engine_bins=[f"vllm={other.folder}"]))
     assert said(replace(typed, baseline=f"/nowhere/vllm serve {V32}")).startswith(
         "--baseline: /nowhere/vllm: this program does not exist"
     )
 
 
-def test_an_engine_that_came_after_the_beginning_stays_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_engine_that_came_after_the_beginning_stays_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     there = stand_in(tmp_path / "env")
-    spec = build_spec(replace(HERE, engine_bins=[f"vllm={there.folder}"], engines=["vllm", "sglang"]))
+    spec = build_spec(
+        replace(HERE, engine_bins=[f"vllm={there.folder}"], engines=["vllm", "sglang"])
+    )
     reasons = {e.engine: e.reason for e in prepare(spec, LIBRARY).excluded}
     assert "is not installed" in reasons["sglang"]
     late = stand_in(tmp_path / "late", "sglang", "0.5.23")
     monkeypatch.setenv("PATH", f"{late.folder / 'bin'}:/usr/bin:/bin")
     resumed = prepare(spec, LIBRARY)
-    assert {e.engine: e.reason for e in resumed.excluded} == {"sglang": "SGLang was not installed when the study began"}
+    assert {e.engine: e.reason for e in resumed.excluded} == {
+        "sglang": "SGLang was not installed when the study began"
+    }
     assert set(resumed.spaces) == {"vllm"}
 
 
 def test_what_is_said_of_an_engine_that_nothing_starts_is_answered(tmp_path: Path) -> None:
     asked = replace(SIMULATED, engine_args=["sglang=--nsa-prefill-backend fa3"])
     spec = build_spec(asked)
-    assert spec.notes == ("--engine-arg sglang is not used: sglang is neither searched nor the baseline",)
+    assert spec.notes == (
+        "--engine-arg sglang is not used: sglang is neither searched nor the baseline",
+    )
     assert spec.engine_args == {}
     there = stand_in(tmp_path / "env")
     spec = build_spec(replace(HERE, engine_bins=[f"vllm={there.folder}", "sglang=/bin/sh"]))
-    assert spec.notes == ("--engine-bin sglang is not used: sglang is neither searched nor the baseline",)
+    assert spec.notes == (
+        "--engine-bin sglang is not used: sglang is neither searched nor the baseline",
+    )
     spec = build_spec(replace(SIMULATED, on="docker", images=["sglang=mine:v0.5.23"]))
-    assert spec.notes == ("--image sglang is not used: sglang is neither searched nor the baseline",)
+    assert spec.notes == (
+        "--image sglang is not used: sglang is neither searched nor the baseline",
+    )
 
 
 @pytest.mark.parametrize(
@@ -130,13 +167,22 @@ def test_nothing_can_be_set_on_somebody_else_s_server(asked: dict[str, object]) 
         build_spec(replace(SIMULATED, on="external:http://127.0.0.1:1", **asked))  # type: ignore[arg-type]
 
 
-def test_a_dry_run_tells_what_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_dry_run_tells_what_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     cut = [
         {**row, "choices": ["auto", "bfloat16"]} if row["dest"] == "kv_cache_dtype" else row
         for row in rows("vllm", "0.32.0")
     ]
-    there = install(tmp_path / "env", "vllm", "0.33.0", [row for row in cut if row.get("action") != "retired"])
-    run(replace(HERE, engine_bins=[f"vllm={there.folder}"]), tmp_path / "home", as_json=True, dry_run=True)
+    there = install(
+        tmp_path / "env", "vllm", "0.33.0", [row for row in cut if row.get("action") != "retired"]
+    )
+    run(
+        replace(HERE, engine_bins=[f"vllm={there.folder}"]),
+        tmp_path / "home",
+        as_json=True,
+        dry_run=True,
+    )
     shown = capsys.readouterr()
     (note,) = json.loads(shown.out)["notes"]
     assert "candidates are removed, not in this version's --help" in note

@@ -1,4 +1,5 @@
-"""FP8 weights with a scale for a block: what TensorRT-LLM has kernels for, by generation of the GPU."""
+"""FP8 weights with a scale for a block: what TensorRT-LLM has kernels for, by generation of the
+GPU."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ def refusal(model: str, hardware: str, version: str = "1.2.0", backend: str | No
     [("l40s", "1.2.0", ""), ("l40s", "1.0.0", ""), ("h100", "1.2.0", ""), ("b200", "1.2.0", ""),
      ("rtx-pro-6000", "1.2.0", ""), ("rtx-pro-6000", "1.0.0", NO_KERNEL)],
 )  # fmt: skip
-def test_layers_without_experts_have_kernels_on_ada_too(hardware: str, version: str, words: str) -> None:
+def test_layers_without_experts_have_kernels_on_ada_too(
+    hardware: str, version: str, words: str
+) -> None:
     assert words in refusal("Qwen/Qwen3-32B-FP8", hardware, version)
     assert bool(words) is bool(refusal("Qwen/Qwen3-32B-FP8", hardware, version))
 
@@ -42,7 +45,9 @@ def test_layers_without_experts_have_kernels_on_ada_too(hardware: str, version: 
     [("l40s", None, HOPPER_ONLY), ("b200", None, HOPPER_ONLY), ("b200", "CUTLASS", HOPPER_ONLY),
      ("b200", "DEEPGEMM", ""), ("b200", "TRTLLM", ""), ("h200", None, ""), ("rtx-pro-6000", None, "")],
 )  # fmt: skip
-def test_experts_need_hopper_or_another_kernel(hardware: str, backend: str | None, words: str) -> None:
+def test_experts_need_hopper_or_another_kernel(
+    hardware: str, backend: str | None, words: str
+) -> None:
     told = refusal("Qwen/Qwen3-235B-A22B-Instruct-2507-FP8", hardware, backend=backend)
     assert words in told
     assert bool(words) is bool(told)
@@ -55,7 +60,9 @@ def test_experts_without_block_scales_are_not_concerned() -> None:
 
 @pytest.mark.parametrize("version", ["1.0.0", "1.2.0"])
 def test_what_is_tried_on_blackwell_names_a_kernel_that_starts(version: str) -> None:
-    context = Context(LIBRARY.model("deepseek-ai/DeepSeek-R1"), LIBRARY.hardware["b200"], 8, version)
+    context = Context(
+        LIBRARY.model("deepseek-ai/DeepSeek-R1"), LIBRARY.hardware["b200"], 8, version
+    )
     knobs = KIND.default_knobs(context)
     assert knobs["moe_backend"] == "DEEPGEMM"
     command = KIND.command(Configuration(KIND.name, knobs), context)

@@ -1,6 +1,8 @@
-"""The published conformance suite over autotune's own engines, and over a third party's as that would run it.
+"""The published conformance suite over autotune's own engines, and over a third party's as that
+would run it.
 
-After a wanted change of a command: ``python -m tests.engines.test_conformance`` writes the golden commands again.
+After a wanted change of a command: ``python -m tests.engines.test_conformance`` writes the golden
+commands again.
 """
 
 from __future__ import annotations
@@ -25,7 +27,11 @@ GOLDEN = Path(__file__).with_name("golden_commands.txt")
 
 def _blocks(text: str) -> dict[str, str]:
     """Map each heading (``# …``) to the text under it."""
-    parts = (block.partition("\n") for block in re.split(r"^(?=# )", text, flags=re.MULTILINE) if block.strip())
+    parts = (
+        block.partition("\n")
+        for block in re.split(r"^(?=# )", text, flags=re.MULTILINE)
+        if block.strip()
+    )
     return {heading: body.strip() for heading, _, body in parts}
 
 
@@ -54,20 +60,28 @@ class OurEngine(EngineConformance):
         for context in self.contexts(suited=True):
             for case, configuration in self.cases(context).items():
                 model = context.model.id.rpartition("/")[2]
-                heading = f"# {self.engine} {context.version} {model} {context.hardware.name} {case}"
+                heading = (
+                    f"# {self.engine} {context.version} {model} {context.hardware.name} {case}"
+                )
                 commands[heading] = self.kind.command(configuration, context).shell()
         return commands
 
     def write_golden(self) -> None:
         """Write this engine's commands into the golden file, beside those of others."""
         text = GOLDEN.read_text(encoding="utf-8") if GOLDEN.exists() else ""
-        kept = {h: t for h, t in _blocks(text).items() if h.split()[1] != self.engine} | self.commands()
+        kept = {
+            h: t for h, t in _blocks(text).items() if h.split()[1] != self.engine
+        } | self.commands()
         ordered = sorted(kept.items(), key=lambda item: item[0].split()[1])
-        GOLDEN.write_text("\n".join(f"{heading}\n{text}\n" for heading, text in ordered), encoding="utf-8")
+        GOLDEN.write_text(
+            "\n".join(f"{heading}\n{text}\n" for heading, text in ordered), encoding="utf-8"
+        )
 
     def test_commands_are_the_golden_ones(self) -> None:
         golden = _blocks(GOLDEN.read_text(encoding="utf-8"))
-        golden = {heading: text for heading, text in golden.items() if heading.split()[1] == self.engine}
+        golden = {
+            heading: text for heading, text in golden.items() if heading.split()[1] == self.engine
+        }
         now = self.commands()
         assert set(golden) == set(now), f"headings differ: {sorted(set(golden) ^ set(now))}"
         for heading, text in now.items():
@@ -102,16 +116,31 @@ def test_every_engine_of_autotune_s_own_is_in_the_suite() -> None:
 
 @pytest.mark.e2e
 def test_an_engine_of_somebody_else_s_passes_in_its_own_environment(tmp_path: Path) -> None:
-    """Installed as an editable package is: its folder on the path, and its entry points beside it."""
+    """Installed as an editable package is: its folder on the path, and its entry points beside
+    it."""
     about = tmp_path / "autotune_llama_server-0.1.0.dist-info"
     about.mkdir()
-    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: autotune-llama-server\nVersion: 0.1.0\n")
-    (about / "entry_points.txt").write_text("[autotune.engines]\nllama_server = autotune_llama_server:LlamaServer\n")
+    (about / "METADATA").write_text(
+        "Metadata-Version: 2.1\nName: autotune-llama-server\nVersion: 0.1.0\n"
+    )
+    (about / "entry_points.txt").write_text(
+        "[autotune.engines]\nllama_server = autotune_llama_server:LlamaServer\n"
+    )
     paths = os.pathsep.join(map(str, [ROOT, EXAMPLE, tmp_path]))
     own = tmp_path / "pytest.ini"
     own.write_text("")
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", str(own), "test_conformance.py"],
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "-c",
+            str(own),
+            "test_conformance.py",
+        ],
         cwd=EXAMPLE,
         env={**os.environ, "PYTHONPATH": paths},
         capture_output=True,

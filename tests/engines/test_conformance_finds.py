@@ -1,4 +1,5 @@
-"""The conformance suite finds what is wrong with an engine; each row is one mistake in the example's card."""
+"""The conformance suite finds what is wrong with an engine; each row is one mistake in the
+example's card."""
 
 from __future__ import annotations
 
@@ -23,7 +24,11 @@ TABLE = "versions_are_in_order_and_each_has_a_table"
 MISTAKES = [
     # what stands in the card, what somebody wrote, the test that finds it
     ('[--batch-size, "{max', '[--batches, "{max', "a_command_says_what_the_configuration_is"),
-    ('[--threads, "{threads}"]', '[--threads, "{ubatch}"]', "a_command_says_what_the_configuration_is"),
+    (
+        '[--threads, "{threads}"]',
+        '[--threads, "{ubatch}"]',
+        "a_command_says_what_the_configuration_is",
+    ),
     ("read: args.ubatch_size", "read: args.ubatch", "what_is_read_exists_in_the_engine_s_parser"),
     ("read: args.ubatch_size", "read: args.batch_size", READ),
     ("choices: [true, false]", "choices: [true, false, host]", READ),
@@ -32,10 +37,26 @@ MISTAKES = [
     ('versions: ["2026.10.11549"]', 'versions: ["2026.10.11549", "2026.9"]', TABLE),
     ("does not know {flags}", "does not know {option}", "failures_are_told_with_a_way_out"),
     ("kind: out_of_memory", "kind: infrastructure", "failures_are_told_with_a_way_out"),
-    ("max_running_requests > 256", "max_running_requests < 2", "defaults_and_good_starts_are_searched"),
-    ("{max_running_requests: 4,", "{max_running_requests: 5,", "defaults_and_good_starts_are_searched"),
-    ("forbid: max_running_requests > 256", "forbid: max_runing_requests > 256", "every_expression_can_be_evaluated"),
-    ("reason: llama.cpp keeps at most 256 sequences; set --parallel to at most that", 'reason: ""', "rules_say_why"),
+    (
+        "max_running_requests > 256",
+        "max_running_requests < 2",
+        "defaults_and_good_starts_are_searched",
+    ),
+    (
+        "{max_running_requests: 4,",
+        "{max_running_requests: 5,",
+        "defaults_and_good_starts_are_searched",
+    ),
+    (
+        "forbid: max_running_requests > 256",
+        "forbid: max_runing_requests > 256",
+        "every_expression_can_be_evaluated",
+    ),
+    (
+        "reason: llama.cpp keeps at most 256 sequences; set --parallel to at most that",
+        'reason: ""',
+        "rules_say_why",
+    ),
     ("search: [128, 512]", "search: [128, 256]", "defaults_and_good_starts_are_searched"),
     (EFFECT, GROWING, "a_command_says_what_the_configuration_is"),
 ]

@@ -28,7 +28,16 @@ CPU = HardwareCard(
     achieved_flops=0.4,
     source="test",
 )
-ONLY_FOR_GPUS = ("cudagraph", "gpu-memory", "attention-backend", "fp8", "deep_gemm", "parallel", "all2all", "expert")
+ONLY_FOR_GPUS = (
+    "cudagraph",
+    "gpu-memory",
+    "attention-backend",
+    "fp8",
+    "deep_gemm",
+    "parallel",
+    "all2all",
+    "expert",
+)
 CONFIG = {
     "model_type": "qwen2",
     "num_hidden_layers": 4,
@@ -48,7 +57,9 @@ def model(tmp_path: Path) -> ModelCard:
 
 
 @pytest.mark.parametrize("version", ["0.13.0", "0.32.0"])
-def test_every_candidate_of_vllm_parses_and_sets_nothing_that_only_gpus_have(version: str, model: ModelCard) -> None:
+def test_every_candidate_of_vllm_parses_and_sets_nothing_that_only_gpus_have(
+    version: str, model: ModelCard
+) -> None:
     kind, context = engine("vllm"), Context(model, CPU, 1, version)
     found = enumerate_engine(kind.card, context).configurations
     assert len(found) > 20
@@ -59,13 +70,17 @@ def test_every_candidate_of_vllm_parses_and_sets_nothing_that_only_gpus_have(ver
         assert kind.knobs(kind.parse(command, version), context) == configuration
     tried = {name: {c.knobs[name] for c in found} for name in kind.card.knobs}
     assert len(tried["max_running_requests"]) > 2
-    assert tried["prefix_caching"] == {True}, "of no workload it is known that prompts share a prefix"
+    assert tried["prefix_caching"] == {True}, (
+        "of no workload it is known that prompts share a prefix"
+    )
     assert tried["tensor_parallel"] == tried["data_parallel"] == {1}
     assert tried["attention_backend"] == {None}
     assert tried["kv_cache_dtype"] == {"bfloat16"}
 
 
-def test_every_candidate_of_sglang_parses_and_sets_nothing_that_only_gpus_have(model: ModelCard) -> None:
+def test_every_candidate_of_sglang_parses_and_sets_nothing_that_only_gpus_have(
+    model: ModelCard,
+) -> None:
     kind, context = engine("sglang"), Context(model, CPU, 1, "0.5.23")
     found = enumerate_engine(kind.card, context).configurations
     assert len(found) > 5
@@ -83,7 +98,11 @@ def test_the_default_of_vllm_is_the_bare_command(model: ModelCard) -> None:
     """The defaults are those that vLLM 0.32 has on a CPU, so nothing is spelled out."""
     kind, context = engine("vllm"), Context(model, CPU, 1, "0.32.0")
     knobs = kind.default_knobs(context)
-    assert (knobs["max_running_requests"], knobs["max_batched_tokens"], knobs["block_size"]) == (128, 2048, 128)
+    assert (knobs["max_running_requests"], knobs["max_batched_tokens"], knobs["block_size"]) == (
+        128,
+        2048,
+        128,
+    )
     parsed = kind.parse(split_command(f"vllm serve {model.id}"), "0.32.0")
     assert kind.knobs(parsed, context).knobs == knobs
 
@@ -91,7 +110,9 @@ def test_the_default_of_vllm_is_the_bare_command(model: ModelCard) -> None:
 def test_what_a_cpu_ignores_makes_no_other_configuration(model: ModelCard) -> None:
     kind, context = engine("vllm"), Context(model, CPU, 1, "0.32.0")
     given = f"vllm serve {model.id} --gpu-memory-utilization 0.5 --attention-backend FLASH_ATTN --enable-dbo"
-    made, effects = normalised(kind.card, kind.knobs(kind.parse(split_command(given), "0.32.0"), context), context)
+    made, effects = normalised(
+        kind.card, kind.knobs(kind.parse(split_command(given), "0.32.0"), context), context
+    )
     assert made.knobs == kind.default_knobs(context)
     assert {effect.name for effect in effects} == {"cpu-backend", "cpu-no-overlap"}
 
@@ -99,7 +120,9 @@ def test_what_a_cpu_ignores_makes_no_other_configuration(model: ModelCard) -> No
 def test_a_block_size_that_the_kernels_for_a_cpu_cannot_read(model: ModelCard) -> None:
     kind, context = engine("vllm"), Context(model, CPU, 1, "0.32.0")
     parsed = kind.parse(split_command(f"vllm serve {model.id} --block-size 16"), "0.32.0")
-    assert [rule.name for rule in broken_rules(kind.card, kind.knobs(parsed, context), context)] == ["cpu-block-size"]
+    assert [
+        rule.name for rule in broken_rules(kind.card, kind.knobs(parsed, context), context)
+    ] == ["cpu-block-size"]
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,5 @@
-"""Every serving command of the performance-lab documents and of the concurrency sweep is read as a person reads it."""
+"""Every serving command of the performance-lab documents and of the concurrency sweep is read as a
+person reads it."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from tests.data import LAB, SWEEP, rows
 from tests.engines.settings import failing_rules, set_by
 
 V32 = "deepseek-ai/DeepSeek-V3.2"
-# Part of a command (a flag and what it says), the engine, what it means. A command's knobs are the union.
+# Part of a command (a flag and what it says), the engine, what it means. A command's knobs are the
+# union.
 MEANING: list[tuple[str, str, dict[str, Any]]] = [
     ("-dp 8", "vllm", {"tensor_parallel": 1, "data_parallel": 8}),
     ("--enable-expert-parallel", "vllm", {"expert_parallel": 8}),
@@ -66,7 +68,9 @@ def test_every_documented_command_gives_the_knobs_that_a_person_reads_in_it() ->
     for row in rows(LAB):
         kind = recognise(split_command(row["command"]).argv)
         expected = meaning(row["command"], kind.name)
-        assert set_by(row["command"], row["engine_version"], row["model"]) == expected, row["command"]
+        assert set_by(row["command"], row["engine_version"], row["model"]) == expected, row[
+            "command"
+        ]
 
 
 def test_the_documented_start_failures_break_a_rule_and_no_other_command_does() -> None:
@@ -82,7 +86,9 @@ def test_the_sweep_s_commands_parse_where_the_version_is_known() -> None:
     for row in rows(SWEEP):
         command = f"{row['env']} {row['command']}".strip()
         if row["engine_version"] in recognise(split_command(command).argv).card.versions:
-            read[command] = set_by(command, row["engine_version"], row["model"], row["hardware"].lower())
+            read[command] = set_by(
+                command, row["engine_version"], row["model"], row["hardware"].lower()
+            )
     # In 0.4.3 dp attention is as wide as tensor parallelism, whatever --dp-size says.
     assert read == {
         "python3 -m sglang.launch_server --model deepseek-ai/DeepSeek-R1 --tp 8 --trust-remote-code "
@@ -92,7 +98,11 @@ def test_the_sweep_s_commands_parse_where_the_version_is_known() -> None:
 
 @pytest.mark.parametrize("text", ["/workspace/DeepSeek-v3.2", "deepseek-ai/DeepSeek-V3.2"])
 def test_a_model_is_kept_as_it_was_written(text: str) -> None:
-    for command in (f"vllm serve {text} -tp 8", f"trtllm-serve {text}", f"sglang serve --model {text}"):
+    for command in (
+        f"vllm serve {text} -tp 8",
+        f"trtllm-serve {text}",
+        f"sglang serve --model {text}",
+    ):
         split = split_command(command)
         kind = recognise(split.argv)
         assert kind.parse(split, kind.card.newest).model == text
@@ -112,7 +122,9 @@ def test_engines_are_known_by_their_aliases() -> None:
         ("0.5.23", "--tp-size 8 --attn-dp-size 4"),
     ],
 )
-def test_sglang_s_attention_replicas_are_asked_for_as_the_version_knows_them(version: str, options: str) -> None:
+def test_sglang_s_attention_replicas_are_asked_for_as_the_version_knows_them(
+    version: str, options: str
+) -> None:
     """``--attn-dp-size`` is in the wheel of 0.5.22 and not in that of 0.5.21."""
     library, kind = Library(), engine("sglang")
     context = Context(library.model(V32), library.node("h200"), 8, version)

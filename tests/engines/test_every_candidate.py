@@ -1,6 +1,7 @@
 """Every candidate of every shipped space has a command that its version's parser takes.
 
-A command is made of parts that depend on few knobs each; the parts of every candidate are parsed, equal ones once.
+A command is made of parts that depend on few knobs each; the parts of every candidate are parsed,
+equal ones once.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from tests.engines.settings import LIBRARY, NODES, R1, V32, context
 
 
 def settings() -> list[tuple[str, str, str, str]]:
-    """Engine, version, model and node; the conformance suite has the newest versions of two architectures.
+    """Engine, version, model and node; the conformance suite has the newest versions of two
+    architectures.
 
     Models whose architecture another one has too are tried with the newest version alone.
     """
@@ -27,7 +29,8 @@ def settings() -> list[tuple[str, str, str, str]]:
         card = engine(name).card
         for version, model, node in product(card.versions, LIBRARY.models, NODES):
             judged = context(version, model, node)
-            # Both: the suite has it. Neither: an old version, and an architecture that another model has.
+            # Both: the suite has it. Neither: an old version, and an architecture that another
+            # model has.
             if (version == card.newest) == (model in (V32, R1)):
                 continue
             if all(evaluate(need.expect, judged.scope({})) for need in card.requires):
@@ -37,7 +40,9 @@ def settings() -> list[tuple[str, str, str, str]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "version", "model", "node"), settings())
-def test_the_version_s_parser_takes_every_candidate(name: str, version: str, model: str, node: str) -> None:
+def test_the_version_s_parser_takes_every_candidate(
+    name: str, version: str, model: str, node: str
+) -> None:
     kind, judged = engine(name), context(version, model, node)
     space = enumerate_engine(kind.card, judged)
     younger = model == V32 or judged.model.family == "glm_moe_dsa"
@@ -49,10 +54,15 @@ def test_the_version_s_parser_takes_every_candidate(name: str, version: str, mod
 
 @pytest.mark.parametrize("name", names())
 def test_the_parts_say_what_the_whole_command_says(name: str) -> None:
-    """A parser that lacks an option refuses by parts exactly the candidates whose whole command it refuses."""
+    """A parser that lacks an option refuses by parts exactly the candidates whose whole command it
+    refuses."""
     kind, judged = engine(name), context(engine(name).card.newest, R1)
     table = kind.table(judged.version)
-    lacking = {"vllm": "--kv-cache-dtype", "sglang": "--mem-fraction-static", "tensorrt_llm": "--max_num_tokens"}[name]
+    lacking = {
+        "vllm": "--kv-cache-dtype",
+        "sglang": "--mem-fraction-static",
+        "tensorrt_llm": "--max_num_tokens",
+    }[name]
     options = tuple(option for option in table.options if lacking not in option.flags)
     cut = kind.installed(kind.program, replace(table, options=options))
     candidates = enumerate_engine(kind.card, judged).configurations[::97]

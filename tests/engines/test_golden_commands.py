@@ -21,6 +21,13 @@ def test_what_is_passed_through_stands_last() -> None:
     kind = engine("sglang")
     judged = context("0.5.23")
     configuration = Configuration("sglang", kind.default_knobs(judged))
-    command = kind.command(configuration, judged, ["--trust-remote-code", "--max-running-requests", "7"])
+    command = kind.command(
+        configuration, judged, ["--trust-remote-code", "--max-running-requests", "7"]
+    )
     assert command.argv[-3:] == ("--trust-remote-code", "--max-running-requests", "7")
-    assert kind.knobs(kind.parse(split_command(command.shell()), "0.5.23"), judged).knobs["max_running_requests"] == 7
+    assert (
+        kind.knobs(kind.parse(split_command(command.shell()), "0.5.23"), judged).knobs[
+            "max_running_requests"
+        ]
+        == 7
+    )

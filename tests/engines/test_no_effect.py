@@ -1,4 +1,5 @@
-"""What is known to do nothing without a launch: the documents' parser flags, flags without their condition."""
+"""What is known to do nothing without a launch: the documents' parser flags, flags without their
+condition."""
 
 from __future__ import annotations
 
@@ -21,14 +22,20 @@ CARDS = [LIBRARY.engine(name) for name in ("sglang", "tensorrt_llm", "vllm")]
 SERVE = "python3 -m sglang.launch_server --model"
 
 
-def baseline_no_effect(model: str, baseline: str | None, *set_: str, only: str = "sglang") -> dict[str, NoEffect]:
+def baseline_no_effect(
+    model: str, baseline: str | None, *set_: str, only: str = "sglang"
+) -> dict[str, NoEffect]:
     """Knob or flag to what is said of it on the baseline's command."""
     asked = {"baseline": baseline, "pins": list(set_), "engines": [only]}
-    request = RunOptions(model, "h200", workloads=["random:1000:100:64"], on="simulator", study="s", **asked)
+    request = RunOptions(
+        model, "h200", workloads=["random:1000:100:64"], on="simulator", study="s", **asked
+    )
     prepared = prepare(build_spec(request), LIBRARY)
     candidate = prepared.candidates.items[prepared.candidates.baseline]
     command = prepared.command_of(candidate)
-    trial = Trial(0, Role.BASELINE, candidate.configuration, candidate.engine_version, command, ("chat",))
+    trial = Trial(
+        0, Role.BASELINE, candidate.configuration, candidate.engine_version, command, ("chat",)
+    )
     return {row.knob: row for row in no_effect_by_rule(prepared, trial)}
 
 
@@ -65,7 +72,9 @@ def test_idle_options_exist_under_the_name_they_are_read_by(card: EngineCard) ->
     assert card.no_effect
     for option in card.no_effect:
         assert option.flags
-        tables = [engine(card.engine).table(v) for v in card.versions if in_range(v, option.versions)]
+        tables = [
+            engine(card.engine).table(v) for v in card.versions if in_range(v, option.versions)
+        ]
         for flag in option.flags:
             found = [o for table in tables for o in table.options if flag in o.flags]
             assert found, flag

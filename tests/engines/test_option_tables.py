@@ -1,4 +1,5 @@
-"""The tables of options against dumps of the real parsers, and the reader that makes them against a small wheel."""
+"""The tables of options against dumps of the real parsers, and the reader that makes them against a
+small wheel."""
 
 from __future__ import annotations
 
@@ -42,7 +43,10 @@ ACTIONS = {
     "BooleanOptionalAction": "boolean_optional",
     "DeprecatedStoreTrueAction": "store_true",
 }
-DUMPS = [("vllm", "0.32.0", "flags_vllm_0.32.json"), ("sglang", "0.5.23", "flags_sglang_0.5.23.json")]
+DUMPS = [
+    ("vllm", "0.32.0", "flags_vllm_0.32.json"),
+    ("sglang", "0.5.23", "flags_sglang_0.5.23.json"),
+]
 
 
 def by_flag(table: OptionTable) -> dict[str, Option]:
@@ -161,11 +165,13 @@ def test_the_reader_follows_names_annotations_and_loops(tmp_path: Path) -> None:
     with zipfile.ZipFile(wheel, "w") as archive:
         for name, text in TINY_WHEEL.items():
             archive.writestr(name, text)
-    program = (
-        f"from pathlib import Path; from snapshot_options import table; print(table('vllm', Path({str(wheel)!r})))"
-    )
+    program = f"from pathlib import Path; from snapshot_options import table; print(table('vllm', Path({str(wheel)!r})))"
     done = subprocess.run(
-        [sys.executable, "-c", program], cwd=ROOT / "scripts", capture_output=True, text=True, check=True
+        [sys.executable, "-c", program],
+        cwd=ROOT / "scripts",
+        capture_output=True,
+        text=True,
+        check=True,
     )
     document = json.loads(done.stdout)
     assert document["version"] == "1.2.3"
@@ -173,7 +179,12 @@ def test_the_reader_follows_names_annotations_and_loops(tmp_path: Path) -> None:
         {"flags": ["--dtype"], "dest": "dtype", "choices": ["a", "b", None], "default": "a"},
         {"flags": ["--eager"], "dest": "eager", "action": "boolean_optional", "default": False},
         {"flags": ["--level"], "dest": "level", "type": "float"},
-        {"flags": ["--max-model-len"], "dest": "max_model_len", "type": "human_int", "default": 4096},
+        {
+            "flags": ["--max-model-len"],
+            "dest": "max_model_len",
+            "type": "human_int",
+            "default": 4096,
+        },
         {"flags": ["--names"], "dest": "names", "action": "append"},
         {"flags": ["--nested"], "dest": "nested", "type": "json"},
         {"flags": ["--port", "-p"], "dest": "port", "type": "int", "default": 8000},

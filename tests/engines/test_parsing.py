@@ -60,13 +60,23 @@ SPELLINGS = [
 
 
 @pytest.mark.parametrize(("command", "version", "knobs"), SPELLINGS)
-def test_a_spelling_is_read_as_the_engine_reads_it(command: str, version: str, knobs: dict[str, Any]) -> None:
+def test_a_spelling_is_read_as_the_engine_reads_it(
+    command: str, version: str, knobs: dict[str, Any]
+) -> None:
     assert set_by(command, version) == knobs
 
 
 REFUSED = [
-    (f"{VLLM} --max-num-sekvs 4", "0.32", r"unrecognized arguments: --max-num-sekvs 4.*did you mean --max-num-seqs"),
-    (f"{VLLM} --dtype bf17", "0.32", r"argument --dtype: invalid choice: 'bf17' \(choose from .*bfloat16"),
+    (
+        f"{VLLM} --max-num-sekvs 4",
+        "0.32",
+        r"unrecognized arguments: --max-num-sekvs 4.*did you mean --max-num-seqs",
+    ),
+    (
+        f"{VLLM} --dtype bf17",
+        "0.32",
+        r"argument --dtype: invalid choice: 'bf17' \(choose from .*bfloat16",
+    ),
     (f"{VLLM} --max-num-seqs many", "0.32", "argument --max-num-seqs: invalid int value: 'many'"),
     (f"{VLLM} --compilation-config nonsense", "0.32", "argument --compilation-config.*not JSON"),
     (f"{VLLM} --speculative-config 5", "0.32", "speculative_tokens is malformed"),
@@ -81,7 +91,11 @@ REFUSED = [
     (f"{VLLM} --config missing.yaml", "0.32", "'missing.yaml' cannot be read"),
     ("python3 -m sglang.launch_server --tp 8", "0.5.23", "names no model"),
     (f"{SGLANG} --kv-cache-dtype fp9", "0.5.6", r"invalid choice: 'fp9' \(choose from .*fp8_e4m3"),
-    (f"{SGLANG} --nsa-decode-backend fa3", "0.5.23", r"unrecognized arguments: --nsa-decode-backend fa3"),
+    (
+        f"{SGLANG} --nsa-decode-backend fa3",
+        "0.5.23",
+        r"unrecognized arguments: --nsa-decode-backend fa3",
+    ),
     (f"{SGLANG} --cuda-graph-max-bs-decode 4", "0.5.6", "unrecognized arguments"),
     (f"{TRT} --tp-size 8", "1.2", "unrecognized arguments: --tp-size 8; did you mean --tp_size"),
     (f"{TRT} --tp 8", "1.2", "unrecognized arguments: --tp 8"),
@@ -89,14 +103,17 @@ REFUSED = [
 
 
 @pytest.mark.parametrize(("command", "version", "message"), REFUSED)
-def test_what_the_engine_refuses_is_bad_input_in_its_own_words(command: str, version: str, message: str) -> None:
+def test_what_the_engine_refuses_is_bad_input_in_its_own_words(
+    command: str, version: str, message: str
+) -> None:
     with pytest.raises(BadInput, match=message):
         read(command, version)
 
 
 def test_an_unknown_program_is_answered_with_what_is_understood() -> None:
     with pytest.raises(
-        BadInput, match=r"'lmdeploy serve api_server'.*'python3 -m sglang.launch_server …'.*'vllm serve …'"
+        BadInput,
+        match=r"'lmdeploy serve api_server'.*'python3 -m sglang.launch_server …'.*'vllm serve …'",
     ):
         recognise(["lmdeploy", "serve", "api_server"])
 
@@ -163,8 +180,12 @@ def with_file(command: str, name: str, text: str) -> tuple[Engine, Command]:
         ("{max_batch_size: 128}", 128, False),
     ],
 )
-def test_padding_up_to_tensorrt_llm_s_own_limit_is_not_its_default(written: str, limit: int, padding: bool) -> None:
-    kind, command = with_file(f"{TRT} --extra_llm_api_options c.yaml", "c.yaml", f"cuda_graph_config: {written}")
+def test_padding_up_to_tensorrt_llm_s_own_limit_is_not_its_default(
+    written: str, limit: int, padding: bool
+) -> None:
+    kind, command = with_file(
+        f"{TRT} --extra_llm_api_options c.yaml", "c.yaml", f"cuda_graph_config: {written}"
+    )
     knobs = kind.knobs(kind.parse(command, "1.2.0"), context("1.2.0", R1)).knobs
     assert (knobs["cuda_graph_max_batch"], knobs["cuda_graph_padding"]) == (limit, padding)
 
@@ -179,7 +200,9 @@ moe_config: {backend: DEEPGEMM}
 speculative_config: {decoding_type: MTP, num_nextn_predict_layers: 3}
 cuda_graph_config: {batch_sizes: [1, 2, 256]}
 """
-    kind, command = with_file(f"{TRT} --tp_size 4 --max_batch_size 512 --config c.yaml", "c.yaml", text)
+    kind, command = with_file(
+        f"{TRT} --tp_size 4 --max_batch_size 512 --config c.yaml", "c.yaml", text
+    )
     judged = context("1.2.0", R1)
     knobs = kind.knobs(kind.parse(command, "1.2.0"), judged).knobs
     base = kind.default_knobs(judged)
@@ -206,20 +229,34 @@ kv_cache_config: {dtype: fp8, free_gpu_memory_fraction: 0.7}
 
 @pytest.mark.parametrize(
     ("version", "won"),
-    [("1.2.0", (8, 64, 0.7)), ("1.3.0rc15", (8, 64, 0.7)), ("1.3.0rc21", (8, 512, 0.8)), ("1.4.0rc1", (8, 512, 0.8))],
+    [
+        ("1.2.0", (8, 64, 0.7)),
+        ("1.3.0rc15", (8, 64, 0.7)),
+        ("1.3.0rc21", (8, 512, 0.8)),
+        ("1.4.0rc1", (8, 512, 0.8)),
+    ],
 )
-def test_of_what_tensorrt_llm_is_told_twice_the_version_says_which_counts(version: str, won: tuple[Any, ...]) -> None:
+def test_of_what_tensorrt_llm_is_told_twice_the_version_says_which_counts(
+    version: str, won: tuple[Any, ...]
+) -> None:
     options = "--max_batch_size 512 --kv_cache_free_gpu_memory_fraction 0.8"
     kind, command = with_file(f"{TRT} {options} --config c.yaml", "c.yaml", TWICE)
     knobs = kind.knobs(kind.parse(command, version), context(version, R1)).knobs
-    assert (knobs["tensor_parallel"], knobs["max_running_requests"], knobs["memory_fraction"]) == won
+    assert (
+        knobs["tensor_parallel"],
+        knobs["max_running_requests"],
+        knobs["memory_fraction"],
+    ) == won
     assert knobs["kv_cache_dtype"] == "fp8"
 
 
 def test_a_cache_section_replaces_the_memory_fraction_of_the_command_line_up_to_1_1() -> None:
     line = f"{TRT} --kv_cache_free_gpu_memory_fraction 0.6 --extra_llm_api_options c.yaml"
     kind, command = with_file(line, "c.yaml", "kv_cache_config: {dtype: fp8}")
-    found = {v: kind.knobs(kind.parse(command, v), context(v, R1)).knobs["memory_fraction"] for v in ("1.0.0", "1.2.0")}
+    found = {
+        v: kind.knobs(kind.parse(command, v), context(v, R1)).knobs["memory_fraction"]
+        for v in ("1.0.0", "1.2.0")
+    }
     assert found == {"1.0.0": 0.9, "1.2.0": 0.6}
 
 
@@ -233,11 +270,13 @@ def test_a_cache_section_replaces_the_memory_fraction_of_the_command_line_up_to_
         ("1.4.0rc1", "max_draft_len"),
     ],
 )
-def test_tensorrt_llm_is_told_its_drafts_and_its_memory_as_the_version_takes_them(version: str, key: str) -> None:
+def test_tensorrt_llm_is_told_its_drafts_and_its_memory_as_the_version_takes_them(
+    version: str, key: str
+) -> None:
     kind, judged = engine("tensorrt_llm"), context(version, R1)
-    asked = Configuration("tensorrt_llm", {**kind.default_knobs(judged), "tensor_parallel": 8}).with_knobs(
-        speculative_tokens=3, memory_fraction=0.75, prefix_caching=False
-    )
+    asked = Configuration(
+        "tensorrt_llm", {**kind.default_knobs(judged), "tensor_parallel": 8}
+    ).with_knobs(speculative_tokens=3, memory_fraction=0.75, prefix_caching=False)
     command = kind.command(asked, judged)
     assert yaml.safe_load(command.files["trtllm-config.yaml"]) == {
         "kv_cache_config": {"free_gpu_memory_fraction": 0.75, "enable_block_reuse": False},
@@ -250,7 +289,10 @@ def test_tensorrt_llm_is_told_its_drafts_and_its_memory_as_the_version_takes_the
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("max_batch_sice: 3", "unknown TensorRT-LLM 1.2.0 setting 'max_batch_sice'; did you mean 'max_batch_size'"),
+        (
+            "max_batch_sice: 3",
+            "unknown TensorRT-LLM 1.2.0 setting 'max_batch_sice'; did you mean 'max_batch_size'",
+        ),
         (
             "kv_cache_config: {dtipe: fp8}",
             r"unknown .* setting 'kv_cache_config.dtipe'; did you mean 'kv_cache_config.dtype'",
@@ -265,7 +307,9 @@ def test_a_config_file_that_the_engine_refuses_is_bad_input(text: str, message: 
         kind.parse(command, "1.2.0")
 
 
-@pytest.mark.parametrize("program", [f"vllm serve {V32}", f"python3 -m sglang.launch_server --model-path {V32}"])
+@pytest.mark.parametrize(
+    "program", [f"vllm serve {V32}", f"python3 -m sglang.launch_server --model-path {V32}"]
+)
 def test_options_of_a_config_file_give_way_to_the_command_line(program: str) -> None:
     vllm = program.startswith("vllm")
     option = "max-num-seqs" if vllm else "max-running-requests"
@@ -277,14 +321,32 @@ def test_options_of_a_config_file_give_way_to_the_command_line(program: str) -> 
     assert knobs["max_running_requests"] == 64
     assert knobs["enforce_eager" if vllm else "torch_compile"] is True
     kind, command = with_file(f"{program} --config=c.yaml --{option} 128", "c.yaml", text)
-    assert kind.knobs(kind.parse(command, judged.version), judged).knobs["max_running_requests"] == 128
+    assert (
+        kind.knobs(kind.parse(command, judged.version), judged).knobs["max_running_requests"] == 128
+    )
 
 
 WORDS = st.one_of(
     st.sampled_from(
-        ["-tp", "8", "--config", "-O", "-O3", "--", "-", "--speculative-config", "{}", "[1]", "=", "--x.y", "1e9"]
+        [
+            "-tp",
+            "8",
+            "--config",
+            "-O",
+            "-O3",
+            "--",
+            "-",
+            "--speculative-config",
+            "{}",
+            "[1]",
+            "=",
+            "--x.y",
+            "1e9",
+        ]
     ),
-    st.sampled_from([f for name in OURS for f in sorted(engine(name).table(engine(name).card.newest).flags)]),
+    st.sampled_from(
+        [f for name in OURS for f in sorted(engine(name).table(engine(name).card.newest).flags)]
+    ),
     st.text(max_size=8),
 )
 
@@ -297,5 +359,7 @@ def test_no_command_line_raises_anything_but_bad_input(name: str, words: list[st
     model = (V32,) if kind.card.model_flag is None else (kind.card.model_flag, V32)
     judged = context(kind.card.newest)
     with suppress(BadInput):
-        knobs = kind.knobs(kind.parse(Command((*kind.card.program, *model, *words)), judged.version), judged).knobs
+        knobs = kind.knobs(
+            kind.parse(Command((*kind.card.program, *model, *words)), judged.version), judged
+        ).knobs
         assert set(knobs) == set(kind.card.knobs)

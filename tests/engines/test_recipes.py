@@ -8,7 +8,13 @@ import pytest
 
 from autotune.engines import engine
 from autotune.errors import MalformedFile
-from autotune.prepare.recipes import check_recipes, known_recipes, published, read_recipe, recipes_of
+from autotune.prepare.recipes import (
+    check_recipes,
+    known_recipes,
+    published,
+    read_recipe,
+    recipes_of,
+)
 from autotune.space.entry import in_range, spaces_root
 from autotune.space.library import Library
 from autotune.space.schema import Recipe
@@ -23,7 +29,9 @@ def test_every_packaged_recipe_is_read_and_breaks_no_rule(name: str) -> None:
     check_recipes(spaces_root() / name / "engine.yaml", LIBRARY)
 
 
-@pytest.mark.parametrize(("name", "recipe"), RECIPES, ids=[f"{name}-{recipe.name}" for name, recipe in RECIPES])
+@pytest.mark.parametrize(
+    ("name", "recipe"), RECIPES, ids=[f"{name}-{recipe.name}" for name, recipe in RECIPES]
+)
 def test_a_recipe_applies_somewhere_and_says_where_it_is_from(name: str, recipe: Recipe) -> None:
     kind = engine(name)
     known = [v for v in kind.card.versions if in_range(v, recipe.versions)]
@@ -38,12 +46,32 @@ def test_a_recipe_applies_somewhere_and_says_where_it_is_from(name: str, recipe:
     [
         ("vllm", V32, "h200", {"tensor_parallel": 8, "data_parallel": 1, "expert_parallel": 1}),
         ("vllm", R1, "h200", {"tensor_parallel": 1, "data_parallel": 8, "expert_parallel": 8}),
-        ("vllm", R1, "mi300x", {"tensor_parallel": 8, "expert_parallel": 8, "attention_backend": "ROCM_AITER_MLA"}),
+        (
+            "vllm",
+            R1,
+            "mi300x",
+            {"tensor_parallel": 8, "expert_parallel": 8, "attention_backend": "ROCM_AITER_MLA"},
+        ),
         ("sglang", V32, "h200", {"tensor_parallel": 1, "data_parallel": 8, "expert_parallel": 1}),
-        ("sglang", V32, "mi300x", {"prefill_attention_backend": "tilelang", "cuda_graph_max_batch": 64}),
-        ("sglang", R1, "h200", {"max_running_requests": 512, "memory_fraction": 0.82, "prefix_caching": False}),
+        (
+            "sglang",
+            V32,
+            "mi300x",
+            {"prefill_attention_backend": "tilelang", "cuda_graph_max_batch": 64},
+        ),
+        (
+            "sglang",
+            R1,
+            "h200",
+            {"max_running_requests": 512, "memory_fraction": 0.82, "prefix_caching": False},
+        ),
         ("sglang", R1, "mi300x", {"attention_backend": "aiter", "kv_cache_dtype": "fp8_e4m3"}),
-        ("tensorrt_llm", R1, "h200", {"data_parallel": 8, "speculative_tokens": 1, "max_batched_tokens": 3200}),
+        (
+            "tensorrt_llm",
+            R1,
+            "h200",
+            {"data_parallel": 8, "speculative_tokens": 1, "max_batched_tokens": 3200},
+        ),
     ],
 )
 def test_the_first_recipe_sets_what_a_person_reads_in_it(
@@ -56,7 +84,9 @@ def test_the_first_recipe_sets_what_a_person_reads_in_it(
     assert read in known_recipes(kind, here).values()
 
 
-@pytest.mark.parametrize(("name", "model", "node"), [("vllm", V32, "mi300x"), ("tensorrt_llm", V32, "h200")])
+@pytest.mark.parametrize(
+    ("name", "model", "node"), [("vllm", V32, "mi300x"), ("tensorrt_llm", V32, "h200")]
+)
 def test_where_no_vendor_published_one_there_is_none(name: str, model: str, node: str) -> None:
     kind = engine(name)
     assert recipes_of(kind.card, context(kind.version(), model, node)) == []
@@ -64,7 +94,10 @@ def test_where_no_vendor_published_one_there_is_none(name: str, model: str, node
 
 def test_a_recipe_is_written_with_the_names_of_the_version() -> None:
     kind = engine("sglang")
-    for version, flag in (("0.5.23", "--cuda-graph-max-bs-decode"), ("0.5.8", "--cuda-graph-max-bs")):
+    for version, flag in (
+        ("0.5.23", "--cuda-graph-max-bs-decode"),
+        ("0.5.8", "--cuda-graph-max-bs"),
+    ):
         here = context(version, V32, "mi300x")
         assert flag in published(kind, recipes_of(kind.card, here)[0], here).argv
 
@@ -76,6 +109,12 @@ def test_a_recipe_that_its_engine_refuses_is_named_with_its_line(tmp_path: Path)
     ):
         card = tmp_path / f"{word.strip('-')}.yaml"
         card.write_text(VLLM_CARD.read_text().replace(right, wrong))
-        line = 1 + next(i for i, text in enumerate(card.read_text().splitlines()) if "v3.2-expert-parallel" in text)
-        with pytest.raises(MalformedFile, match=rf"\.yaml:{line}: deepseek-v3\.2-expert-parallel.*{word}"):
+        line = 1 + next(
+            i
+            for i, text in enumerate(card.read_text().splitlines())
+            if "v3.2-expert-parallel" in text
+        )
+        with pytest.raises(
+            MalformedFile, match=rf"\.yaml:{line}: deepseek-v3\.2-expert-parallel.*{word}"
+        ):
             check_recipes(card, Library(files=(card,)))

@@ -1,4 +1,5 @@
-"""Commands that really ran and were refused are accepted; one is refused by the released engine itself."""
+"""Commands that really ran and were refused are accepted; one is refused by the released engine
+itself."""
 
 from __future__ import annotations
 
@@ -13,7 +14,11 @@ from autotune.simulator.resolve_command import ResolvedCommand, resolve_command
 from autotune.space.context import Context
 from tests.engines.settings import LIBRARY, shared
 
-_STAND_INS = {"glm-4": "zai-org/GLM-4.6", "glm-5": "zai-org/GLM-5.2-FP8", "llama": "meta-llama/Llama-3.3-70B-Instruct"}
+_STAND_INS = {
+    "glm-4": "zai-org/GLM-4.6",
+    "glm-5": "zai-org/GLM-5.2-FP8",
+    "llama": "meta-llama/Llama-3.3-70B-Instruct",
+}
 """Of the file's models no card is packaged: one of the family, whose rules are the same."""
 
 
@@ -54,5 +59,7 @@ def test_what_the_release_s_own_parser_refuses_is_refused_with_its_choices() -> 
 def test_an_image_s_tag_is_no_version_and_is_answered_with_what_is() -> None:
     where, command = next(row for row in _rows() if "gemma4" in row[0])
     kind = recognise(split_command(command).argv)
-    with pytest.raises(BadInput, match=r"unknown sglang version 'gemma4'\. Known: .*0\.5\.23; a prefix"):
+    with pytest.raises(
+        BadInput, match=r"unknown sglang version 'gemma4'\. Known: .*0\.5\.23; a prefix"
+    ):
         kind.version(where.split()[1])

@@ -1,4 +1,5 @@
-"""Names that an engine gave up are translated into those of the version at hand, in both directions, and told."""
+"""Names that an engine gave up are translated into those of the version at hand, in both
+directions, and told."""
 
 from __future__ import annotations
 
@@ -11,22 +12,50 @@ from autotune.space.entry import in_range
 from tests.engines.settings import LIBRARY, VERSIONS, set_by
 
 V32 = "deepseek-ai/DeepSeek-V3.2"
-VLLM, SGLANG, TRT = f"vllm serve {V32}", f"python3 -m sglang.launch_server --model-path {V32}", f"trtllm-serve {V32}"
+VLLM, SGLANG, TRT = (
+    f"vllm serve {V32}",
+    f"python3 -m sglang.launch_server --model-path {V32}",
+    f"trtllm-serve {V32}",
+)
 
 TRANSLATED = [
     (f"{SGLANG} --nsa-prefill-backend fa3", "0.5.23", f"{SGLANG} --dsa-prefill-backend fa3"),
     (f"{SGLANG} --nsa-decode-backend=fa3", "0.5.23", f"{SGLANG} --dsa-decode-backend=fa3"),
-    (f"{SGLANG} --cuda-graph-max-bs 64 --tp 8", "0.5.23", f"{SGLANG} --cuda-graph-max-bs-decode 64 --tp 8"),
+    (
+        f"{SGLANG} --cuda-graph-max-bs 64 --tp 8",
+        "0.5.23",
+        f"{SGLANG} --cuda-graph-max-bs-decode 64 --tp 8",
+    ),
     # Over two renamings, the values with them.
-    (f"{SGLANG} --nsa-prefill flashmla_decode", "0.5.23", f"{SGLANG} --dsa-prefill-backend flashmla_kv"),
-    (f"{SGLANG} --dsa-prefill-backend flashmla_kv", "0.5.3", f"{SGLANG} --nsa-prefill flashmla_decode"),
+    (
+        f"{SGLANG} --nsa-prefill flashmla_decode",
+        "0.5.23",
+        f"{SGLANG} --dsa-prefill-backend flashmla_kv",
+    ),
+    (
+        f"{SGLANG} --dsa-prefill-backend flashmla_kv",
+        "0.5.3",
+        f"{SGLANG} --nsa-prefill flashmla_decode",
+    ),
     (f"{SGLANG} --dsa-decode-backend fa3", "0.5.6", f"{SGLANG} --nsa-decode-backend fa3"),
     (f"{SGLANG} --cuda-graph-max-bs-decode 64", "0.5.6", f"{SGLANG} --cuda-graph-max-bs 64"),
-    (f"VLLM_ATTENTION_BACKEND=FLASHMLA A=1 {VLLM} -tp 8", "0.32", f"A=1 {VLLM} -tp 8 --attention-backend FLASHMLA"),
-    (f"{VLLM} --attention-backend FLASHMLA -tp 8", "0.11", f"VLLM_ATTENTION_BACKEND=FLASHMLA {VLLM} -tp 8"),
+    (
+        f"VLLM_ATTENTION_BACKEND=FLASHMLA A=1 {VLLM} -tp 8",
+        "0.32",
+        f"A=1 {VLLM} -tp 8 --attention-backend FLASHMLA",
+    ),
+    (
+        f"{VLLM} --attention-backend FLASHMLA -tp 8",
+        "0.11",
+        f"VLLM_ATTENTION_BACKEND=FLASHMLA {VLLM} -tp 8",
+    ),
     (f"{VLLM} --attention_backend=FLASHMLA", "0.11", f"VLLM_ATTENTION_BACKEND=FLASHMLA {VLLM}"),
     # What is given under the name that works wins.
-    (f"VLLM_ATTENTION_BACKEND=A {VLLM} --attention-backend B", "0.32", f"{VLLM} --attention-backend B"),
+    (
+        f"VLLM_ATTENTION_BACKEND=A {VLLM} --attention-backend B",
+        "0.32",
+        f"{VLLM} --attention-backend B",
+    ),
     (f"{TRT} --config c.yaml", "1.0", f"{TRT} --extra_llm_api_options c.yaml"),
 ]
 KEPT = [
@@ -43,7 +72,9 @@ KEPT = [
 
 
 @pytest.mark.parametrize(("typed", "version", "expected"), TRANSLATED)
-def test_a_name_that_does_not_work_becomes_the_one_that_does(typed: str, version: str, expected: str) -> None:
+def test_a_name_that_does_not_work_becomes_the_one_that_does(
+    typed: str, version: str, expected: str
+) -> None:
     command = split_command(typed)
     kind = recognise(command.argv)
     known = kind.version(version)
@@ -76,19 +107,28 @@ def test_an_empty_variable_becomes_no_option_without_a_value() -> None:
     command = split_command(f"VLLM_ATTENTION_BACKEND= {VLLM} -tp 8")
     translated, notes = translate(engine("vllm"), command, "0.32.0")
     assert translated.shell() == f"{VLLM} -tp 8"
-    assert notes == ["removed VLLM_ATTENTION_BACKEND, which is empty and would be --attention-backend for vLLM 0.32.0"]
+    assert notes == [
+        "removed VLLM_ATTENTION_BACKEND, which is empty and would be --attention-backend for vLLM 0.32.0"
+    ]
 
 
 def test_arguments_that_are_passed_through_are_translated() -> None:
-    assert translate_arguments(engine("sglang"), "--trust-remote-code --cuda-graph-max-bs 64", "0.5.23") == (
+    assert translate_arguments(
+        engine("sglang"), "--trust-remote-code --cuda-graph-max-bs 64", "0.5.23"
+    ) == (
         "--trust-remote-code --cuda-graph-max-bs-decode 64",
         ["translated --cuda-graph-max-bs to --cuda-graph-max-bs-decode for SGLang 0.5.23"],
     )
-    assert translate_arguments(engine("vllm"), "VLLM_ATTENTION_BACKEND=X --seed 1", "0.32.0")[0] == (
-        "--seed 1 --attention-backend X"
+    assert translate_arguments(engine("vllm"), "VLLM_ATTENTION_BACKEND=X --seed 1", "0.32.0")[
+        0
+    ] == ("--seed 1 --attention-backend X")
+    assert (
+        translate_arguments(engine("vllm"), "--attention-backend X", "0.11.0")[0]
+        == "VLLM_ATTENTION_BACKEND=X"
     )
-    assert translate_arguments(engine("vllm"), "--attention-backend X", "0.11.0")[0] == "VLLM_ATTENTION_BACKEND=X"
-    assert translate_arguments(engine("vllm"), "--seed  '1'", "0.32.0") == ("--seed  '1'", []), "kept as typed"
+    assert translate_arguments(engine("vllm"), "--seed  '1'", "0.32.0") == ("--seed  '1'", []), (
+        "kept as typed"
+    )
 
 
 @pytest.mark.parametrize(("name", "version"), VERSIONS)
@@ -104,7 +144,9 @@ def test_the_ranges_are_those_of_the_parsers(name: str, version: str) -> None:
         for flag in (entry.old, entry.new):
             # Up to 0.5.2 SGLang had no sparse attention, and so none of these.
             if flag.startswith("--") and version != "0.4.3.post2":
-                assert (flag in flags) == any(in_range(version, held) for held in versions_of[flag]), flag
+                assert (flag in flags) == any(
+                    in_range(version, held) for held in versions_of[flag]
+                ), flag
 
 
 @pytest.mark.parametrize("name", ["vllm", "sglang", "tensorrt_llm"])
@@ -114,4 +156,6 @@ def test_words_of_tables_are_none_of_the_card_s_and_mean_one_that_it_has(name: s
         knob = card.knobs.get(entry.column)
         assert knob is None or knob.refuses(entry.word), "a value of its own needs no other"
         assert entry.means is None if knob is None else not knob.refuses(entry.means)
-    assert card.in_own_words({"kv_cache_dtype": "fp8"})["kv_cache_dtype"] == ("fp8_e4m3" if name == "sglang" else "fp8")
+    assert card.in_own_words({"kv_cache_dtype": "fp8"})["kv_cache_dtype"] == (
+        "fp8_e4m3" if name == "sglang" else "fp8"
+    )

@@ -1,4 +1,5 @@
-"""Several servers as a layout: which candidates have it, how it is written, and that it is read back."""
+"""Several servers as a layout: which candidates have it, how it is written, and that it is read
+back."""
 
 from __future__ import annotations
 
@@ -25,10 +26,14 @@ ENGINES = ("vllm", "sglang", "tensorrt_llm")
 
 
 def context_of(model: str, hardware: str, engine_name: str, gpus: int = 8) -> Context:
-    return Context(LIBRARY.model(model), LIBRARY.node(hardware), gpus, LIBRARY.engine(engine_name).newest)
+    return Context(
+        LIBRARY.model(model), LIBRARY.node(hardware), gpus, LIBRARY.engine(engine_name).newest
+    )
 
 
-def layouts(model: str, hardware: str, engine_name: str, **pins: Scalar) -> set[tuple[int, int, int, int]]:
+def layouts(
+    model: str, hardware: str, engine_name: str, **pins: Scalar
+) -> set[tuple[int, int, int, int]]:
     context = context_of(model, hardware, engine_name)
     found = enumerate_engine(LIBRARY.engine(engine_name), context, pins).configurations
     assert all(gpus_of(one, 99) == 8 for one in found)
@@ -37,10 +42,16 @@ def layouts(model: str, hardware: str, engine_name: str, **pins: Scalar) -> set[
 
 
 @pytest.mark.parametrize("name", ENGINES)
-def test_a_small_model_is_served_by_the_smallest_servers_that_hold_it_and_by_those_twice_as_large(name: str) -> None:
+def test_a_small_model_is_served_by_the_smallest_servers_that_hold_it_and_by_those_twice_as_large(
+    name: str,
+) -> None:
     assert layouts("Qwen/Qwen3-8B", "h200", name) == {(1, 8, 1, 1), (4, 2, 1, 1), (8, 1, 1, 1)}
     # 141 GB of weights do not fit one GPU of 80 GB.
-    assert layouts("meta-llama/Llama-3.3-70B-Instruct", "h100", name) == {(1, 8, 1, 1), (2, 4, 1, 1), (4, 2, 1, 1)}
+    assert layouts("meta-llama/Llama-3.3-70B-Instruct", "h100", name) == {
+        (1, 8, 1, 1),
+        (2, 4, 1, 1),
+        (4, 2, 1, 1),
+    }
 
 
 @pytest.mark.parametrize("name", ENGINES)
@@ -59,14 +70,22 @@ def test_what_is_not_searched_can_be_pinned() -> None:
 
 @pytest.mark.parametrize(
     ("name", "hardware", "variable"),
-    [*((name, "h200", "CUDA_VISIBLE_DEVICES") for name in ENGINES), ("sglang", "mi300x", "HIP_VISIBLE_DEVICES")],
+    [
+        *((name, "h200", "CUDA_VISIBLE_DEVICES") for name in ENGINES),
+        ("sglang", "mi300x", "HIP_VISIBLE_DEVICES"),
+    ],
 )
 def test_a_command_of_several_servers_is_read_back(name: str, hardware: str, variable: str) -> None:
     kind, context = engine(name), context_of("Qwen/Qwen3-8B", hardware, name)
     configuration = Configuration(name, kind.default_knobs(context, {"replicas": 4}))
     assert configuration.knobs["tensor_parallel"] == 2
     command = kind.command(configuration, context)
-    assert command.servers == ({variable: "0,1"}, {variable: "2,3"}, {variable: "4,5"}, {variable: "6,7"})
+    assert command.servers == (
+        {variable: "0,1"},
+        {variable: "2,3"},
+        {variable: "4,5"},
+        {variable: "6,7"},
+    )
     assert kind.knobs(kind.parse(command, context.version), context) == configuration
     read = resolve_for(kind, command, context)
     assert (read.failure, read.effective.knobs["replicas"]) == (None, 4)
@@ -95,7 +114,9 @@ def test_a_single_server_keeps_the_fingerprint_that_it_had_before_there_were_sev
 
 
 def test_simulate_takes_copies_of_a_command(capsys: pytest.CaptureFixture[str]) -> None:
-    options = SimulateOptions("h200", ["vllm", "serve", "Qwen/Qwen3-8B"], workload="random:64:16:64", replicas=8)
+    options = SimulateOptions(
+        "h200", ["vllm", "serve", "Qwen/Qwen3-8B"], workload="random:64:16:64", replicas=8
+    )
     simulate(options, Path("nowhere"), as_json=True)
     told = json.loads(capsys.readouterr().out)
     assert (told["config"]["replicas"], told["failure"], told["completed"]) == (8, None, 64)

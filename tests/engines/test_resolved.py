@@ -1,4 +1,5 @@
-"""What an engine says of itself, read back: printed settings, knobs, and what counts as a difference."""
+"""What an engine says of itself, read back: printed settings, knobs, and what counts as a
+difference."""
 
 from __future__ import annotations
 
@@ -22,8 +23,16 @@ LIBRARY = Library()
 R1 = LIBRARY.model("deepseek-ai/DeepSeek-R1")
 H200 = LIBRARY.node("h200")
 
-SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
-VALUES = st.recursive(SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12)
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text()
+)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=12
+)
 
 
 @hypothesis_settings(max_examples=40, deadline=None)
@@ -33,7 +42,10 @@ def test_a_printed_dictionary_is_read_back(values: dict[str, Any]) -> None:
 
 
 @hypothesis_settings(max_examples=40, deadline=None)
-@given(st.dictionaries(st.from_regex(r"[a-z]\w{0,8}", fullmatch=True), VALUES), st.sampled_from([", ", " "]))
+@given(
+    st.dictionaries(st.from_regex(r"[a-z]\w{0,8}", fullmatch=True), VALUES),
+    st.sampled_from([", ", " "]),
+)
 def test_printed_assignments_are_read_back(values: dict[str, Any], between: str) -> None:
     assert settings(between.join(f"{name}={value!r}" for name, value in values.items())) == values
 
@@ -58,15 +70,24 @@ def test_what_vllm_prints() -> None:
         "rms_norm=['native']), moe_backend='auto')"
     )
     read = settings(line)
-    assert (read["max_seq_len"], read["enforce_eager"], read["dtype"]) == (8192, True, "torch.bfloat16")
+    assert (read["max_seq_len"], read["enforce_eager"], read["dtype"]) == (
+        8192,
+        True,
+        "torch.bfloat16",
+    )
     assert read["compilation_config"]["mode"] == "NONE"
     assert read["compilation_config"]["max_cudagraph_capture_size"] is None
-    assert read["kernel_config"] == {"ir_op_priority": {"rms_norm": ["native"]}, "moe_backend": "auto"}
+    assert read["kernel_config"] == {
+        "ir_op_priority": {"rms_norm": ["native"]},
+        "moe_backend": "auto",
+    }
 
 
 def test_nothing_is_read_behind_what_cannot_be() -> None:
     assert settings("a=1, b=Odd(c=], d=2), a=3") == {"a": 1, "b": {}}
-    assert settings("a=1, b=[2, : 3], c=4") == {"a": 1}, "a colon alone is no item, and does not repeat for ever"
+    assert settings("a=1, b=[2, : 3], c=4") == {"a": 1}, (
+        "a colon alone is no item, and does not repeat for ever"
+    )
 
 
 def made_of(name: str, version: str, said: dict[str, Any], **knobs: Any) -> Resolved:
@@ -85,7 +106,13 @@ def made_of(name: str, version: str, said: dict[str, Any], **knobs: Any) -> Reso
         {"info": {}},
         {"info": {"parallel_config": 3}, "args": {"kv_cache_config": None}},
         {"info": {"tp_size": "eight", "attn_dp_size": [], "max_running_requests": float("nan")}},
-        {"args": {"tensor_parallel_size": "eight", "enable_attention_dp": 0, "pipeline_parallel_size": {}}},
+        {
+            "args": {
+                "tensor_parallel_size": "eight",
+                "enable_attention_dp": 0,
+                "pipeline_parallel_size": {},
+            }
+        },
         {"config": {"tensor_parallel_size": "eight", "data_parallel_size": "two"}},
     ],
 )
@@ -135,25 +162,42 @@ def test_the_sparse_kernels_are_read_under_the_name_of_the_version(version: str,
 
 
 def test_the_cap_under_speculation_is_no_surprise_to_the_packaged_space() -> None:
-    told = {"max_running_requests": 48, "speculative_algorithm": "EAGLE", "speculative_num_steps": 1}
+    told = {
+        "max_running_requests": 48,
+        "speculative_algorithm": "EAGLE",
+        "speculative_num_steps": 1,
+    }
     assert made_of("sglang", "0.5.23", {"info": told}, speculative_tokens=1).differs == {}
-    capped = made_of("sglang", "0.5.23", {"info": {**told, "max_running_requests": 48}}, max_running_requests=512)
+    capped = made_of(
+        "sglang", "0.5.23", {"info": {**told, "max_running_requests": 48}}, max_running_requests=512
+    )
     assert capped.differs["max_running_requests"] == (512, 48)
     assert capped.notes["max_running_requests"].startswith(
         "`--max-running-requests 512` was overridden: SGLang ran with"
     )
 
 
-@pytest.mark.parametrize(("backend", "differs"), [("full", {}), ("disabled", {"cuda_graph_max_batch": (512, 0)})])
+@pytest.mark.parametrize(
+    ("backend", "differs"), [("full", {}), ("disabled", {"cuda_graph_max_batch": (512, 0)})]
+)
 def test_graphs_are_read_with_their_backend(backend: str, differs: dict[str, Any]) -> None:
-    told = {"disable_cuda_graph": False, "cuda_graph_config": {"decode": {"max_bs": 512, "backend": backend}}}
+    told = {
+        "disable_cuda_graph": False,
+        "cuda_graph_config": {"decode": {"max_bs": 512, "backend": backend}},
+    }
     assert made_of("sglang", "0.5.23", {"info": told}).differs == differs
 
 
 @pytest.mark.parametrize(("version", "read"), [("1.2.0", 3), ("1.3.0rc20", 2), ("1.4.0rc1", 2)])
-def test_drafts_of_tensorrt_llm_are_read_under_the_name_of_the_version(version: str, read: int) -> None:
-    told = settings("speculative_config=MTPDecodingConfig(max_draft_len=2, num_nextn_predict_layers=3)")
-    assert made_of("tensorrt_llm", version, {"args": told}, speculative_tokens=1).differs["speculative_tokens"] == (
+def test_drafts_of_tensorrt_llm_are_read_under_the_name_of_the_version(
+    version: str, read: int
+) -> None:
+    told = settings(
+        "speculative_config=MTPDecodingConfig(max_draft_len=2, num_nextn_predict_layers=3)"
+    )
+    assert made_of("tensorrt_llm", version, {"args": told}, speculative_tokens=1).differs[
+        "speculative_tokens"
+    ] == (
         1,
         read,
     )
@@ -162,12 +206,27 @@ def test_drafts_of_tensorrt_llm_are_read_under_the_name_of_the_version(version: 
 def test_a_backend_that_the_engine_ignores_is_a_no_op() -> None:
     default = made_of("vllm", "0.32.0", {"chosen": {"backend": "FLASH_ATTN_MLA"}})
     assert default.differs == {}
-    ignored = made_of("vllm", "0.32.0", {"chosen": {"backend": "FLASH_ATTN_MLA"}}, attention_backend="FLASHMLA")
+    ignored = made_of(
+        "vllm", "0.32.0", {"chosen": {"backend": "FLASH_ATTN_MLA"}}, attention_backend="FLASHMLA"
+    )
     assert ignored.differs == {"attention_backend": ("FLASHMLA", "FLASH_ATTN_MLA")}
     assert ignored.fingerprint == default.fingerprint
-    silent = made_of("vllm", "0.32.0", {"info": {"attention_config": {"backend": None}}}, attention_backend="FLASHMLA")
-    assert silent.fingerprint == default.fingerprint, "nothing is what it would be without the setting"
-    path = {"info": {"attention_config": {"backend": "vllm.v1.attention.backends.mla.flashmla.FlashMLABackend"}}}
+    silent = made_of(
+        "vllm",
+        "0.32.0",
+        {"info": {"attention_config": {"backend": None}}},
+        attention_backend="FLASHMLA",
+    )
+    assert silent.fingerprint == default.fingerprint, (
+        "nothing is what it would be without the setting"
+    )
+    path = {
+        "info": {
+            "attention_config": {
+                "backend": "vllm.v1.attention.backends.mla.flashmla.FlashMLABackend"
+            }
+        }
+    }
     assert made_of("vllm", "0.32.0", path, attention_backend="FLASHMLA").differs == {}, (
         "a class path is no contradiction"
     )
@@ -181,9 +240,18 @@ def test_a_backend_that_the_engine_ignores_is_a_no_op() -> None:
             "FLASHMLA",
         ),
         ("INFO [cuda.py:446] Using AttentionBackendEnum.FLASH_ATTN_MLA backend.", "FLASH_ATTN_MLA"),
-        ("INFO [rocm.py:750] Using ROCM_AITER_MLA backend (selected via --attention-backend).", "ROCM_AITER_MLA"),
-        ("INFO [rocm.py:850] Using TRITON_MLA backend out of potential backends: ['TRITON_MLA'].", "TRITON_MLA"),
-        ("INFO [fp8.py:1] Using TRITON Fp8 MoE backend out of potential backends: ['TRITON'].", None),
+        (
+            "INFO [rocm.py:750] Using ROCM_AITER_MLA backend (selected via --attention-backend).",
+            "ROCM_AITER_MLA",
+        ),
+        (
+            "INFO [rocm.py:850] Using TRITON_MLA backend out of potential backends: ['TRITON_MLA'].",
+            "TRITON_MLA",
+        ),
+        (
+            "INFO [fp8.py:1] Using TRITON Fp8 MoE backend out of potential backends: ['TRITON'].",
+            None,
+        ),
         ("INFO [rocm.py:886] Using AITER Flash Attention backend for ViT model.", None),
     ],
 )
@@ -195,7 +263,9 @@ def test_the_attention_backend_in_vllm_s_log(line: str, backend: str | None) -> 
 
 def test_replicas_of_a_model_without_experts_print_one() -> None:
     kind = engine("vllm", LIBRARY)
-    dense = R1.model_copy(update={"architecture": R1.architecture.model_copy(update={"experts": 0})})
+    dense = R1.model_copy(
+        update={"architecture": R1.architecture.model_copy(update={"experts": 0})}
+    )
     context = Context(dense, H200, 8, "0.32.0")
     knobs = kind.default_knobs(context, {"tensor_parallel": 4, "data_parallel": 2})
     asked = effective(kind.card, Configuration("vllm", knobs), context)

@@ -1,4 +1,5 @@
-"""A command is rewritten for another version of its engine: its knobs survive, or what that version lacks is named."""
+"""A command is rewritten for another version of its engine: its knobs survive, or what that version
+lacks is named."""
 
 from __future__ import annotations
 
@@ -26,7 +27,12 @@ PAIRS = [
 ]
 WRITTEN = [
     # DP attention: a size of its own, the older pair of options, and one option beside --tp-size.
-    ("--tp-size 8 --attn-dp-size 8", "0.5.23", "0.5.3", "--tp-size 8 --dp-size 8 --enable-dp-attention"),
+    (
+        "--tp-size 8 --attn-dp-size 8",
+        "0.5.23",
+        "0.5.3",
+        "--tp-size 8 --dp-size 8 --enable-dp-attention",
+    ),
     (
         "--tp 8 --attn-dp-size=4 --random-seed 7",
         "0.5.23",
@@ -43,7 +49,11 @@ KEPT = [
     (f"{SGLANG} --tp 8 --attn-dp-size 8 --log-level debug", "0.5.23", "0.5.23"),
     (f"{SGLANG} --tp 8 --mem-frac 0.8 --log-level debug", "0.5.23", "0.5.9"),
     (f"{VLLM} -tp 8 --max_num_seqs 64 --no-enable-prefix-caching", "0.33.0", "0.13.0"),
-    (f"VLLM_USE_DEEP_GEMM=0 {VLLM} -tp 8 --speculative-config.num_speculative_tokens 2", "0.13.0", "0.33.0"),
+    (
+        f"VLLM_USE_DEEP_GEMM=0 {VLLM} -tp 8 --speculative-config.num_speculative_tokens 2",
+        "0.13.0",
+        "0.33.0",
+    ),
 ]
 
 
@@ -58,7 +68,9 @@ def written(typed: str, old: str, new: str, model: str = V32) -> tuple[Command, 
 
 
 @pytest.mark.parametrize(("options", "old", "new", "expected"), WRITTEN)
-def test_knobs_are_written_in_the_other_version_s_options(options: str, old: str, new: str, expected: str) -> None:
+def test_knobs_are_written_in_the_other_version_s_options(
+    options: str, old: str, new: str, expected: str
+) -> None:
     begins = SGLANG.replace(V32, R1)
     command, notes = written(f"{begins} {options}", old, new, R1)
     assert command.shell() == f"{begins} {expected}"
@@ -68,14 +80,14 @@ def test_knobs_are_written_in_the_other_version_s_options(options: str, old: str
 
 
 @pytest.mark.parametrize(("typed", "old", "new"), KEPT)
-def test_what_the_other_version_reads_alike_stays_as_it_was_typed(typed: str, old: str, new: str) -> None:
+def test_what_the_other_version_reads_alike_stays_as_it_was_typed(
+    typed: str, old: str, new: str
+) -> None:
     assert written(typed, old, new) == (split_command(typed), [])
 
 
 def test_other_options_stay_and_renamed_ones_are_translated() -> None:
-    typed = (
-        f"A=1 {SGLANG} --served-model-name chat --tp-size 8 --cuda-graph-max-bs-decode 64 --attn-dp-size 8 --host ::"
-    )
+    typed = f"A=1 {SGLANG} --served-model-name chat --tp-size 8 --cuda-graph-max-bs-decode 64 --attn-dp-size 8 --host ::"
     command, notes = written(typed, "0.5.23", "0.5.3")
     assert command.shell() == (
         f"A=1 {SGLANG} --served-model-name chat --cuda-graph-max-bs 64 --host :: --tp-size 8 --dp-size 8 "
@@ -133,7 +145,9 @@ def runs(name: str, command: Command, judged: Context) -> Configuration:
 
 
 def by_default(name: str, knob: str, configuration: Configuration, judged: Context) -> Scalar:
-    return default_of(engine(name).card.knobs[knob], judged.scope(configuration.knobs), judged.version)
+    return default_of(
+        engine(name).card.knobs[knob], judged.scope(configuration.knobs), judged.version
+    )
 
 
 @settings(max_examples=150)
@@ -141,7 +155,8 @@ def by_default(name: str, knob: str, configuration: Configuration, judged: Conte
 def test_the_knobs_of_a_candidate_survive_there_and_back(
     pair: tuple[str, str, str, str], data: some.DataObject
 ) -> None:
-    """On the other version each knob that a candidate sets has its value; the way back gives the candidate again."""
+    """On the other version each knob that a candidate sets has its value; the way back gives the
+    candidate again."""
     name, model, old, new = pair
     kind, here, there = engine(name), context(old, model), context(new, model)
     one = data.draw(some.sampled_from(candidates(name, model, old)))
@@ -152,12 +167,20 @@ def test_the_knobs_of_a_candidate_survive_there_and_back(
         why = str(refused)
         moved = None
     if moved is None:
-        assert kind.card.versions.index(new) < kind.card.versions.index(old), "a newer version lacks nothing"
-        assert why.startswith(f"{kind.card.title} {new} has no option for ") or "invalid choice" in why
+        assert kind.card.versions.index(new) < kind.card.versions.index(old), (
+            "a newer version lacks nothing"
+        )
+        assert (
+            why.startswith(f"{kind.card.title} {new} has no option for ") or "invalid choice" in why
+        )
         return
     meant = runs(name, moved, there)
-    chosen = {knob for knob, value in one.knobs.items() if value != by_default(name, knob, one, here)}
-    assert {knob: meant.knobs[knob] for knob in chosen} == {knob: one.knobs[knob] for knob in chosen}
+    chosen = {
+        knob for knob, value in one.knobs.items() if value != by_default(name, knob, one, here)
+    }
+    assert {knob: meant.knobs[knob] for knob in chosen} == {
+        knob: one.knobs[knob] for knob in chosen
+    }
     target(len(chosen))
     back, _ = rewrite(kind, moved, there, here)
     again = runs(name, back, here)

@@ -1,4 +1,5 @@
-"""Combinations that fail, that are ignored, and that the engine changes by itself: one row, one command line."""
+"""Combinations that fail, that are ignored, and that the engine changes by itself: one row, one
+command line."""
 
 from __future__ import annotations
 
@@ -31,14 +32,32 @@ BLOCKS = "expert-shards-split-blocks"
 
 FAILS = [
     # command, version, model, node, the rule
-    (f"{VLLM} --attention-backend CUTLASS_MLA", "0.32.0", V32, "h200", "sparse-model-dense-backend"),
+    (
+        f"{VLLM} --attention-backend CUTLASS_MLA",
+        "0.32.0",
+        V32,
+        "h200",
+        "sparse-model-dense-backend",
+    ),
     (f"{VLLM} --attention-backend FLASHMLA", "0.32.0", V32, "h200", "sparse-model-dense-backend"),
     (f"{VLLM} --attention-backend TRITON_MLA", "0.13", V32, "h200", "sparse-model-dense-backend"),
-    (f"{VLLM_R1} --attention-backend FLASHMLA_SPARSE", "0.32.0", R1, "h200", "dense-model-sparse-backend"),
+    (
+        f"{VLLM_R1} --attention-backend FLASHMLA_SPARSE",
+        "0.32.0",
+        R1,
+        "h200",
+        "dense-model-sparse-backend",
+    ),
     (f"{VLLM} -dcp 8", "0.13", V32, "h200", "sparse-decode-context-parallel"),
     (f"{VLLM} -dcp 4", "0.28.0", V32, "h200", "sparse-decode-context-parallel"),
     (f"{VLLM} -dcp 8", "0.32.0", V32, "h200", "sparse-decode-context-parallel-bf16"),
-    (f"{VLLM} -dcp 8 --kv-cache-dtype fp8_ds_mla", "0.33.0", V32, "h200", "sparse-decode-context-parallel-heads"),
+    (
+        f"{VLLM} -dcp 8 --kv-cache-dtype fp8_ds_mla",
+        "0.33.0",
+        V32,
+        "h200",
+        "sparse-decode-context-parallel-heads",
+    ),
     (
         f"vllm serve {V32} -tp 4 -dp 2 -dcp 2 --kv-cache-dtype fp8",
         "0.33.0",
@@ -46,28 +65,100 @@ FAILS = [
         "h200",
         "sparse-decode-context-parallel-heads",
     ),
-    (f"vllm serve {GLM} -tp 8 -dcp 4 --kv-cache-dtype fp8", "0.32.0", GLM, "h200", "shared-context-by-all-to-all"),
-    (f"vllm serve {QWEN3} -tp 8 -dcp 4", "0.33.0", QWEN3, "h200", "grouped-query-decode-context-parallel"),
+    (
+        f"vllm serve {GLM} -tp 8 -dcp 4 --kv-cache-dtype fp8",
+        "0.32.0",
+        GLM,
+        "h200",
+        "shared-context-by-all-to-all",
+    ),
+    (
+        f"vllm serve {QWEN3} -tp 8 -dcp 4",
+        "0.33.0",
+        QWEN3,
+        "h200",
+        "grouped-query-decode-context-parallel",
+    ),
     (f"{VLLM} --kv-cache-dtype fp8_e5m2", "0.32.0", V32, "h200", "sparse-kv-dtype"),
     (f"{VLLM_R1} --kv-cache-dtype fp7", "0.33.0", R1, "h200", "unknown-cache-dtype"),
     (f"{VLLM_R1} --kv-cache-dtype fp8_ds_mla", "0.32.0", R1, "h200", "dense-kv-layout"),
     (f"VLLM_ROCM_USE_AITER=1 {VLLM_R1}", "0.11", R1, "mi300x", "aiter-mla-block-size"),
     (f"VLLM_ROCM_USE_AITER=1 {VLLM}", "0.13", V32, "mi300x", "sparse-aiter-block-size"),
-    (f"{VLLM} --block-size 1 --kv-cache-dtype fp8", "0.13", V32, "mi300x", "sparse-aiter-fp8-cache"),
+    (
+        f"{VLLM} --block-size 1 --kv-cache-dtype fp8",
+        "0.13",
+        V32,
+        "mi300x",
+        "sparse-aiter-fp8-cache",
+    ),
     (f"{VLLM_R1.replace('8', '1')} -dp 8 --enable-dbo", "0.32.0", R1, "h200", "dbo-needs-deepep"),
-    (f"{VLLM} --max-num-batched-tokens 32 --max-num-seqs 64", "0.32.0", V32, "h200", "batch-smaller-than-sequences"),
+    (
+        f"{VLLM} --max-num-batched-tokens 32 --max-num-seqs 64",
+        "0.32.0",
+        V32,
+        "h200",
+        "batch-smaller-than-sequences",
+    ),
     (f"{VLLM} --max-model-len 200000", "0.32.0", V32, "h200", "context-beyond-model"),
     (f"{VLLM} -dp 2", "0.32.0", V32, "h200", "layout-needs-more-gpus"),
     (f"{VLLM_R1} --enable-eplb", "0.32.0", R1, "h200", "eplb-needs-experts"),
     (f"{SGLANG} {FP8} --dsa-decode-backend fa3", NEW, V32, "h200", "sparse-16-bit-kernels"),
-    (f"{SGLANG} {FP8} --dsa-decode-backend flashmla_sparse", NEW, V32, "h200", "sparse-16-bit-kernels"),
-    (f"{SGLANG} --dsa-decode-backend flashmla_auto", NEW, V32, "h200", "flashmla-auto-is-prefill-only"),
-    (f"{SGLANG} --enable-two-batch-overlap", OLD, V32, "h200", "two-batch-overlap-needs-all-to-all"),
-    (f"{SGLANG} --enable-two-batch-overlap", NEW, V32, "h200", "two-batch-overlap-needs-dp-attention"),
-    (f"{SGLANG} --attn-dp-size 8 --moe-dense-tp-size 2", NEW, V32, "h200", "dense-layers-on-one-or-all"),
-    (f"{SGLANG} {FP8} --dsa-prefill-backend flashmla_sparse_q8", NEW, V32, "b200", "fp8-prefill-needs-hopper"),
-    (f"{SGLANG} {FP8} --dsa-prefill-backend flashmla_sparse_q8", NEW, V32, "mi300x", "fp8-prefill-needs-hopper"),
-    (f"{SGLANG} {FP8} --nsa-prefill flashmla_prefill", "0.5.3", V32, "h200", "sparse-16-bit-prefill"),
+    (
+        f"{SGLANG} {FP8} --dsa-decode-backend flashmla_sparse",
+        NEW,
+        V32,
+        "h200",
+        "sparse-16-bit-kernels",
+    ),
+    (
+        f"{SGLANG} --dsa-decode-backend flashmla_auto",
+        NEW,
+        V32,
+        "h200",
+        "flashmla-auto-is-prefill-only",
+    ),
+    (
+        f"{SGLANG} --enable-two-batch-overlap",
+        OLD,
+        V32,
+        "h200",
+        "two-batch-overlap-needs-all-to-all",
+    ),
+    (
+        f"{SGLANG} --enable-two-batch-overlap",
+        NEW,
+        V32,
+        "h200",
+        "two-batch-overlap-needs-dp-attention",
+    ),
+    (
+        f"{SGLANG} --attn-dp-size 8 --moe-dense-tp-size 2",
+        NEW,
+        V32,
+        "h200",
+        "dense-layers-on-one-or-all",
+    ),
+    (
+        f"{SGLANG} {FP8} --dsa-prefill-backend flashmla_sparse_q8",
+        NEW,
+        V32,
+        "b200",
+        "fp8-prefill-needs-hopper",
+    ),
+    (
+        f"{SGLANG} {FP8} --dsa-prefill-backend flashmla_sparse_q8",
+        NEW,
+        V32,
+        "mi300x",
+        "fp8-prefill-needs-hopper",
+    ),
+    (
+        f"{SGLANG} {FP8} --nsa-prefill flashmla_prefill",
+        "0.5.3",
+        V32,
+        "h200",
+        "sparse-16-bit-prefill",
+    ),
     (f"{SGLANG} --dsa-decode-backend triton", NEW, V32, "h200", "sparse-kernels-of-other-vendor"),
     (f"{SGLANG} --dsa-decode-backend fa3", NEW, V32, "mi300x", "sparse-kernels-of-other-vendor"),
     (SGLANG, OLD, V32, "mi300x", "sparse-kernels-of-other-vendor"),
@@ -83,10 +174,28 @@ FAILS = [
     (TRT, "1.0", V32, "h200", "sparse-attention-unknown"),
     (VLLM, "0.5.0", V32, "h200", "sparse-attention-unknown"),
     (VLLM_R1, "0.6.5", R1, "h200", "deepseek-v3-younger-than-engine"),
-    ("vllm serve Qwen/Qwen3.5-9B -tp 8", "0.13.0", "Qwen/Qwen3.5-9B", "h200", "qwen3.5-younger-than-engine"),
-    ("vllm serve Qwen/Qwen3-8B -tp 8", "0.8.3", "Qwen/Qwen3-8B", "h200", "model-of-2025-younger-than-engine"),
+    (
+        "vllm serve Qwen/Qwen3.5-9B -tp 8",
+        "0.13.0",
+        "Qwen/Qwen3.5-9B",
+        "h200",
+        "qwen3.5-younger-than-engine",
+    ),
+    (
+        "vllm serve Qwen/Qwen3-8B -tp 8",
+        "0.8.3",
+        "Qwen/Qwen3-8B",
+        "h200",
+        "model-of-2025-younger-than-engine",
+    ),
     (SGLANG, "0.5.2", V32, "h200", "sparse-attention-unknown"),
-    (SGLANG_OF.format("Qwen/Qwen3.5-9B"), "0.5.6", "Qwen/Qwen3.5-9B", "h200", "qwen3.5-younger-than-engine"),
+    (
+        SGLANG_OF.format("Qwen/Qwen3.5-9B"),
+        "0.5.6",
+        "Qwen/Qwen3.5-9B",
+        "h200",
+        "qwen3.5-younger-than-engine",
+    ),
     (SGLANG_OF.format(GPT_OSS), "0.4.10", GPT_OSS, "h200", "gpt-oss-younger-than-engine"),
     (f"vllm serve {QWEN3} -tp 8", "0.28.0", QWEN3, "h200", BLOCKS),
     (SGLANG_OF.format(QWEN3), NEW, QWEN3, "h200", BLOCKS),
@@ -108,7 +217,12 @@ RUNS = [
     (f"{SGLANG} {FP8}", NEW, V32, "h200"),
     (f"{SGLANG} {FP8}", OLD, V32, "h200"),
     (f"{SGLANG} --nsa-decode-backend flashmla_kv", OLD, V32, "h200"),
-    (f"{SGLANG} --attn-dp-size 8 --enable-two-batch-overlap --moe-dense-tp-size 1", NEW, V32, "h200"),
+    (
+        f"{SGLANG} --attn-dp-size 8 --enable-two-batch-overlap --moe-dense-tp-size 1",
+        NEW,
+        V32,
+        "h200",
+    ),
     (f"{SGLANG} {FP8} --dsa-prefill-backend flashmla_sparse", NEW, V32, "h200"),
     (f"{SGLANG} {FP8} --dsa-prefill-backend flashmla_sparse_q8", NEW, V32, "h200"),
     (f"{SGLANG} --dsa-prefill-backend flashmla_sparse_q8", NEW, V32, "h200"),
@@ -129,13 +243,20 @@ RUNS = [
         "h200",
     ),
     (f"{SGLANG_OF.format(QWEN8)} --speculative-algorithm NGRAM", NEW, QWEN8, "h200"),
-    (f"{SGLANG_OF.format(QWEN8)} --speculative-algorithm NGRAM --speculative-num-draft-tokens 32", NEW, QWEN8, "h200"),
+    (
+        f"{SGLANG_OF.format(QWEN8)} --speculative-algorithm NGRAM --speculative-num-draft-tokens 32",
+        NEW,
+        QWEN8,
+        "h200",
+    ),
     (TRT, "1.2.0rc5", V32, "h200"),
 ]
 
 
 @pytest.mark.parametrize(("command", "version", "model", "node", "rule"), FAILS)
-def test_a_combination_fails_by_its_rule(command: str, version: str, model: str, node: str, rule: str) -> None:
+def test_a_combination_fails_by_its_rule(
+    command: str, version: str, model: str, node: str, rule: str
+) -> None:
     assert rule in failing_rules(command, version, model, node)
 
 
@@ -144,7 +265,9 @@ def test_a_combination_runs(command: str, version: str, model: str, node: str) -
     assert failing_rules(command, version, model, node) == []
 
 
-@pytest.mark.parametrize("command", [f"{VLLM} --max-model-len 16384", f"{SGLANG} --context-length 16384"])
+@pytest.mark.parametrize(
+    "command", [f"{VLLM} --max-model-len 16384", f"{SGLANG} --context-length 16384"]
+)
 def test_a_context_below_the_workload_fails_only_where_the_workload_is_longer(command: str) -> None:
     newest = engine("vllm" if "vllm" in command else "sglang").card.newest
     assert failing_rules(command, newest, longest_request=16384) == []
@@ -159,7 +282,11 @@ def made(command: str, version: str, model: str = V32) -> dict[str, object]:
 
 
 EQUIVALENTS = [
-    (f"{VLLM} --performance-mode throughput", f"{VLLM} --max-num-seqs 2048 --max-num-batched-tokens 16384", "0.33.0"),
+    (
+        f"{VLLM} --performance-mode throughput",
+        f"{VLLM} --max-num-seqs 2048 --max-num-batched-tokens 16384",
+        "0.33.0",
+    ),
     (
         f"{VLLM} --performance-mode throughput --max-num-seqs 512",
         f"{VLLM} --max-num-seqs 512 --max-num-batched-tokens 16384",
@@ -177,15 +304,27 @@ EQUIVALENTS = [
     (f"{SGLANG} --chunked-prefill-size 8192 --context-length 163840", SGLANG, NEW),
     (f"{SGLANG} --attention-backend nsa", SGLANG, NEW),
     (f"{SGLANG} --kv-cache-dtype bf16", SGLANG, OLD),
-    (f"{SGLANG} --moe-a2a-backend deepep --ep 8", f"{SGLANG} --moe-a2a-backend deepep --ep-size 2", NEW),
+    (
+        f"{SGLANG} --moe-a2a-backend deepep --ep 8",
+        f"{SGLANG} --moe-a2a-backend deepep --ep-size 2",
+        NEW,
+    ),
     (f"{SGLANG} --moe-a2a-backend deepep --ep 8", f"{SGLANG} --moe-a2a-backend deepep", NEW),
     (f"{SGLANG} --deepep-mode normal", SGLANG, NEW),
     (f"{SGLANG} {FP8} --nsa-decode-backend fa3", f"{SGLANG} {FP8}", OLD),
-    (f"{VLLM} --max-num-seqs 1024 --max-num-batched-tokens 8192 --gpu-memory-utilization 0.92", VLLM, "0.32.0"),
+    (
+        f"{VLLM} --max-num-seqs 1024 --max-num-batched-tokens 8192 --gpu-memory-utilization 0.92",
+        VLLM,
+        "0.32.0",
+    ),
     (f"{VLLM} --kv-cache-dtype fp8", f"{VLLM} --kv-cache-dtype fp8_ds_mla", "0.32.0"),
     (f"{VLLM} --kv-cache-dtype bfloat16", VLLM, "0.13"),
     (f"{VLLM} --kv-cache-dtype fp8", VLLM, "0.11"),
-    (f"{VLLM} --enforce-eager --max-cudagraph-capture-size 64", f"{VLLM} --enforce-eager", "0.32.0"),
+    (
+        f"{VLLM} --enforce-eager --max-cudagraph-capture-size 64",
+        f"{VLLM} --enforce-eager",
+        "0.32.0",
+    ),
     (f"VLLM_ATTENTION_BACKEND=TRITON_MLA {VLLM}", VLLM, "0.32.0"),
     (f"{VLLM} --max-model-len 163840 --enable-prefix-caching", VLLM, "0.32.0"),
 ]
@@ -206,7 +345,10 @@ def test_speculation_without_a_request_limit_is_capped_at_48() -> None:
 def test_the_cap_of_speculation_and_the_same_number_asked_for_are_two_servers() -> None:
     full = f"{SGLANG} {EAGLE} --speculative-eagle-topk 1 --speculative-num-draft-tokens 2"
     asked = f"{full} --max-running-requests 48"
-    graphs = [made(command, NEW)["cuda_graph_max_batch"] for command in (full, asked, f"{SGLANG} --max-running 600")]
+    graphs = [
+        made(command, NEW)["cuda_graph_max_batch"]
+        for command in (full, asked, f"{SGLANG} --max-running 600")
+    ]
     # An explicit limit shrinks the graphs' default since 0.5.22, the cap comes after them.
     assert graphs == [512, 48, 512]
     assert made(f"{asked} --cuda-graph-max-bs-decode 512", NEW) == made(full, NEW)
@@ -218,7 +360,9 @@ def test_sglang_drafts_with_a_limit_of_running_requests() -> None:
     pins = {"context_length": 32768, "prefix_caching": True, "max_batched_tokens": 8192}
     limits: dict[bool, set[object]] = {False: set(), True: set()}
     for candidate in enumerate_engine(kind.card, judged, pins).configurations:
-        limits[bool(candidate.knobs["speculative_tokens"])].add(candidate.knobs["max_running_requests"])
+        limits[bool(candidate.knobs["speculative_tokens"])].add(
+            candidate.knobs["max_running_requests"]
+        )
     assert limits == {False: {None, 512, 1024}, True: {256, 512, 1024}}
 
 
@@ -236,7 +380,9 @@ def test_the_kernels_of_latent_attention_on_hopper_take_blocks_of_64() -> None:
 
 def test_deepep_s_normal_kernels_run_without_graphs() -> None:
     command = f"{SGLANG} --ep 8 --moe-a2a-backend deepep --deepep-mode"
-    assert [made(f"{command} {mode}", NEW)["cuda_graph_max_batch"] for mode in ("auto", "normal")] == [512, 0]
+    assert [
+        made(f"{command} {mode}", NEW)["cuda_graph_max_batch"] for mode in ("auto", "normal")
+    ] == [512, 0]
 
 
 @pytest.mark.parametrize("name", OURS)
@@ -244,7 +390,9 @@ def test_a_layout_that_leaves_gpus_idle_is_none_of_the_candidates(name: str) -> 
     kind = engine(name)
     judged = context(kind.card.newest)
     defaults = kind.default_knobs(judged)
-    layouts = enumerate_engine(kind.card, judged, {k: v for k, v in defaults.items() if not k.endswith("_parallel")})
+    layouts = enumerate_engine(
+        kind.card, judged, {k: v for k, v in defaults.items() if not k.endswith("_parallel")}
+    )
     assert layouts.removed["layout-leaves-gpus-idle"]
     assert layouts.configurations
 
@@ -255,7 +403,12 @@ def test_a_layout_that_leaves_gpus_idle_is_none_of_the_candidates(name: str) -> 
         ({"moe_backend": "DEEPGEMM"}, "hopper-moe-backend"),
         ({"moe_backend": "TRTLLM"}, "hopper-moe-backend"),
         (
-            {"tensor_parallel": 1, "data_parallel": 8, "speculative_tokens": 1, "relaxed_acceptance": True},
+            {
+                "tensor_parallel": 1,
+                "data_parallel": 8,
+                "speculative_tokens": 1,
+                "relaxed_acceptance": True,
+            },
             "relaxed-acceptance-attention-dp",
         ),
         ({"expert_parallel": 3}, "expert-parallel-divides"),
@@ -266,14 +419,17 @@ def test_a_layout_that_leaves_gpus_idle_is_none_of_the_candidates(name: str) -> 
 def test_tensorrt_llm_s_combinations(settings: dict[str, Scalar], rule: str | None) -> None:
     kind = engine("tensorrt_llm")
     judged = context("1.2.0", R1)
-    made = effective(kind.card, Configuration(kind.name, kind.default_knobs(judged, settings)), judged)
+    made = effective(
+        kind.card, Configuration(kind.name, kind.default_knobs(judged, settings)), judged
+    )
     assert [r.name for r in broken_rules(kind.card, made, judged)] == ([rule] if rule else [])
 
 
 def test_tensorrt_llm_needs_nvidia() -> None:
     card = engine("tensorrt_llm").card
     holds = {
-        node: evaluate(card.requires[0].expect, context("1.2.0", node=node).scope({})) for node in LIBRARY.hardware
+        node: evaluate(card.requires[0].expect, context("1.2.0", node=node).scope({}))
+        for node in LIBRARY.hardware
     }
     assert holds["h200"] is True
     assert holds["mi300x"] is False
@@ -286,22 +442,53 @@ def test_sparse_attention_needs_hopper_or_the_blackwell_of_data_centres(name: st
     card = engine(name).card
     (need,) = [need for need in card.requires if "sparse_attention and hardware" in need.expect]
     runs = {
-        node for node in LIBRARY.hardware if evaluate(need.expect, context(card.newest, node=node, gpus=1).scope({}))
+        node
+        for node in LIBRARY.hardware
+        if evaluate(need.expect, context(card.newest, node=node, gpus=1).scope({}))
     }
     assert {"h100", "h200", "gh200", "b200", "b300"} <= runs
-    assert not {"a100", "a10", "l4", "l40s", "rtx4090", "rtx5090", "rtx-pro-6000-blackwell-server"} & runs
+    assert (
+        not {"a100", "a10", "l4", "l40s", "rtx4090", "rtx5090", "rtx-pro-6000-blackwell-server"}
+        & runs
+    )
 
 
 @pytest.mark.parametrize(
     ("command", "version", "rule", "runs_on", "fails_on"),
     [
         (f"{SGLANG_R1} --attention-backend fa3", NEW, "fa3-on-blackwell", "h100-pcie", "rtx5090"),
-        (f"{SGLANG_R1} --attention-backend trtllm_mla", NEW, "backend-needs-blackwell", "b300", "rtx5090"),
-        (f"{SGLANG_R1} --attention-backend trtllm_mla", NEW, "backend-needs-blackwell", "b300", "l40s"),
-        (f"{VLLM_R1} --attention-backend CUTLASS_MLA", "0.33.0", "backend-needs-blackwell", "b300", "rtx5090"),
-        (f"{VLLM_R1} --attention-backend FLASHMLA", "0.33.0", "backend-needs-hopper", "h100-pcie", "rtx5090"),
+        (
+            f"{SGLANG_R1} --attention-backend trtllm_mla",
+            NEW,
+            "backend-needs-blackwell",
+            "b300",
+            "rtx5090",
+        ),
+        (
+            f"{SGLANG_R1} --attention-backend trtllm_mla",
+            NEW,
+            "backend-needs-blackwell",
+            "b300",
+            "l40s",
+        ),
+        (
+            f"{VLLM_R1} --attention-backend CUTLASS_MLA",
+            "0.33.0",
+            "backend-needs-blackwell",
+            "b300",
+            "rtx5090",
+        ),
+        (
+            f"{VLLM_R1} --attention-backend FLASHMLA",
+            "0.33.0",
+            "backend-needs-hopper",
+            "h100-pcie",
+            "rtx5090",
+        ),
     ],
 )
-def test_kernels_of_other_generations_fail(command: str, version: str, rule: str, runs_on: str, fails_on: str) -> None:
+def test_kernels_of_other_generations_fail(
+    command: str, version: str, rule: str, runs_on: str, fails_on: str
+) -> None:
     assert rule in failing_rules(command, version, R1, fails_on)
     assert rule not in failing_rules(command, version, R1, runs_on)

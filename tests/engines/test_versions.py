@@ -32,7 +32,8 @@ def test_a_version_is_parsed_like_the_nearest_of_its_time(name, text, version, l
     flags = measured.table(found).flags
     assert flags >= known.table(like).flags
     assert measured.table(found).borrowed == (version != like)
-    # What the nearest version lacks others lend: a published command is not refused for an option that came or went.
+    # What the nearest version lacks others lend: a published command is not refused for an option
+    # that came or went.
     assert version != like or flags == known.table(like).flags
 
 

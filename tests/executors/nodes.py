@@ -2,8 +2,8 @@
 
     python -m tests.executors.nodes h200:8 h200:8 b200:4
 
-Each node has a loopback address of its own. Prints the address of the cluster; then takes lines ``remove IP`` from
-stdin, and ends when that is closed.
+Each node has a loopback address of its own. Prints the address of the cluster; then takes lines
+``remove IP`` from stdin, and ends when that is closed.
 """
 
 from __future__ import annotations
@@ -49,7 +49,13 @@ class Nodes:
 @contextmanager
 def nodes(folder: Path, kinds: Sequence[str]) -> Iterator[Nodes]:
     """A cluster of nodes with these GPUs, ``KIND:COUNT``, named 127.0.0.3 and so on."""
-    environment = {**os.environ, **TOKEN, "TMPDIR": str(folder), "RAY_TMPDIR": "/tmp", "RAY_USAGE_STATS_ENABLED": "0"}
+    environment = {
+        **os.environ,
+        **TOKEN,
+        "TMPDIR": str(folder),
+        "RAY_TMPDIR": "/tmp",
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
     with (
         (folder / "cluster.log").open("w") as log,
         subprocess.Popen(

@@ -1,6 +1,8 @@
-"""One process of Ray's in which a trial would run, broken off: ``python -m tests.executors.ray_process FILE``.
+"""One process of Ray's in which a trial would run, broken off: ``python -m
+tests.executors.ray_process FILE``.
 
-Prints what it has of Ray; its child stands for a watchdog and writes to the file when the process is gone.
+Prints what it has of Ray; its child stands for a watchdog and writes to the file when the process
+is gone.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ class Trial:
         from autotune.executors.ray import environment_of_ray_start
 
         self.child = subprocess.Popen(
-            [sys.executable, "-S", "-c", CHILD, path], start_new_session=True, stdout=subprocess.PIPE
+            [sys.executable, "-S", "-c", CHILD, path],
+            start_new_session=True,
+            stdout=subprocess.PIPE,
         )
         assert self.child.stdout is not None
         self.child.stdout.readline()

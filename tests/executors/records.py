@@ -29,17 +29,23 @@ def shared_gpus(rows: Iterable[Row]) -> list[tuple[int, int]]:
     return [
         (one["number"], other["number"])
         for one, other in itertools.combinations(rows, 2)
-        if one["node"] == other["node"] and set(one["gpu_ids"]) & set(other["gpu_ids"]) and overlap(one, other)
+        if one["node"] == other["node"]
+        and set(one["gpu_ids"]) & set(other["gpu_ids"])
+        and overlap(one, other)
     ]
 
 
 def side_by_side(rows: Iterable[Row]) -> int:
     """Pairs of launches that ran on one node at the same time."""
-    return sum(one["node"] == other["node"] and overlap(one, other) for one, other in itertools.combinations(rows, 2))
+    return sum(
+        one["node"] == other["node"] and overlap(one, other)
+        for one, other in itertools.combinations(rows, 2)
+    )
 
 
 def busy_share(rows: Sequence[Row], nodes: int) -> float:
-    """The share of the nodes' time, from the first launch to the last one's end, in which they ran a launch."""
+    """The share of the nodes' time, from the first launch to the last one's end, in which they ran
+    a launch."""
     by_node: dict[str, list[tuple[float, float]]] = defaultdict(list)
     for row in rows:
         by_node[row["node"]].append(interval(row))

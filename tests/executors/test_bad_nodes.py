@@ -30,7 +30,8 @@ from tests import small_study
 
 @dataclass
 class InTurn:
-    """An executor whose launches end on these nodes, one after the other; on bad ones nothing can be measured."""
+    """An executor whose launches end on these nodes, one after the other; on bad ones nothing can
+    be measured."""
 
     ends_on: Sequence[str]
     bad: frozenset[str]
@@ -73,7 +74,9 @@ class Asking:
         if self.asked == self.most:
             return None
         self.asked += 1
-        return Trial(self.asked - 1, Role.SEARCH, Configuration("vllm", {}), "1", Command(("vllm",)), ("w",))
+        return Trial(
+            self.asked - 1, Role.SEARCH, Configuration("vllm", {}), "1", Command(("vllm",)), ("w",)
+        )
 
     def tell(self, launch: Launch) -> None:
         self.launches.append(launch)

@@ -17,7 +17,8 @@ from tests.product.cli import autotune, rows
 from tests.product.test_real_path import nothing_is_left
 
 WORKLOAD = "random:64:1000:4"
-"""A quarter of a minute of an emulated server, and next to no work: two processors carry four of them."""
+"""A quarter of a minute of an emulated server, and next to no work: two processors carry four of
+them."""
 QUESTION = (
     *("--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--on", "emulator"),
     *("--workload", WORKLOAD, "--launches", "40"),
@@ -29,19 +30,33 @@ def truth(home: Path, study: str) -> float:
     found = json.loads((home / "studies" / study / "recommendation.json").read_text())
     settings = [f"{name}={value}" for name, value in found["env"].items()]
     version = ("--engine-version", found["engine_version"])
-    question = ("--hw", "h200", "--workload", WORKLOAD, *version, "--json", "--", *settings, *found["argv"])
+    question = (
+        "--hw",
+        "h200",
+        "--workload",
+        WORKLOAD,
+        *version,
+        "--json",
+        "--",
+        *settings,
+        *found["argv"],
+    )
     done = autotune("simulate", *question, home=home)
     assert done.code == 0, f"{done.err}\n{shlex.join(question)}"
     return float(done.json["total_token_throughput"])
 
 
 @pytest.mark.slow
-def test_four_nodes_find_what_one_finds_and_are_kept_busy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_four_nodes_find_what_one_finds_and_are_kept_busy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     home = tmp_path / "home"
     for name, value in TOKEN.items():
         monkeypatch.setenv(name, value)
     with nodes(tmp_path, ["h200:8"] * 4) as cluster:
-        done = autotune("run", *QUESTION, "--executor", cluster.executor, "--study", "four", home=home)
+        done = autotune(
+            "run", *QUESTION, "--executor", cluster.executor, "--study", "four", home=home
+        )
         assert done.code == 0, done.err
         assert nothing_is_left(cluster.folder, 0) == []
     launches = rows(home, "four")

@@ -12,10 +12,22 @@ from tests.executors.records import shared_gpus, side_by_side
 from tests.product.cli import Finished, autotune, new_home, rows
 from tests.product.test_real_path import nothing_is_left
 
-SMALL = ("--model", "openai/gpt-oss-120b", "--hw", "h200", "--gpus", "4", "--on", "emulator", "--engine", "vllm")
+SMALL = (
+    "--model",
+    "openai/gpt-oss-120b",
+    "--hw",
+    "h200",
+    "--gpus",
+    "4",
+    "--on",
+    "emulator",
+    "--engine",
+    "vllm",
+)
 """Of which two trials fit on a node."""
 LIGHT = ("--workload", "random:64:1200:4")
-"""Seconds of an emulated server, and next to no work: longer than a busy machine takes to start the next trial."""
+"""Seconds of an emulated server, and next to no work: longer than a busy machine takes to start the
+next trial."""
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +43,9 @@ def tuned(cluster: Nodes, home: Path, *arguments: str) -> Finished:
     return autotune("run", *arguments, "--executor", cluster.executor, home=home)
 
 
-def test_four_gpu_trials_share_a_node_and_no_gpu_is_given_twice(cluster: Nodes, tmp_path: Path) -> None:
+def test_four_gpu_trials_share_a_node_and_no_gpu_is_given_twice(
+    cluster: Nodes, tmp_path: Path
+) -> None:
     home = new_home(tmp_path)
     done = tuned(cluster, home, *SMALL, *LIGHT, "--launches", "8", "--study", "small")
     assert done.code == 0, done.err

@@ -1,4 +1,5 @@
-"""Ray nodes that do not fit, that are lost in mid-study, and tuners that are: real Ray, emulated engines."""
+"""Ray nodes that do not fit, that are lost in mid-study, and tuners that are: real Ray, emulated
+engines."""
 
 from __future__ import annotations
 
@@ -29,10 +30,24 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nodes]:
 
 @pytest.mark.parametrize(
     ("hardware", "said"),
-    [("mi300x", "no node of the Ray cluster has mi300x"), ("b200", "the largest b200 node of the cluster has 4")],
+    [
+        ("mi300x", "no node of the Ray cluster has mi300x"),
+        ("b200", "the largest b200 node of the cluster has 4"),
+    ],
 )
-def test_no_node_for_the_candidates(cluster: Nodes, tmp_path: Path, hardware: str, said: str) -> None:
-    question = ("--model", "deepseek-ai/DeepSeek-R1", "--hw", hardware, "--engine", "sglang", "--on", "simulator")
+def test_no_node_for_the_candidates(
+    cluster: Nodes, tmp_path: Path, hardware: str, said: str
+) -> None:
+    question = (
+        "--model",
+        "deepseek-ai/DeepSeek-R1",
+        "--hw",
+        hardware,
+        "--engine",
+        "sglang",
+        "--on",
+        "simulator",
+    )
     done = tuned(cluster, tmp_path / "home", *question)
     assert done.code == 2
     assert said in done.err
@@ -59,7 +74,9 @@ def test_a_killed_tuner_a_lost_node_and_a_second_tuner(cluster: Nodes, tmp_path:
     assert "another" in refused
     assert tuner.returncode == 0, said
     assert "node 127.0.0.4, or its process there, is gone; it is retried once" in said, said
-    assert finished_rows(home, "hurt")[: len(before)] == before, "no finished trial is lost or made again"
+    assert finished_rows(home, "hurt")[: len(before)] == before, (
+        "no finished trial is lost or made again"
+    )
     launches = rows(home, "hurt")
     assert sorted(row["number"] for row in launches) == list(range(len(launches)))
     assert {row["node"] for row in launches} <= {"127.0.0.3", "127.0.0.4"}, "b200 is another kind"

@@ -1,4 +1,5 @@
-"""Which nodes there are, which of them runs which trial, what they send to the tuner, and what Ray Tune is given.
+"""Which nodes there are, which of them runs which trial, what they send to the tuner, and what Ray
+Tune is given.
 
 Ray is imported where it is used: each worker that collects this file would spend two seconds on it.
 """
@@ -38,11 +39,18 @@ def fresh(*names: str, most: int = 8, gpus: int = 8) -> NodePool:
     return pool
 
 
-@given(st.lists(SIZES, max_size=5), st.lists(st.tuples(SIZES, st.integers(0, 9)), max_size=30), st.integers(1, 5))
+@given(
+    st.lists(SIZES, max_size=5),
+    st.lists(st.tuples(SIZES, st.integers(0, 9)), max_size=30),
+    st.integers(1, 5),
+)
 def test_no_gpu_is_given_twice_while_there_is_room(counts, asked, most) -> None:
     pool = fresh(most=most)
     pool.update(node(f"n{i}", gpus) for i, gpus in enumerate(counts))
-    assert all(pool.has_room(gpus) == any(gpus <= whole for whole in counts[:most]) for gpus in (1, 2, 4, 8))
+    assert all(
+        pool.has_room(gpus) == any(gpus <= whole for whole in counts[:most])
+        for gpus in (1, 2, 4, 8)
+    )
     held: dict[str, tuple[str, int]] = {}
     for step, (gpus, ends) in enumerate(asked):
         if pool.has_room(gpus):
@@ -113,7 +121,12 @@ def test_no_more_nodes_than_the_budget_is_worth() -> None:
 
 
 def row(number: int, host: str, name: str, alive: bool = True) -> dict[str, object]:
-    return {"NodeID": f"{number:06d}ff", "NodeManagerHostname": host, "NodeName": name, "Alive": alive}
+    return {
+        "NodeID": f"{number:06d}ff",
+        "NodeManagerHostname": host,
+        "NodeName": name,
+        "Alive": alive,
+    }
 
 
 def test_a_node_keeps_its_name_when_others_come_and_go() -> None:
@@ -190,7 +203,8 @@ def test_a_folder_arrives_without_what_is_no_file_of_ours(tmp_path: Path) -> Non
 
 
 def test_ray_tune_gets_a_trial_at_once_and_is_told_at_once_that_nothing_more_will_come() -> None:
-    """Where nothing runs it would sleep for a second between two times that it asks, and go on for minutes."""
+    """Where nothing runs it would sleep for a second between two times that it asks, and go on for
+    minutes."""
     from ray.tune.search import Searcher
 
     from autotune.executors.ray import Task, TrialQueueSearcher
@@ -208,4 +222,6 @@ def test_ray_tune_gets_a_trial_at_once_and_is_told_at_once_that_nothing_more_wil
 
 
 def trial(number: int) -> Trial:
-    return Trial(number, Role.SEARCH, Configuration("vllm", {}), "0.11", Command(("vllm",)), ("chat",))
+    return Trial(
+        number, Role.SEARCH, Configuration("vllm", {}), "0.11", Command(("vllm",)), ("chat",)
+    )

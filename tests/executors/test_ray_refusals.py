@@ -15,7 +15,18 @@ import pytest
 from autotune.errors import CannotGoOn
 from tests.product.cli import Finished, autotune
 
-QUESTION = ("--model", "openai/gpt-oss-120b", "--hw", "h200", "--on", "simulator", "--launches", "4", "--study", "s")
+QUESTION = (
+    "--model",
+    "openai/gpt-oss-120b",
+    "--hw",
+    "h200",
+    "--on",
+    "simulator",
+    "--launches",
+    "4",
+    "--study",
+    "s",
+)
 
 
 def asked(home: Path, executor: str) -> Finished:
@@ -63,10 +74,15 @@ def test_an_address_where_something_else_answers(tmp_path: Path) -> None:
         threading.Thread(target=server.serve_forever, daemon=True).start()
         found = asked(tmp_path / "home", f"ray:127.0.0.1:{server.server_port}")
         server.shutdown()
-    assert f"no Ray cluster answers at 127.0.0.1:{server.server_port} (another service listens there)" in found.err
+    assert (
+        f"no Ray cluster answers at 127.0.0.1:{server.server_port} (another service listens there)"
+        in found.err
+    )
 
 
-def test_what_ray_repeats_while_it_is_refused_is_kept_from_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+def test_what_ray_repeats_while_it_is_refused_is_kept_from_stderr(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
     from autotune.executors.ray.cluster import _quiet
 
     with _quiet():
@@ -89,7 +105,9 @@ def test_ray_is_not_installed(tmp_path: Path) -> None:
     """A Python in which ``import ray`` fails as it does without the package."""
     without = "import sys; sys.modules['ray'] = None; from autotune.cli.main import main; main()"
     arguments = ["run", *QUESTION, "--executor", "ray", "--home", str(tmp_path / "home")]
-    done = subprocess.run([sys.executable, "-c", without, *arguments], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", without, *arguments], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].startswith("autotune: --executor ray needs Ray Tune")
     assert "pip install '.[ray]' in a clone" in done.stderr

@@ -1,4 +1,5 @@
-"""Launches side by side on shares of one machine's GPUs: which shares, what their processes see, and how they end."""
+"""Launches side by side on shares of one machine's GPUs: which shares, what their processes see,
+and how they end."""
 
 from __future__ import annotations
 
@@ -35,7 +36,9 @@ GB = 10**9
 
 
 def spec(**changes: object) -> StudySpec:
-    return small_study.spec().model_copy(update={"on": "emulator", "gpus": 4, "launches": 30, **changes})
+    return small_study.spec().model_copy(
+        update={"on": "emulator", "gpus": 4, "launches": 30, **changes}
+    )
 
 
 def gpus(busy: int | None = None) -> list[Gpu]:
@@ -80,12 +83,15 @@ def test_a_share_with_a_busy_gpu_is_left_to_who_has_it() -> None:
 def test_a_share_is_shown_by_the_variable_that_is_in_use() -> None:
     assert visible_to((4, 5), "nvidia", {}) == {"CUDA_VISIBLE_DEVICES": "4,5"}
     assert visible_to((4, 5), "amd", {}) == {"HIP_VISIBLE_DEVICES": "4,5"}
-    assert visible_to((4, 5), "amd", {"ROCR_VISIBLE_DEVICES": "0,1"}) == {"ROCR_VISIBLE_DEVICES": "4,5"}
+    assert visible_to((4, 5), "amd", {"ROCR_VISIBLE_DEVICES": "0,1"}) == {
+        "ROCR_VISIBLE_DEVICES": "4,5"
+    }
 
 
 @dataclass(frozen=True)
 class Told:
-    """An evaluator that tells what its process sees; the engine of a trial says what else it does."""
+    """An evaluator that tells what its process sees; the engine of a trial says what else it
+    does."""
 
     notify: Watch
     evidence: Evidence = Evidence.EMULATED
@@ -114,14 +120,18 @@ def trials(*asked: tuple[str, str]) -> Iterator[Trial]:
         yield Trial(number, Role.SEARCH, Configuration(kind, {}), "1", command, ("w",), node=node)
 
 
-def executed(tmp_path: Path, *asked: tuple[str, str], said: list[str | Stage] | None = None) -> Sequence[Launch]:
+def executed(
+    tmp_path: Path, *asked: tuple[str, str], said: list[str | Stage] | None = None
+) -> Sequence[Launch]:
     """The launches of some trials, by number; each is asked for as soon as a place is free."""
     heard: list[str | Stage] = [] if said is None else said
     setup = EvaluationSetup(told, spec(), Library(), tmp_path, heard.append)
     waiting = trials(*asked)
     with closing(SideBySideExecutor(setup, HALVES)) as executor:
         assert executor.nodes == [ALONE, FIRST, SECOND]
-        return sorted(executor.launches(lambda: next(waiting, None)), key=lambda launch: launch.trial.number)
+        return sorted(
+            executor.launches(lambda: next(waiting, None)), key=lambda launch: launch.trial.number
+        )
 
 
 def overlap(one: Launch, other: Launch) -> bool:
@@ -131,7 +141,9 @@ def overlap(one: Launch, other: Launch) -> bool:
 
 def test_a_launch_sees_its_share_and_one_that_is_alone_has_no_neighbour(tmp_path: Path) -> None:
     said: list[str | Stage] = []
-    one, two, three, four = executed(tmp_path, ("a", ALONE), ("a", FIRST), ("a", SECOND), ("a", ""), said=said)
+    one, two, three, four = executed(
+        tmp_path, ("a", ALONE), ("a", FIRST), ("a", SECOND), ("a", ""), said=said
+    )
     assert [x.result.node for x in (one, two, three)] == [ALONE, FIRST, SECOND]
     assert [x.result.gpu_ids for x in (one, three)] == [tuple("0123"), tuple("4567")]
     assert {"0 sees 0,1,2,3", "1 sees 0,1,2,3", "2 sees 4,5,6,7"} <= set(said)
@@ -148,7 +160,9 @@ def test_a_share_that_is_taken_is_left_out_and_its_launch_made_on_another(tmp_pa
     said: list[str] = []
     with pytest.raises(CannotGoOn, match="not idle"):
         executed(tmp_path, ("a", FIRST), ("refuses", SECOND), said=said)
-    assert said[0].startswith("gpus 4-7 are excluded: GPU 4 is not idle"), "the launch fails on the other share as well"
+    assert said[0].startswith("gpus 4-7 are excluded: GPU 4 is not idle"), (
+        "the launch fails on the other share as well"
+    )
 
 
 def test_a_process_that_is_killed_costs_one_launch(tmp_path: Path) -> None:
@@ -180,7 +194,10 @@ def test_a_process_whose_tuner_ends_in_the_middle_of_a_message_says_nothing(sent
     words = ["-c", CHILD, str(theirs.fileno()), str(os.getpid())]
     command = [sys.executable, "-P", *words]
     with subprocess.Popen(
-        command, pass_fds=[theirs.fileno()], stderr=subprocess.PIPE, env={**os.environ, "PYTHONPATH": IMPORT_FOLDER}
+        command,
+        pass_fds=[theirs.fileno()],
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": IMPORT_FOLDER},
     ) as child:
         theirs.close()
         os.write(ours.fileno(), (struct.pack("!i", len(message)) + message)[:sent])

@@ -1,8 +1,9 @@
 """Four winners, and what they look like in every format.
 
-Their studies lie under ``home/``, as `autotune run` on the simulator left them, cut down to what an export reads. After
-a wanted change of a format, ``python -m tests.export.golden`` writes the files under ``golden/`` again; read the
-difference. ``python -m tests.export.golden --studies`` makes the studies themselves again first (a minute).
+Their studies lie under ``home/``, as `autotune run` on the simulator left them, cut down to what an
+export reads. After a wanted change of a format, ``python -m tests.export.golden`` writes the files
+under ``golden/`` again; read the difference. ``python -m tests.export.golden --studies`` makes the
+studies themselves again first (a minute).
 """
 
 from __future__ import annotations
@@ -45,9 +46,27 @@ def texts(study: str) -> dict[str, str]:
 
 def _make(study: str) -> None:
     model, hardware, engine = STUDIES[study]
-    options = ["--on", "simulator", "--launches", "8", "--seed", "0", *(["--engine", engine] if engine else [])]
+    options = [
+        "--on",
+        "simulator",
+        "--launches",
+        "8",
+        "--seed",
+        "0",
+        *(["--engine", engine] if engine else []),
+    ]
     with tempfile.TemporaryDirectory() as home:
-        command = [sys.executable, "-m", "autotune", "run", "--model", model, "--hw", hardware, *options]
+        command = [
+            sys.executable,
+            "-m",
+            "autotune",
+            "run",
+            "--model",
+            model,
+            "--hw",
+            hardware,
+            *options,
+        ]
         subprocess.run([*command, "--study", study, "--home", home], check=True)
         _keep(Path(home) / "studies" / study, HOME.studies / study)
 
@@ -60,7 +79,11 @@ def _keep(made: Path, kept: Path) -> None:
     outcome |= {"workloads": {}, "excluded": []}
     (kept / "recommendation.json").write_text(json.dumps(outcome, indent=1) + "\n")
     rows = map(json.loads, (made / "results.jsonl").read_text().splitlines())
-    same = [{**row, "metrics": {}, "resolved": None} for row in rows if row["fingerprint"] == outcome["fingerprint"]]
+    same = [
+        {**row, "metrics": {}, "resolved": None}
+        for row in rows
+        if row["fingerprint"] == outcome["fingerprint"]
+    ]
     (kept / "results.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in same))
 
 

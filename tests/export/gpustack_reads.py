@@ -1,7 +1,8 @@
-"""Runs in an environment that has GPUStack: reads documents as its server does, and tells what came of them.
+"""Runs in an environment that has GPUStack: reads documents as its server does, and tells what came
+of them.
 
-Arguments: files. Prints one JSON object per file: the errors of GPUStack's own loader, and the parsed deployment with
-its parameters taken apart by the code that hands them to the engine.
+Arguments: files. Prints one JSON object per file: the errors of GPUStack's own loader, and the
+parsed deployment with its parameters taken apart by the code that hands them to the engine.
 """
 
 from __future__ import annotations

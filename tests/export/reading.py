@@ -1,4 +1,5 @@
-"""What a server would get from an export: each form's words, read as the program that reads it does."""
+"""What a server would get from an export: each form's words, read as the program that reads it
+does."""
 
 from __future__ import annotations
 
@@ -32,8 +33,13 @@ def kubernetes_words(text: str, variables: Mapping[str, str]) -> list[str]:
 
 
 def expanded(word: str, variables: Mapping[str, str]) -> str:
-    """Kubernetes' rule: ``$(NAME)`` is the variable, ``$$`` one ``$``, all else stands for itself."""
-    return re.sub(r"\$\$|\$\(([^)]*)\)", lambda m: "$" if m[0] == "$$" else variables.get(m[1] or "", m[0]), word)
+    """Kubernetes' rule: ``$(NAME)`` is the variable, ``$$`` one ``$``, all else stands for
+    itself."""
+    return re.sub(
+        r"\$\$|\$\(([^)]*)\)",
+        lambda m: "$" if m[0] == "$$" else variables.get(m[1] or "", m[0]),
+        word,
+    )
 
 
 def compose_service(text: str, variables: Mapping[str, str]) -> dict[str, Any]:
@@ -50,11 +56,14 @@ def _interpolated(value: Any, variables: Mapping[str, str]) -> Any:
         return [_interpolated(inner, variables) for inner in value]
     if not isinstance(value, str):
         return value
-    return re.sub(r"\$\$|\$\{(\w+)[^}]*\}", lambda m: "$" if m[0] == "$$" else variables[m[1]], value)
+    return re.sub(
+        r"\$\$|\$\{(\w+)[^}]*\}", lambda m: "$" if m[0] == "$$" else variables[m[1]], value
+    )
 
 
 def dstack_started(text: str) -> tuple[list[str], dict[str, str]]:
-    """The words of the last command and its variables, after what `dstack apply` and the server replace in them."""
+    """The words of the last command and its variables, after what `dstack apply` and the server
+    replace in them."""
     (document,) = documents(text)
     run = VariablesInterpolator({"run": {"args": ""}}, skip=["secrets", "groups"])
     words = shlex.split(run.interpolate_or_error(document["commands"][-1]).removeprefix("exec "))
@@ -69,7 +78,8 @@ def dstack_started(text: str) -> tuple[list[str], dict[str, str]]:
 
 
 def gpustack_words(text: str, program: list[str]) -> list[str]:
-    """What GPUStack makes of a document: its own program and model in front of the parameters, or the whole command."""
+    """What GPUStack makes of a document: its own program and model in front of the parameters, or
+    the whole command."""
     (document,) = documents(text)
     if "run_command" not in document:
         words = [*program, document["huggingface_repo_id"]]
@@ -78,5 +88,9 @@ def gpustack_words(text: str, program: list[str]) -> list[str]:
         return words
     words = shlex.split(document["run_command"])
     script = words[2].rpartition("exec ")[2] if words[:2] == ["bash", "-c"] else shlex.join(words)
-    given = {"{{model_path}}": document["huggingface_repo_id"], "{{worker_ip}}": "10.0.0.1", "{{port}}": "40000"}
+    given = {
+        "{{model_path}}": document["huggingface_repo_id"],
+        "{{worker_ip}}": "10.0.0.1",
+        "{{port}}": "40000",
+    }
     return [given.get(word, word) for word in shlex.split(script)]

@@ -1,4 +1,5 @@
-"""`export --to capacity`: what one deployment carries within the limits, and how many carry a given rate."""
+"""`export --to capacity`: what one deployment carries within the limits, and how many carry a given
+rate."""
 
 from __future__ import annotations
 
@@ -21,14 +22,18 @@ from tests import small_study
 from tests.small_study import WINNER
 
 SLOTS, SERVICE_S, LIMIT_MS = 64, 0.5, 550.0
-"""Of a replica: requests that it serves at a time, their mean service, the limit on the 99th percentile of the wait."""
+"""Of a replica: requests that it serves at a time, their mean service, the limit on the 99th
+percentile of the wait."""
 
 
 def winner(by: str | None, *found: Metrics) -> Winner:
-    """The small study's winner, with a load search that found these; the first one not in the finals."""
+    """The small study's winner, with a load search that found these; the first one not in the
+    finals."""
     roles = [Role.SEARCH, *[Role.FINAL] * len(found)]
     launches: list[Launch] = [
-        small_study.launch(number, role, WINNER, {"sharegpt": {**small_study.metrics(9000.0), **metrics}})
+        small_study.launch(
+            number, role, WINNER, {"sharegpt": {**small_study.metrics(9000.0), **metrics}}
+        )
         for number, (role, metrics) in enumerate(zip(roles, (found[0], *found), strict=True))
     ]
     spec = small_study.spec(find_load=by, slos=(Slo.parse("p99_ttft_ms<=550"),))
@@ -63,7 +68,11 @@ def test_a_rate_has_its_interval_from_launch_to_launch_and_its_arithmetic() -> N
     assert "from the lower end of the 95 % interval" in found["arithmetic"]
     assert found["load"].startswith("this number of requests per second")
     assert (found["launches"], found["start_s"], found["slo"]) == (3, 400.0, ["p99_ttft_ms<=550"])
-    assert (found["evidence"], found["evidence_of"], found["workload"]) == ("simulated", None, "sharegpt")
+    assert (found["evidence"], found["evidence_of"], found["workload"]) == (
+        "simulated",
+        None,
+        "sharegpt",
+    )
 
 
 def test_requests_in_flight_become_a_rate_by_littles_law() -> None:
@@ -82,7 +91,9 @@ def test_requests_in_flight_become_a_rate_by_littles_law() -> None:
 
 
 @given(st.floats(0.5, 0.99), st.floats(1.01, 2.0), st.floats(0.02, 5000))
-def test_a_predicted_capacity_is_divided_by_its_lower_end_on_a_node(low: float, high: float, rate: float) -> None:
+def test_a_predicted_capacity_is_divided_by_its_lower_end_on_a_node(
+    low: float, high: float, rate: float
+) -> None:
     """Three digits, rounded down: a divisor that is rounded up would buy too few replicas."""
     one = by_rate(rate, rate * 1.02)
     goal = one.choice.objective
@@ -109,7 +120,8 @@ def test_it_is_written_after_a_load_search_alone() -> None:
 
 
 def p99_wait_ms(rate: float, replicas: int, seed: int, requests: int = 20_000) -> float:
-    """The wait in a queue of replicas with exponential services, each request sent to the one with fewest in flight."""
+    """The wait in a queue of replicas with exponential services, each request sent to the one with
+    fewest in flight."""
     generator = np.random.default_rng(seed)
     sent = np.cumsum(generator.standard_exponential(requests)) / rate
     services = SERVICE_S * generator.standard_exponential(requests)
@@ -128,13 +140,16 @@ def p99_wait_ms(rate: float, replicas: int, seed: int, requests: int = 20_000) -
 
 
 def test_so_many_replicas_keep_the_limit_in_a_queue_and_one_fewer_does_not() -> None:
-    """The queue knows nothing of the arithmetic; what one replica carries is found as a load search does, to 5 %."""
+    """The queue knows nothing of the arithmetic; what one replica carries is found as a load search
+    does, to 5 %."""
     rates = []
     for seed in range(4):
         low, high = 0.6 * SLOTS / SERVICE_S, SLOTS / SERVICE_S
         while high / low > 1.05:
             middle = (low + high) / 2
-            low, high = (middle, high) if p99_wait_ms(middle, 1, seed) <= LIMIT_MS else (low, middle)
+            low, high = (
+                (middle, high) if p99_wait_ms(middle, 1, seed) <= LIMIT_MS else (low, middle)
+            )
         rates.append(low)
     per_replica = told(by_rate(*rates))["requests_per_s"]
     for wanted in (1.7, 2.9, 4.7):

@@ -58,7 +58,11 @@ def test_a_study_leaves_its_winner_in_every_form_that_it_has(tmp_path: Path) -> 
     rows = small_study.launches()
     write_artefacts(tmp_path, small_study.spec(), rows, small_study.recommendation())
     names = {"docker-run.sh", "compose.yaml", "kubernetes.yaml", "gpustack.yaml", "sglang.yaml"}
-    assert {path.name for path in exports.iterdir()} == {*names, "service.dstack.yml", "task.dstack.yml"}
+    assert {path.name for path in exports.iterdir()} == {
+        *names,
+        "service.dstack.yml",
+        "task.dstack.yml",
+    }
     assert os.access(exports / "docker-run.sh", os.X_OK)
     assert os.access(tmp_path / "serve.sh", os.X_OK)
     # Resumed, the study may end with another engine's winner, or with none.
@@ -75,7 +79,9 @@ def test_a_study_leaves_its_winner_in_every_form_that_it_has(tmp_path: Path) -> 
 def test_a_study_whose_report_cannot_be_written_is_not_finished(tmp_path: Path) -> None:
     (tmp_path / "serve.sh").mkdir()
     with pytest.raises(OSError, match=r"serve\.sh"):
-        write_artefacts(tmp_path, small_study.spec(), small_study.launches(), small_study.recommendation())
+        write_artefacts(
+            tmp_path, small_study.spec(), small_study.launches(), small_study.recommendation()
+        )
     assert not (tmp_path / "recommendation.json").exists()
 
 

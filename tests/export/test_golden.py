@@ -1,4 +1,5 @@
-"""Four winners in every format: as they lie here, as the real validators take them, and as the engines read them."""
+"""Four winners in every format: as they lie here, as the real validators take them, and as the
+engines read them."""
 
 from __future__ import annotations
 
@@ -76,7 +77,11 @@ def test_dstack_takes_the_service_and_the_task(study: str) -> None:
         found = parse_apply_configuration(yaml.safe_load(golden(study, f"{name}.dstack.yml")))
         assert isinstance(found, kind)
         gpu = found.resources.gpu
-        assert (gpu.vendor.value, gpu.name, gpu.count.min) == (hardware.vendor, [hardware.name.upper()], 8)
+        assert (gpu.vendor.value, gpu.name, gpu.count.min) == (
+            hardware.vendor,
+            [hardware.name.upper()],
+            8,
+        )
         assert gpu.memory.min <= hardware.memory_gb
 
 
@@ -89,7 +94,9 @@ def test_the_engine_reads_the_winner_s_configuration_out_of_every_form(study: st
     context = Context(told.spec.model, told.spec.hardware, told.spec.gpus, choice.engine_version)
 
     def read(words: Sequence[str], files: dict[str, str]) -> Configuration:
-        return kind.knobs(kind.parse(Command(tuple(words), choice.env, files), choice.engine_version), context)
+        return kind.knobs(
+            kind.parse(Command(tuple(words), choice.env, files), choice.engine_version), context
+        )
 
     program = list(kind.card.program) + ([kind.card.model_flag] if kind.card.model_flag else [])
     forms = {
@@ -101,7 +108,9 @@ def test_the_engine_reads_the_winner_s_configuration_out_of_every_form(study: st
     }
     for name, words in forms.items():
         assert read(words, choice.files) == read(asked.argv, choice.files), name
-    own = {"vllm": "vllm.yaml", "sglang": "sglang.yaml", "tensorrt_llm": "trtllm.yaml"}[choice.engine]
+    own = {"vllm": "vllm.yaml", "sglang": "sglang.yaml", "tensorrt_llm": "trtllm.yaml"}[
+        choice.engine
+    ]
     document = yaml.safe_load(golden(study, own))
     words = [*kind.card.program, *as_the_engine_reads(document)]
     if choice.engine == "tensorrt_llm":
@@ -126,30 +135,47 @@ def test_files_of_the_engine_arrive_where_it_looks_for_them(study: str) -> None:
     ]
     config_map = reading.kind(text, "ConfigMap")
     assert volume["name"] == config_map["metadata"]["name"]
-    assert {item["path"]: config_map["data"][item["key"]] for item in volume["items"]} == {name: content}
+    assert {item["path"]: config_map["data"][item["key"]] for item in volume["items"]} == {
+        name: content
+    }
     assert reading.server(text)["workingDir"] == "/autotune"
     (compose,) = reading.documents(golden(study, "compose.yaml"))
     (used,) = compose["services"]["server"]["configs"]
-    assert (used["target"], compose["configs"][used["source"]]["content"]) == (f"/autotune/{name}", content)
+    assert (used["target"], compose["configs"][used["source"]]["content"]) == (
+        f"/autotune/{name}",
+        content,
+    )
 
 
 @pytest.mark.skipif(shutil.which("docker") is None, reason="the docker command is not installed")
 @pytest.mark.parametrize("study", ["h200-v32-tensorrt-llm", "mi300x-r1"])
 def test_docker_understands_the_script(study: str, tmp_path: Path) -> None:
     """The real command parses it and asks a daemon, which only takes notes, for what was meant."""
-    environment = {**os.environ, "DOCKER_HOST": f"unix://{tmp_path / 'socket'}", "DOCKER_CONFIG": str(tmp_path)}
+    environment = {
+        **os.environ,
+        "DOCKER_HOST": f"unix://{tmp_path / 'socket'}",
+        "DOCKER_CONFIG": str(tmp_path),
+    }
     environment |= {"HF_TOKEN": "of the caller", "TMPDIR": str(tmp_path)}
     with RecordingDaemon(tmp_path / "socket") as daemon:
         threading.Thread(target=daemon.serve_forever, daemon=True).start()
         script = GOLDEN / study / "docker-run.sh"
-        done = subprocess.run(["bash", script], env=environment, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            ["bash", script], env=environment, capture_output=True, text=True, check=False
+        )
         daemon.shutdown()
     assert "only recording" in done.stderr, done.stderr
     (asked,) = daemon.created
     host, choice = asked["HostConfig"], winner(study).choice
     words = list(reading.kubernetes_words(golden(study, "kubernetes.yaml"), {}))
-    assert (asked["Image"], asked["Cmd"]) == (reading.server(golden(study, "kubernetes.yaml"))["image"], words)
-    assert {*(f"{name}={value}" for name, value in choice.env.items()), "HF_TOKEN=of the caller"} <= set(asked["Env"])
+    assert (asked["Image"], asked["Cmd"]) == (
+        reading.server(golden(study, "kubernetes.yaml"))["image"],
+        words,
+    )
+    assert {
+        *(f"{name}={value}" for name, value in choice.env.items()),
+        "HF_TOKEN=of the caller",
+    } <= set(asked["Env"])
     assert host["PortBindings"] == {"8000/tcp": [{"HostIp": "127.0.0.1", "HostPort": "8000"}]}
     assert host["IpcMode"] == "host"
     amd = [device["PathOnHost"] for device in host["Devices"]]

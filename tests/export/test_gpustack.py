@@ -1,4 +1,5 @@
-"""GPUStack's own reader on what is exported for it; it needs an environment of its own (908 MB), so a marker."""
+"""GPUStack's own reader on what is exported for it; it needs an environment of its own (908 MB), so
+a marker."""
 
 from __future__ import annotations
 
@@ -18,14 +19,30 @@ from tests.export.golden import GOLDEN, STUDIES
 from tests.export.test_containers import with_command
 from tests.small_study import MODEL
 
-ODD = ('--j={"a": {"b": [1, "x y"]}}', "--k", "a 'b' \"c\"", "-dcp", "2", "--n", "-0.5", "--m", "one", "two", "--last")
+ODD = (
+    '--j={"a": {"b": [1, "x y"]}}',
+    "--k",
+    "a 'b' \"c\"",
+    "-dcp",
+    "2",
+    "--n",
+    "-0.5",
+    "--m",
+    "one",
+    "two",
+    "--last",
+)
 
 
 def read(*paths: Path) -> list[dict[str, Any]]:
     environment = os.environ.get("AUTOTUNE_VALIDATORS")
     if not environment:
         pytest.skip("AUTOTUNE_VALIDATORS does not name an environment with gpustack")
-    command = [Path(environment) / "bin" / "python", Path(__file__).with_name("gpustack_reads.py"), *paths]
+    command = [
+        Path(environment) / "bin" / "python",
+        Path(__file__).with_name("gpustack_reads.py"),
+        *paths,
+    ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
@@ -33,13 +50,19 @@ def read(*paths: Path) -> list[dict[str, Any]]:
 
 @pytest.mark.validators
 def test_gpustack_takes_the_winners_and_the_words_are_the_engine_s() -> None:
-    for study, told in zip(STUDIES, read(*(GOLDEN / study / "gpustack.yaml" for study in STUDIES)), strict=True):
+    for study, told in zip(
+        STUDIES, read(*(GOLDEN / study / "gpustack.yaml" for study in STUDIES)), strict=True
+    ):
         assert told["errors"] == [], study
         entry = told["entry"]
         name = "vllm" if study == "mi300x-r1" else study.partition("v32-")[2].replace("-", "_")
-        assert entry["backend"] == {"vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "Custom"}[name]
+        assert (
+            entry["backend"] == {"vllm": "vLLM", "sglang": "SGLang", "tensorrt_llm": "Custom"}[name]
+        )
         assert entry["gpu_selector"]["gpus_per_replica"] == 8
-        assert ("backend_version" in entry, bool(entry["image_name"])) == (False, True), "they exclude each other"
+        assert ("backend_version" in entry, bool(entry["image_name"])) == (False, True), (
+            "they exclude each other"
+        )
         if name != "tensorrt_llm":
             card = engine(name).card
             program = [*card.program, *([card.model_flag] if card.model_flag else [])]
@@ -51,7 +74,10 @@ def test_gpustack_takes_the_winners_and_the_words_are_the_engine_s() -> None:
 def test_gpustack_hands_any_words_on_as_they_are(tmp_path: Path) -> None:
     path = tmp_path / "gpustack.yaml"
     path.write_text(
-        export(with_command(Command(("vllm", "serve", MODEL, "--max-model-len", "9000", *ODD))), "gpustack")
+        export(
+            with_command(Command(("vllm", "serve", MODEL, "--max-model-len", "9000", *ODD))),
+            "gpustack",
+        )
     )
     (told,) = read(path)
     assert told["words"] == ["--max-model-len", "9000", *ODD]
@@ -59,7 +85,9 @@ def test_gpustack_hands_any_words_on_as_they_are(tmp_path: Path) -> None:
 
 def test_gpustack_is_told_the_context_length_where_it_would_set_its_own() -> None:
     """Its vLLM and SGLang backends add 8192 where none is named: not what was measured."""
-    (document,) = reading.documents(export(with_command(Command(("vllm", "serve", MODEL))), "gpustack"))
+    (document,) = reading.documents(
+        export(with_command(Command(("vllm", "serve", MODEL))), "gpustack")
+    )
     assert document["backend_parameters"] == ["--max-model-len 163840"]
     named = Command(("vllm", "serve", MODEL, "--max-model-len=9000"))
     (document,) = reading.documents(export(with_command(named), "gpustack"))

@@ -28,7 +28,12 @@ TYPED = Command(
         *("vllm", "serve", "-tp", "2", MODEL, "--served-model-name", "mine", "also-mine"),
         *("--revision", "abc", "--tokenizer", MODEL, "--max-model-len", "9000"),
     ),
-    {"HF_HOME": "/data/hf", "CUDA_VISIBLE_DEVICES": "4,5", "HF_ENDPOINT": "https://mirror", "HF_HUB_OFFLINE": "1"},
+    {
+        "HF_HOME": "/data/hf",
+        "CUDA_VISIBLE_DEVICES": "4,5",
+        "HF_ENDPOINT": "https://mirror",
+        "HF_HUB_OFFLINE": "1",
+    },
 )
 
 
@@ -43,7 +48,10 @@ def test_gpus_are_counted_anew_where_only_a_share_of_them_goes_in() -> None:
     made = all_of(with_command(TYPED))[0]
     kept = {"HF_ENDPOINT": "https://mirror", "HF_HUB_OFFLINE": "1"}
     assert environment(made["kubernetes.yaml"]) == {"HF_HOME": "/root/.cache/huggingface", **kept}
-    assert reading.dstack_started(made["service.dstack.yml"])[1] == {"HF_HOME": "/root/.cache/huggingface", **kept}
+    assert reading.dstack_started(made["service.dstack.yml"])[1] == {
+        "HF_HOME": "/root/.cache/huggingface",
+        **kept,
+    }
     (gpustack,) = reading.documents(made["gpustack.yaml"])
     assert kept.items() <= gpustack["env"].items()
     assert {"HF_HOME", "CUDA_VISIBLE_DEVICES"}.isdisjoint(gpustack["env"])
@@ -74,7 +82,12 @@ def test_weights_are_fetched_as_the_server_will_ask_for_them() -> None:
         "offline is the server alone"
     )
     package = "def snapshot_download(repo_id, *, revision=None, ignore_patterns=None): print(repo_id, revision)"
-    ran = [sys.executable, "-c", f"import sys, types; {stand_in(package)}; exec(sys.argv.pop(1))", fetch["command"][2]]
+    ran = [
+        sys.executable,
+        "-c",
+        f"import sys, types; {stand_in(package)}; exec(sys.argv.pop(1))",
+        fetch["command"][2],
+    ]
     for given in ([MODEL, "abc"], [MODEL]):
         done = subprocess.run([*ran, *given], capture_output=True, text=True, check=True)
         assert done.stdout.split() == [MODEL, "abc" if given[1:] else "None"]
@@ -109,10 +122,15 @@ def test_a_model_behind_options_is_the_model_not_one_more_value() -> None:
     trtllm = winner("h200-v32-tensorrt-llm")
     argv = ["trtllm-serve", "--max_batch_size", "64", MODEL, "--tp_size", "8"]
     trtllm = replace(trtllm, choice=trtllm.choice.model_copy(update={"argv": argv, "files": {}}))
-    assert yaml.safe_load(export(trtllm, "trtllm-config")) == {"max_batch_size": 64, "tensor_parallel_size": 8}
+    assert yaml.safe_load(export(trtllm, "trtllm-config")) == {
+        "max_batch_size": 64,
+        "tensor_parallel_size": 8,
+    }
 
 
-def test_a_model_folder_named_from_where_the_study_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_model_folder_named_from_where_the_study_was_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "models" / "Mine.8B").mkdir(parents=True)
     (tmp_path / "models" / "Mine.8B" / "config.json").write_text("{}")
     told = with_command(Command(("vllm", "serve", "./models/Mine.8B")))
@@ -128,15 +146,24 @@ def test_a_model_folder_named_from_where_the_study_was_made(tmp_path: Path, monk
     assert f"{path}:{path}:ro" in export(told, "docker")
     assert parse(export(told, "dstack")).resources.disk.size.min >= 100, "room for the image"
     monkeypatch.chdir("/")
-    with pytest.raises(BadInput, match=r"model folder './models/Mine.8B' does not exist here; export on the machine"):
+    with pytest.raises(
+        BadInput,
+        match=r"model folder './models/Mine.8B' does not exist here; export on the machine",
+    ):
         export(told, "k8s")
 
 
 def test_a_snapshot_is_mounted_with_the_files_that_it_links_to(tmp_path: Path) -> None:
     snapshot = tmp_path / "models--a--b" / "snapshots" / "123"
     snapshot.mkdir(parents=True)
-    pod = reading.kind(export(with_command(Command(("vllm", "serve", str(snapshot)))), "k8s"), "Deployment")
-    hosts = [row["hostPath"]["path"] for row in pod["spec"]["template"]["spec"]["volumes"] if "hostPath" in row]
+    pod = reading.kind(
+        export(with_command(Command(("vllm", "serve", str(snapshot)))), "k8s"), "Deployment"
+    )
+    hosts = [
+        row["hostPath"]["path"]
+        for row in pod["spec"]["template"]["spec"]["volumes"]
+        if "hostPath" in row
+    ]
     assert hosts == [str(tmp_path / "models--a--b")]
 
 
@@ -144,7 +171,9 @@ def test_a_variable_that_holds_a_secret_in_its_midst_keeps_the_rest() -> None:
     told = with_command(Command(("vllm", "serve", MODEL), {"OPTS": "key=${MY_KEY}"}))
     text = export(told, "k8s")
     names = [row["name"] for row in reading.server(text)["env"]]
-    assert names.index("MY_KEY") < names.index("OPTS"), "Kubernetes replaces only what stands in front"
+    assert names.index("MY_KEY") < names.index("OPTS"), (
+        "Kubernetes replaces only what stands in front"
+    )
     assert reading.expanded(environment(text)["OPTS"], {"MY_KEY": "k"}) == "key=k"
     assert '# use: OPTS=key="${MY_KEY:?set MY_KEY' in export(told, "vllm-config")
 
@@ -153,7 +182,8 @@ def test_a_rollout_is_not_given_up_before_the_start_is() -> None:
     text = export(BASE, "k8s")
     probe = reading.server(text)["startupProbe"]
     start_s = probe["periodSeconds"] * probe["failureThreshold"]
-    # By its default, 600 s, Kubernetes would call it failed while the weights are still on their way.
+    # By its default, 600 s, Kubernetes would call it failed while the weights are still on their
+    # way.
     assert reading.kind(text, "Deployment")["spec"]["progressDeadlineSeconds"] >= start_s + 3600
 
 
@@ -175,7 +205,9 @@ def test_compose_asks_the_server_itself_though_a_proxy_is_configured() -> None:
     words = [word.replace("8000", str(server.server_port)) for word in words]
     nobody = {**os.environ, "http_proxy": "http://127.0.0.1:9", "no_proxy": ""}
     codes = [
-        subprocess.run([sys.executable, *asked], env=nobody, capture_output=True, check=False).returncode
+        subprocess.run(
+            [sys.executable, *asked], env=nobody, capture_output=True, check=False
+        ).returncode
         for asked in (words, [*words[:-1], "/starting"])
     ]
     server.shutdown()

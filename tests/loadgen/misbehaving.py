@@ -17,7 +17,8 @@ PING_S = 0.01
 
 @dataclass(frozen=True)
 class Fault:
-    """A way to answer wrongly, the outcome it must be counted under, and what the message must hold."""
+    """A way to answer wrongly, the outcome it must be counted under, and what the message must
+    hold."""
 
     name: str
     words: str
@@ -166,7 +167,9 @@ async def no_http(call: Call) -> None:
 
 @fault("malformed", "not HTTP")
 async def upgrades(call: Call) -> None:
-    await call.write(b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\nx")
+    await call.write(
+        b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\nx"
+    )
 
 
 @fault("malformed", "not HTTP")
@@ -195,7 +198,9 @@ async def html_until_the_end(call: Call) -> None:
 
 @fault("malformed", "no stream of events")
 async def not_streamed(call: Call) -> None:
-    await call.answer(200, {"choices": [{"text": "abc"}], "usage": {"prompt_tokens": 5, "completion_tokens": 3}})
+    await call.answer(
+        200, {"choices": [{"text": "abc"}], "usage": {"prompt_tokens": 5, "completion_tokens": 3}}
+    )
 
 
 @fault("malformed", "the encoding gzip")

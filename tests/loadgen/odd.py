@@ -5,7 +5,18 @@ A good answer here has three tokens (`tests.loadgen.server.good` with ``max_toke
 
 import asyncio
 
-from tests.loadgen.server import DONE, END, STREAM_HEAD, Call, Handler, chunked, event, good, prompt_tokens, usage_event
+from tests.loadgen.server import (
+    DONE,
+    END,
+    STREAM_HEAD,
+    Call,
+    Handler,
+    chunked,
+    event,
+    good,
+    prompt_tokens,
+    usage_event,
+)
 
 PLAIN_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n"
 
@@ -68,7 +79,9 @@ async def closes_after_the_answer(call: Call) -> None:
 
 @odd
 async def trailers(call: Call) -> None:
-    await call.write(STREAM_HEAD + chunked(whole(call)) + b"0\r\nX-Usage: 8\r\nContent-Encoding: gzip\r\n\r\n")
+    await call.write(
+        STREAM_HEAD + chunked(whole(call)) + b"0\r\nX-Usage: 8\r\nContent-Encoding: gzip\r\n\r\n"
+    )
 
 
 @odd
@@ -79,7 +92,9 @@ async def chunk_extensions(call: Call) -> None:
 
 @odd
 async def continues_first(call: Call) -> None:
-    await call.write(b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\nLocation: /x\r\n\r\n")
+    await call.write(
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 102 Processing\r\nLocation: /x\r\n\r\n"
+    )
     await good(call)
 
 
@@ -114,7 +129,9 @@ async def resets_behind_the_end(call: Call) -> None:
 
 @odd
 async def lines_of_windows(call: Call) -> None:
-    await call.write(STREAM_HEAD + chunked(b"\xef\xbb\xbf: hello\r\n\r\n" + whole(call, line_end=b"\r\n")) + END)
+    await call.write(
+        STREAM_HEAD + chunked(b"\xef\xbb\xbf: hello\r\n\r\n" + whole(call, line_end=b"\r\n")) + END
+    )
 
 
 @odd
@@ -131,7 +148,10 @@ async def every_byte_alone(call: Call) -> None:
 
 @odd
 async def other_fields(call: Call) -> None:
-    """Named events, ids, data on several lines, an empty one, and the last one without its blank line."""
+    """Named events, ids, data on several lines, an empty one, and the last one without its blank
+    line."""
     one = b'id: 1\nevent: message\ndata: {"choices":\ndata: [{"index":0,"text":"a"}]}'
-    await begin(call, b"retry: 5", b"data:", one, event(), event(), usage_event(prompt_tokens(call.body), 3))
+    await begin(
+        call, b"retry: 5", b"data:", one, event(), event(), usage_event(prompt_tokens(call.body), 3)
+    )
     await call.write(chunked(DONE) + END)

@@ -1,7 +1,7 @@
 """A server in virtual time, small enough to be checked by eye: what the windows are tried on.
 
-It computes in steps, as engines do: each step gives every running answer one token and computes up to `CHUNK` prompt
-tokens; at most `slots` requests are in the batch, the others wait in order.
+It computes in steps, as engines do: each step gives every running answer one token and computes up
+to `CHUNK` prompt tokens; at most `slots` requests are in the batch, the others wait in order.
 """
 
 from collections import deque
@@ -17,7 +17,8 @@ STEP_S, PER_STREAM_S, PER_PROMPT_TOKEN_S = 0.01, 1e-4, 2e-5
 
 @dataclass(frozen=True)
 class Load:
-    """Requests in the order of sending: token counts, when they may be sent, and how many may be in flight."""
+    """Requests in the order of sending: token counts, when they may be sent, and how many may be in
+    flight."""
 
     read: np.ndarray
     written: np.ndarray
@@ -45,7 +46,8 @@ LENGTHS = {
 
 
 def serve(load, slots, slow_down=lambda now_s: 1.0):
-    """What a client sees of a load; `slow_down` makes steps longer by a factor that depends on the time."""
+    """What a client sees of a load; `slow_down` makes steps longer by a factor that depends on the
+    time."""
     return _Server(load, slots, slow_down).run()
 
 
@@ -70,12 +72,25 @@ class _Server:
             else:
                 self.now_s = self.send_s[self.next]
         ok = np.ones(len(load), dtype=bool)
-        columns = (self.sent_s, self.first_s, self.finished_s, load.read.astype(float), load.written.astype(float), ok)
-        return RequestRecords(*columns, token_s=np.array(self.times_s), token_n=np.array(self.counts))
+        columns = (
+            self.sent_s,
+            self.first_s,
+            self.finished_s,
+            load.read.astype(float),
+            load.written.astype(float),
+            ok,
+        )
+        return RequestRecords(
+            *columns, token_s=np.array(self.times_s), token_n=np.array(self.counts)
+        )
 
     def arrive(self):
         most = self.load.concurrency or len(self.load)
-        while self.next < len(self.load) and self.next - self.done < most and self.send_s[self.next] <= self.now_s:
+        while (
+            self.next < len(self.load)
+            and self.next - self.done < most
+            and self.send_s[self.next] <= self.now_s
+        ):
             self.sent_s[self.next] = max(self.send_s[self.next], self.freed_s)
             self.waiting.append(self.next)
             self.next += 1

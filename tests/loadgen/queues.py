@@ -1,6 +1,7 @@
 """Queues in virtual time whose capacity is known: one server, first come, first served.
 
-A request waits, is served, and has its two tokens at once when that ends, so TTFT is the whole time in the queue.
+A request waits, is served, and has its two tokens at once when that ends, so TTFT is the whole time
+in the queue.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ def open_queue(sent_s, service_s):
 
 
 def closed_queue(begins_s, service_s):
-    """When requests are sent and end if each stream, from its begin on, sends its next one when one ends."""
+    """When requests are sent and end if each stream, from its begin on, sends its next one when one
+    ends."""
     sent, ends = np.empty(len(service_s)), np.empty(len(service_s))
     free, waiting = 0.0, sorted(begins_s.tolist())
     for i, service in enumerate(service_s.tolist()):
@@ -46,7 +48,8 @@ def records_of(sent_s, ends_s, ok=None):
 
 
 class Queue:
-    """One server with a mean rate of service; ``spread`` 0: every service takes as long, 1: exponential."""
+    """One server with a mean rate of service; ``spread`` 0: every service takes as long, 1:
+    exponential."""
 
     def __init__(self, rate, spread=0.0, seed=0, slower=lambda load: 1.0):
         self.rate, self.spread, self.slower = rate, spread, slower
@@ -56,7 +59,9 @@ class Queue:
     def send(self, probe, seed):
         requests = probe.workload(WORKLOAD).draw(0, probe.seed(seed))
         mean_s = self.slower(probe.load) / self.rate
-        service_s = mean_s * ((1 - self.spread) + self.spread * self.draw.standard_exponential(len(requests)))
+        service_s = mean_s * (
+            (1 - self.spread) + self.spread * self.draw.standard_exponential(len(requests))
+        )
         if probe.by == "rate":
             sent, ends = requests.send_s, open_queue(requests.send_s, service_s)
         else:
@@ -68,7 +73,10 @@ class Queue:
 
 def find(by, slos, server, seed=0, most=1000, confirm_s=0.0):
     """The whole search; its lines too."""
-    search, lines = LoadSearch(by, slos, load_workload(f"random:1:1:{most}"), confirm_s=confirm_s), []
+    search, lines = (
+        LoadSearch(by, slos, load_workload(f"random:1:1:{most}"), confirm_s=confirm_s),
+        [],
+    )
     while (probe := search.ask()) is not None:
         lines.append(search.tell(server.send(probe, seed)))
     return search.found, lines

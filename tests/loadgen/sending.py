@@ -38,4 +38,8 @@ def send(
     target = Target.parse(url, api_key)
     requests = [target.request("/v1/completions", json.dumps(body).encode()) for body in bodies]
     expected = np.array([body["max_tokens"] for body in bodies])
-    return run(target, Schedule(requests, np.zeros(len(bodies)), expected, concurrency, streaming), timeouts)
+    return run(
+        target,
+        Schedule(requests, np.zeros(len(bodies)), expected, concurrency, streaming),
+        timeouts,
+    )

@@ -1,4 +1,5 @@
-"""A small HTTP server that does what a test tells it, in a thread on loopback; only the standard library."""
+"""A small HTTP server that does what a test tells it, in a thread on loopback; only the standard
+library."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any
 
-STREAM_HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+STREAM_HEAD = (
+    b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+)
 END = b"0\r\n\r\n"
 DONE = b"data: [DONE]"
 
@@ -116,7 +119,12 @@ class Server:
         ready.wait(60)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self._loop.call_soon_threadsafe(self._stop.set)
         self._thread.join(60)
         assert not self._thread.is_alive()
@@ -169,9 +177,14 @@ class Server:
         finally:
             self._under_way -= call.method == "POST"
 
-    async def _read(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, served: int) -> Call:
+    async def _read(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, served: int
+    ) -> Call:
         head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
         method, path, _ = head[0].split(" ")
-        headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:] if line)}
+        headers = {
+            name.lower(): value.strip()
+            for name, _, value in (line.partition(":") for line in head[1:] if line)
+        }
         body = await reader.readexactly(int(headers.get("content-length", 0)))
         return Call(method, path, headers, json.loads(body) if body else None, writer, served)

@@ -18,7 +18,11 @@ SHAPES = st.floats(0.05, 50)
 OPEN = st.one_of(
     st.builds(lambda rate: Arrival(kind="constant", request_rate=rate), RATES),
     st.builds(lambda rate: Arrival(kind="poisson", request_rate=rate), RATES),
-    st.builds(lambda rate, shape: Arrival(kind="gamma", request_rate=rate, burstiness=shape), RATES, SHAPES),
+    st.builds(
+        lambda rate, shape: Arrival(kind="gamma", request_rate=rate, burstiness=shape),
+        RATES,
+        SHAPES,
+    ),
 )
 SEEDS = st.integers(0, 2**32 - 1)
 
@@ -48,9 +52,13 @@ def test_constant_gaps_are_exact(rate: float, requests: int):
     assert times == pytest.approx([i / rate for i in range(requests)], rel=1e-12)
 
 
-@pytest.mark.parametrize(("kind", "shape"), [("poisson", 1.0), ("gamma", 0.25), ("gamma", 4.0), ("gamma", 100.0)])
+@pytest.mark.parametrize(
+    ("kind", "shape"), [("poisson", 1.0), ("gamma", 0.25), ("gamma", 4.0), ("gamma", 100.0)]
+)
 def test_gaps_spread_as_the_shape_says(kind: Any, shape: float):
-    gaps = np.diff(send_times(Arrival(kind=kind, request_rate=20, burstiness=shape), 20_000, "w", 0, 3))
+    gaps = np.diff(
+        send_times(Arrival(kind=kind, request_rate=20, burstiness=shape), 20_000, "w", 0, 3)
+    )
     assert gaps.mean() == pytest.approx(1 / 20)
     # Of a gamma distribution: the coefficient of variation is 1/sqrt(shape).
     assert gaps.std() / gaps.mean() == pytest.approx(1 / math.sqrt(shape), rel=0.05)
@@ -62,8 +70,16 @@ def test_gaps_spread_as_the_shape_says(kind: Any, shape: float):
         ({}, "all_at_once", "all at once"),
         ({"concurrency": 4}, "closed_loop", "4 at a time"),
         ({"request_rate": 2.5}, "poisson", "2.5 requests per second, Poisson arrivals"),
-        ({"request_rate": 8, "burstiness": 0.5}, "gamma", "8 requests per second, gamma arrivals with burstiness 0.5"),
-        ({"request_rate": 8, "burstiness": math.inf}, "constant", "8 requests per second, evenly spaced"),
+        (
+            {"request_rate": 8, "burstiness": 0.5},
+            "gamma",
+            "8 requests per second, gamma arrivals with burstiness 0.5",
+        ),
+        (
+            {"request_rate": 8, "burstiness": math.inf},
+            "constant",
+            "8 requests per second, evenly spaced",
+        ),
     ],
 )
 def test_numbers_of_a_command_line_choose_the_kind(numbers: dict[str, Any], kind: str, words: str):

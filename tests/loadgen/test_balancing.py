@@ -43,7 +43,11 @@ def test_a_request_goes_to_the_server_with_the_fewest_in_flight():
     with connections.chosen() as busy:
         # In turn they would meet the busy one.
         assert id(busy) not in next_ones(6)
-        with connections.chosen() as second, connections.chosen() as third, connections.chosen() as again:
+        with (
+            connections.chosen() as second,
+            connections.chosen() as third,
+            connections.chosen() as again,
+        ):
             assert len({id(busy), id(second), id(third)}) == 3
             assert again.in_flight == 2
     # Of idle ones the one that was chosen longest ago.
@@ -56,10 +60,13 @@ def test_a_request_goes_to_the_server_with_the_fewest_in_flight():
 def test_a_load_is_spread_and_measured_as_one(concurrency):
     with Server() as one, Server() as other:
         load = load_workload("random:6:4:20").with_concurrency(concurrency)
-        measured = measure(f"{one.url},{other.url}", "m", load, 7, LoadOptions(warm_up=False, workers=1))
+        measured = measure(
+            f"{one.url},{other.url}", "m", load, 7, LoadOptions(warm_up=False, workers=1)
+        )
         shares = sorted((len(one.posts), len(other.posts)))
     assert (measured.metrics["completed"], sum(shares)) == (20, 20)
-    # One at a time they take turns; the first four are spread evenly, and after that a slow server gets fewer.
+    # One at a time they take turns; the first four are spread evenly, and after that a slow server
+    # gets fewer.
     assert shares[0] >= (10 if concurrency == 1 else 2)
     told = to_json([measured])
     assert (told["servers"], told["balancing"]) == (2, BALANCING)
@@ -68,12 +75,16 @@ def test_a_load_is_spread_and_measured_as_one(concurrency):
 def test_counters_are_summed_and_gauges_averaged():
     names = {"drafts": "a", "drafted": "b", "accepted": "c"}
     counted = of_page(
-        DraftMetrics(counters=names, source="a test"), {"a": [1.0, 2.0], "b": [4.0, 6.0], "c": [3.0, 2.0]}
+        DraftMetrics(counters=names, source="a test"),
+        {"a": [1.0, 2.0], "b": [4.0, 6.0], "c": [3.0, 2.0]},
     )
     assert counted is not None
     assert (counted.drafts, counted.drafted, counted.accepted) == (3, 10, 5)
     gauges = DraftMetrics(gauges={"length": "l", "rate": "r"}, source="a test")
-    one, two = of_page(gauges, {"l": [2.0], "r": [0.5]}), of_page(gauges, {"l": [2.0, 2.0], "r": [0.5, 0.5]})
+    one, two = (
+        of_page(gauges, {"l": [2.0], "r": [0.5]}),
+        of_page(gauges, {"l": [2.0, 2.0], "r": [0.5, 0.5]}),
+    )
     assert one == two
 
 
@@ -81,10 +92,16 @@ def test_every_server_s_page_is_read_and_every_cache_emptied():
     async def page(call: Call) -> None:
         await call.answer(200, "hits 3")
 
-    with Server(page) as one, Server(page) as other, ServerClient(Target.parse(f"{one.url},{other.url}")) as client:
+    with (
+        Server(page) as one,
+        Server(page) as other,
+        ServerClient(Target.parse(f"{one.url},{other.url}")) as client,
+    ):
         assert client.reset_cache("/reset", patience_s=0.0)
         assert (client.metrics_text() or "").count("hits 3") == 2
-        assert [[call.method for call in server.calls] for server in (one, other)] == [["POST", "GET"]] * 2
+        assert [[call.method for call in server.calls] for server in (one, other)] == [
+            ["POST", "GET"]
+        ] * 2
         other.handler = missing
         reset = client.reset_cache("/reset", patience_s=0.0)
         assert (reset.outcome, client.metrics_text()) == (ResetOutcome.NOT_OFFERED, None)

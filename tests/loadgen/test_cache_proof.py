@@ -1,4 +1,5 @@
-"""The prefix cache's part in a load, shown on servers: nothing is found that the prompts do not share."""
+"""The prefix cache's part in a load, shown on servers: nothing is found that the prompts do not
+share."""
 
 from dataclasses import replace
 
@@ -27,7 +28,9 @@ WORKLOAD = f"random:{LENGTH}:4:12"
 OPTIONS = LoadOptions(vocabulary=100_000)
 
 
-def cache_use(server: EmulatedServer, client: ServerClient, workload: Workload, seed: int) -> CacheUse:
+def cache_use(
+    server: EmulatedServer, client: ServerClient, workload: Workload, seed: int
+) -> CacheUse:
     """Of one load, its warm-up included."""
     probe = CounterReader(client, EVERY)
     before = probe()
@@ -44,7 +47,9 @@ def vllm():
         yield server
 
 
-@pytest.mark.parametrize(("reset", "new_seed"), [(True, True), (True, False), (False, True), (False, False)])
+@pytest.mark.parametrize(
+    ("reset", "new_seed"), [(True, True), (True, False), (False, True), (False, False)]
+)
 def test_a_second_load_finds_nothing_unless_both_defences_are_off(vllm, reset, new_seed):
     seed = 100 * (1 + 2 * reset + new_seed)
     workload = load_workload(WORKLOAD)
@@ -64,14 +69,19 @@ def test_a_second_load_finds_nothing_unless_both_defences_are_off(vllm, reset, n
 
 
 def test_shared_beginnings_are_found_as_far_as_the_workload_has_them(vllm):
-    """One after the other, in whole blocks: all of them; and what another load had is not counted in."""
+    """One after the other, in whole blocks: all of them; and what another load had is not counted
+    in."""
     one_at_a_time = (
         load_workload(WORKLOAD)
         .points[0]
         .model_copy(update={"arrival": Arrival(kind="closed_loop", concurrency=1), "prompts": 24})
     )
     workload = load_workload(WORKLOAD).model_copy(
-        update={"points": [one_at_a_time], "prefix": Prefix(tokens=BLOCK * 10, groups=3), "name": "shared"}
+        update={
+            "points": [one_at_a_time],
+            "prefix": Prefix(tokens=BLOCK * 10, groups=3),
+            "name": "shared",
+        }
     )
     expected = expected_hit_rate(workload.draw(0, 5))
     assert expected == pytest.approx(21 * BLOCK * 10 / (24 * LENGTH))
@@ -89,7 +99,9 @@ def test_without_the_development_mode_the_reset_says_what_is_missing():
     with serving(*COMMANDS["vllm"]) as server, ServerClient(Target.parse(server.url)) as client:
         done = reset_cache(client, LIBRARY.engine("vllm").serving)
         assert done.outcome is ResetOutcome.NOT_OFFERED
-        assert done.reason.startswith("POST /reset_prefix_cache: HTTP 404: Not Found; it needs VLLM_SERVER_DEV_MODE=1")
+        assert done.reason.startswith(
+            "POST /reset_prefix_cache: HTTP 404: Not Found; it needs VLLM_SERVER_DEV_MODE=1"
+        )
 
 
 def test_sglang_proves_it_too_once_it_has_counted_a_request():
@@ -107,8 +119,14 @@ def test_sglang_proves_it_too_once_it_has_counted_a_request():
 def test_tensorrt_llm_tells_by_its_answers_only():
     """No endpoint, no counters: new prompts are the defence, and the usage is the proof."""
     workload = load_workload(WORKLOAD)
-    with serving(*COMMANDS["tensorrt_llm"]) as server, ServerClient(Target.parse(server.url)) as client:
-        rates = [measure(server.url, V32, workload, seed, OPTIONS).metrics["cache_hit_rate"] for seed in (1, 2, 2)]
+    with (
+        serving(*COMMANDS["tensorrt_llm"]) as server,
+        ServerClient(Target.parse(server.url)) as client,
+    ):
+        rates = [
+            measure(server.url, V32, workload, seed, OPTIONS).metrics["cache_hit_rate"]
+            for seed in (1, 2, 2)
+        ]
         assert CounterReader(client, EVERY)() is None
     assert rates[:2] == [0, 0]
     assert rates[2] > 0.9

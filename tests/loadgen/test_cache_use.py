@@ -1,4 +1,5 @@
-"""The prefix cache's part in a load: the counters of any engine, the reset, and what prompts allow."""
+"""The prefix cache's part in a load: the counters of any engine, the reset, and what prompts
+allow."""
 
 import json
 from collections.abc import Callable
@@ -63,15 +64,22 @@ def test_a_sample_in_its_forms(line, value):
 
 
 @pytest.mark.parametrize(
-    "line", ["", "# HELP a 5", "a", "a NaN", "a +Inf", "a five", "5 a", 'a{b="c} 5', "<html> 5", "{}"]
+    "line",
+    ["", "# HELP a 5", "a", "a NaN", "a +Inf", "a five", "5 a", 'a{b="c} 5', "<html> 5", "{}"],
 )
 def test_what_is_no_finite_sample_is_passed_over(line):
     assert sums(f"x 1\n{line}\nx 2") == {"x": 3}
 
 
-labels = st.lists(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=8), max_size=3)
+labels = st.lists(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\n"), max_size=8),
+    max_size=3,
+)
 sample_texts = st.tuples(
-    st.sampled_from(["a", "a_total", "ns:b"]), labels, st.integers(0, 10**12), st.none() | st.integers()
+    st.sampled_from(["a", "a_total", "ns:b"]),
+    labels,
+    st.integers(0, 10**12),
+    st.none() | st.integers(),
 )
 
 
@@ -160,7 +168,9 @@ def test_missing_hits_are_none_found_only_where_the_engine_counts_them():
     ],
 )
 def test_a_known_version_has_its_own_counters(engine, version, queries):
-    assert [metrics.queries for metrics in known_metrics(LIBRARY.engine(engine), version)] == queries
+    assert [
+        metrics.queries for metrics in known_metrics(LIBRARY.engine(engine), version)
+    ] == queries
 
 
 def reading(queries: float, hits: float, source: str = "hits of queries") -> CacheUse:
@@ -169,7 +179,9 @@ def reading(queries: float, hits: float, source: str = "hits of queries") -> Cac
 
 def test_prompt_tokens_that_are_counted_without_those_found_are_added_up():
     """llama-server's page; its two counters after 100 new tokens and 300 that were found."""
-    metrics = CacheMetrics(queries="new_total", queries_without_hits=True, hits=["cached_total"], source="seen")
+    metrics = CacheMetrics(
+        queries="new_total", queries_without_hits=True, hits=["cached_total"], source="seen"
+    )
     before = counters(metrics, {"new_total": 5, "cached_total": 0})
     use = CacheUse.between(before, counters(metrics, sums("new_total 105\ncached_total 300")))
     assert use == CacheUse(300, 400, "cached_total of new_total + cached_total")
@@ -228,11 +240,19 @@ def answers(*said: tuple[int, object]) -> Callable[[Call], object]:
         (404, {"detail": "Not Found"}, ResetOutcome.NOT_OFFERED, "HTTP 404: Not Found"),
         (405, {}, ResetOutcome.NOT_OFFERED, "HTTP 405"),
         (401, {"error": "Unauthorized"}, ResetOutcome.NOT_ALLOWED, "Unauthorized"),
-        (500, {"error": {"message": "the engine is dead"}}, ResetOutcome.FAILED, "the engine is dead"),
+        (
+            500,
+            {"error": {"message": "the engine is dead"}},
+            ResetOutcome.FAILED,
+            "the engine is dead",
+        ),
     ],
 )
 def test_what_became_of_a_reset(status, body, outcome, words):
-    with Server(answers((status, body))) as server, ServerClient(Target.parse(server.url)) as client:
+    with (
+        Server(answers((status, body))) as server,
+        ServerClient(Target.parse(server.url)) as client,
+    ):
         done = client.reset_cache("/flush_cache", patience_s=0)
         assert (done.outcome, bool(done)) == (outcome, outcome is ResetOutcome.DONE)
         assert words in done.reason
@@ -240,7 +260,9 @@ def test_what_became_of_a_reset(status, body, outcome, words):
 
 
 def test_a_refusal_is_not_the_last_word():
-    handler = answers((400, "Cache flushed."), (200, {"success": False}), (503, "no"), (200, {"success": True}))
+    handler = answers(
+        (400, "Cache flushed."), (200, {"success": False}), (503, "no"), (200, {"success": True})
+    )
     with Server(handler) as server, ServerClient(Target.parse(server.url)) as client:
         assert client.reset_cache("/reset", patience_s=60)
         assert len(server.posts) == 4
@@ -257,7 +279,10 @@ def test_an_engine_without_an_endpoint_is_not_asked():
 
 
 def requests_of(
-    lengths: list[int], groups: list[int] | None = None, prefix: int = 0, contents: tuple[str | None, ...] = ()
+    lengths: list[int],
+    groups: list[int] | None = None,
+    prefix: int = 0,
+    contents: tuple[str | None, ...] = (),
 ) -> Requests:
     return Requests(
         input_tokens=np.array(lengths, dtype=np.int64),
@@ -288,7 +313,9 @@ rows = st.lists(st.tuples(st.integers(1, 12), st.integers(-1, 2)), min_size=1, m
 def test_the_expected_hit_rate_is_that_of_an_endless_cache(rows, prefix, seed):
     requests = requests_of([length for length, _ in rows], [group for _, group in rows], prefix)
     drawn = Prompts("m", vocabulary=10**9)
-    prompts = [json.loads(body)["prompt"] for body in drawn.bodies(requests, PromptKey("w", 0, seed))]
+    prompts = [
+        json.loads(body)["prompt"] for body in drawn.bodies(requests, PromptKey("w", 0, seed))
+    ]
     # Random tokens may agree by chance, one in 99,000.
     assert expected_hit_rate(requests) == pytest.approx(found_one_after_another(prompts), abs=0.1)
     assert 0 <= expected_hit_rate(requests) < 1
@@ -297,7 +324,13 @@ def test_the_expected_hit_rate_is_that_of_an_endless_cache(rows, prefix, seed):
 BEGINNINGS = st.sampled_from(["", "ab" * 50, "ab" * 50 + "b", "ä" * 33])
 
 
-@given(st.lists(st.builds(str.__add__, BEGINNINGS, st.text("ab", min_size=1, max_size=6)), min_size=1, max_size=10))
+@given(
+    st.lists(
+        st.builds(str.__add__, BEGINNINGS, st.text("ab", min_size=1, max_size=6)),
+        min_size=1,
+        max_size=10,
+    )
+)
 def test_texts_share_what_they_begin_with(texts):
     """With a token per character it is exact, and the order does not matter."""
     requests = requests_of([len(text) for text in texts], contents=tuple(texts))
@@ -322,9 +355,17 @@ def test_the_named_workload_of_shared_prefixes():
     [
         (0, 0.0, None),
         (50, 0.0, None),
-        (51, 0.0, "5% of the prompt tokens came from the prefix cache though every prompt was new: the cache held"),
+        (
+            51,
+            0.0,
+            "5% of the prompt tokens came from the prefix cache though every prompt was new: the cache held",
+        ),
         (640, 0.6, None),
-        (900, 0.6, "90% of the prompt tokens came from the prefix cache though the prompts share at most 60%: "),
+        (
+            900,
+            0.6,
+            "90% of the prompt tokens came from the prefix cache though the prompts share at most 60%: ",
+        ),
     ],
 )
 def test_a_hit_rate_that_the_prompts_do_not_allow_is_said(hits, expected, words):

@@ -43,7 +43,8 @@ def test_what_is_promised() -> None:
     """The figures that the documentation states."""
     assert (CONFIRM_S, UNCONFIRMED, MARGIN, STEP, MOST_REQUESTS) == (600, 0.2, 0.02, 0.02, 100_000)
     assert TOLERANCE == 0.1
-    # 5 % in all, of two looks: ln(0.025) / ln(0.99) requests, and with two limits ln(0.0125) / ln(0.99).
+    # 5 % in all, of two looks: ln(0.025) / ln(0.99) requests, and with two limits ln(0.0125) /
+    # ln(0.99).
     assert error_per_look(P99) == 0.025
     assert least_requests(P99) == 368
     assert least_requests([*P99, Slo.parse("p99_tpot_ms<=50")]) == 437
@@ -70,14 +71,19 @@ def test_the_bracket_of_any_monotone_server_closes_around_its_capacity(
     assert bracket.kept <= capacity
     assert bracket.broken is not None
     assert bracket.broken > capacity
-    assert bracket.broken <= bracket.kept * (1 + TOLERANCE) or (whole and bracket.broken == bracket.kept + 1)
+    assert bracket.broken <= bracket.kept * (1 + TOLERANCE) or (
+        whole and bracket.broken == bracket.kept + 1
+    )
 
 
 def test_the_heaviest_load_may_be_kept() -> None:
     found, _ = find("concurrency", [Slo.parse("p99_ttft_ms<=60000")], Queue(100), most=100)
     assert (found.capacity, found.broken_at, found.missed) == (100, None, None)
     kept, shape = found.sentences()
-    assert kept == "100 in flight meet every limit, the heaviest load tried: the capacity may be higher"
+    assert (
+        kept
+        == "100 in flight meet every limit, the heaviest load tried: the capacity may be higher"
+    )
     ramp_s = found.metrics["capacity_ramp_s"]
     assert ramp_s > 0
     assert shape == f"the streams start spread over {ramp_s:.3g} s, not all at once"
@@ -94,11 +100,14 @@ def test_the_concurrency_of_a_queue_is_found(capacity: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("spread", "capacity"), [(0.0, 98.07), (1.0, 100 - math.log(100) / 1.0)], ids=["constant", "exponential"]
+    ("spread", "capacity"),
+    [(0.0, 98.07), (1.0, 100 - math.log(100) / 1.0)],
+    ids=["constant", "exponential"],
 )
 def test_the_rate_of_a_queue_is_found(spread: float, capacity: float) -> None:
-    """100 services per second, 99 of 100 within a second. Exponential ones: what is in the queue is exponential too,
-    at rate (service - arrival), see any text on M/M/1. Constant ones: by 400,000 requests in virtual time.
+    """100 services per second, 99 of 100 within a second. Exponential ones: what is in the queue is
+    exponential too, at rate (service - arrival), see any text on M/M/1. Constant ones: by 400,000
+    requests in virtual time.
     """
     for seed in range(5):
         found, _ = find("rate", P99, Queue(100, spread, seed), seed)
@@ -106,15 +115,20 @@ def test_the_rate_of_a_queue_is_found(spread: float, capacity: float) -> None:
         assert found.metrics["capacity_request_rate"] == found.capacity
 
 
-@pytest.mark.parametrize(("spread", "capacity"), [(0.0, 98.07), (1.0, 95.39)], ids=["constant", "exponential"])
+@pytest.mark.parametrize(
+    ("spread", "capacity"), [(0.0, 98.07), (1.0, 95.39)], ids=["constant", "exponential"]
+)
 def test_the_rate_that_is_recommended_holds(spread: float, capacity: float) -> None:
-    """Ten minutes at each rate found, eight seeds. 95.39: the wait in M/M/1 is exponential at 100 - rate."""
+    """Ten minutes at each rate found, eight seeds. 95.39: the wait in M/M/1 is exponential at 100 -
+    rate."""
     off, held = [], 0
     for seed in range(8):
         found, _ = find("rate", P99, Queue(100, spread, seed), seed, confirm_s=CONFIRM_S)
         off.append(found.capacity / capacity - 1)
         assert found.metrics["completed"] >= 600 * found.capacity
-        again = Queue(100, spread, 100 + seed).send(Probe("rate", found.capacity, round(600 * found.capacity), 0), seed)
+        again = Queue(100, spread, 100 + seed).send(
+            Probe("rate", found.capacity, round(600 * found.capacity), 0), seed
+        )
         held += summarize_loads([again])["p99_ttft_ms"] <= 1000
     assert max(map(abs, off)) <= 0.1
     assert abs(sum(off) / len(off)) <= 0.045  # of eight, the mean itself is known to 1 %
@@ -122,7 +136,8 @@ def test_the_rate_that_is_recommended_holds(spread: float, capacity: float) -> N
 
 
 def test_what_only_a_long_load_breaks_is_not_recommended() -> None:
-    """After two minutes at more than 60 requests per second it is half as fast, as a node that becomes too warm."""
+    """After two minutes at more than 60 requests per second it is half as fast, as a node that
+    becomes too warm."""
 
     class Warm(Queue):
         def send(self, probe: Probe, seed: int) -> RequestRecords:
@@ -138,7 +153,9 @@ def test_a_backlog_that_grows_is_told_from_one_that_wanders() -> None:
     grows = {rate: [] for rate in (95.0, 103.0)}
     for seed in range(40):
         for rate, found in grows.items():
-            least, mean, most = growth(Queue(100, 1.0, seed).send(Probe("rate", rate, 30_000, 0), seed), 0.05)
+            least, mean, most = growth(
+                Queue(100, 1.0, seed).send(Probe("rate", rate, 30_000, 0), seed), 0.05
+            )
             assert least <= mean <= most
             found.append(least > 0)
     assert sum(grows[95.0]) <= 4
@@ -152,7 +169,8 @@ def test_a_backlog_that_grows_is_told_from_one_that_wanders() -> None:
 
 
 def test_a_small_growth_is_looked_at_twice() -> None:
-    """Services of a long tail may let a light load look as if it grew; one that grows does so again."""
+    """Services of a long tail may let a light load look as if it grew; one that grows does so
+    again."""
     run = Queue(100).send(Probe("rate", 103.0, 30_000, 0), 0)
     slos, metrics = [Slo.parse("p99_tpot_ms<=50")], summarize_loads([run])
     assert judge(slos, [run], metrics, 103.0, last=False).kept is None
@@ -171,7 +189,11 @@ def test_a_server_that_dies_of_a_load_leaves_the_heaviest_that_it_kept() -> None
             search.give_up()
             break
         records, dead = server.send(probe, 0), probe.load > 50
-        search.tell(records_of(records.sent_s, records.finished_s, np.arange(len(records)) < (20 if dead else 1e9)))
+        search.tell(
+            records_of(
+                records.sent_s, records.finished_s, np.arange(len(records)) < (20 if dead else 1e9)
+            )
+        )
     found = search.found
     assert (found.capacity, found.broken_at, found.died_at) == (32, 64, 64)
     assert found.metrics["capacity_died_at"] == 64
@@ -199,7 +221,10 @@ def test_a_lower_load_that_breaks_what_a_higher_one_keeps_is_told() -> None:
     found, _ = find("concurrency", P99, Queue(100, slower=lambda load: 150.0 if load == 1 else 1.0))
     assert found.capacity == pytest.approx(100, rel=TOLERANCE)
     assert found.not_monotone == (1, found.capacity)
-    assert found.sentences()[-1] == f"not monotone: 1 in flight violate a limit that {found.capacity:g} in flight meet"
+    assert (
+        found.sentences()[-1]
+        == f"not monotone: 1 in flight violate a limit that {found.capacity:g} in flight meet"
+    )
 
 
 def test_a_rate_that_is_not_served_is_broken_though_its_requests_are_fast_enough() -> None:
@@ -213,7 +238,11 @@ def test_a_load_whose_requests_fail_is_broken() -> None:
     server = Queue(100)
     while (probe := search.ask()) is not None:
         records = server.send(probe, 0)
-        search.tell(records_of(records.sent_s, records.finished_s, np.arange(len(records)) >= (probe.load > 20)))
+        search.tell(
+            records_of(
+                records.sent_s, records.finished_s, np.arange(len(records)) >= (probe.load > 20)
+            )
+        )
     assert search.found.capacity in (19, 20)
 
 
@@ -233,7 +262,8 @@ def test_the_curve_has_every_load_and_the_metrics_are_those_of_the_capacity() ->
 
 @pytest.mark.parametrize("share", [0.004, 0.02])
 def test_a_verdict_on_a_quantile_is_wrong_as_seldom_as_stated(share: float) -> None:
-    """Requests that fare independently of each other; at a share of 1 % they would be at the limit."""
+    """Requests that fare independently of each other; at a share of 1 % they would be at the
+    limit."""
     draw, wrong, rounds = np.random.default_rng(1), 0, 300
     for _ in range(rounds):
         values = np.empty(0)
@@ -248,7 +278,8 @@ def test_a_verdict_on_a_quantile_is_wrong_as_seldom_as_stated(share: float) -> N
 
 
 def test_requests_that_fare_alike_count_for_fewer() -> None:
-    """500 requests without one beyond the limit are enough, unless what is slow comes in long waves."""
+    """500 requests without one beyond the limit are enough, unless what is slow comes in long
+    waves."""
     draw = np.random.default_rng(2)
     alone = draw.random(500)
     waves = np.repeat(draw.random(10), 50)
@@ -265,7 +296,9 @@ def test_a_mean_is_judged_by_its_spread() -> None:
 
 
 def test_an_open_load_is_decided_at_the_last_look() -> None:
-    records = records_of(np.arange(500.0), np.arange(500.0) + np.where(np.arange(500) % 100 == 0, 2.0, 0.1))
+    records = records_of(
+        np.arange(500.0), np.arange(500.0) + np.where(np.arange(500) % 100 == 0, 2.0, 0.1)
+    )
     metrics = summarize_loads([records])
     open_, decided = (judge(P99, [records], metrics, None, last) for last in (False, True))
     assert open_.kept is None
@@ -283,7 +316,9 @@ def test_an_open_load_is_decided_at_the_last_look() -> None:
         ("sharegpt", (Slo.parse("p99_ttft_ms>=100"),), "needs a latency limit"),
     ],
 )
-def test_what_cannot_be_searched_is_refused(workload: str, slos: tuple[Slo, ...], words: str) -> None:
+def test_what_cannot_be_searched_is_refused(
+    workload: str, slos: tuple[Slo, ...], words: str
+) -> None:
     with pytest.raises(BadInput, match=words):
         check("rate", load_workload(workload), slos)
 
@@ -304,6 +339,7 @@ def test_a_trace_is_searched_by_its_speed_up_whole_at_every_load(tmp_path: Path)
         search.tell(records_of(at_s, open_queue(at_s, np.full(len(at_s), 0.1))))
         sent.append((probe.by, probe.requests))
     assert set(sent[1:]) == {("rate", 120)}
-    # A pair is served in 0.2 s and a mean of 0.15 s is within the limit, until pairs come faster than that.
+    # A pair is served in 0.2 s and a mean of 0.15 s is within the limit, until pairs come faster
+    # than that.
     assert search.found.metrics["capacity_speedup"] == pytest.approx(5.0, rel=0.1)
     assert "times as fast as it was recorded" in " ".join(search.found.sentences())

@@ -1,4 +1,5 @@
-"""The instruments that measure the load client: the paced server knows the truth, the self-test finds the bias."""
+"""The instruments that measure the load client: the paced server knows the truth, the self-test
+finds the bias."""
 
 import http.client
 import json
@@ -19,12 +20,21 @@ from paced_server import read_truth  # noqa: E402
 
 def ask(server: PacedServer, tokens: int, connection: http.client.HTTPConnection) -> list[str]:
     """The events of one answer."""
-    connection.request("POST", "/v1/completions", json.dumps({"prompt": [1, 2], "max_tokens": tokens}))
+    connection.request(
+        "POST", "/v1/completions", json.dumps({"prompt": [1, 2], "max_tokens": tokens})
+    )
     return connection.getresponse().read().decode().split("\n\n")
 
 
 def test_a_short_self_test_sees_the_truth_through_the_workers():
-    command = [sys.executable, str(BENCHMARKS / "client_self_test.py"), "--rates", "200", "--streams", "20"]
+    command = [
+        sys.executable,
+        str(BENCHMARKS / "client_self_test.py"),
+        "--rates",
+        "200",
+        "--streams",
+        "20",
+    ]
     command += ["--seconds", "0.5", "--workers", "2", "--json"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode in (0, 4), done.stderr  # 4 on a machine that is too busy for it
@@ -39,7 +49,12 @@ def test_a_short_self_test_sees_the_truth_through_the_workers():
         assert 0.0 <= row["bias"]["ttft_p50_ms"] < 50.0
         assert row["bias"]["rate"] == pytest.approx(200.0, rel=0.5)
         assert row["bias"]["true_itl_p99_ms"] >= 90.0
-        assert row["health"].keys() == {"cpu_share", "run_delay_share", "loop_lag_p99_ms", "send_delay_p99_ms"}
+        assert row["health"].keys() == {
+            "cpu_share",
+            "run_delay_share",
+            "loop_lag_p99_ms",
+            "send_delay_p99_ms",
+        }
     assert len(done.stderr.splitlines()) == 3
 
 
@@ -64,7 +79,9 @@ def test_in_lockstep_all_streams_write_together():
     with PacedServer(20.0, 5, "lockstep") as server:
         body = json.dumps({"prompt": "a b", "max_tokens": tokens}).encode()
         request = server.target.request("/v1/completions", body)
-        streams = [socket.create_connection((server.target.host, server.target.port)) for _ in range(5)]
+        streams = [
+            socket.create_connection((server.target.host, server.target.port)) for _ in range(5)
+        ]
         for stream in streams:
             stream.sendall(request)
         for stream in streams:
@@ -88,9 +105,18 @@ def test_the_server_refuses_what_it_does_not_understand_and_goes_on():
 
 
 def test_the_server_dies_with_its_parent():
-    command = [sys.executable, str(BENCHMARKS / "paced_server.py"), "--rate", "10", "--streams", "1"]
+    command = [
+        sys.executable,
+        str(BENCHMARKS / "paced_server.py"),
+        "--rate",
+        "10",
+        "--streams",
+        "1",
+    ]
     parent = "import subprocess, sys; child = subprocess.Popen(sys.argv[1:], stdin=subprocess.PIPE); print(child.pid)"
-    done = subprocess.run([sys.executable, "-c", parent, *command], capture_output=True, text=True, timeout=60)
+    done = subprocess.run(
+        [sys.executable, "-c", parent, *command], capture_output=True, text=True, timeout=60
+    )
     # The parent has gone without a word; its child holds the pipe until it has gone too.
     assert done.returncode == 0
     assert len(done.stdout.split()) >= 1

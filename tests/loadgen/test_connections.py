@@ -1,4 +1,5 @@
-"""Connections that the server ends or spoils: what is its fault is counted as one, and what is not is sent again."""
+"""Connections that the server ends or spoils: what is its fault is counted as one, and what is not
+is sent again."""
 
 import asyncio
 import socket
@@ -135,7 +136,8 @@ def test_a_server_that_speaks_before_it_is_asked():
 
 @pytest.mark.parametrize("said", [b"", b"220 ready\r\n"])
 def test_a_connection_that_ended_before_its_first_request(said: bytes):
-    """Between the moment at which a connection is made and the one at which it is used, it may have ended."""
+    """Between the moment at which a connection is made and the one at which it is used, it may have
+    ended."""
 
     async def late() -> Exchange:
         ours, theirs = socket.socketpair()
@@ -180,7 +182,8 @@ def test_bytes_behind_an_answer_are_of_no_request(handler: Handler, name: str):
 
 
 def test_an_answer_before_the_request_is_whole():
-    """The rest of the request would stand before the next one, so that one needs a connection of its own."""
+    """The rest of the request would stand before the next one, so that one needs a connection of
+    its own."""
 
     async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         writer.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -221,7 +224,8 @@ def test_tls_that_the_server_does_not_speak_is_no_connection():
 
 
 def test_no_more_connections_are_opened_ahead_after_one_failed():
-    """A thousand that each wait for a timeout would hold the load up for minutes, and then fail again."""
+    """A thousand that each wait for a timeout would hold the load up for minutes, and then fail
+    again."""
 
     async def no_tls(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read(1)
@@ -237,11 +241,16 @@ def test_no_more_connections_are_opened_ahead_after_one_failed():
 
 
 def test_a_waiting_request_is_not_stalled_while_others_are_served():
-    """A queue in front of a busy server is not silence; a stream that stops within its answer is."""
+    """A queue in front of a busy server is not silence; a stream that stops within its answer
+    is."""
     stalls, connection = StallTimeouts(10.0), Connection()
     waiting, served, stuck = Exchange(3), Exchange(3), Exchange(3)
     start = waiting.sent_ns
-    with stalls.watching(waiting, connection), stalls.watching(served, connection), stalls.watching(stuck, connection):
+    with (
+        stalls.watching(waiting, connection),
+        stalls.watching(served, connection),
+        stalls.watching(stuck, connection),
+    ):
         stuck.events.feed(event() + b"\n\n", start + SECOND)
         served.events.feed(event() + b"\n\n", start + 9 * SECOND)
         assert [exchange for exchange, _ in stalls.over(start + 10 * SECOND)] == []
@@ -251,9 +260,15 @@ def test_a_waiting_request_is_not_stalled_while_others_are_served():
 
 @pytest.mark.parametrize(
     ("kind", "sign_of_life"),
-    [(OutcomeKind.HTTP_STATUS, True), (OutcomeKind.CLOSED, True), (OutcomeKind.STALL_TIMEOUT, False)],
+    [
+        (OutcomeKind.HTTP_STATUS, True),
+        (OutcomeKind.CLOSED, True),
+        (OutcomeKind.STALL_TIMEOUT, False),
+    ],
 )
-def test_a_request_that_was_given_up_does_not_keep_the_others_waiting(kind: OutcomeKind, sign_of_life: bool):
+def test_a_request_that_was_given_up_does_not_keep_the_others_waiting(
+    kind: OutcomeKind, sign_of_life: bool
+):
     """Otherwise n requests to a dead server would take n timeouts, one after the other."""
     stalls, connection = StallTimeouts(10.0), Connection()
     waiting, ended = Exchange(3), Exchange(3)

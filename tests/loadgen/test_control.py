@@ -39,14 +39,23 @@ def test_an_engine_is_asked_everything():
     ("rows", "served"),
     [
         ([{"id": "chat"}], ("chat", "chat")),
-        ([{"id": "chat", "root": "/models/q"}, {"id": "fast", "root": "/models/q"}], ("chat", "/models/q")),
-        ([{"id": "chat", "root": "org/q", "parent": None}, {"id": "sql", "parent": "chat"}], ("chat", "org/q")),
+        (
+            [{"id": "chat", "root": "/models/q"}, {"id": "fast", "root": "/models/q"}],
+            ("chat", "/models/q"),
+        ),
+        (
+            [{"id": "chat", "root": "org/q", "parent": None}, {"id": "sql", "parent": "chat"}],
+            ("chat", "org/q"),
+        ),
         ([{"id": "other"}, {"id": "Org/Q", "root": "org/q"}], ("Org/Q", "org/q")),
         ([{"id": "chat"}, {"id": "other"}], None),
     ],
 )
-def test_a_model_under_another_name(rows: list[dict[str, str | None]], served: tuple[str, str] | None):
-    """The only model of a server is meant; its adapters and its other names are no models of their own."""
+def test_a_model_under_another_name(
+    rows: list[dict[str, str | None]], served: tuple[str, str] | None
+):
+    """The only model of a server is meant; its adapters and its other names are no models of their
+    own."""
 
     async def listing(call: Call) -> None:
         await call.answer(200, {"data": rows})
@@ -107,7 +116,9 @@ def test_an_address_in_its_forms(url: str, base: str, host: str):
     assert request.endswith("Content-Length: 2\r\n\r\n{}")
 
 
-@pytest.mark.parametrize("url", ["", "ftp://h", "http://", "http://h:port", "http://u:p@h", "http://h?x=1"])
+@pytest.mark.parametrize(
+    "url", ["", "ftp://h", "http://", "http://h:port", "http://u:p@h", "http://h?x=1"]
+)
 def test_a_malformed_address_is_bad_input(url: str):
     with pytest.raises(BadInput, match=r"http://HOST:PORT|user name or password"):
         Target.parse(url)

@@ -1,4 +1,5 @@
-"""Energy of the steady part of a load by a counter of known power; without a counter no key, and no zero."""
+"""Energy of the steady part of a load by a counter of known power; without a counter no key, and no
+zero."""
 
 from __future__ import annotations
 
@@ -49,7 +50,13 @@ def test_a_known_power_is_found_over_the_steady_part() -> None:
 @pytest.mark.parametrize("read", [None, lambda: None, lambda: 0.0], ids=["none", "silent", "zero"])
 def test_without_a_counter_there_is_no_key(read: Callable[[], float | None] | None) -> None:
     with Server() as server:
-        measured = measure(server.url, "m", load_workload("random:3:4:20"), 0, LoadOptions(warm_up=False, power=read))
+        measured = measure(
+            server.url,
+            "m",
+            load_workload("random:3:4:20"),
+            0,
+            LoadOptions(warm_up=False, power=read),
+        )
     assert measured.metrics["completed"] == 20
     assert not set(ENERGY) & set(measured.metrics)
 
@@ -62,14 +69,19 @@ def test_a_sum_needs_all_of_its_parts() -> None:
 
 def test_readings_that_do_not_cover_the_load_tell_nothing() -> None:
     with Server() as server:
-        log = measure(server.url, "m", load_workload("random:3:4:20"), 0, LoadOptions(warm_up=False)).points[0].log
+        log = (
+            measure(server.url, "m", load_workload("random:3:4:20"), 0, LoadOptions(warm_up=False))
+            .points[0]
+            .log
+        )
     with Meter(known()) as late:
         pass
     assert late.of(log.records) is None
 
 
 def test_a_power_that_rises_is_measured_between_the_readings() -> None:
-    """A straight line is exact by trapezoids; one end of each interval would be off by 100 W here."""
+    """A straight line is exact by trapezoids; one end of each interval would be off by 100 W
+    here."""
     watts_per_s, read_s, enough = 1000.0, list[float](), Event()
 
     def rising() -> float:
@@ -94,10 +106,14 @@ def test_a_launch_reads_the_gpus_of_its_configuration(tmp_path: Path) -> None:
     """Of 8 GPUs it has 4; the emulated node itself has none, so that nothing is read there."""
     asked = trial("vllm")
     half = replace(asked, configuration=asked.configuration.with_knobs(tensor_parallel=4))
-    result = Launched(SPEC, LIBRARY, tmp_path, node=Node(gpus=lambda: GPUS, power=known, count=8))(half)
+    result = Launched(SPEC, LIBRARY, tmp_path, node=Node(gpus=lambda: GPUS, power=known, count=8))(
+        half
+    )
     assert result.metrics["random:64:8:16"]["mean_power_w"] == pytest.approx(4 * WATTS, rel=0.02)
     derived = SPEC.derived(result.metrics["random:64:8:16"], asked.configuration)
-    assert derived["tokens_per_joule"] == pytest.approx(1 / derived["energy_joules_per_output_token"])
+    assert derived["tokens_per_joule"] == pytest.approx(
+        1 / derived["energy_joules_per_output_token"]
+    )
     assert not set(ENERGY) & set(Launched(SPEC, LIBRARY, tmp_path)(asked).metrics["random:64:8:16"])
 
 
@@ -111,7 +127,17 @@ def test_gpus_that_are_not_known_are_not_read(monkeypatch: pytest.MonkeyPatch) -
 
 @pytest.mark.parametrize(("on", "option"), [("simulator", "--objective"), ("emulator", "--pareto")])
 def test_a_goal_that_nobody_can_measure_is_refused(tmp_path: Path, option: str, on: str) -> None:
-    asked = ("run", "--model", "Qwen/Qwen3-32B", "--hw", "h200", "--on", on, option, "tokens_per_joule")
+    asked = (
+        "run",
+        "--model",
+        "Qwen/Qwen3-32B",
+        "--hw",
+        "h200",
+        "--on",
+        on,
+        option,
+        "tokens_per_joule",
+    )
     done = autotune(*asked, home=tmp_path)
     assert done.code == 2
     assert f"{option} tokens_per_joule: {on} has no readable GPU power" in done.err

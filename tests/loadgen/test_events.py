@@ -12,8 +12,23 @@ from hypothesis import strategies as st
 from autotune.loadgen.client.stream import EventStream, OutcomeKind
 from tests.loadgen.server import DONE, event, usage_event
 
-TEXTS = ["Grüße", " 東京", "", "🙂", 'a"text":"b', "\n\n", "data: x", "\r", '"usage"', "\u2028\x85\ufeff"]
-COUNTED = {"prompt_tokens": 11, "completion_tokens": 8, "prompt_tokens_details": {"cached_tokens": 4}}
+TEXTS = [
+    "Grüße",
+    " 東京",
+    "",
+    "🙂",
+    'a"text":"b',
+    "\n\n",
+    "data: x",
+    "\r",
+    '"usage"',
+    "\u2028\x85\ufeff",
+]
+COUNTED = {
+    "prompt_tokens": 11,
+    "completion_tokens": 8,
+    "prompt_tokens_details": {"cached_tokens": 4},
+}
 MANY_LINES = b'event: message\nid: 7\ndata: {"choices": [{"index": 0,\ndata: "text": "\xc3\xbc"}]}'
 CHAT = [
     b'data: {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}',
@@ -26,9 +41,21 @@ CHAT = [
 STREAMS = {
     "usage in an event of its own": [b": ping", *map(event, TEXTS), usage_event(11, 8), DONE],
     "usage in the last event": [*map(event, TEXTS), event("z", usage=COUNTED), DONE],
-    "usage in every event": [event("a", usage={"prompt_tokens": 1}), *[event("b", usage=COUNTED)] * 5, DONE],
+    "usage in every event": [
+        event("a", usage={"prompt_tokens": 1}),
+        *[event("b", usage=COUNTED)] * 5,
+        DONE,
+    ],
     "usage behind the end": [event(), DONE, usage_event(11, 8)],
-    "data on many lines": [b"retry: 5", MANY_LINES, b"data:", event(), b"\n: a\n\n", usage_event(1, 2), DONE],
+    "data on many lines": [
+        b"retry: 5",
+        MANY_LINES,
+        b"data:",
+        event(),
+        b"\n: a\n\n",
+        usage_event(1, 2),
+        DONE,
+    ],
     "chat": CHAT,
     "no usage": [event(), event(), DONE],
     "no end": [event(), event()],
@@ -82,7 +109,9 @@ TOKENS = st.one_of(
     SHORT.map(lambda text: b"id: 3\n" + event(text).replace(b',"choices"', b',\ndata: "choices"')),
     SHORT.map(lambda text: event(text).replace(b"data: ", b"data:")),
 )
-SILENT = st.sampled_from([b": ping", b"id: 5", b"event: ping\ndata", b"", b"\n", b"retry: 1\n: x", b"data:"])
+SILENT = st.sampled_from(
+    [b": ping", b"id: 5", b"event: ping\ndata", b"", b"\n", b"retry: 1\n: x", b"data:"]
+)
 
 
 @st.composite
@@ -97,8 +126,12 @@ def streams(draw: st.DrawFn) -> tuple[list[bytes], int]:
     return [*parts, last, *[DONE] * draw(st.booleans())], len(tokens) + counted
 
 
-@given(streams(), st.sampled_from([b"\n", b"\r\n", b"\r"]), st.lists(st.integers(0, 2000), max_size=30))
-def test_any_stream_in_any_pieces_is_one_record(drawn: tuple[list[bytes], int], line_end: bytes, cuts: list[int]):
+@given(
+    streams(), st.sampled_from([b"\n", b"\r\n", b"\r"]), st.lists(st.integers(0, 2000), max_size=30)
+)
+def test_any_stream_in_any_pieces_is_one_record(
+    drawn: tuple[list[bytes], int], line_end: bytes, cuts: list[int]
+):
     parts, tokens = drawn
     stream = joined(parts, line_end)
     ends = sorted({0, *(cut % (len(stream) + 1) for cut in cuts), len(stream)})
@@ -109,11 +142,16 @@ def test_any_stream_in_any_pieces_is_one_record(drawn: tuple[list[bytes], int], 
     assert outcome.ok
 
 
-@given(st.lists(st.booleans(), min_size=40, max_size=40), st.lists(st.integers(0, 900), max_size=20))
+@given(
+    st.lists(st.booleans(), min_size=40, max_size=40), st.lists(st.integers(0, 900), max_size=20)
+)
 def test_line_ends_may_be_mixed(windows: list[bool], cuts: list[int]):
     """As when a proxy speaks for a while."""
     parts = STREAMS["usage in an event of its own"]
-    stream = b"".join(part + (b"\r\n\r\n" if other else b"\n\n") for part, other in zip(parts, windows, strict=False))
+    stream = b"".join(
+        part + (b"\r\n\r\n" if other else b"\n\n")
+        for part, other in zip(parts, windows, strict=False)
+    )
     ends = sorted({0, *(cut % len(stream) for cut in cuts), len(stream)})
     assert record([stream[a:b] for a, b in pairwise(ends)]) == record([joined(parts)])
 
@@ -156,7 +194,10 @@ def test_of_several_counts_the_last_ones_hold():
 @pytest.mark.parametrize(
     "usage",
     [None, {}, 7, {"prompt_tokens": 5}, {"prompt_tokens": 5, "completion_tokens": -1}]
-    + [{"prompt_tokens": 5, "completion_tokens": wrong} for wrong in (10**400, 1.5, True, "3", None)],
+    + [
+        {"prompt_tokens": 5, "completion_tokens": wrong}
+        for wrong in (10**400, 1.5, True, "3", None)
+    ],
 )
 def test_what_is_no_count_is_missing(usage: object):
     assert record([joined([event(usage=usage), DONE])])[2] is None

@@ -17,7 +17,17 @@ from autotune.metrics.formulas import summarize
 from tests.loadgen.misbehaving import FAULTS, Fault
 from tests.loadgen.odd import ODD, begin
 from tests.loadgen.sending import LONG, completion, send
-from tests.loadgen.server import DONE, END, STREAM_HEAD, Call, Handler, Server, event, good, usage_event
+from tests.loadgen.server import (
+    DONE,
+    END,
+    STREAM_HEAD,
+    Call,
+    Handler,
+    Server,
+    event,
+    good,
+    usage_event,
+)
 
 KEY = "top-secret-7"
 
@@ -54,7 +64,8 @@ def test_an_odd_answer_is_measured_as_any_other(handler: Handler):
 
 
 def test_each_request_is_judged_by_its_own_answer():
-    """Half of the requests are answered well, and each of the others is answered wrongly in another way."""
+    """Half of the requests are answered well, and each of the others is answered wrongly in another
+    way."""
     asked = list(itertools.chain.from_iterable(zip(FAULTS, itertools.cycle(ODD), strict=False)))
 
     async def as_asked(call: Call) -> None:
@@ -62,7 +73,9 @@ def test_each_request_is_judged_by_its_own_answer():
         await (FAULTS[name].handler if name in FAULTS else ODD[name])(call)
 
     bodies = [completion(name) for name in asked]
-    log = answered(as_asked, bodies=bodies, concurrency=16, timeouts=RequestTimeouts(connect_s=5, stall_s=1))
+    log = answered(
+        as_asked, bodies=bodies, concurrency=16, timeouts=RequestTimeouts(connect_s=5, stall_s=1)
+    )
     expected = [FAULTS[name].name if name in FAULTS else "ok" for name in asked]
     assert [outcome.name for outcome in log.outcomes] == expected
     assert tally(log.outcomes) == Counter(expected)
@@ -76,14 +89,30 @@ def test_each_request_is_judged_by_its_own_answer():
     ("status", "body", "words"),
     [
         (404, {"detail": "Not Found"}, "Not Found"),  # a wrong path
-        (404, {"error": {"message": "The model `m` does not exist.", "code": 404}}, "does not exist"),  # vLLM
-        (404, {"object": "error", "message": "The model `m` does not exist."}, "does not exist"),  # older vLLM
-        (400, {"object": "error", "message": "Model m not found", "code": 400}, "Model m not found"),  # SGLang
+        (
+            404,
+            {"error": {"message": "The model `m` does not exist.", "code": 404}},
+            "does not exist",
+        ),  # vLLM
+        (
+            404,
+            {"object": "error", "message": "The model `m` does not exist."},
+            "does not exist",
+        ),  # older vLLM
+        (
+            400,
+            {"object": "error", "message": "Model m not found", "code": 400},
+            "Model m not found",
+        ),  # SGLang
         (401, {"error": "Unauthorized"}, "Unauthorized"),
         (422, {"detail": [{"loc": ["body"], "msg": "Field required"}]}, "Field required"),
         (429, {"error": {"message": "Too many requests", "type": "x"}}, "Too many requests"),
         (503, {"detail": "overloaded"}, "overloaded"),
-        (503, {"error": {"message": "\ud800\x1b[31m\u202ered"}}, "[31m red"),  # nothing that a terminal would obey
+        (
+            503,
+            {"error": {"message": "\ud800\x1b[31m\u202ered"}},
+            "[31m red",
+        ),  # nothing that a terminal would obey
         (400, ["odd"], "odd"),
     ],
 )
@@ -103,10 +132,22 @@ def test_an_http_status_keeps_the_servers_words(status: int, body: object, words
         (b"HTTP/1.1 503 x\r\nContent-Length: 0\r\n\r\n", "http_503", "Service Unavailable"),
         (b"HTTP/1.1 599 x\r\nContent-Length: 0\r\n\r\n", "http_599", "without a reason"),
         (b"HTTP/1.1 204 No Content\r\n\r\n", "http_204", "No Content"),
-        (b"HTTP/1.1 307 x\r\nLocation: /login?t=1\r\nContent-Length: 2\r\n\r\nhi", "http_307", "redirects to /login"),
-        (b"HTTP/1.1 500 x\r\nContent-Length: 50\r\n\r\nTraceback", "http_500", "Traceback"),  # not whole
+        (
+            b"HTTP/1.1 307 x\r\nLocation: /login?t=1\r\nContent-Length: 2\r\n\r\nhi",
+            "http_307",
+            "redirects to /login",
+        ),
+        (
+            b"HTTP/1.1 500 x\r\nContent-Length: 50\r\n\r\nTraceback",
+            "http_500",
+            "Traceback",
+        ),  # not whole
         (b"HTTP/1.0 502 x\r\n\r\n<html>\nBad Gateway", "http_502", "<html> Bad Gateway"),
-        (b"HTTP/1.1 500 x\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b", "http_500", "Internal"),
+        (
+            b"HTTP/1.1 500 x\r\nContent-Encoding: gzip\r\nContent-Length: 2\r\n\r\n\x1f\x8b",
+            "http_500",
+            "Internal",
+        ),
         (b"HTTP/1.1 500 x\r\n\r\n" + b"x" * 200_000, "http_500", "xxx…"),
     ],
     ids=["empty", "unknown", "no_content", "redirect", "cut", "html", "compressed", "long"],
@@ -155,7 +196,9 @@ def test_nothing_listens():
 
 def test_a_failed_measurement_says_how_in_one_sentence():
     result = measured(FAULTS["closes"].handler)
-    assert result.failure.startswith("4 of 4 requests failed: 4 closed (the server closed the connection within")
+    assert result.failure.startswith(
+        "4 of 4 requests failed: 4 closed (the server closed the connection within"
+    )
     assert result.invalid == ""
     json.dumps(to_json([result]), allow_nan=False)
 
@@ -265,7 +308,10 @@ def test_an_answer_of_another_length_makes_the_numbers_invalid_but_is_no_failure
     result = measured(another_length)
     assert tally(result.outcomes) == {"ok": 4}
     assert result.failure == ""
-    assert result.invalid == "1.0 tokens per answer instead of 3.0; the server may not honour ignore_eos"
+    assert (
+        result.invalid
+        == "1.0 tokens per answer instead of 3.0; the server may not honour ignore_eos"
+    )
     log = result.points[0].log
     assert log.length_error == pytest.approx(2 / 3)
     assert log.expected_tokens.tolist() == [3] * 4
@@ -290,7 +336,9 @@ def test_a_failed_request_has_no_say_in_the_length():
     async def one_fails(call: Call) -> None:
         await (call.answer(503, "busy") if call.body["prompt"] == "busy" else good(call))
 
-    log = answered(one_fails, bodies=[completion("busy", max_tokens=900), completion(), completion()])
+    log = answered(
+        one_fails, bodies=[completion("busy", max_tokens=900), completion(), completion()]
+    )
     assert tally(log.outcomes) == {"ok": 2, "http_503": 1}
     assert log.length_error == 0
     assert answered(FAULTS["closes"].handler).length_error == 0

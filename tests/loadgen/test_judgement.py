@@ -14,13 +14,17 @@ from autotune.loadgen.workloads.lengths import FixedLengths
 from autotune.metrics.records import RequestRecords
 
 
-def measured(outcomes: list[RequestOutcome], client_bound: str = "", written: float = 4.0) -> Measurement:
+def measured(
+    outcomes: list[RequestOutcome], client_bound: str = "", written: float = 4.0
+) -> Measurement:
     n = len(outcomes)
     ones = np.ones(n)
     ok = np.array([outcome.ok for outcome in outcomes])
     records = RequestRecords(ones, ones * 2, ones * 3, ones, ones * written, ok)
     counts = np.ones(n, dtype=np.int64)
-    log = RequestLog(records, tuple(outcomes), counts * 0, ones * 0, ones * np.nan, counts, counts * 4)
+    log = RequestLog(
+        records, tuple(outcomes), counts * 0, ones * 0, ones * np.nan, counts, counts * 4
+    )
     point = LoadPoint(prompts=n, lengths=FixedLengths(input_tokens=1, output_tokens=4))
     load = LoadResult(point, log, (ClientHealth(),), client_bound)
     return Measurement(0, (load,))
@@ -42,7 +46,8 @@ def test_the_failure_counts_all_requests():
 
 
 def test_a_short_load_is_judged_where_no_burst_begins_it() -> None:
-    """A load search on a fast server sends loads of a second: a client that was kept from running for 0.3 s of it."""
+    """A load search on a fast server sends loads of a second: a client that was kept from running
+    for 0.3 s of it."""
     stalled = ClientHealth(span_s=0.9, run_delay_share=0.33, loop_lag_p99_ms=180.0)
     assert not stalled.excess()
     assert "kept from running 33% of the time" in stalled.excess(burst=False)

@@ -23,7 +23,12 @@ def test_passages_of_the_length_asked_for_no_two_alike(kind: TextKind):
     assert 350 < np.median(requests.input_tokens) <= 512
     assert (requests.input_tokens + requests.output_tokens).max() <= workload.longest_request
     assert expected_hit_rate(requests) < 0.02
-    assert all(text in document for text in texts[:5] for document in documents(kind) if text[:40] in document)
+    assert all(
+        text in document
+        for text in texts[:5]
+        for document in documents(kind)
+        if text[:40] in document
+    )
     assert texts == list(workload.draw(0, seed=3).contents)
     assert texts != list(workload.draw(0, seed=4).contents)
     assert kind in workload.lengths_source()
@@ -37,7 +42,9 @@ def test_their_continuation_can_be_guessed_and_that_of_random_words_not(kind: Te
     for as_text in (False, True):
         bodies = Prompts("m", as_text=as_text).bodies(random, PromptKey("r", 0, 1))
         sent = [json.loads(body)["prompt"] for body in bodies]
-        assert not any(is_predictable(text_tokens(prompt) if as_text else prompt) for prompt in sent)
+        assert not any(
+            is_predictable(text_tokens(prompt) if as_text else prompt) for prompt in sent
+        )
     assert not is_predictable(text_tokens("Why is the sky blue?"))
 
 

@@ -38,7 +38,9 @@ def reference(url: str, bodies: list[dict[str, Any]]) -> tuple[int, int]:
     address = url.removeprefix("http://")
     for body in bodies:
         connection = http.client.HTTPConnection(address, timeout=60)
-        connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
+        connection.request(
+            "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+        )
         for line in connection.getresponse().read().decode().splitlines():
             if line.startswith("data: {"):
                 usage = json.loads(line[6:]).get("usage")
@@ -51,7 +53,9 @@ def reference(url: str, bodies: list[dict[str, Any]]) -> tuple[int, int]:
 
 def test_a_plain_client_counts_the_same_tokens():
     workload = load_workload("sharegpt-c4").model_copy(
-        update={"points": [load_workload("sharegpt-c4").points[0].model_copy(update={"prompts": 24})]}
+        update={
+            "points": [load_workload("sharegpt-c4").points[0].model_copy(update={"prompts": 24})]
+        }
     )
     with Server() as server:
         measured = measure(server.url, "m", workload, 3, COLD)
@@ -84,7 +88,9 @@ def test_three_hundred_streams_at_once_all_succeed():
 
 def test_a_closed_loop_never_exceeds_its_concurrency():
     with Server() as server:
-        measured = measure(server.url, "m", load_workload("random:3:4:60").with_concurrency(7), 0, COLD)
+        measured = measure(
+            server.url, "m", load_workload("random:3:4:60").with_concurrency(7), 0, COLD
+        )
         assert server.most_at_once <= 7
         assert server.connections <= 7
         assert len(server.posts) == 60
@@ -123,7 +129,10 @@ def test_tokens_are_counted_by_usage_not_by_chunks():
 def test_answers_that_are_not_streamed():
     async def whole(call: Call) -> None:
         assert "stream" not in call.body
-        usage = {"prompt_tokens": len(call.body["prompt"]), "completion_tokens": call.body["max_tokens"]}
+        usage = {
+            "prompt_tokens": len(call.body["prompt"]),
+            "completion_tokens": call.body["max_tokens"],
+        }
         await call.answer(200, {"choices": [{"text": "abc"}], "usage": usage})
 
     workload = load_workload("random:5:8:3").model_copy(update={"streaming": False})
@@ -135,19 +144,30 @@ def test_answers_that_are_not_streamed():
 
 def test_cached_tokens_make_the_hit_rate():
     async def half(call: Call) -> None:
-        usage = {"prompt_tokens": 10, "completion_tokens": 1, "prompt_tokens_details": {"cached_tokens": 5}}
+        usage = {
+            "prompt_tokens": 10,
+            "completion_tokens": 1,
+            "prompt_tokens_details": {"cached_tokens": 5},
+        }
         await call.write(STREAM_HEAD)
         await call.stream(event(usage=usage), b"data: [DONE]")
         await call.write(END)
 
     with Server(half) as server:
-        assert measure(server.url, "m", load_workload("random:10:1:2"), 0, COLD).metrics["cache_hit_rate"] == 0.5
+        assert (
+            measure(server.url, "m", load_workload("random:10:1:2"), 0, COLD).metrics[
+                "cache_hit_rate"
+            ]
+            == 0.5
+        )
 
 
 def prompts(workload: Workload, seed: int, **options: Any) -> list[Any]:
     with Server() as server:
         measure(server.url, "m", workload, seed, LoadOptions(warm_up=False, **options))
-        return [call.body.get("prompt") or call.body["messages"][0]["content"] for call in server.posts]
+        return [
+            call.body.get("prompt") or call.body["messages"][0]["content"] for call in server.posts
+        ]
 
 
 def test_prompts_are_the_same_for_a_seed_and_new_for_another():
@@ -166,7 +186,9 @@ def test_ids_stay_within_the_vocabulary():
 
 def test_shared_beginnings_are_shared_within_a_group_only():
     workload = (
-        load_workload("random:8:1:12").with_concurrency(1).model_copy(update={"prefix": Prefix(tokens=5, groups=3)})
+        load_workload("random:8:1:12")
+        .with_concurrency(1)
+        .model_copy(update={"prefix": Prefix(tokens=5, groups=3)})
     )
     sent = prompts(workload, 0)
     assert len({tuple(p[:5]) for p in sent}) == 3
@@ -180,7 +202,9 @@ def test_chat_prompts_are_text_of_about_the_length_asked_for():
 
 def test_a_file_s_own_prompts_are_sent(tmp_path: Path):
     file = tmp_path / "mine.jsonl"
-    file.write_text('{"prompt": "Tell me", "output_tokens": 1}\n{"input_tokens": 4, "output_tokens": 1}\n')
+    file.write_text(
+        '{"prompt": "Tell me", "output_tokens": 1}\n{"input_tokens": 4, "output_tokens": 1}\n'
+    )
     sent = prompts(load_workload(f"jsonl:{file}").with_concurrency(1), 0)
     assert sent[0] == "Tell me"
     assert len(sent[1]) == 4
@@ -190,12 +214,16 @@ def test_warm_up_is_bounded_not_counted_and_before_a_reset_of_the_cache():
     asked: list[int] = []
     with Server() as server:
         options = LoadOptions(cache=emptied_by(lambda: asked.append(len(server.posts))))
-        measured = measure(server.url, "m", load_workload("random:3:100:20").with_concurrency(4), 0, options)
+        measured = measure(
+            server.url, "m", load_workload("random:3:100:20").with_concurrency(4), 0, options
+        )
         warm, loaded = server.posts[: asked[0]], server.posts[asked[0] :]
     assert len(warm) == 8
     assert {call.body["max_tokens"] for call in warm} == {32}
     assert len(loaded) == 20 == measured.metrics["completed"]
-    assert not {str(call.body["prompt"]) for call in warm} & {str(call.body["prompt"]) for call in loaded}
+    assert not {str(call.body["prompt"]) for call in warm} & {
+        str(call.body["prompt"]) for call in loaded
+    }
     assert measured.warm_up_s > 0
 
 

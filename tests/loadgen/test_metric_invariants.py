@@ -50,9 +50,13 @@ def test_percentiles_are_ordered_and_interpolated_linearly(run: RequestRecords):
     for name in ("ttft", "tpot", "itl", "e2el"):
         values = latencies(run)[name]
         if not len(values):
-            assert [metrics[f"{kind}_{name}_ms"] for kind in ("mean", "std", "median", "p99")] == [0] * 4
+            assert [metrics[f"{kind}_{name}_ms"] for kind in ("mean", "std", "median", "p99")] == [
+                0
+            ] * 4
             continue
-        mean, *ranks = (metrics[f"{kind}_{name}_ms"] for kind in ("mean", "median", "p90", "p95", "p99"))
+        mean, *ranks = (
+            metrics[f"{kind}_{name}_ms"] for kind in ("mean", "median", "p90", "p95", "p99")
+        )
         assert sorted([values.min(), *ranks, values.max()]) == [values.min(), *ranks, values.max()]
         assert values.min() <= mean * (1 + 1e-12)
         assert mean <= values.max() * (1 + 1e-12)
@@ -62,7 +66,9 @@ def test_percentiles_are_ordered_and_interpolated_linearly(run: RequestRecords):
             assert value == pytest.approx(interpolated(values, percent), rel=1e-9, abs=1e-9)
 
 
-SLOS = st.sampled_from([f"{kind}_{name}_ms" for kind in ("mean", "p99") for name in ("ttft", "tpot", "e2el")])
+SLOS = st.sampled_from(
+    [f"{kind}_{name}_ms" for kind in ("mean", "p99") for name in ("ttft", "tpot", "e2el")]
+)
 
 
 @given(runs(), SLOS, st.floats(0, 2e5), st.floats(0, 2e5), st.lists(SLOS, max_size=2))
@@ -70,9 +76,13 @@ def test_goodput_grows_with_the_limits_up_to_the_throughput(run, metric, one, ot
     def goodput(*slos: Slo) -> float:
         return float(summarize(run, slos)["request_goodput"])
 
-    loose, strict = (Slo(metric=metric, sense="<=", limit=limit) for limit in (max(one, other), min(one, other)))
+    loose, strict = (
+        Slo(metric=metric, sense="<=", limit=limit) for limit in (max(one, other), min(one, other))
+    )
     others = [Slo(metric=name, sense="<=", limit=one) for name in more]
-    assert 0 <= goodput(strict) <= goodput(loose) <= goodput() == summarize(run)["request_throughput"]
+    assert (
+        0 <= goodput(strict) <= goodput(loose) <= goodput() == summarize(run)["request_throughput"]
+    )
     assert goodput(strict, *others) <= goodput(strict)
     assert goodput(Slo(metric=metric, sense="<=", limit=1e12)) == goodput()
 
@@ -96,7 +106,9 @@ def test_a_slower_clock_scales_every_metric_by_its_power(run: RequestRecords, po
     slower = replace(run, **{name: getattr(run, name) * 2.0**power for name in TIMES})
     metrics, scaled = summarize(run), summarize(slower)
     for name in metrics.keys() - PER_SECOND_OF_THE_CLOCK:
-        assert scaled[name] == pytest.approx(metrics[name] * 2.0 ** (-power * METRICS[name].time_power), rel=1e-12)
+        assert scaled[name] == pytest.approx(
+            metrics[name] * 2.0 ** (-power * METRICS[name].time_power), rel=1e-12
+        )
 
 
 @given(runs(), st.randoms(use_true_random=False))
@@ -132,12 +144,19 @@ EXCHANGES = st.lists(
 
 
 @given(EXCHANGES, st.integers(1, 5), st.data())
-def test_a_load_that_several_workers_share_has_the_metrics_of_the_whole(requests, workers: int, data: st.DataObject):
+def test_a_load_that_several_workers_share_has_the_metrics_of_the_whole(
+    requests, workers: int, data: st.DataObject
+):
     def log(part: list[Exchange]) -> RequestLog:
         return RequestLog.of(part, [0] * len(part), np.zeros(len(part)))
 
-    at = data.draw(st.lists(st.integers(0, workers - 1), min_size=len(requests), max_size=len(requests)))
-    parts = [[r for r, worker in zip(requests, at, strict=True) if worker == number] for number in range(workers)]
+    at = data.draw(
+        st.lists(st.integers(0, workers - 1), min_size=len(requests), max_size=len(requests))
+    )
+    parts = [
+        [r for r, worker in zip(requests, at, strict=True) if worker == number]
+        for number in range(workers)
+    ]
     whole, merged = log(requests), RequestLog.merged([log(part) for part in parts])
     assert same(summarize(merged.records), summarize(whole.records))
     assert (tally(merged.outcomes), len(merged)) == (tally(whole.outcomes), len(whole))
@@ -150,7 +169,8 @@ def test_a_load_that_several_workers_share_has_the_metrics_of_the_whole(requests
 
 @given(runs(), st.floats(0, 300))
 def test_the_steady_window_lies_within_the_run(run: RequestRecords, after_s: float):
-    """Shown from outside: let one token come at any moment, and see whether, and over what span, it is counted."""
+    """Shown from outside: let one token come at any moment, and see whether, and over what span, it
+    is counted."""
     done = run.successful()
     assume(len(done))
     begin_s, end_s = done.sent_s.min(), done.finished_s.max()

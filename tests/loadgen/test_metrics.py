@@ -14,7 +14,9 @@ from autotune.metrics.table import METRICS, check_metric
 def records(sent, first, finished, read, written, ok=None, **series):
     columns = [np.array(column, dtype=float) for column in (sent, first, finished, read, written)]
     passed = np.array(ok if ok is not None else [True] * len(sent))
-    return RequestRecords(*columns, passed, **{name: np.array(v, dtype=float) for name, v in series.items()})
+    return RequestRecords(
+        *columns, passed, **{name: np.array(v, dtype=float) for name, v in series.items()}
+    )
 
 
 def test_figures_of_two_requests_by_hand():
@@ -28,7 +30,9 @@ def test_figures_of_two_requests_by_hand():
     assert m["output_throughput"] == 2
     assert m["total_token_throughput"] == 12
     assert m["mean_ttft_ms"] == 1500
-    assert m["mean_tpot_ms"] == pytest.approx((2000 / 4 + 2000 / 2) / 2)  # the first token is left out
+    assert m["mean_tpot_ms"] == pytest.approx(
+        (2000 / 4 + 2000 / 2) / 2
+    )  # the first token is left out
     assert m["median_itl_ms"] == 500
     assert m["mean_e2el_ms"] == 3500
     assert m["std_e2el_ms"] == 500
@@ -39,13 +43,22 @@ def test_figures_of_two_requests_by_hand():
 def test_every_contract_key_is_there_and_known():
     m = summarize(records([0], [1], [2], [3], [4]))
     names = {f"{statistic}_{latency}_ms" for latency in LATENCIES for statistic in STATISTICS}
-    assert names | {"total_token_throughput", "request_goodput", "steady_total_token_throughput"} <= set(m)
+    assert names | {
+        "total_token_throughput",
+        "request_goodput",
+        "steady_total_token_throughput",
+    } <= set(m)
     assert set(m) <= set(METRICS)
 
 
 def test_a_failed_request_counts_as_failed_only():
     m = summarize(records([0, 0], [1, 1], [2, 9], [10, 10], [2, 2], ok=[True, False]))
-    assert (m["completed"], m["failed"], m["total_input_tokens"], m["mean_e2el_ms"]) == (1, 1, 10, 2000)
+    assert (m["completed"], m["failed"], m["total_input_tokens"], m["mean_e2el_ms"]) == (
+        1,
+        1,
+        10,
+        2000,
+    )
     assert m["duration"] == 9
 
 
@@ -68,13 +81,17 @@ def test_one_output_token_has_no_tpot():
 
 
 def test_peak_tokens_are_counted_per_whole_second():
-    run = records([0], [0.5], [2.5], [1], [6], token_s=[0.5, 0.9, 1.1, 1.2, 1.3, 2.5], token_n=[1] * 6)
+    run = records(
+        [0], [0.5], [2.5], [1], [6], token_s=[0.5, 0.9, 1.1, 1.2, 1.3, 2.5], token_n=[1] * 6
+    )
     assert summarize(run)["max_output_tokens_per_s"] == 3
 
 
 def test_the_steady_window_leaves_the_drain_tail_out():
     run = records([0, 0, 0, 0], [1] * 4, [10, 10, 10, 100], [0] * 4, [10, 10, 10, 100])
-    assert summarize(run)["steady_total_token_throughput"] > summarize(run)["total_token_throughput"]
+    assert (
+        summarize(run)["steady_total_token_throughput"] > summarize(run)["total_token_throughput"]
+    )
 
 
 def test_runs_one_after_another_add_up():
@@ -98,7 +115,9 @@ def runs(draw):
     sent, wait, span = (np.array(draw(times)) + least for least in (0, 0, 1e-6))
     counts = st.lists(st.integers(1, 500), min_size=n, max_size=n)
     ok = draw(st.lists(st.booleans(), min_size=n, max_size=n))
-    return records(sent, sent + wait, sent + wait + span, draw(counts), draw(counts), ok=ok, itl_ms=draw(times))
+    return records(
+        sent, sent + wait, sent + wait + span, draw(counts), draw(counts), ok=ok, itl_ms=draw(times)
+    )
 
 
 @given(runs(), st.floats(0, 1e5))
@@ -110,7 +129,12 @@ def test_what_holds_for_any_run(run, limit_ms):
     assert m["max_concurrent_requests"] <= m["completed"]
     assert m["total_token_throughput"] >= m["output_throughput"]
     for name in LATENCIES:
-        assert m[f"median_{name}_ms"] <= m[f"p90_{name}_ms"] <= m[f"p95_{name}_ms"] <= m[f"p99_{name}_ms"]
+        assert (
+            m[f"median_{name}_ms"]
+            <= m[f"p90_{name}_ms"]
+            <= m[f"p95_{name}_ms"]
+            <= m[f"p99_{name}_ms"]
+        )
     assert all(np.isfinite(value) and value >= 0 for value in m.values())
 
 

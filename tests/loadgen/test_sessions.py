@@ -1,4 +1,5 @@
-"""Sessions: the file's form, bad lines told with their number, and histories of what was really answered."""
+"""Sessions: the file's form, bad lines told with their number, and histories of what was really
+answered."""
 
 import json
 from pathlib import Path
@@ -25,13 +26,23 @@ ASKED = [
     {"user": "What does a spade cost?", "output_tokens": 3},
     {"text": "And a rake?", "output_length": 2, "delay": 150},
 ]
-RANDOM = [{"input_tokens": 40, "output_tokens": 5}, {"input_tokens": 10, "output_tokens": 4, "think_s": 0.1}]
-ROWS = [SHARED, {"session_id": "a", "turns": ASKED}, {"turns": RANDOM, "system": "", "tools": []}, {"turns": ASKED[:1]}]
+RANDOM = [
+    {"input_tokens": 40, "output_tokens": 5},
+    {"input_tokens": 10, "output_tokens": 4, "think_s": 0.1},
+]
+ROWS = [
+    SHARED,
+    {"session_id": "a", "turns": ASKED},
+    {"turns": RANDOM, "system": "", "tools": []},
+    {"turns": ASKED[:1]},
+]
 
 
 def sessions(folder: Path, *rows: object) -> Path:
     path = folder / "sessions.jsonl"
-    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows or ROWS))
+    path.write_text(
+        "\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows or ROWS)
+    )
     return path
 
 
@@ -46,7 +57,13 @@ def test_the_form(tmp_path: Path):
     turns = requests.turns
     assert turns is not None
     begin = turns.system_tokens[0]
-    assert requests.input_tokens.tolist() == [begin + 6, begin + 6 + 3 + 3, 40, 40 + 5 + 10, begin + 6]
+    assert requests.input_tokens.tolist() == [
+        begin + 6,
+        begin + 6 + 3 + 3,
+        40,
+        40 + 5 + 10,
+        begin + 6,
+    ]
     assert turns.after.tolist() == [-1, 0, -1, 2, -1]
     assert turns.session.tolist() == [0, 0, 1, 1, 2]
     assert requests.concurrency == 3
@@ -56,7 +73,9 @@ def test_the_form(tmp_path: Path):
     # A second turn finds the first one's prompt and answer; a later session the system prompt.
     shared = (begin + 6 + 3) + (40 + 5) + begin
     assert expected_hit_rate(requests) == pytest.approx(shared / requests.input_tokens.sum())
-    assert [sum(part.tokens for part in parts) for parts in prompt_segments(requests)] == requests.input_tokens.tolist()
+    assert [
+        sum(part.tokens for part in parts) for parts in prompt_segments(requests)
+    ] == requests.input_tokens.tolist()
 
 
 async def answer(call: Call) -> None:
@@ -67,8 +86,13 @@ async def answer(call: Call) -> None:
     chat = "messages" in call.body
     history = len(call.body["messages"]) if chat else call.body["prompt"].count("\n\n")
     text = f" {history}é"
-    words = [{"choices": [{"delta": {"content": text}} if chat else {"text": text}]}] * call.body["max_tokens"]
-    usage = {"choices": [], "usage": {"prompt_tokens": 9, "completion_tokens": call.body["max_tokens"]}}
+    words = [{"choices": [{"delta": {"content": text}} if chat else {"text": text}]}] * call.body[
+        "max_tokens"
+    ]
+    usage = {
+        "choices": [],
+        "usage": {"prompt_tokens": 9, "completion_tokens": call.body["max_tokens"]},
+    }
     events = [json.dumps(event, ensure_ascii=False) for event in (*words, usage)]
     data = "".join(f"data: {event}\r\n\r\n" for event in (*events, "[DONE]")).encode()
     await call.write(STREAM_HEAD)
@@ -79,7 +103,9 @@ async def answer(call: Call) -> None:
 
 def prompts(server: Server) -> list[list[tuple[str, str]]]:
     """The histories that were sent, the shortest first."""
-    calls = [[(one["role"], one["content"]) for one in call.body["messages"]] for call in server.posts]
+    calls = [
+        [(one["role"], one["content"]) for one in call.body["messages"]] for call in server.posts
+    ]
     return sorted(calls, key=len)
 
 
@@ -97,7 +123,11 @@ def test_a_turn_holds_everything_that_was_said_before_it(tmp_path: Path, workers
     log = result.points[0].log
     assert log.expected_tokens.tolist() == [3, 2, 5, 4, 3]
     assert log.records.output_tokens.tolist() == [3, 2, 5, 4, 3]
-    system, first, other = ("system", SHARED["system"]), ("user", ASKED[0]["user"]), ("user", ASKED[1]["text"])
+    system, first, other = (
+        ("system", SHARED["system"]),
+        ("user", ASKED[0]["user"]),
+        ("user", ASKED[1]["text"]),
+    )
     answered = ("assistant", " 2é 2é 2é")
     assert [system, first, answered, other] in prompts(server)
     assert prompts(server).count([system, first]) == 2
@@ -122,15 +152,21 @@ def test_without_a_chat_template_the_history_is_one_text(tmp_path: Path):
     with Server(answer) as server:
         assert not sent(server.url, sessions(tmp_path), endpoint="/v1/completions").failure
     begin = f"{json.dumps(TOOLS)}\n\n{SHARED['system']}\n\n{ASKED[0]['user']}"
-    assert f"{begin} 2é 2é 2é\n\n{ASKED[1]['text']}" in [call.body["prompt"] for call in server.posts]
+    assert f"{begin} 2é 2é 2é\n\n{ASKED[1]['text']}" in [
+        call.body["prompt"] for call in server.posts
+    ]
 
 
 def test_after_a_turn_that_failed_its_session_is_not_gone_on_with(tmp_path: Path):
     async def refuse(call: Call) -> None:
-        await (call.answer(500, {"error": "no"}) if "rake" in json.dumps(call.body) else answer(call))
+        await (
+            call.answer(500, {"error": "no"}) if "rake" in json.dumps(call.body) else answer(call)
+        )
 
     with Server(refuse) as server:
-        result = sent(server.url, sessions(tmp_path, {"turns": [*ASKED, *RANDOM]}, {"turns": RANDOM}))
+        result = sent(
+            server.url, sessions(tmp_path, {"turns": [*ASKED, *RANDOM]}, {"turns": RANDOM})
+        )
         assert len(server.posts) == 4
     assert [outcome.name for outcome in result.outcomes] == ["ok", *["http_500"] * 3, "ok", "ok"]
     assert "not sent because turn 2 of its session failed" in result.outcomes[2].message
@@ -139,7 +175,9 @@ def test_after_a_turn_that_failed_its_session_is_not_gone_on_with(tmp_path: Path
 def test_an_answer_s_text_is_that_of_its_events():
     stream = AnswerStream()
     stream.feed(b'data: {"choices": [{"text": " a"}]}\r\n\r\n: ping\n\ndata: {"choi', 1)
-    stream.feed(b'ces": [{"delta": {"reasoning_content": "hm", "content": null}}]}\n\ndata: [DONE]\n\n', 2)
+    stream.feed(
+        b'ces": [{"delta": {"reasoning_content": "hm", "content": null}}]}\n\ndata: [DONE]\n\n', 2
+    )
     assert stream.text() == " a"
 
 
@@ -150,8 +188,14 @@ def test_an_answer_s_text_is_that_of_its_events():
         ({"turns": [{"user": "a"}]}, ":2: turns.1.output_tokens: Field required; write"),
         ({"turns": [*ASKED, {"output_tokens": 3}]}, ":2: turns.3: neither user nor input_tokens"),
         ({"turns": [{"user": 5, "output_tokens": 3}]}, ":2: turns.1.user: .*string"),
-        ({"turns": [{"user": "a", "output_tokens": 3, "think_s": -1}]}, ":2: turns.1.think_s: .*0; write"),
-        ({"turns": [{"user": "a", "output_tokens": 3, "delay": "soon"}]}, ":2: turns.1.delay: .*number"),
+        (
+            {"turns": [{"user": "a", "output_tokens": 3, "think_s": -1}]},
+            ":2: turns.1.think_s: .*0; write",
+        ),
+        (
+            {"turns": [{"user": "a", "output_tokens": 3, "delay": "soon"}]},
+            ":2: turns.1.delay: .*number",
+        ),
         ({"turns": ["hello"]}, ":2: turns.1: .*object"),
         ({"turns": ASKED, "system": 5}, ":2: system: .*string"),
         ({"messages": []}, ":2: no session; write"),
@@ -177,11 +221,20 @@ def test_what_else_is_refused(tmp_path: Path):
 
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
-ANY = SCALARS | st.lists(SCALARS, max_size=3) | st.dictionaries(st.sampled_from(["user", "turns"]), SCALARS, max_size=2)
-TURNS = st.dictionaries(
-    st.sampled_from(["user", "text", "input_tokens", "output_tokens", "output_length", "think_s", "delay"]), ANY
+ANY = (
+    SCALARS
+    | st.lists(SCALARS, max_size=3)
+    | st.dictionaries(st.sampled_from(["user", "turns"]), SCALARS, max_size=2)
 )
-SESSIONS = st.fixed_dictionaries({"turns": st.lists(TURNS, max_size=3) | ANY}, optional={"system": ANY, "tools": ANY})
+TURNS = st.dictionaries(
+    st.sampled_from(
+        ["user", "text", "input_tokens", "output_tokens", "output_length", "think_s", "delay"]
+    ),
+    ANY,
+)
+SESSIONS = st.fixed_dictionaries(
+    {"turns": st.lists(TURNS, max_size=3) | ANY}, optional={"system": ANY, "tools": ANY}
+)
 
 
 @settings(max_examples=150, deadline=None)

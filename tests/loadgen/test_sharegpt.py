@@ -1,4 +1,5 @@
-"""Prompts of a real ShareGPT file: what is taken, what is refused, how a big or broken file is read."""
+"""Prompts of a real ShareGPT file: what is taken, what is refused, how a big or broken file is
+read."""
 
 import json
 from dataclasses import dataclass, field
@@ -56,16 +57,22 @@ def test_first_turns_are_sent_and_second_turns_give_the_answers_length(file: Pat
     drawn = load_workload(f"sharegpt:{file}:50").draw(0, seed=1)
     answers = dict(prompt_files.conversations(file).pairs)
     assert len(set(map(str, drawn.contents))) == 50
-    for prompt, read, written in zip(drawn.contents, drawn.input_tokens, drawn.output_tokens, strict=True):
+    for prompt, read, written in zip(
+        drawn.contents, drawn.input_tokens, drawn.output_tokens, strict=True
+    ):
         assert read == len(str(prompt)) / 4
         assert written == len(answers[str(prompt)]) / 4
 
 
 def test_a_seed_fixes_the_choice_and_another_or_another_point_chooses_anew(file: Path):
     workload = load_workload(f"sharegpt:{file}:50").with_concurrencies([4, 8])
-    first, again, other, point = (workload.draw(p, s).contents for p, s in ((0, 1), (0, 1), (0, 2), (1, 1)))
+    first, again, other, point = (
+        workload.draw(p, s).contents for p, s in ((0, 1), (0, 1), (0, 2), (1, 1))
+    )
     assert first == again
-    assert set(map(str, first)) != set(map(str, other)) != set(map(str, point)) != set(map(str, first))
+    assert (
+        set(map(str, first)) != set(map(str, other)) != set(map(str, point)) != set(map(str, first))
+    )
 
 
 def test_no_more_is_tokenized_than_must_be(file: Path):
@@ -79,7 +86,14 @@ def test_no_more_is_tokenized_than_must_be(file: Path):
 
 @pytest.mark.parametrize(
     ("read", "written", "passes"),
-    [(4, 4, True), (3, 50, False), (50, 3, False), (1024, 1024, True), (1025, 10, False), (1000, 1049, False)],
+    [
+        (4, 4, True),
+        (3, 50, False),
+        (50, 3, False),
+        (1024, 1024, True),
+        (1025, 10, False),
+        (1000, 1049, False),
+    ],
 )
 def test_the_filter_is_vllm_s(tmp_path: Path, read: int, written: int, passes: bool):
     path = tmp_path / "one.json"
@@ -90,25 +104,38 @@ def test_the_filter_is_vllm_s(tmp_path: Path, read: int, written: int, passes: b
         assert (drawn.input_tokens[0], drawn.output_tokens[0]) == (read, written)
         assert read + written <= workload.longest_request == 2048
     else:
-        with pytest.raises(BadInput, match="1 prompts are requested, but only 0 of the 1 conversations"):
+        with pytest.raises(
+            BadInput, match="1 prompts are requested, but only 0 of the 1 conversations"
+        ):
             workload.draw(0, 0)
 
 
 def test_too_few_prompts_are_refused_with_the_number_there_is(file: Path):
     workload = load_workload(f"sharegpt:{file}")
     assert workload.points[0].prompts == 1000
-    with pytest.raises(BadInput, match=r"1000 prompts are requested, but only 400 of the 400.*sharegpt:.*:N"):
+    with pytest.raises(
+        BadInput, match=r"1000 prompts are requested, but only 400 of the 400.*sharegpt:.*:N"
+    ):
         workload.draw(0, 0)
 
 
 def test_rows_that_are_no_conversation_are_skipped_and_counted(tmp_path: Path):
-    odd = [{"id": "x"}, 7, None, {"conversations": "?"}, {"conversations": [{"from": "human"}, {"value": "b"}]}]
+    odd = [
+        {"id": "x"},
+        7,
+        None,
+        {"conversations": "?"},
+        {"conversations": [{"from": "human"}, {"value": "b"}]},
+    ]
     short = {"conversations": [{"value": "alone"}]}
     path = tmp_path / "odd.json"
     path.write_text(json.dumps([*odd, short, *GOOD[:5]]))
     held = prompt_files.conversations(path)
     assert (held.rows, held.skipped, len(held.pairs)) == (11, 5, 5)
-    assert "(5 of its 11 rows are no conversation)" in load_workload(f"sharegpt:{path}:5").lengths_source()
+    assert (
+        "(5 of its 11 rows are no conversation)"
+        in load_workload(f"sharegpt:{path}:5").lengths_source()
+    )
 
 
 @pytest.mark.parametrize(
@@ -160,7 +187,9 @@ def test_a_list_is_read_like_lines_whatever_its_texts_hold(
     if form == "lines":
         written = "\n".join(json.dumps(one, ensure_ascii=ascii_only) for one in said)
     else:
-        written = json.dumps(said, ensure_ascii=ascii_only, indent=2 if form == "indented" else None)
+        written = json.dumps(
+            said, ensure_ascii=ascii_only, indent=2 if form == "indented" else None
+        )
     path = tmp_path_factory.mktemp("pieces") / "file.json"
     path.write_text(written, encoding="utf-8")
     assert list(prompt_files.rows(path)) == said

@@ -69,7 +69,9 @@ def test_counters_are_those_of_the_load():
         (None, None),
     ],
 )
-def test_gauges_are_means_of_the_ranks_that_drafted_whatever_was_before(version: str | None, rate: float | None):
+def test_gauges_are_means_of_the_ranks_that_drafted_whatever_was_before(
+    version: str | None, rate: float | None
+):
     use = read(SGLANG, "sglang", version)
     assert use is not None
     told = acceptance([DraftUse.between(use, use)])
@@ -78,11 +80,17 @@ def test_gauges_are_means_of_the_ranks_that_drafted_whatever_was_before(version:
 
 
 @pytest.mark.parametrize("version", ["0.5.13", "0.5.23", None])
-def test_counters_of_requests_give_what_was_accepted_beside_first_tokens_and_steps(version: str | None):
+def test_counters_of_requests_give_what_was_accepted_beside_first_tokens_and_steps(
+    version: str | None,
+):
     use = read(SGLANG + SGLANG_COUNTS, "sglang", version)
     assert use == DraftUse(120, 360, 300 - 3 - 120)
     # A short load before it ended before the engine told how many tokens it drafts.
-    text = SGLANG_COUNTS.replace("} 120.0", "} 20.0").replace("} 200.0", "} 0.0").replace("} 2.0", "} 0.0")
+    text = (
+        SGLANG_COUNTS.replace("} 120.0", "} 20.0")
+        .replace("} 200.0", "} 0.0")
+        .replace("} 2.0", "} 0.0")
+    )
     before = read(text.replace("} 4.0", "} 0.0"), "sglang", version)
     load = DraftUse.between(before, use)
     assert load is not None
@@ -102,12 +110,17 @@ def test_of_a_server_started_anew_nothing_is_told():
 
 def test_idle_gauges_tell_nothing():
     idle = {"sglang:spec_accept_length": [0.0, 0.0], "sglang:spec_accept_rate": [0.0, 0.0]}
-    assert [of_page(metrics, idle) for metrics in ENGINES["sglang"].serving.draft_metrics] == [None] * 4
+    assert [of_page(metrics, idle) for metrics in ENGINES["sglang"].serving.draft_metrics] == [
+        None
+    ] * 4
 
 
 def test_gauges_of_steps_that_accepted_nothing_tell_a_rate_of_0():
     use = read("sglang:spec_accept_length 1.0\nsglang:spec_accept_rate 0.0\n", "sglang", "0.5.12")
-    assert acceptance([use]) == {"spec_decode_acceptance_rate": 0, "spec_decode_acceptance_length": 1}
+    assert acceptance([use]) == {
+        "spec_decode_acceptance_rate": 0,
+        "spec_decode_acceptance_length": 1,
+    }
 
 
 def test_a_card_gives_counters_or_gauges():

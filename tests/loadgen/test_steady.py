@@ -1,4 +1,5 @@
-"""The steady window against servers whose steady throughput is known, and what must hold for any run."""
+"""The steady window against servers whose steady throughput is known, and what must hold for any
+run."""
 
 from dataclasses import replace
 
@@ -7,7 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.metrics.formulas import DRAIN_CUT, WHOLE_TURNOVERS, steady, steady_total_token_throughput, summarize
+from autotune.metrics.formulas import (
+    DRAIN_CUT,
+    WHOLE_TURNOVERS,
+    steady,
+    steady_total_token_throughput,
+    summarize,
+)
 from autotune.metrics.records import RequestRecords
 from tests.loadgen.queue_server import LENGTHS, Load, serve
 from tests.loadgen.test_metrics import records, runs
@@ -17,7 +24,8 @@ CLOSED = 10**6  # slots of a server that the client's concurrency never fills
 
 
 def sustained(load):
-    """Tokens per s that a server holds for ever: those of 20 full batches of requests in the middle of a long run."""
+    """Tokens per s that a server holds for ever: those of 20 full batches of requests in the middle
+    of a long run."""
     run = serve(load.repeated(40 * SLOTS // len(load) + 1, np.random.default_rng(9)), SLOTS)
     begin_s, end_s = np.sort(run.finished_s)[[10 * SLOTS - 1, 30 * SLOTS - 1]]
     inside = (run.finished_s > begin_s) & (run.finished_s <= end_s)
@@ -71,13 +79,18 @@ def throughput(run, window):
     if end_s <= begin_s:
         return np.inf  # a burst has no window under some rules
     read = run.input_tokens[(run.first_token_s > begin_s) & (run.first_token_s <= end_s)].sum()
-    return (read + run.token_n[(run.token_s > begin_s) & (run.token_s <= end_s)].sum()) / (end_s - begin_s)
+    return (read + run.token_n[(run.token_s > begin_s) & (run.token_s <= end_s)].sum()) / (
+        end_s - begin_s
+    )
 
 
 @pytest.fixture(scope="module")
 def errors():
     """Kind of load to rule to its relative errors over lengths and numbers of requests."""
-    table = {kind: {rule: [] for rule in (whole_turnovers, *OTHERS)} for kind in ("burst", "closed", "open")}
+    table = {
+        kind: {rule: [] for rule in (whole_turnovers, *OTHERS)}
+        for kind in ("burst", "closed", "open")
+    }
     for number, (kind, per_slot) in enumerate((k, p) for k in LENGTHS for p in (3, 3.6, 5)):
         load, generator = drawn(kind, int(per_slot * SLOTS), number), np.random.default_rng(number)
         truth, tokens = sustained(load), float((load.read + load.written).mean())
@@ -99,34 +112,48 @@ def test_whole_turnovers_are_near_the_truth_whatever_the_load(errors, load, limi
 
 
 def test_over_all_loads_no_other_rule_is_as_near(errors):
-    mean = {rule: np.mean([error for load in errors.values() for error in load[rule]]) for rule in (*OTHERS,)}
+    mean = {
+        rule: np.mean([error for load in errors.values() for error in load[rule]])
+        for rule in (*OTHERS,)
+    }
     ours = np.mean([error for load in errors.values() for error in load[whole_turnovers]])
     assert ours < min(mean.values()), (ours, mean)
 
 
 @pytest.mark.parametrize("per_slot", [3, 3.6, 4.5, 7])
 def test_waves_of_one_length_do_not_bias_it(per_slot):
-    """The requests begin and end together; windows of other rules weigh prompts or answers too much."""
+    """The requests begin and end together; windows of other rules weigh prompts or answers too
+    much."""
     load = drawn("equal", int(per_slot * SLOTS))
     for run in (serve(load, SLOTS), serve(replace(load, concurrency=SLOTS), CLOSED)):
-        assert steady(run).metrics["total_token_throughput"] == pytest.approx(sustained(load), rel=0.02)
+        assert steady(run).metrics["total_token_throughput"] == pytest.approx(
+            sustained(load), rel=0.02
+        )
 
 
 def test_the_summary_has_the_same_number():
     run = serve(drawn("chat", 100), SLOTS)
     window = steady(run)
-    assert summarize(run)["steady_total_token_throughput"] == window.metrics["total_token_throughput"]
+    assert (
+        summarize(run)["steady_total_token_throughput"] == window.metrics["total_token_throughput"]
+    )
 
 
 def test_figures_of_a_window_by_hand():
-    """One at a time, 10 tokens read and 2 written per request; the first one, before the window, waited longer."""
+    """One at a time, 10 tokens read and 2 written per request; the first one, before the window,
+    waited longer."""
     first = np.arange(4) + 0.5
     run = records(
         [-3, 1, 2, 3], first, first + 0.5, [10] * 4, [2] * 4,
         token_s=np.concatenate([first, first + 0.5]), token_n=[1] * 8,
     )  # fmt: skip
     window = steady(run)
-    assert (window.begin_s, window.end_s, window.rule, window.reason) == (0.5, 3.5, WHOLE_TURNOVERS, "")
+    assert (window.begin_s, window.end_s, window.rule, window.reason) == (
+        0.5,
+        3.5,
+        WHOLE_TURNOVERS,
+        "",
+    )
     m = window.metrics
     assert (m["duration"], m["completed"], m["request_throughput"]) == (3, 3, 1)
     assert (m["output_throughput"], m["total_token_throughput"]) == (2, 12)
@@ -144,7 +171,9 @@ def test_too_few_requests_are_no_steady_state_and_it_is_said(requests):
     assert window.rule == DRAIN_CUT
     assert f"needs {3 * min(SLOTS, requests)} or more" in window.reason
     assert steady(run).drift is None
-    assert steady_total_token_throughput(run) > 0  # the summary's number leaves the drain out all the same
+    assert (
+        steady_total_token_throughput(run) > 0
+    )  # the summary's number leaves the drain out all the same
 
 
 def test_nothing_that_succeeded_is_no_steady_state():
@@ -158,7 +187,9 @@ def test_answers_that_are_not_streamed_are_counted_when_they_are_sent():
     load = replace(drawn("equal", 8 * SLOTS), concurrency=SLOTS)
     run = serve(load, CLOSED)
     whole = replace(run, first_token_s=run.finished_s, token_s=np.empty(0), token_n=np.empty(0))
-    assert steady(whole).metrics["total_token_throughput"] == pytest.approx(sustained(load), rel=0.02)
+    assert steady(whole).metrics["total_token_throughput"] == pytest.approx(
+        sustained(load), rel=0.02
+    )
 
 
 def test_a_server_that_stays_the_same_does_not_drift_and_one_that_warms_up_does():
@@ -192,7 +223,9 @@ def test_what_holds_for_any_run(run):
 def test_when_a_run_began_and_what_failed_in_it_do_not_matter(run, later_s):
     done = run.successful()
     times = ("sent_s", "first_token_s", "finished_s", "token_s")
-    moved = replace(done, **{name: getattr(done, name) + later_s / 64 for name in times})  # exact in binary
+    moved = replace(
+        done, **{name: getattr(done, name) + later_s / 64 for name in times}
+    )  # exact in binary
     if len(moved):
         expected, found = steady_total_token_throughput(run), steady_total_token_throughput(moved)
         assert found == pytest.approx(expected, rel=1e-3)

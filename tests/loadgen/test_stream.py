@@ -13,14 +13,16 @@ from autotune.loadgen.client.stream import Connection, Exchange
 from tests.loadgen.server import DONE, END, STREAM_HEAD, chunked, event, usage_event
 
 BODY = b"".join(
-    part + b"\r\n\r\n" for part in [b": ping", event("Grüße"), event("東京"), event("🙂"), usage_event(11, 3), DONE]
+    part + b"\r\n\r\n"
+    for part in [b": ping", event("Grüße"), event("東京"), event("🙂"), usage_event(11, 3), DONE]
 )
 LENGTH = f"Content-Length: {len(BODY)}\r\n\r\n".encode()
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class Memory(asyncio.Transport):
-    """A connection without a socket: what is written is forgotten, what is aborted is lost at once."""
+    """A connection without a socket: what is written is forgotten, what is aborted is lost at
+    once."""
 
     def __init__(self, protocol: Connection) -> None:
         super().__init__()
@@ -68,7 +70,10 @@ ANSWERS: dict[str, tuple[bytes, tuple[object, ...]]] = {
     "small chunks": (STREAM_HEAD + sized(BODY, 5), ("ok", 200, True, *GOOD)),
     "trailer": (STREAM_HEAD + chunked(BODY) + b"0\r\nX-T: 1\r\n\r\n", ("ok", 200, True, *GOOD)),
     "length": (b"HTTP/1.1 200 OK\r\n" + LENGTH + BODY, ("ok", 200, True, *GOOD)),
-    "close": (b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + LENGTH + BODY, ("ok", 200, False, *GOOD)),
+    "close": (
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\n" + LENGTH + BODY,
+        ("ok", 200, False, *GOOD),
+    ),
     "until the end": (b"HTTP/1.0 200 OK\r\n\r\n" + BODY, ("ok", 200, False, *GOOD)),
     "continue": (CONTINUE * 2 + STREAM_HEAD + sized(BODY), ("ok", 200, True, *GOOD)),
     "second answer": ((STREAM_HEAD + chunked(BODY) + END) * 2, ("ok", 200, False, *GOOD)),
@@ -76,11 +81,20 @@ ANSWERS: dict[str, tuple[bytes, tuple[object, ...]]] = {
     "closed": (STREAM_HEAD + sized(BODY)[:180], ("closed", 200, False)),
     "half an event": (STREAM_HEAD + chunked(BODY[:60]) + END, ("malformed", 200, False)),
     "no chunk": (STREAM_HEAD + chunked(BODY[:60]) + b"xyz", ("malformed", 200, False)),
-    "gzip": (b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n" + LENGTH + BODY, ("malformed", 200, False)),
+    "gzip": (
+        b"HTTP/1.1 200 OK\r\nContent-Encoding: gzip\r\n" + LENGTH + BODY,
+        ("malformed", 200, False),
+    ),
     "no HTTP": (b"220 smtp", ("malformed", 0, False)),
-    "error event": (STREAM_HEAD + chunked(b'data: {"error":"dead"}\n\n' + BODY) + END, ("server_error", 200, False)),
+    "error event": (
+        STREAM_HEAD + chunked(b'data: {"error":"dead"}\n\n' + BODY) + END,
+        ("server_error", 200, False),
+    ),
     "refused": (b"HTTP/1.1 404 x\r\nContent-Length: 4\r\n\r\nnone", ("http_404", 404, True)),
-    "redirected": (b"HTTP/1.1 307 x\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n", ("http_307", 307, True)),
+    "redirected": (
+        b"HTTP/1.1 307 x\r\nLocation: /x\r\nContent-Length: 0\r\n\r\n",
+        ("http_307", 307, True),
+    ),
     "only continue": (CONTINUE, ("closed", 100, False)),
 }
 
@@ -98,9 +112,13 @@ def test_a_cut_at_any_byte_changes_nothing(raw: bytes, expected: tuple[object, .
 
 
 @settings(deadline=None)
-@given(st.lists(st.integers(1, 90), min_size=1, max_size=20), st.lists(st.integers(0, 2000), max_size=30))
+@given(
+    st.lists(st.integers(1, 90), min_size=1, max_size=20),
+    st.lists(st.integers(0, 2000), max_size=30),
+)
 def test_any_chunks_in_any_pieces_are_one_record(sizes: list[int], cuts: list[int]):
-    """Chunks of the HTTP body and reads of the socket are cut independently of each other and of the events."""
+    """Chunks of the HTTP body and reads of the socket are cut independently of each other and of
+    the events."""
     raw, rest = STREAM_HEAD, BODY
     for size in sizes:
         raw, rest = raw + (chunked(rest[:size]) if rest else b""), rest[size:]
@@ -114,7 +132,12 @@ def test_any_chunks_in_any_pieces_are_one_record(sizes: list[int], cuts: list[in
 @settings(deadline=None)
 @given(st.binary(max_size=300), st.booleans(), st.sampled_from(["", "status", "stream", "length"]))
 def test_no_bytes_whatever_crash_the_client(noise: bytes, streaming: bool, before: str):
-    head = {"": b"", "status": b"HTTP/1.1 200 ", "stream": STREAM_HEAD, "length": b"HTTP/1.1 200 OK\r\n" + LENGTH}
+    head = {
+        "": b"",
+        "status": b"HTTP/1.1 200 ",
+        "stream": STREAM_HEAD,
+        "length": b"HTTP/1.1 200 OK\r\n" + LENGTH,
+    }
     outcome, *_ = asyncio.run(record([head[before] + noise], streaming))
     assert not outcome.ok  # type: ignore[attr-defined]
     assert outcome.message.isprintable()  # type: ignore[attr-defined]

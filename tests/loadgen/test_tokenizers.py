@@ -1,4 +1,5 @@
-"""Who counts tokens: a file, the server's /tokenize in each engine's form, or an approximation that says so."""
+"""Who counts tokens: a file, the server's /tokenize in each engine's form, or an approximation that
+says so."""
 
 import gc
 import json
@@ -18,7 +19,8 @@ from tests.loadgen.tokenizer_files import byte_level, byte_pairs, whole_words
 
 
 def vllm(tokenizer: FileTokenizer) -> Handler:
-    """vLLM and SGLang: the text is ``prompt``; special tokens are added unless they are declined."""
+    """vLLM and SGLang: the text is ``prompt``; special tokens are added unless they are
+    declined."""
 
     async def answer(call: Call) -> None:
         if call.path != "/tokenize" or "prompt" not in call.body or call.body["model"] != "m":
@@ -32,7 +34,8 @@ def vllm(tokenizer: FileTokenizer) -> Handler:
 
 
 def llama_server(tokenizer: FileTokenizer) -> Handler:
-    """llama-server: the text is ``content``; without it there are no tokens, but no error either."""
+    """llama-server: the text is ``content``; without it there are no tokens, but no error
+    either."""
 
     async def answer(call: Call) -> None:
         if call.method == "GET":
@@ -67,7 +70,9 @@ def test_prompts_by_a_server_s_tokenizer_have_the_length_asked_for(file_tokenize
     requests = load_workload("random:50:1:10").draw(0, 0)
     with Server(vllm(file_tokenizer)) as server:
         tokenizer = tokenizer_for(None, Target.parse(server.url), "m")
-        bodies = Prompts("m", "/v1/chat/completions", tokenizer=tokenizer).bodies(requests, PromptKey("w", 0, 0))
+        bodies = Prompts("m", "/v1/chat/completions", tokenizer=tokenizer).bodies(
+            requests, PromptKey("w", 0, 0)
+        )
         del tokenizer
     texts = [json.loads(body)["messages"][0]["content"] for body in bodies]
     assert [file_tokenizer.count(text) for text in texts] == [50] * 10
@@ -84,7 +89,9 @@ def test_an_api_key_is_sent_and_not_told(file_tokenizer: FileTokenizer):
         tokenizer = ServerTokenizer.find(Target.parse(server.url, "secret"), "m")
         assert tokenizer is not None
         assert tokenizer.count("a") == 1
-        with pytest.raises(BadInput, match=r"no longer counts tokens \(HTTP 401.*--tokenizer") as caught:
+        with pytest.raises(
+            BadInput, match=r"no longer counts tokens \(HTTP 401.*--tokenizer"
+        ) as caught:
             tokenizer.count("b")
         assert "secret" not in str(caught.value)
         assert isinstance(tokenizer_for(None, Target.parse(server.url), "m"), Approximate)
@@ -125,7 +132,9 @@ def test_words_are_one_token_each_after_a_blank(tmp_path: Path):
     for make, fewest in ((byte_pairs, 64), (whole_words, 4000)):
         tokenizer = FileTokenizer.load(make(tmp_path))
         assert len(tokenizer.words) >= fewest
-        assert tokenizer.count(" ".join(["x", *tokenizer.words])) == tokenizer.count("x") + len(tokenizer.words)
+        assert tokenizer.count(" ".join(["x", *tokenizer.words])) == tokenizer.count("x") + len(
+            tokenizer.words
+        )
     assert FileTokenizer.load(byte_level(tmp_path)).words == ()
 
 

@@ -1,4 +1,5 @@
-"""Traces: both published forms, bad lines told with their number, and prompts that share what the trace shares."""
+"""Traces: both published forms, bad lines told with their number, and prompts that share what the
+trace shares."""
 
 import json
 from pathlib import Path
@@ -31,7 +32,9 @@ AZURE = """TIMESTAMP,ContextTokens,GeneratedTokens
 
 def mooncake(folder: Path, *rows: object) -> Path:
     path = folder / "trace.jsonl"
-    path.write_text("\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n")
+    path.write_text(
+        "\n".join(row if isinstance(row, str) else json.dumps(row) for row in rows) + "\n"
+    )
     return path
 
 
@@ -62,7 +65,11 @@ def test_a_speedup_shortens_the_gaps_and_stands_in_the_name(tmp_path: Path):
     assert "10 times as fast" in load_workload(name).points[0].arrival.describe()
     assert other == "sharegpt"
     assert with_speedup([trace], None) == (trace,)
-    for names, speedup, words in (([name], 2, "already"), (["trace:t"], -1, "above 0"), (["short"], 2, "for a trace")):
+    for names, speedup, words in (
+        ([name], 2, "already"),
+        (["trace:t"], -1, "above 0"),
+        (["short"], 2, "for a trace"),
+    ):
         with pytest.raises(BadInput, match=words):
             with_speedup(names, speedup)
 
@@ -77,9 +84,14 @@ def test_prompts_begin_alike_for_as_long_as_their_blocks_do(tmp_path: Path):
     assert first[0] != third[0]
     assert expected_hit_rate(requests) == pytest.approx(1024 / 3100)
     # A worker that makes every second body makes the same ones; another seed others.
-    assert Prompts("m").bodies(requests, PromptKey(workload.name, 0, 1), slice(1, None, 2)) == bodies[1::2]
+    assert (
+        Prompts("m").bodies(requests, PromptKey(workload.name, 0, 1), slice(1, None, 2))
+        == bodies[1::2]
+    )
     assert Prompts("m").bodies(requests, PromptKey(workload.name, 0, 2))[0] != bodies[0]
-    words = json.loads(Prompts("m", as_text=True).bodies(requests, PromptKey(workload.name, 0, 1))[1])["prompt"].split()
+    words = json.loads(
+        Prompts("m", as_text=True).bodies(requests, PromptKey(workload.name, 0, 1))[1]
+    )["prompt"].split()
     assert len(words) == 1500
 
 
@@ -95,7 +107,10 @@ def test_a_closed_loop_may_take_the_prompts_of_a_trace(tmp_path: Path):
     ("line", "words"),
     [
         ({**MOONCAKE[0], "timestamp": 999}, "before that of line 1; sort"),
-        ({**MOONCAKE[0], "hash_ids": [1, 2]}, "2 hash_ids for 1300 prompt tokens.*so 3 are expected"),
+        (
+            {**MOONCAKE[0], "hash_ids": [1, 2]},
+            "2 hash_ids for 1300 prompt tokens.*so 3 are expected",
+        ),
         ({**MOONCAKE[0], "hash_ids": [1, 2, "x"]}, "hash_ids.3: .*integer"),
         ({**MOONCAKE[0], "input_length": 0}, "input_length: .*greater than 0"),
         ({**MOONCAKE[0], "output_length": 1.5}, "output_length: .*integer"),
@@ -118,7 +133,10 @@ def test_a_broken_line_is_told_with_its_number(tmp_path: Path, line: object, wor
         (AZURE + "2024-05-11 00:00:00,12\n", ":5: no row of an Azure trace"),
         (AZURE + "yesterday,12,1\n", ":5: no row of an Azure trace"),
         (AZURE + "2024-05-11 00:00:00,0,1\n", ":5: no row of an Azure trace"),
-        ("Timestamp,Model,Request tokens\n5,ChatGPT,472\n", ":1: not a trace: write .*Mooncake.*Azure"),
+        (
+            "Timestamp,Model,Request tokens\n5,ChatGPT,472\n",
+            ":1: not a trace: write .*Mooncake.*Azure",
+        ),
         ("\n", ":1: holds no request"),
         ("TIMESTAMP,ContextTokens,GeneratedTokens\n", ":1: holds no request"),
     ],
@@ -146,14 +164,17 @@ def test_bad_names(name: str):
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5)
 ANY_JSON = SCALARS | st.lists(SCALARS | st.lists(SCALARS, max_size=2), max_size=3)
 ROWS = st.fixed_dictionaries(
-    {"timestamp": ANY_JSON, "input_length": ANY_JSON, "output_length": ANY_JSON}, optional={"hash_ids": ANY_JSON}
+    {"timestamp": ANY_JSON, "input_length": ANY_JSON, "output_length": ANY_JSON},
+    optional={"hash_ids": ANY_JSON},
 )
 CELLS = st.text(alphabet="0123456789-: .+,TZ\"'\r\x00", max_size=40)
 
 
 @settings(max_examples=150, deadline=None)
 @given(st.lists(ROWS.map(json.dumps) | st.text(max_size=30) | CELLS, max_size=4), st.booleans())
-def test_no_file_makes_a_traceback(tmp_path_factory: pytest.TempPathFactory, lines: list[str], azure: bool):
+def test_no_file_makes_a_traceback(
+    tmp_path_factory: pytest.TempPathFactory, lines: list[str], azure: bool
+):
     path = tmp_path_factory.getbasetemp() / "any-trace"
     head = ["TIMESTAMP,ContextTokens,GeneratedTokens"] if azure else []
     path.write_bytes("\n".join(head + lines).encode("utf-8", "surrogatepass"))
@@ -194,7 +215,10 @@ def test_expected_hits_are_those_of_a_cache_of_every_prefix(chains: list[list[in
 
 def test_on_the_command_line_a_bad_trace_is_one_sentence_and_exit_code_2(tmp_path: Path):
     path = mooncake(tmp_path, *MOONCAKE, {**MOONCAKE[0], "timestamp": 0})
-    nobody, job = ["--url", "http://127.0.0.1:9"], ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200"]
+    nobody, job = (
+        ["--url", "http://127.0.0.1:9"],
+        ["--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200"],
+    )
     done = autotune("bench", *nobody, "--workload", f"trace:{path}", home=tmp_path)
     assert (done.code, "Traceback" in done.err) == (2, False)
     assert f"{path}:5: its time is before that of line 4" in done.err.replace("\n", "")

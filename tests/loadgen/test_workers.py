@@ -33,7 +33,13 @@ def task_of(url: str, workload: str, concurrency: int = 0) -> WorkerTask:
     load = load_workload(workload)
     if concurrency:
         load = load.with_concurrency(concurrency)
-    return WorkerTask(Target.parse(url), Prompts("m"), load.draw(0, 7), PromptKey(workload, 0, 7), RequestTimeouts())
+    return WorkerTask(
+        Target.parse(url),
+        Prompts("m"),
+        load.draw(0, 7),
+        PromptKey(workload, 0, 7),
+        RequestTimeouts(),
+    )
 
 
 async def silent(call: Call) -> None:
@@ -131,7 +137,9 @@ class Faulty(Prompts):
 def test_a_fault_of_the_client_is_named_and_not_laid_to_its_speed(capfd):
     with Server(good) as server, Workers() as workers:
         task = replace(task_of(server.url, "random:3:2:4"), prompts=Faulty("m"))
-        with pytest.raises(ClientFailed, match="the load client failed: ZeroDivisionError") as raised:
+        with pytest.raises(
+            ClientFailed, match="the load client failed: ZeroDivisionError"
+        ) as raised:
             workers.send(task, 1)
         assert workers.pids == []
     assert raised.value.exit_code == 4
@@ -169,12 +177,16 @@ def test_workers_die_with_the_process_that_started_them(tmp_path):
             assert all(alive(pid) for pid in pids)
             parent.kill()
             parent.wait()
-        assert until(lambda: not any(alive(pid) for pid in pids)), "a worker outlived the process that started it"
+        assert until(lambda: not any(alive(pid) for pid in pids)), (
+            "a worker outlived the process that started it"
+        )
 
 
 def test_a_forced_number_of_workers_is_used():
     with Server(good) as server:
-        measured = measure(server.url, "m", load_workload("random:3:2:9"), 0, LoadOptions(workers=3, warm_up=False))
+        measured = measure(
+            server.url, "m", load_workload("random:3:2:9"), 0, LoadOptions(workers=3, warm_up=False)
+        )
     assert len(measured.points[0].workers) == 3
     assert measured.metrics["completed"] == 9
 
@@ -194,11 +206,16 @@ def test_a_worker_that_is_busy_preparing_dies_with_its_parent_too(tmp_path):
         "    sender.join()\n"
     )
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    with subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=env) as parent:
+    with subprocess.Popen(
+        [sys.executable, str(script)], stdout=subprocess.PIPE, text=True, env=env
+    ) as parent:
         assert parent.stdout is not None
         pid = int(parent.stdout.readline())
         # It makes 50,000 bodies, which takes it many seconds.
-        while Path(f"/proc/{pid}/cmdline").read_bytes().find(b"autotune.loadgen.client") < 0 or cpu_s(pid) < 1.0:
+        while (
+            Path(f"/proc/{pid}/cmdline").read_bytes().find(b"autotune.loadgen.client") < 0
+            or cpu_s(pid) < 1.0
+        ):
             time.sleep(0.02)
         parent.kill()
         parent.wait()

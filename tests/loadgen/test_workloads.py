@@ -72,7 +72,9 @@ def test_random_form():
         ("offline", 1024, 1024 * 6400),
     ],
 )
-def test_what_is_in_flight_is_that_of_the_load_with_most(name: str, concurrency: int, tokens: float) -> None:
+def test_what_is_in_flight_is_that_of_the_load_with_most(
+    name: str, concurrency: int, tokens: float
+) -> None:
     workload = load_workload(name)
     assert workload.concurrency == concurrency
     assert workload.tokens_in_flight == pytest.approx(tokens, rel=0.05)
@@ -93,7 +95,9 @@ def test_jsonl_form_takes_counts_text_ids_or_messages(tmp_path: Path):
         {"prompt": [11, 12, 13], "output_tokens": 2, "more": "ignored"},
         {"messages": messages, "output_tokens": 9},
     ]
-    file.write_text("\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8")
+    file.write_text(
+        "\n\n".join(json.dumps(row, ensure_ascii=False) for row in rows), encoding="utf-8"
+    )
     workload = load_workload(f"jsonl:{file}")
     requests = workload.draw(0, seed=0)
     assert requests.input_tokens.tolist() == [7, 2, 5, 3, 3]
@@ -109,7 +113,9 @@ def test_a_file_s_requests_are_not_sent_twice(tmp_path: Path):
     file = tmp_path / "mine.jsonl"
     file.write_text('{"input_tokens": 7, "output_tokens": 3}\n')
     workload = load_workload(f"jsonl:{file}")
-    more = workload.model_copy(update={"points": [workload.points[0].model_copy(update={"prompts": 2})]})
+    more = workload.model_copy(
+        update={"points": [workload.points[0].model_copy(update={"prompts": 2})]}
+    )
     with pytest.raises(BadInput, match="holds 1 requests, but 2 prompts"):
         more.draw(0, 0)
 
@@ -163,7 +169,9 @@ def test_a_list_in_place_of_a_number_makes_a_load_point_for_each(tmp_path: Path)
         ("b1024-out800", 1024),
         ("b32-out1600", 32),
     ]
-    assert [p.lengths.longest for p in offline] == [3200 + n for n in (800, 1600, 3200) for _ in range(6)]
+    assert [p.lengths.longest for p in offline] == [
+        3200 + n for n in (800, 1600, 3200) for _ in range(6)
+    ]
     assert [p.arrival.concurrency for p in load_workload("sweep").points] == [4, 8, 16, 32, 64, 128]
     mine = """
 name: mine
@@ -179,7 +187,13 @@ points:
 """
     (tmp_path / "mine.yaml").write_text(mine)
     workload = load(tmp_path / "mine.yaml", Workload)
-    assert [p.label for p in workload.points] == ["a-in5-c1", "a-in5-c2", "a-in6-c1", "a-in6-c2", ""]
+    assert [p.label for p in workload.points] == [
+        "a-in5-c1",
+        "a-in5-c2",
+        "a-in6-c1",
+        "a-in6-c2",
+        "",
+    ]
     for right, wrong, problem in (
         ("[1, 2]", "[1, x]", r"mine\.yaml:5: .*load point 1: arrival\.concurrency: .*integer"),
         ("[1, 2]", "[]", "load point 1: an empty list"),
@@ -204,7 +218,16 @@ def test_an_unknown_name_is_answered_with_the_known_ones():
 
 @pytest.mark.parametrize(
     "text",
-    ["random:", "random:5", "random:0:5", "random:1:2:3:4", "random:a:b", "jsonl:", "jsonl:/no/such", "sharegpt:"],
+    [
+        "random:",
+        "random:5",
+        "random:0:5",
+        "random:1:2:3:4",
+        "random:a:b",
+        "jsonl:",
+        "jsonl:/no/such",
+        "sharegpt:",
+    ],
 )
 def test_a_malformed_form_is_bad_input(text: str):
     with pytest.raises(BadInput):
@@ -239,6 +262,8 @@ def test_a_workload_of_ones_own_is_found_and_checked(tmp_path: Path):
     text = f"name: mine\ndescription: d\norigin: o\npoints:\n  - prompts: 3\n{lengths}"
     (folder / "mine.yaml").write_text(text)
     assert load_workload("mine", Library([tmp_path])).longest_request == 10
-    (folder / "bad.yaml").write_text(text.replace("prompts: 3", "prompts: 0").replace("mine", "bad"))
+    (folder / "bad.yaml").write_text(
+        text.replace("prompts: 3", "prompts: 0").replace("mine", "bad")
+    )
     with pytest.raises(MalformedFile, match=r"bad\.yaml:5"):
         load_workload("mine", Library([tmp_path]))

@@ -6,13 +6,17 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 TEXT = [
-    " ".join(words) for words in itertools.permutations(["lengths", "of", "prompts", "are", "counted", "by", "it"], 4)
+    " ".join(words)
+    for words in itertools.permutations(
+        ["lengths", "of", "prompts", "are", "counted", "by", "it"], 4
+    )
 ]
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
 
 def byte_pairs(folder: Path) -> Path:
-    """Byte-level byte-pair encoding, as GPT-2's: hundreds of words that are one token after a blank."""
+    """Byte-level byte-pair encoding, as GPT-2's: hundreds of words that are one token after a
+    blank."""
     model = Tokenizer(models.BPE())
     model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     model.decoder = decoders.ByteLevel()
@@ -30,7 +34,9 @@ def byte_level(folder: Path) -> Path:
     model.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     model.decoder = decoders.ByteLevel()
     alphabet = pre_tokenizers.ByteLevel.alphabet()
-    model.train_from_iterator([], trainers.BpeTrainer(vocab_size=256, initial_alphabet=alphabet, show_progress=False))
+    model.train_from_iterator(
+        [], trainers.BpeTrainer(vocab_size=256, initial_alphabet=alphabet, show_progress=False)
+    )
     return _saved(model, folder)
 
 

@@ -28,9 +28,22 @@ def nvidia(root: Path, count: int, name: str = "NVIDIA H200") -> None:
     write(root, {"proc/driver/nvidia/version": f"{version}\nGCC version: gcc version 12.3.0"})
 
 
-def amd(root: Path, count: int, name: str = "AMD Instinct MI300X OAM", memory: int = 192 * GIB, mec: int = 177) -> None:
-    """Cards from 1 on (a board's own graphics is card0), each with its number in amdkfd, and nobody using them."""
-    write(root, {"sys/class/drm/card0/device/vendor": "0x1a03", "sys/class/drm/card1-DP-1/status": "connected"})
+def amd(
+    root: Path,
+    count: int,
+    name: str = "AMD Instinct MI300X OAM",
+    memory: int = 192 * GIB,
+    mec: int = 177,
+) -> None:
+    """Cards from 1 on (a board's own graphics is card0), each with its number in amdkfd, and nobody
+    using them."""
+    write(
+        root,
+        {
+            "sys/class/drm/card0/device/vendor": "0x1a03",
+            "sys/class/drm/card1-DP-1/status": "connected",
+        },
+    )
     for i in range(count):
         card = f"sys/class/drm/card{i + 1}/device"
         (root / card / f"drm/renderD{128 + i}").mkdir(parents=True)
@@ -48,7 +61,13 @@ def amd(root: Path, count: int, name: str = "AMD Instinct MI300X OAM", memory: i
             },
         )
     (root / "dev/dri").mkdir(parents=True)
-    write(root, {"dev/kfd": "", "sys/class/kfd/kfd/topology/nodes/0/properties": "cpu_cores_count 96\nsimd_count 0"})
+    write(
+        root,
+        {
+            "dev/kfd": "",
+            "sys/class/kfd/kfd/topology/nodes/0/properties": "cpu_cores_count 96\nsimd_count 0",
+        },
+    )
 
 
 def busy(root: Path, pid: int, gpu: int, held: int) -> None:
@@ -58,8 +77,14 @@ def busy(root: Path, pid: int, gpu: int, held: int) -> None:
     write(root, {f"sys/class/drm/card{gpu + 1}/device/mem_info_vram_used": held})
 
 
-def processor(root: Path, cores: int = 4, flags: str = "fpu sse2 avx2 avx512f", memory_kb: int = 64_000_000) -> None:
+def processor(
+    root: Path, cores: int = 4, flags: str = "fpu sse2 avx2 avx512f", memory_kb: int = 64_000_000
+) -> None:
     lines = "\n\n".join(
-        f"processor\t: {i}\nmodel name\t: Test 9000\ncpu MHz\t\t: 2500.0\nflags\t\t: {flags}" for i in range(cores)
+        f"processor\t: {i}\nmodel name\t: Test 9000\ncpu MHz\t\t: 2500.0\nflags\t\t: {flags}"
+        for i in range(cores)
     )
-    write(root, {"proc/cpuinfo": lines, "proc/meminfo": f"MemTotal:       {memory_kb} kB\nMemFree: 1 kB"})
+    write(
+        root,
+        {"proc/cpuinfo": lines, "proc/meminfo": f"MemTotal:       {memory_kb} kB\nMemFree: 1 kB"},
+    )

@@ -18,7 +18,9 @@ def test_nvidia_gpus_are_counted(tmp_path: Path) -> None:
     assert driver_version("nvidia", tmp_path) == "570.86.15"
 
 
-@pytest.mark.parametrize(("product", "there"), [("NVIDIA H200 NVL", True), ("NVIDIA GH200 480GB", False)])
+@pytest.mark.parametrize(
+    ("product", "there"), [("NVIDIA H200 NVL", True), ("NVIDIA GH200 480GB", False)]
+)
 def test_a_kind_is_a_whole_word_of_the_name(tmp_path: Path, product: str, there: bool) -> None:
     nvidia(tmp_path, 1, product)
     assert has("H200", 1, tmp_path) is there
@@ -31,7 +33,9 @@ def test_amd_gpus_with_their_memory_and_who_holds_it(tmp_path: Path) -> None:
     seen = gpus(tmp_path)
     assert [gpu.index for gpu in seen] == list(range(12))
     assert {gpu.memory_total_bytes for gpu in seen} == {192 * GIB}
-    assert [(gpu.index, gpu.memory_used_bytes) for gpu in seen if gpu.busy_pids] == [(10, 100 * GIB)]
+    assert [(gpu.index, gpu.memory_used_bytes) for gpu in seen if gpu.busy_pids] == [
+        (10, 100 * GIB)
+    ]
     assert seen[10].busy_pids == (4711,)
     assert has("mi300x", 12, tmp_path)
     assert mec_firmware(tmp_path) == (177,) * 12
@@ -45,7 +49,12 @@ def test_a_board_that_does_not_tell_its_name_is_known_by_its_device(tmp_path: Pa
 def test_graphics_of_a_desktop_and_files_that_make_no_sense(tmp_path: Path) -> None:
     card = "sys/class/drm/card0/device"
     write(
-        tmp_path, {f"{card}/vendor": "0x1002", f"{card}/device": "0x1638", f"{card}/mem_info_vram_total": 512 * 2**20}
+        tmp_path,
+        {
+            f"{card}/vendor": "0x1002",
+            f"{card}/device": "0x1638",
+            f"{card}/mem_info_vram_total": 512 * 2**20,
+        },
     )
     assert gpus(tmp_path) == ()
     amd(tmp_path, 1)
@@ -58,7 +67,10 @@ def test_the_power_of_amd_gpus_is_that_of_their_files(tmp_path: Path) -> None:
     seen = gpus(tmp_path)
     assert power_of(seen, tmp_path) is None  # An older driver.
     for card, name in ((1, "power1_average"), (2, "power1_input"), (2, "power1_cap")):
-        write(tmp_path, {f"sys/class/drm/card{card}/device/hwmon/hwmon{card}/{name}": 600_500_000 + card})
+        write(
+            tmp_path,
+            {f"sys/class/drm/card{card}/device/hwmon/hwmon{card}/{name}": 600_500_000 + card},
+        )
     read = power_of(seen[:2], tmp_path)
     assert read is not None
     assert read() == pytest.approx(1201.000003)

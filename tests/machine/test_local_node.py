@@ -33,7 +33,9 @@ def test_a_known_kind_whose_memory_is_not_told_keeps_the_card_s(tmp_path: Path) 
     assert local_node(LIBRARY, tmp_path).memory_gb == LIBRARY.node("h200").memory_gb
 
 
-def test_other_gpus_get_what_can_be_read_and_say_that_their_rates_are_none_of_theirs(tmp_path: Path) -> None:
+def test_other_gpus_get_what_can_be_read_and_say_that_their_rates_are_none_of_theirs(
+    tmp_path: Path,
+) -> None:
     amd(tmp_path, 2, name="AMD Instinct MI250X", memory=64 * GIB)
     card = local_node(LIBRARY, tmp_path)
     assert (card.name, card.vendor, card.generation, card.gpus) == ("local", "amd", "cdna2", 2)
@@ -57,7 +59,9 @@ def test_other_gpus_get_what_can_be_read_and_say_that_their_rates_are_none_of_th
         ("NVIDIA B300 SXM6 AC", "b300"),
     ],
 )
-def test_a_gpu_has_the_card_whose_name_says_most_of_it(product: str, name: str, tmp_path: Path) -> None:
+def test_a_gpu_has_the_card_whose_name_says_most_of_it(
+    product: str, name: str, tmp_path: Path
+) -> None:
     nvidia(tmp_path, 2, product)
     card = local_node(LIBRARY, tmp_path)
     assert (card.name, card.gpus, card.generation) == (name, 2, generation_of(product))
@@ -65,14 +69,24 @@ def test_a_gpu_has_the_card_whose_name_says_most_of_it(product: str, name: str, 
 
 def test_a_card_of_one_s_own_that_says_more_wins(tmp_path: Path) -> None:
     own = tmp_path / "own.yaml"
-    own.write_text(packaged("hardware", "h100").read_text().replace("name: h100\n", "name: h100-80gb\n"))
+    own.write_text(
+        packaged("hardware", "h100").read_text().replace("name: h100\n", "name: h100-80gb\n")
+    )
     nvidia(tmp_path, 1, "NVIDIA H100 80GB HBM3")
     assert local_node(Library(files=(own,)), tmp_path).name == "h100-80gb"
 
 
 def test_gpus_without_a_card_have_a_generation() -> None:
-    named = {"NVIDIA GeForce RTX 3090": "ampere", "NVIDIA RTX A6000": "ampere", "NVIDIA GeForce RTX 4080": "ada"}
-    named |= {"NVIDIA GeForce RTX 5080": "rtx_blackwell", "NVIDIA GB300": "blackwell", "Tesla T4": "unknown"}
+    named = {
+        "NVIDIA GeForce RTX 3090": "ampere",
+        "NVIDIA RTX A6000": "ampere",
+        "NVIDIA GeForce RTX 4080": "ada",
+    }
+    named |= {
+        "NVIDIA GeForce RTX 5080": "rtx_blackwell",
+        "NVIDIA GB300": "blackwell",
+        "Tesla T4": "unknown",
+    }
     assert {product: generation_of(product) for product in named} == named
 
 

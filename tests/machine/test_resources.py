@@ -6,7 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.machine import cores, cpu, disk_free_bytes, memory_bytes, open_file_limit, shared_memory_bytes
+from autotune.machine import (
+    cores,
+    cpu,
+    disk_free_bytes,
+    memory_bytes,
+    open_file_limit,
+    shared_memory_bytes,
+)
 
 from .machines import GIB, processor, write
 
@@ -64,5 +71,7 @@ def test_this_machine() -> None:
 
 
 def test_disk_of_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
-    assert disk_free_bytes(tmp_path / "not" / "yet") == pytest.approx(disk_free_bytes(tmp_path), rel=0.1)
+    assert disk_free_bytes(tmp_path / "not" / "yet") == pytest.approx(
+        disk_free_bytes(tmp_path), rel=0.1
+    )
     assert shared_memory_bytes(tmp_path) == 0

@@ -15,7 +15,9 @@ from autotune.study.options import RunOptions
 SPACE = Path(__file__).resolve().parents[2] / "examples" / "small-space.yaml"
 LIBRARY = library_for(SPACE)
 V32 = "deepseek-ai/DeepSeek-V3.2"
-RUN = RunOptions(V32, "h200", workloads=["random:1000:100:64"], on="simulator", study="s", space=SPACE)
+RUN = RunOptions(
+    V32, "h200", workloads=["random:1000:100:64"], on="simulator", study="s", space=SPACE
+)
 
 
 def prepared(request: RunOptions) -> Prepared:

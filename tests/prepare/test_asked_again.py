@@ -40,7 +40,9 @@ ALL = {
 def again(line: str) -> RunOptions:
     """What is typed with a command line."""
     context = run.make_context("run", shlex.split(line)[2:])
-    return RunOptions(**{name: value for name, value in context.params.items() if name in RunOptions.__slots__})
+    return RunOptions(
+        **{name: value for name, value in context.params.items() if name in RunOptions.__slots__}
+    )
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,9 @@ def again(line: str) -> RunOptions:
     ],
     ids=["auto", "off", "few launches", "a limit", "another sampler", "a small model"],
 )
-def test_launches_have_random_weights_where_they_can_pay(asked: dict[str, Any], screened: bool) -> None:
+def test_launches_have_random_weights_where_they_can_pay(
+    asked: dict[str, Any], screened: bool
+) -> None:
     assert bool(build_spec(replace(RUN, **{"screen": "auto", **asked})).screened) == screened
 
 
@@ -64,10 +68,19 @@ def test_launches_have_random_weights_where_they_can_pay(asked: dict[str, Any], 
     [
         {},
         ALL,
-        {"find_load": "rate", "slos": ["p99_ttft_ms<=2000"], "allow": ["shorter-context", "no-prefix-caching"]},
+        {
+            "find_load": "rate",
+            "slos": ["p99_ttft_ms<=2000"],
+            "allow": ["shorter-context", "no-prefix-caching"],
+        },
         {"screen": "auto"},
         {"screen": "off", "explain": "measured"},
-        {"on": "emulator", "accuracy": "builtin", "baseline": "recipe:sglang", "executor": "local:1"},
+        {
+            "on": "emulator",
+            "accuracy": "builtin",
+            "baseline": "recipe:sglang",
+            "executor": "local:1",
+        },
     ],
     ids=["little", "everything", "load search", "random weights", "none of them", "answers"],
 )

@@ -1,4 +1,5 @@
-"""The default workload: as much for each server of a small model as for one; what was typed stays as it is."""
+"""The default workload: as much for each server of a small model as for one; what was typed stays
+as it is."""
 
 from __future__ import annotations
 
@@ -22,13 +23,21 @@ from tests import small_study
         ("meta-llama/Llama-3.3-70B-Instruct", {}, ("sharegpt:4000",)),
         ("deepseek-ai/DeepSeek-V3.2", {}, ("sharegpt",)),
         ("Qwen/Qwen3-8B", {"workloads": ("short",)}, ("short",)),
-        ("Qwen/Qwen3-8B", {"find_load": "concurrency", "slos": ("p99_ttft_ms<=2000",)}, ("sharegpt",)),
+        (
+            "Qwen/Qwen3-8B",
+            {"find_load": "concurrency", "slos": ("p99_ttft_ms<=2000",)},
+            ("sharegpt",),
+        ),
     ],
 )
 def test_it_has_a_thousand_prompts_for_each_of_four_servers_and_more(model, options, workloads):
     spec = build_spec(RunOptions(model=model, hardware="h200", on="simulator", **options))
     assert spec.workloads == workloads
-    told = [note for note in spec.notes if note.startswith("the default workload has 1000 prompts for each")]
+    told = [
+        note
+        for note in spec.notes
+        if note.startswith("the default workload has 1000 prompts for each")
+    ]
     assert bool(told) == workloads[0].startswith("sharegpt:")
 
 
@@ -46,7 +55,9 @@ def test_a_load_that_is_soon_over_is_named():
     outcome = small_study.recommendation()
     (name,) = {outcome.recommended.objective.workload}
     for seconds, said in ((11.4, "The load took 11 s"), (60.0, "")):
-        row = WorkloadComparison(baseline=None, recommended={"duration": seconds}, gain_percent=None)
+        row = WorkloadComparison(
+            baseline=None, recommended={"duration": seconds}, gain_percent=None
+        )
         assert short_load(outcome.model_copy(update={"workloads": {name: row}})).startswith(said)
     assert short_load(outcome.model_copy(update={"workloads": {}})) == ""
     assert short_load(outcome.model_copy(update={"recommended": None})) == ""

@@ -124,7 +124,10 @@ def test_a_known_model_is_never_asked_for(alone: pytest.MonkeyPatch) -> None:
     with serving(Hub()) as hub:
         alone.setenv("HF_ENDPOINT", hub.url)
         assert find_model("deepseek-ai/DeepSeek-V3.2", None, Library()).family == "deepseek_v32"
-        assert find_model("/workspace/DeepSeek-v3.2", None, Library()).id == "deepseek-ai/DeepSeek-V3.2"
+        assert (
+            find_model("/workspace/DeepSeek-v3.2", None, Library()).id
+            == "deepseek-ai/DeepSeek-V3.2"
+        )
         for path in ("./nowhere", "nowhere", "/a/b"):
             with pytest.raises(BadInput):
                 find_model(path, None, Library())
@@ -146,14 +149,18 @@ def test_what_the_hub_does_not_describe_is_answered_with_what_to_provide(
         with pytest.raises(BadInput) as told:
             find_model(model_id, None, Library())
     message = str(told.value)
-    assert message.startswith(f"unknown model {model_id!r} ({hub.url} {why}): give a folder that holds its config")
+    assert message.startswith(
+        f"unknown model {model_id!r} ({hub.url} {why}): give a folder that holds its config"
+    )
     assert "known ids" not in message, "none is written nearly so"
     assert ". " not in message, "one sentence"
 
 
 def test_without_a_network_it_says_so(alone: pytest.MonkeyPatch) -> None:
     alone.setenv("HF_ENDPOINT", "http://127.0.0.1:1")
-    with pytest.raises(BadInput, match=r"http://127\.0\.0\.1:1 cannot be reached.*deepseek-ai/DeepSeek-V3\.2"):
+    with pytest.raises(
+        BadInput, match=r"http://127\.0\.0\.1:1 cannot be reached.*deepseek-ai/DeepSeek-V3\.2"
+    ):
         find_model("deepseek-ai/deepseek-v9.2", None, Library())
     alone.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(BadInput, match="not in the local cache, and HF_HUB_OFFLINE is set"):
@@ -198,8 +205,21 @@ def test_a_study_and_a_prediction_of_a_model_of_the_hub(tmp_path: Path) -> None:
         command = ["--hw", "h200", "--json", "--", "vllm", "serve", ID]
         simulated = autotune("simulate", *command, home=tmp_path / "home", **there)
         assert simulated.code == 0, simulated.err
-        asked = ["--model", ID, "--hw", "h200", "--gpus", "1", "--engine", "vllm", "--dry-run", "--json"]
-        tried = autotune("run", *asked, "--baseline", f"vllm serve {ID}", home=tmp_path / "home", **there)
+        asked = [
+            "--model",
+            ID,
+            "--hw",
+            "h200",
+            "--gpus",
+            "1",
+            "--engine",
+            "vllm",
+            "--dry-run",
+            "--json",
+        ]
+        tried = autotune(
+            "run", *asked, "--baseline", f"vllm serve {ID}", home=tmp_path / "home", **there
+        )
         assert tried.code == 0, tried.err
         assert len(hub.asked) == 2, "the second command finds what the first one kept"
     assert tried.json["baseline"] == f"vllm serve {ID}"

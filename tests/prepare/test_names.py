@@ -52,7 +52,11 @@ def test_a_knob_answers_to_the_engines_own_options(typed: str, knob: str) -> Non
 @pytest.mark.parametrize(
     ("typed", "engines", "said"),
     [
-        ("tp", only("sglang"), "did you mean 'tensor_parallel' (GPUs that share one attention replica; --tp-size is"),
+        (
+            "tp",
+            only("sglang"),
+            "did you mean 'tensor_parallel' (GPUs that share one attention replica; --tp-size is",
+        ),
         ("disable_radix_cache", ALL, "did you mean 'prefix_caching' (reuse the KV cache"),
         ("VLLM_USE_DEEP_GEMM", ALL, "did you mean 'deep_gemm'"),
         ("dtype", ALL, "did you mean 'kv_cache_dtype'"),
@@ -62,7 +66,9 @@ def test_a_knob_answers_to_the_engines_own_options(typed: str, knob: str) -> Non
         ("", only("vllm"), "unknown knob ''. Known: api_server_count, async_scheduling"),
     ],
 )
-def test_another_name_is_answered_with_the_knob(typed: str, engines: list[Engine], said: str) -> None:
+def test_another_name_is_answered_with_the_knob(
+    typed: str, engines: list[Engine], said: str
+) -> None:
     with pytest.raises(BadInput) as told:
         knob_named(typed, engines, LIBRARY)
     assert said in str(told.value)
@@ -77,7 +83,9 @@ def test_the_names_are_those_of_the_card() -> None:
     knob = kind.card.knobs["max_running_requests"]
     emit = [knob.emit[0].model_copy(update={"args": ["--as-many-as", "{max_running_requests}"]})]
     changed = knob.model_copy(update={"emit": emit, "read": []})
-    card = kind.card.model_copy(update={"knobs": {**kind.card.knobs, "max_running_requests": changed}})
+    card = kind.card.model_copy(
+        update={"knobs": {**kind.card.knobs, "max_running_requests": changed}}
+    )
     assert knob_named("as-many-as", [type(kind)(card)], LIBRARY) == "max_running_requests"
     with pytest.raises(BadInput):
         knob_named("as-many-as", [kind], LIBRARY)
@@ -104,7 +112,9 @@ def test_a_pin_by_an_option_s_name_is_the_knob_s_and_says_so() -> None:
         ("tensorrt_llm", "1.2.1", "1.2.0"),
     ],
 )
-def test_a_version_without_a_table_borrows_the_nearest_one_s(name: str, version: str, near: str) -> None:
+def test_a_version_without_a_table_borrows_the_nearest_one_s(
+    name: str, version: str, near: str
+) -> None:
     kind = engine(name, LIBRARY)
     assert kind.version(version) == version, "ranges see its own number"
     assert f"{kind.card.title} {version}'s flags are not bundled; using those of {near}" in (
@@ -114,15 +124,21 @@ def test_a_version_without_a_table_borrows_the_nearest_one_s(name: str, version:
     table, lender = kind.table(version), kind.table(near)
     assert table.borrowed
     assert table.flags >= lender.flags
-    assert {n: table.defaults[n] for n in lender.defaults} == lender.defaults, "of one name the nearest one's counts"
+    assert {n: table.defaults[n] for n in lender.defaults} == lender.defaults, (
+        "of one name the nearest one's counts"
+    )
 
 
 def test_a_study_of_a_version_without_a_table() -> None:
     asked = prepared(replace(RUN, engines=["vllm==0.30.0"]))
     assert [(e.name, e.version) for e in asked.spec.engines] == [("vllm", "0.30.0")]
-    assert asked.spec.notes[0].startswith("vLLM 0.30.0's flags are not bundled; using those of 0.32.0")
+    assert asked.spec.notes[0].startswith(
+        "vLLM 0.30.0's flags are not bundled; using those of 0.32.0"
+    )
     base = asked.candidates.items[asked.candidates.baseline]
-    assert base.configuration.knobs["attention_backend"] == "FLASHMLA_SPARSE", "0.32's default is another"
+    assert base.configuration.knobs["attention_backend"] == "FLASHMLA_SPARSE", (
+        "0.32's default is another"
+    )
     assert asked.command_of(base).argv[:5] == ("vllm", "serve", V32, "--tensor-parallel-size", "8")
 
 
@@ -140,10 +156,26 @@ def test_every_command_of_a_version_between_tables_is_understood_by_what_it_borr
 @pytest.mark.parametrize(
     ("name", "version", "words", "unknown"),
     [
-        # SGLang 0.5.4 has the parser `glm` (function_call_parser.py), 0.5.3, its nearest table, has not.
-        ("sglang", "0.5.4.post2", "python3 -m sglang.launch_server --model-path m --tp 4 --tool-call-parser glm", ""),
-        ("vllm", "0.6.4", "vllm serve m -tp 8 --enforce-eager --num-scheduler-steps 15", "--num-scheduler-steps"),
-        ("vllm", "0.6.4", "vllm serve m -tp 8 --enforce_eager --num_scheduler_steps=15", "--num_scheduler_steps"),
+        # SGLang 0.5.4 has the parser `glm` (function_call_parser.py), 0.5.3, its nearest table, has
+        # not.
+        (
+            "sglang",
+            "0.5.4.post2",
+            "python3 -m sglang.launch_server --model-path m --tp 4 --tool-call-parser glm",
+            "",
+        ),
+        (
+            "vllm",
+            "0.6.4",
+            "vllm serve m -tp 8 --enforce-eager --num-scheduler-steps 15",
+            "--num-scheduler-steps",
+        ),
+        (
+            "vllm",
+            "0.6.4",
+            "vllm serve m -tp 8 --enforce_eager --num_scheduler_steps=15",
+            "--num_scheduler_steps",
+        ),
     ],
 )
 def test_a_borrowed_table_refuses_neither_options_nor_choices(
@@ -160,10 +192,14 @@ def test_a_borrowed_table_refuses_neither_options_nor_choices(
         kind.parse(Command((*words.split(), "--of-tomorrow")), known)
 
 
-def test_a_study_names_the_options_that_a_borrowed_table_lacks_and_what_was_probably_meant() -> None:
+def test_a_study_names_the_options_that_a_borrowed_table_lacks_and_what_was_probably_meant() -> (
+    None
+):
     typed = ["vllm=--enable-prefix-cachinge"]
     baseline = f"vllm serve {V32} -tp 8 --max-num-sequences 8"
-    notes = build_spec(replace(RUN, engines=["vllm==0.30.0"], engine_args=typed, baseline=baseline)).notes
+    notes = build_spec(
+        replace(RUN, engines=["vllm==0.30.0"], engine_args=typed, baseline=baseline)
+    ).notes
     note = next(note for note in notes if "unchecked" in note)
     assert "they lack --enable-prefix-cachinge, --max-num-sequences" in note
     assert "did you mean --enable-prefix-caching, --max-num-seqs?" in note
@@ -175,7 +211,11 @@ def test_a_container_of_the_version_that_was_asked_for() -> None:
 
 
 @pytest.mark.parametrize(
-    ("typed", "told"), [("vllm==", "write engine==version"), ("vllm==new", "unknown vllm version 'new'. Known: 0.11.0")]
+    ("typed", "told"),
+    [
+        ("vllm==", "write engine==version"),
+        ("vllm==new", "unknown vllm version 'new'. Known: 0.11.0"),
+    ],
 )
 def test_what_is_no_version(typed: str, told: str) -> None:
     assert told in said(replace(RUN, engines=[typed]))

@@ -1,4 +1,5 @@
-"""What needs a kernel library that the engine's Python cannot import is left out before anything is launched."""
+"""What needs a kernel library that the engine's Python cannot import is left out before anything is
+launched."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ def prepared(folder: Path, monkeypatch: pytest.MonkeyPatch, deep_ep: str | None)
     monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
     monkeypatch.setenv("HF_HOME", str(folder))
     cache(folder / "hub", MODEL, ["model.safetensors"])
-    spec = build_spec(RunOptions(MODEL, "h200", engines=("vllm",), on="process", workloads=["random:16:4:8"]))
+    spec = build_spec(
+        RunOptions(MODEL, "h200", engines=("vllm",), on="process", workloads=["random:16:4:8"])
+    )
     return prepare(spec, LIBRARY)
 
 
@@ -48,17 +51,27 @@ def test_what_needs_a_module_that_cannot_be_imported_is_left_out(
     assert exchanges(made) == {"allgather_reducescatter"}
     assert made.spec.installed["vllm"].lacking == ("deep_ep",)
     (told,) = [note for note in made.spec.notes if "deep_ep" in note]
-    assert "combinations are removed: vLLM's Python cannot import DeepEP (deep_ep); install it there" in told
-    assert made.candidates.items[made.candidates.baseline].configuration.knobs["moe_all_to_all"] is not None
+    assert (
+        "combinations are removed: vLLM's Python cannot import DeepEP (deep_ep); install it there"
+        in told
+    )
+    assert (
+        made.candidates.items[made.candidates.baseline].configuration.knobs["moe_all_to_all"]
+        is not None
+    )
 
 
-def test_a_module_that_is_there_leaves_all_in(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_module_that_is_there_leaves_all_in(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     made = prepared(tmp_path, monkeypatch, "")
     assert exchanges(made) == {"allgather_reducescatter", "deepep_high_throughput"}
     assert not any("deep_ep" in note for note in made.spec.notes)
 
 
-def test_a_python_that_does_not_answer_is_taken_to_have_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_that_does_not_answer_is_taken_to_have_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     python = python_with(tmp_path, vllm="0.33.0")
     (tmp_path / "packages" / "deep_ep.py").write_text("import os; os._exit(1)")
     monkeypatch.setenv("PATH", str(executable(tmp_path / "bin" / "vllm", f"#!{python}\n").parent))

@@ -1,4 +1,5 @@
-"""What the user's own command sets and no knob reads: kept, translated, dropped, or a reason to exclude an engine."""
+"""What the user's own command sets and no knob reads: kept, translated, dropped, or a reason to
+exclude an engine."""
 
 from __future__ import annotations
 
@@ -41,28 +42,40 @@ def test_a_command_in_production_is_kept_by_its_engine_and_translated_for_the_ot
 ) -> None:
     monkeypatch.chdir(tmp_path)
     with_files(tmp_path)
-    request = replace(RUN, space=None, model=one.model, hardware=one.hardware, gpus=one.gpus, baseline=one.command)
+    request = replace(
+        RUN, space=None, model=one.model, hardware=one.hardware, gpus=one.gpus, baseline=one.command
+    )
     found = prepared(request)
-    assert set(found.kept) == set(one.carried), "what is kept is known of every engine that is searched"
+    assert set(found.kept) == set(one.carried), (
+        "what is kept is known of every engine that is searched"
+    )
     candidates = found.candidates.items[1:]
     for name, words in one.carried.items():
         commands = [found.command_of(c) for c in candidates if c.configuration.engine == name]
         assert commands
         for command in commands:
             assert words in " ".join(command.argv)
-            assert command.argv.count("--host") <= 1, "the engine's own default is not written beside it"
+            assert command.argv.count("--host") <= 1, (
+                "the engine's own default is not written beside it"
+            )
         for option in one.tuned if typed_engine(one).name == name else ():
             assert any(option not in " ".join(command.argv) for command in commands)
     for name, options in one.excluded.items():
         assert f"'s {options} ha" in reasons(found)[name]
         assert "--drop" in reasons(found)[name]
     typed = split_command(one.command)
-    assert found.command_of(found.candidates.items[0]).argv == typed.argv, "the baseline is started as typed"
+    assert found.command_of(found.candidates.items[0]).argv == typed.argv, (
+        "the baseline is started as typed"
+    )
 
 
 def typed_engine(one: Production) -> Engine:
     names = ("vllm", "sglang", "tensorrt_llm")
-    return next(kind for kind in map(engine, names) if kind.arguments(split_command(one.command).argv) is not None)
+    return next(
+        kind
+        for kind in map(engine, names)
+        if kind.arguments(split_command(one.command).argv) is not None
+    )
 
 
 def test_keys_of_a_config_file_that_are_no_knobs_stand_in_every_candidate_s_file(
@@ -71,7 +84,9 @@ def test_keys_of_a_config_file_that_are_no_knobs_stand_in_every_candidate_s_file
     monkeypatch.chdir(tmp_path)
     with_files(tmp_path)
     one = next(one for one in COMMANDS if one.name == "trtllm-file")
-    found = prepared(replace(RUN, space=None, model=one.model, hardware="h100", gpus=4, baseline=one.command))
+    found = prepared(
+        replace(RUN, space=None, model=one.model, hardware="h100", gpus=4, baseline=one.command)
+    )
     mine = [c for c in found.candidates.items[1:] if c.configuration.engine == "tensorrt_llm"]
     assert mine
     for candidate in mine:
@@ -79,16 +94,26 @@ def test_keys_of_a_config_file_that_are_no_knobs_stand_in_every_candidate_s_file
         document = yaml.safe_load(text)
         assert document["stream_interval"] == 10
         assert document["kv_cache_config"]["enable_partial_reuse"] is False
-        assert document["kv_cache_config"].get("dtype", "auto") == candidate.configuration.knobs["kv_cache_dtype"]
+        assert (
+            document["kv_cache_config"].get("dtype", "auto")
+            == candidate.configuration.knobs["kv_cache_dtype"]
+        )
         assert found.command_of(candidate).env["TRTLLM_ENABLE_PDL"] == "1"
 
 
-def test_an_option_of_the_config_file_that_the_command_gives_too_is_kept_once(tmp_path: Path) -> None:
+def test_an_option_of_the_config_file_that_the_command_gives_too_is_kept_once(
+    tmp_path: Path,
+) -> None:
     file = tmp_path / "vllm.yaml"
     file.write_text("served-model-name: [a, b]\nport: 9000\n")
     words = f"--config {file} --served-model-name c --middleware x.Y --middleware z.W"
     found = prepared(asked(f"vllm serve Qwen/Qwen3-8B {words}", engines=("vllm",)))
-    assert found.kept["vllm"].kept == ("--served-model-name c", "--port 9000", "--middleware x.Y", "--middleware z.W")
+    assert found.kept["vllm"].kept == (
+        "--served-model-name c",
+        "--port 9000",
+        "--middleware x.Y",
+        "--middleware z.W",
+    )
 
 
 @pytest.mark.parametrize("where", ["baseline", "engine-arg"])
@@ -107,7 +132,9 @@ def test_a_secret_in_a_config_file_is_refused_and_not_repeated(
     name = command.split()[0].replace("python3", "sglang")
     typed = f"{command} --config {file}" if where == "baseline" else command
     more = () if where == "baseline" else (f"{name}=--config {file}",)
-    with pytest.raises(BadInput, match=rf"{where}.*--config file: it holds a secret \(--{key}\)") as refused:
+    with pytest.raises(
+        BadInput, match=rf"{where}.*--config file: it holds a secret \(--{key}\)"
+    ) as refused:
         prepared(asked(typed, engine_args=more))
     assert "my-own-secret" not in str(refused.value)
 
@@ -139,14 +166,19 @@ def test_settings_that_no_engine_claims_are_everybody_s() -> None:
     found = prepared(asked(f"HF_HOME=/models NCCL_DEBUG=WARN {CHAT}"))
     assert {"vllm", "sglang"} <= set(found.spaces)
     for candidate in found.candidates.items:
-        assert found.command_of(candidate).env.items() >= {"HF_HOME": "/models", "NCCL_DEBUG": "WARN"}.items()
+        assert (
+            found.command_of(candidate).env.items()
+            >= {"HF_HOME": "/models", "NCCL_DEBUG": "WARN"}.items()
+        )
 
 
 def test_an_engine_s_own_variable_without_a_counterpart_excludes_the_others() -> None:
     found = prepared(asked("VLLM_ALLOW_RUNTIME_LORA_UPDATING=1 vllm serve Qwen/Qwen3-8B"))
     assert set(found.spaces) == {"vllm"}
     assert "--drop VLLM_ALLOW_RUNTIME_LORA_UPDATING allows it" in reasons(found)["sglang"]
-    assert {"sglang"} <= set(prepared(asked(f"VLLM_API_KEY=${{K}} {CHAT}")).spaces), "a key is an option there"
+    assert {"sglang"} <= set(prepared(asked(f"VLLM_API_KEY=${{K}} {CHAT}")).spaces), (
+        "a key is an option there"
+    )
 
 
 def test_a_dropped_option_stands_in_no_candidate_and_excludes_nobody() -> None:
@@ -173,12 +205,16 @@ def test_what_cannot_be_dropped_is_told(drop: str, words: str) -> None:
 
 def test_if_no_engine_that_is_asked_for_can_keep_an_option_nothing_runs() -> None:
     message = said(asked(CHAT, engines=["tensorrt_llm"]))
-    assert "vllm's --served-model-name, --enable-lora have no counterparts in tensorrt_llm" in message
+    assert (
+        "vllm's --served-model-name, --enable-lora have no counterparts in tensorrt_llm" in message
+    )
     assert "--drop served-model-name --drop enable-lora allows it" in message
 
 
 def test_a_value_that_the_other_engine_lacks_has_no_counterpart() -> None:
-    found = prepared(asked("vllm serve Qwen/Qwen3-8B --enable-auto-tool-choice --tool-call-parser granite"))
+    found = prepared(
+        asked("vllm serve Qwen/Qwen3-8B --enable-auto-tool-choice --tool-call-parser granite")
+    )
     assert "--tool-call-parser" in reasons(found)["sglang"]
     halves = prepared(asked("vllm serve Qwen/Qwen3-8B --cpu-offload-gb 1.5"))
     assert "--cpu-offload-gb" in reasons(halves)["sglang"], "SGLang takes whole GB"
@@ -191,7 +227,9 @@ def test_a_file_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.Mo
     assert note.startswith("--baseline: --chat-template ./t.jinja: no such file on this machine")
     spec = prepared(asked(command)).spec
     real = spec.model_copy(update={"on": "process"})
-    with pytest.raises(BadInput, match=r"t\.jinja: no such file on this machine; give the path of one that is here"):
+    with pytest.raises(
+        BadInput, match=r"t\.jinja: no such file on this machine; give the path of one that is here"
+    ):
         own_options_of(real, LIBRARY, 1024)
     assert own_options_of(spec, LIBRARY, 1024).notes
     (tmp_path / "t.jinja").write_text("{{ messages }}")
@@ -200,7 +238,9 @@ def test_a_file_that_is_not_here_is_named(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_passed_options_reach_the_baseline_but_where_it_says_otherwise() -> None:
     typed = "vllm serve Qwen/Qwen3-8B --max-num-seqs 64"
-    found = prepared(asked(typed, engine_args=["vllm=FOO=1 --load-format runai_streamer --max-num-seqs 32"]))
+    found = prepared(
+        asked(typed, engine_args=["vllm=FOO=1 --load-format runai_streamer --max-num-seqs 32"])
+    )
     command = found.command_of(found.candidates.items[0])
     assert command.argv[-4:] == ("--max-num-seqs", "64", "--load-format", "runai_streamer")
     assert command.env == {"FOO": "1"}
@@ -229,15 +269,34 @@ def test_a_relative_path_of_the_command_is_one_wherever_the_server_runs(
     monkeypatch.chdir(tmp_path)
     (tmp_path / "sql").mkdir()
     (tmp_path / "own.yaml").write_text("{}")
-    words = ("trtllm-serve", "m", "--config", "own.yaml", "--lora-modules", "sql=./sql", "gone=./gone", '{"a=b/c": 1}')
+    words = (
+        "trtllm-serve",
+        "m",
+        "--config",
+        "own.yaml",
+        "--lora-modules",
+        "sql=./sql",
+        "gone=./gone",
+        '{"a=b/c": 1}',
+    )
     made = absolute_paths(words, {})
-    assert made == (*words[:3], str(tmp_path / "own.yaml"), words[4], f"sql={tmp_path}/sql", *words[6:])
+    assert made == (
+        *words[:3],
+        str(tmp_path / "own.yaml"),
+        words[4],
+        f"sql={tmp_path}/sql",
+        *words[6:],
+    )
 
 
 def test_without_a_command_of_one_s_own_nothing_is_kept() -> None:
     assert {one.kept for one in prepared(SMALL).kept.values()} == {()}
-    recipe = replace(RUN, space=None, model="deepseek-ai/DeepSeek-R1-0528", hardware="h200", baseline="recipe")
-    assert {one.kept for one in prepared(recipe).kept.values()} == {()}, "a vendor's recipe is nobody's own"
+    recipe = replace(
+        RUN, space=None, model="deepseek-ai/DeepSeek-R1-0528", hardware="h200", baseline="recipe"
+    )
+    assert {one.kept for one in prepared(recipe).kept.values()} == {()}, (
+        "a vendor's recipe is nobody's own"
+    )
 
 
 NAMES = ("vllm", "sglang", "tensorrt_llm")
@@ -280,5 +339,9 @@ def test_what_is_translated_there_and_back_means_the_same(data: st.DataObject) -
     command = target.command_with([], back_context.scope({}), back_context, made.words)
     other = [one for one in own_options(target, command, back_context) if not one.tuned]
     back = translated_for(source, version, target_card, other, ())
-    again = back.words[list(back.words).index(entry.flags[0]) + 1] if entry.flags[0] in back.words else value
+    again = (
+        back.words[list(back.words).index(entry.flags[0]) + 1]
+        if entry.flags[0] in back.words
+        else value
+    )
     assert entry.values[again] == entry.values[value]

@@ -38,7 +38,11 @@ def values(found: Prepared, knob: str) -> set[object]:
         ("vllm", "-O0", {"torch_compile": False}),
         ("vllm", "-dp 1", {"data_parallel": 1}),
         ("vllm", "--kv-cache-dtype auto", {"kv_cache_dtype": "bfloat16"}),
-        ("vllm", "--no-enforce-eager --no-enable-prefix-caching", {"prefix_caching": False, "enforce_eager": False}),
+        (
+            "vllm",
+            "--no-enforce-eager --no-enable-prefix-caching",
+            {"prefix_caching": False, "enforce_eager": False},
+        ),
         ("vllm", "--compilation-config '{\"mode\": 0}'", {"torch_compile": False}),
         ("sglang", "--cuda-graph-max-bs-decode 16", {"cuda_graph_max_batch": 16}),
         ("sglang", "--disable-cuda-graph", {"cuda_graph_max_batch": 0}),
@@ -76,8 +80,16 @@ def test_what_is_passed_through_stands_once_in_every_command() -> None:
     ("name", "text", "pins"),
     [
         ("vllm", "--enable-expert-parallel", {"expert_parallel": 8}),
-        ("vllm", '--speculative-config \'{"method": "mtp", "num_speculative_tokens": 2}\'', {"speculative_tokens": 2}),
-        ("sglang", "--tp 8 --dp 8 --enable-dp-attention", {"tensor_parallel": 1, "data_parallel": 8}),
+        (
+            "vllm",
+            '--speculative-config \'{"method": "mtp", "num_speculative_tokens": 2}\'',
+            {"speculative_tokens": 2},
+        ),
+        (
+            "sglang",
+            "--tp 8 --dp 8 --enable-dp-attention",
+            {"tensor_parallel": 1, "data_parallel": 8},
+        ),
         ("sglang", "--tp-size 8", {"tensor_parallel": 8}),
         ("sglang", "--dp-size 8", {"data_parallel": 8}),
         ("sglang", "--speculative-algorithm EAGLE", {"speculative_tokens": 3}),
@@ -85,7 +97,9 @@ def test_what_is_passed_through_stands_once_in_every_command() -> None:
         ("sglang", "--speculative-num-steps 2", {}),
     ],
 )
-def test_an_option_that_decides_a_knob_beside_others(name: str, text: str, pins: dict[str, object]) -> None:
+def test_an_option_that_decides_a_knob_beside_others(
+    name: str, text: str, pins: dict[str, object]
+) -> None:
     """The engine makes of every command what the candidate says."""
     found = passing(RUN, name, text)
     space = found.spaces[name]
@@ -94,13 +108,19 @@ def test_an_option_that_decides_a_knob_beside_others(name: str, text: str, pins:
         parsed = space.engine.parse(found.command_of(candidate), candidate.engine_version)
         runs = effective(space.card, space.engine.knobs(parsed, space.context), space.context)
         # The space file spells the model's own context out, which is the default.
-        assert runs.with_knobs(context_length=None) == candidate.configuration.with_knobs(context_length=None)
+        assert runs.with_knobs(context_length=None) == candidate.configuration.with_knobs(
+            context_length=None
+        )
 
 
 def test_what_contradicts_an_option_that_sets_no_knob_alone_is_left_out() -> None:
-    """Without --speculative-algorithm the steps mean nothing, and with another number they would override it."""
+    """Without --speculative-algorithm the steps mean nothing, and with another number they would
+    override it."""
     asked = replace(
-        RUN, space=None, model="deepseek-ai/DeepSeek-V3.2", pins=["context_length=auto", "kv_cache_dtype=auto"]
+        RUN,
+        space=None,
+        model="deepseek-ai/DeepSeek-V3.2",
+        pins=["context_length=auto", "kv_cache_dtype=auto"],
     )
     found = passing(asked, "sglang", "--speculative-num-steps 2")
     assert values(found, "speculative_tokens") <= {0, 2}
@@ -113,7 +133,9 @@ def test_a_pin_that_says_otherwise_is_refused_by_both_names(pinned: str) -> None
     message = said(replace(asked, engine_args=["vllm=--max-num-seqs 8"]))
     assert "--engine-arg vllm='--max-num-seqs 8'" in message
     assert "--set max_running_requests=" in message
-    assert prepared(replace(asked, pins=["max_running_requests=8"], engine_args=["vllm=--max-num-seqs 8"]))
+    assert prepared(
+        replace(asked, pins=["max_running_requests=8"], engine_args=["vllm=--max-num-seqs 8"])
+    )
 
 
 def test_a_value_that_the_knob_cannot_have_is_refused() -> None:
@@ -122,23 +144,39 @@ def test_a_value_that_the_knob_cannot_have_is_refused() -> None:
     )
 
 
-def test_a_config_file_takes_the_place_of_the_one_with_the_searched_settings(tmp_path: Path) -> None:
-    """TensorRT-LLM reads one file: a candidate whose settings would stand in the other one cannot be launched."""
+def test_a_config_file_takes_the_place_of_the_one_with_the_searched_settings(
+    tmp_path: Path,
+) -> None:
+    """TensorRT-LLM reads one file: a candidate whose settings would stand in the other one cannot
+    be launched."""
     file = tmp_path / "own.yaml"
     file.write_text("kv_cache_config: {dtype: fp8}\nmax_batch_size: 32\n")
     found = passing(SMALL, "tensorrt_llm", f"--config {file}")
-    assert found.spaces["tensorrt_llm"].pins == {"kv_cache_dtype": "fp8", "max_running_requests": 32}
+    assert found.spaces["tensorrt_llm"].pins == {
+        "kv_cache_dtype": "fp8",
+        "max_running_requests": 32,
+    }
     assert all(not found.command_of(one).files for one in found.candidates.items)
 
 
 def test_an_option_of_a_version_without_a_table_is_passed_through() -> None:
-    found = prepared(replace(SMALL, engines=["vllm==0.40.0"], engine_args=["vllm=--of-tomorrow 3 --max-num-seqs 8"]))
+    found = prepared(
+        replace(
+            SMALL, engines=["vllm==0.40.0"], engine_args=["vllm=--of-tomorrow 3 --max-num-seqs 8"]
+        )
+    )
     assert found.spaces["vllm"].pins == {"max_running_requests": 8}
-    assert found.command_of(found.candidates.items[0]).argv[-4:] == ("--of-tomorrow", "3", "--max-num-seqs", "8")
+    assert found.command_of(found.candidates.items[0]).argv[-4:] == (
+        "--of-tomorrow",
+        "3",
+        "--max-num-seqs",
+        "8",
+    )
 
 
 def test_an_engine_from_a_package_has_its_options_read_too() -> None:
-    """llama-server's context is that of all slots together: the one of a slot follows from two options."""
+    """llama-server's context is that of all slots together: the one of a slot follows from two
+    options."""
     folder = Path(__file__).resolve().parents[2] / "examples" / "llama_server"
     kind = Engine(load(folder / "autotune_llama_server" / "llama_server.yaml", EngineCard))
     model, node = LIBRARY.model("Qwen/Qwen3-8B"), LIBRARY.node("h200")
@@ -149,6 +187,8 @@ def test_an_engine_from_a_package_has_its_options_read_too() -> None:
     }
     passed = passed_through(kind, context, "-c 8192", {"max_running_requests": 4})
     assert passed.pins == {"context_length": 2048}
-    four = Configuration(kind.name, kind.default_knobs(context, {**passed.pins, "max_running_requests": 4}))
+    four = Configuration(
+        kind.name, kind.default_knobs(context, {**passed.pins, "max_running_requests": 4})
+    )
     assert not passed.contradicts(kind, four, context)
     assert passed.contradicts(kind, four.with_knobs(max_running_requests=8), context)

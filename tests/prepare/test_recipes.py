@@ -19,11 +19,19 @@ ASKED = replace(RUN, baseline="recipe")
 def test_the_first_engine_that_has_one_answers() -> None:
     found = prepared(ASKED)
     assert found.spec.recipe == "vllm"
-    assert found.command_of(found.candidates.items[0]).argv[:5] == ("vllm", "serve", V32, "--tensor-parallel-size", "8")
+    assert found.command_of(found.candidates.items[0]).argv[:5] == (
+        "vllm",
+        "serve",
+        V32,
+        "--tensor-parallel-size",
+        "8",
+    )
     note = "the baseline is the recipe deepseek-v3.2-hopper of vllm, as published at https://github.com/vllm-project/"
     assert any(said.startswith(note) for said in found.spec.notes)
     assert build_spec(replace(ASKED, engines=["sglang", "vllm"])).recipe == "sglang"
-    assert build_spec(replace(ASKED, hardware="mi300x")).recipe == "sglang", "vLLM published none for this node"
+    assert build_spec(replace(ASKED, hardware="mi300x")).recipe == "sglang", (
+        "vLLM published none for this node"
+    )
 
 
 def test_an_engine_that_is_named_need_not_be_searched() -> None:
@@ -49,8 +57,14 @@ def test_of_a_container_it_is_the_one_for_the_version_of_its_image() -> None:
 @pytest.mark.parametrize(
     ("asked", "words"),
     [
-        (replace(ASKED, hardware="mi300x", baseline="recipe:vllm"), [f"{V32} on 8 x mi300x", f"{V32} on h200"]),
-        (replace(ASKED, model="Qwen/Qwen3-32B"), ["no recipe of vllm, sglang is known for Qwen/Qwen3-32B on 8 x h200"]),
+        (
+            replace(ASKED, hardware="mi300x", baseline="recipe:vllm"),
+            [f"{V32} on 8 x mi300x", f"{V32} on h200"],
+        ),
+        (
+            replace(ASKED, model="Qwen/Qwen3-32B"),
+            ["no recipe of vllm, sglang is known for Qwen/Qwen3-32B on 8 x h200"],
+        ),
         (replace(ASKED, gpus=4), ["on 4 x h200"]),
         (replace(ASKED, baseline="recipe:sglan"), ["did you mean 'sglang'"]),
     ],
@@ -68,7 +82,9 @@ def test_an_engine_that_is_not_installed_has_none(monkeypatch: pytest.MonkeyPatc
 
 
 def test_recipes_are_good_starts() -> None:
-    asked = replace(RUN, space=None, engines=["vllm"], pins=["prefix_caching=true", "deep_gemm=true"])
+    asked = replace(
+        RUN, space=None, engines=["vllm"], pins=["prefix_caching=true", "deep_gemm=true"]
+    )
     found = prepare(build_spec(asked), Library())
     starts = [found.candidates.items[i].configuration.knobs for i in found.candidates.starts]
     plain = {"tensor_parallel": 8, "data_parallel": 1, "expert_parallel": 1}
@@ -76,7 +92,8 @@ def test_recipes_are_good_starts() -> None:
 
 
 def test_a_recipe_that_gives_up_what_is_not_allowed_is_launched_to_compare_with() -> None:
-    """SGLang's for R1 switches prefix caching off, with values that are not searched; a pin leaves it out."""
+    """SGLang's for R1 switches prefix caching off, with values that are not searched; a pin leaves
+    it out."""
     asked = replace(RUN, model=R1, space=None, engines=["sglang"], workloads=["sharegpt"])
     found = prepare(build_spec(asked), Library()).candidates
     (position,) = found.recipes
@@ -92,6 +109,10 @@ def test_a_recipe_that_gives_up_what_is_not_allowed_is_launched_to_compare_with(
 def test_candidates_that_are_a_recipe_are_named() -> None:
     found = prepared(ASKED)
     assert found.candidates.recipes == {}, "a space file has its own good starts"
-    whole = prepare(build_spec(replace(RUN, space=None, engines=["vllm", "sglang"])), Library()).candidates
+    whole = prepare(
+        build_spec(replace(RUN, space=None, engines=["vllm", "sglang"])), Library()
+    ).candidates
     assert whole.recipes[whole.baseline] == "deepseek-v3.2-hopper"
-    assert {"deepseek-v3.2-dp-attention", "deepseek-v3.2-dp-attention-experts"} < {*whole.recipes.values()}
+    assert {"deepseek-v3.2-dp-attention", "deepseek-v3.2-dp-attention-experts"} < {
+        *whole.recipes.values()
+    }

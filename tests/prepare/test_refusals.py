@@ -25,9 +25,12 @@ def test_weights_that_no_layout_holds_are_refused_with_the_arithmetic() -> None:
 
 
 def test_what_may_fit_is_left_to_the_search() -> None:
-    """Kimi-K2 leaves 20 GB of each H200, which is too little for its defaults and enough for a shorter context."""
+    """Kimi-K2 leaves 20 GB of each H200, which is too little for its defaults and enough for a
+    shorter context."""
     assert prepared(replace(RUN, model="moonshotai/Kimi-K2-Instruct")).spaces
-    assert prepare(build_spec(replace(RUN, hardware="h100")), LIBRARY, anywhere=True).spaces, "`space show` shows it"
+    assert prepare(build_spec(replace(RUN, hardware="h100")), LIBRARY, anywhere=True).spaces, (
+        "`space show` shows it"
+    )
 
 
 @pytest.mark.parametrize(
@@ -67,14 +70,26 @@ def test_an_architecture_that_an_engine_is_not_known_to_have_is_named(
     tmp_path: Path, name: str, lacking: list[str]
 ) -> None:
     """It may be served all the same, by a plug-in of the engine: a warning, and no refusal."""
-    figures = {"num_hidden_layers": 2, "hidden_size": 512, "vocab_size": 1000, "num_attention_heads": 8}
-    config = {"architectures": [name], "max_position_embeddings": 8192, "intermediate_size": 1024, **figures}
+    figures = {
+        "num_hidden_layers": 2,
+        "hidden_size": 512,
+        "vocab_size": 1000,
+        "num_attention_heads": 8,
+    }
+    config = {
+        "architectures": [name],
+        "max_position_embeddings": 8192,
+        "intermediate_size": 1024,
+        **figures,
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
     found = prepared(replace(RUN, model=str(tmp_path), gpus=1, space=None))
     warned = [note for note in found.spec.notes if note.startswith(f"{name}: ")]
     assert len(warned) == bool(lacking)
     assert all(title in warned[0] for title in lacking)
-    assert not warned or [t for t in ("vLLM", "SGLang", "TensorRT-LLM") if t in warned[0]] == lacking
+    assert (
+        not warned or [t for t in ("vLLM", "SGLang", "TensorRT-LLM") if t in warned[0]] == lacking
+    )
 
 
 def test_a_number_of_gpus_without_a_layout_is_told_with_those_that_have_one() -> None:

@@ -1,4 +1,5 @@
-"""vLLM's knobs are searched on the loads where the simulated node gains by them, and left out on others."""
+"""vLLM's knobs are searched on the loads where the simulated node gains by them, and left out on
+others."""
 
 from __future__ import annotations
 
@@ -21,7 +22,9 @@ FEW = "random:64:64:12"
 @cache
 def candidates(model: str, workload: str) -> tuple[Configuration, ...]:
     asked = RunOptions(model, "h200", workloads=[workload], engines=("vllm",), on="simulator")
-    return tuple(one.configuration for one in prepare(build_spec(asked), Library()).candidates.items)
+    return tuple(
+        one.configuration for one in prepare(build_spec(asked), Library()).candidates.items
+    )
 
 
 def searched(model: str, workload: str, knob: str, **fixed: Scalar) -> set[Scalar]:
@@ -48,9 +51,13 @@ def test_a_context_is_shared_where_the_load_has_more_tokens_than_one_copy_of_the
     assert searched(model, LONG_ANSWERS, "decode_context_parallel", **shared) == tried
     assert searched(model, "sharegpt", "decode_context_parallel") == {1}
     alone = f"-tp 8 --kv-cache-dtype {cache}"
-    paying = throughput(model, LONG_ANSWERS, f"{alone} -dcp {best}") / throughput(model, LONG_ANSWERS, alone)
+    paying = throughput(model, LONG_ANSWERS, f"{alone} -dcp {best}") / throughput(
+        model, LONG_ANSWERS, alone
+    )
     assert paying > gain
-    assert throughput(model, "sharegpt", f"{alone} -dcp {best}") < throughput(model, "sharegpt", alone)
+    assert throughput(model, "sharegpt", f"{alone} -dcp {best}") < throughput(
+        model, "sharegpt", alone
+    )
 
 
 def test_no_context_is_shared_where_nothing_is_kept_twice() -> None:
@@ -64,7 +71,9 @@ def test_graphs_of_more_tokens_are_searched_where_a_rank_has_a_batch_between() -
     assert searched(V32, "sharegpt", "cuda_graph_max_batch", data_parallel=8) == {512}
     assert searched(V32, "sharegpt-c4", "cuda_graph_max_batch") == {512}
     wide = "--max-cudagraph-capture-size 1024"
-    assert throughput(V32, "sharegpt", f"-tp 8 {wide}") > 1.01 * throughput(V32, "sharegpt", "-tp 8")
+    assert throughput(V32, "sharegpt", f"-tp 8 {wide}") > 1.01 * throughput(
+        V32, "sharegpt", "-tp 8"
+    )
     eight = "-dp 8 -ep --max-model-len 81920"
     assert throughput(V32, "sharegpt", f"{eight} {wide}") <= throughput(V32, "sharegpt", eight)
 

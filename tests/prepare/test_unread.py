@@ -1,4 +1,5 @@
-"""What the simulated node does not read is neither searched nor recommended; on real servers nothing changes."""
+"""What the simulated node does not read is neither searched nor recommended; on real servers
+nothing changes."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ R1 = RunOptions(
     engines=["vllm"],
 )
 AITER, TRITON = "ROCM_AITER_MLA", "TRITON_MLA"
-"""Kernels of vLLM on this node: its own choice, and the one below it (vLLM 0.33, platforms/rocm.py)."""
+"""Kernels of vLLM on this node: its own choice, and the one below it (vLLM 0.33,
+platforms/rocm.py)."""
 TOLD = "vLLM 0.33.0: not searched, as the simulator does not read them: attention_backend"
 
 
@@ -37,8 +39,15 @@ def test_a_knob_without_a_model_keeps_the_engine_s_default_and_is_named(on: str)
     found = prepared(replace(R1, on=on))
     assert kernels(found) == {AITER}
     assert TOLD in found.spec.notes
-    varied = {n for one in found.candidates.items for n, v in one.configuration.knobs.items() if v != AITER}
-    assert {"block_size", "max_running_requests", "speculative_tokens"} <= varied, "what it reads is searched"
+    varied = {
+        n
+        for one in found.candidates.items
+        for n, v in one.configuration.knobs.items()
+        if v != AITER
+    }
+    assert {"block_size", "max_running_requests", "speculative_tokens"} <= varied, (
+        "what it reads is searched"
+    )
 
 
 def test_with_real_servers_every_kernel_is_searched() -> None:
@@ -55,12 +64,20 @@ def test_a_pin_and_the_user_s_own_baseline_have_the_last_word() -> None:
     assert kernels(pinned) == {TRITON}
     assert not pinned.candidates.unseen
     others = [
-        i for i, one in enumerate(running.candidates.items) if one.configuration.knobs["attention_backend"] == AITER
+        i
+        for i, one in enumerate(running.candidates.items)
+        if one.configuration.knobs["attention_backend"] == AITER
     ]
-    assert running.candidates.unseen == set(others) <= running.candidates.recipes.keys(), "launched to compare with"
+    assert running.candidates.unseen == set(others) <= running.candidates.recipes.keys(), (
+        "launched to compare with"
+    )
     passed = prepared(replace(R1, engine_args=[f"vllm=--attention-backend {TRITON}"]))
     assert kernels(passed) == {TRITON}
-    other = prepared(replace(R1, baseline="python3 -m sglang.launch_server --model-path " + R1.model + " --tp-size 8"))
+    other = prepared(
+        replace(
+            R1, baseline="python3 -m sglang.launch_server --model-path " + R1.model + " --tp-size 8"
+        )
+    )
     assert {AITER} == {
         one.configuration.knobs["attention_backend"]
         for one in other.candidates.items
@@ -79,7 +96,9 @@ def narrowing(folder: Path, values: list[str]) -> Path:
 def test_a_space_file_with_one_value_is_a_choice_and_with_two_a_search(tmp_path: Path) -> None:
     chosen = prepared(replace(R1, space=narrowing(tmp_path, [TRITON])))
     others = chosen.candidates.items[1:]
-    assert {one.configuration.knobs["attention_backend"] for one in others} == {TRITON}, "all but the baseline"
+    assert {one.configuration.knobs["attention_backend"] for one in others} == {TRITON}, (
+        "all but the baseline"
+    )
     searched = prepared(replace(R1, space=narrowing(tmp_path, [TRITON, AITER])))
     assert kernels(searched) == {AITER}
     assert TOLD in searched.spec.notes
@@ -90,11 +109,15 @@ def test_an_earlier_study_keeps_its_candidates_and_recommends_none_with_such_a_s
     found = prepare(type(spec).from_yaml(spec.to_yaml()), Library())
     items, unseen = found.candidates.items, found.candidates.unseen
     assert kernels(found) == {AITER, TRITON}
-    assert {i for i, one in enumerate(items) if one.configuration.knobs["attention_backend"] == TRITON} == unseen
+    assert {
+        i for i, one in enumerate(items) if one.configuration.knobs["attention_backend"] == TRITON
+    } == unseen
     assert unseen <= History.of(spec, found.candidates, []).barred
 
 
-def test_a_recipe_is_launched_as_published_and_recommended_without_what_nothing_shows(tmp_path: Path) -> None:
+def test_a_recipe_is_launched_as_published_and_recommended_without_what_nothing_shows(
+    tmp_path: Path,
+) -> None:
     recipe = "vllm serve {model} --tensor-parallel-size 8 --attention-backend TRITON_MLA --max-num-seqs 96"
     card = Path("search_spaces/vllm/engine.yaml").read_text()
     entry = f"""  - name: own

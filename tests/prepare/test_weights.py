@@ -69,7 +69,9 @@ def test_what_a_folder_lacks(
 
 def test_what_looks_like_weights_and_is_none(tmp_path: Path) -> None:
     lay(tmp_path, THREE, THREE)
-    (tmp_path / THREE[0]).write_text("version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 4999\n")
+    (tmp_path / THREE[0]).write_text(
+        "version https://git-lfs.github.com/spec/v1\noid sha256:0\nsize 4999\n"
+    )
     (tmp_path / THREE[1]).unlink()
     (tmp_path / THREE[1]).symlink_to(tmp_path / "gone")
     assert missing_shards(tmp_path) == (THREE[:2], 3)
@@ -88,7 +90,9 @@ def test_weights_that_are_not_in_the_cache_are_refused_with_size_and_command(hub
 
 
 @pytest.mark.parametrize("variable", ["HF_HUB_CACHE", "HF_HOME", "XDG_CACHE_HOME"])
-def test_weights_in_the_cache(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str) -> None:
+def test_weights_in_the_cache(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, variable: str
+) -> None:
     monkeypatch.delenv("HF_HOME")
     below = {"HF_HUB_CACHE": ".", "HF_HOME": "hub", "XDG_CACHE_HOME": "huggingface/hub"}[variable]
     monkeypatch.setenv(variable, str(tmp_path / "there"))
@@ -110,9 +114,13 @@ def test_a_server_s_own_cache(hub: Path, tmp_path: Path) -> None:
     assert f"not complete in {elsewhere / 'none' / 'hub'}" in refused(here(baseline=baseline))
 
 
-def test_a_container_sees_hf_home_alone(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_container_sees_hf_home_alone(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     study = prepared(replace(RUN, on="docker", engines=["vllm"]))
-    monkeypatch.setenv("HF_HUB_CACHE", str(cache(tmp_path / "seen not", V32, THREE, THREE).parents[2]))
+    monkeypatch.setenv(
+        "HF_HUB_CACHE", str(cache(tmp_path / "seen not", V32, THREE, THREE).parents[2])
+    )
     assert refused(study).endswith(f"\nhf download {V32} --cache-dir={hub}")
     cache(hub, V32, THREE, THREE)
     check_weights(study)
@@ -121,13 +129,17 @@ def test_a_container_sees_hf_home_alone(hub: Path, tmp_path: Path, monkeypatch: 
 def test_a_folder_without_its_weights(tmp_path: Path, hub: Path) -> None:
     folder = lay(tmp_path / "DeepSeek-V3.2", THREE[:1], THREE)
     message = refused(here(model=str(folder)))
-    assert message.startswith(f"the weights of {V32} are not complete in {folder}: 2 of 3 files are missing")
+    assert message.startswith(
+        f"the weights of {V32} are not complete in {folder}: 2 of 3 files are missing"
+    )
     assert message.endswith(f"\nhf download {V32} --local-dir={folder}")
     lay(folder, THREE)
     check_weights(here(model=str(folder)))
 
 
-def test_what_is_not_certain_is_launched(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_not_certain_is_launched(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     for passed in ("--load-format dummy", "--load-format runai_streamer", "VLLM_USE_MODELSCOPE=1"):
         check_weights(here(engine_args=[f"vllm={passed}"]))
     for on in ("simulator", "emulator", "external:http://127.0.0.1:1"):
@@ -143,12 +155,19 @@ def test_what_is_not_certain_is_launched(hub: Path, tmp_path: Path, monkeypatch:
     assert refused(study)
 
 
-def test_on_a_cluster_each_node_looks_for_its_weights_before_it_launches(hub: Path, tmp_path: Path) -> None:
+def test_on_a_cluster_each_node_looks_for_its_weights_before_it_launches(
+    hub: Path, tmp_path: Path
+) -> None:
     study = prepared(replace(RUN, on="docker", engines=["vllm"]))
     spec = study.spec.model_copy(update={"executor": "ray"})
     candidate = study.candidates.items[0]
     trial = Trial(
-        3, Role.SEARCH, candidate.configuration, candidate.engine_version, study.command_of(candidate), spec.workloads
+        3,
+        Role.SEARCH,
+        candidate.configuration,
+        candidate.engine_version,
+        study.command_of(candidate),
+        spec.workloads,
     )
     (tmp_path / "study").mkdir()
     idle = Node(gpus=tuple, disk_bytes=0, open_files=0)
@@ -159,16 +178,34 @@ def test_on_a_cluster_each_node_looks_for_its_weights_before_it_launches(hub: Pa
     kind = study.spaces["vllm"].engine
     cache(hub, V32, THREE, THREE)
     assert weights_failure(trial, kind, spec) is None
-    assert weights_failure(trial, kind, study.spec) is None, "here they are checked before the first launch"
+    assert weights_failure(trial, kind, study.spec) is None, (
+        "here they are checked before the first launch"
+    )
 
 
 def test_a_dry_run_says_what_is_missing(hub: Path, tmp_path: Path) -> None:
-    run = ("run", "--model", V32, "--hw", "h200", "--on", "docker", "--engine", "vllm", "--space", str(SPACE))
+    run = (
+        "run",
+        "--model",
+        V32,
+        "--hw",
+        "h200",
+        "--on",
+        "docker",
+        "--engine",
+        "vllm",
+        "--space",
+        str(SPACE),
+    )
     done = autotune(*run, "--dry-run", "--json", home=tmp_path / "home")
     assert done.code == 0, done.err
-    assert done.json["weights"].startswith(f"the weights of {V32} are not complete in {hub}: none of them exist")
+    assert done.json["weights"].startswith(
+        f"the weights of {V32} are not complete in {hub}: none of them exist"
+    )
     there = autotune(*run, "--executor", "ray", "--dry-run", home=tmp_path / "home")
-    assert "each node of the cluster is checked for the weights before its first launch" in there.out
+    assert (
+        "each node of the cluster is checked for the weights before its first launch" in there.out
+    )
 
 
 def test_the_command_is_called_as_the_installed_version_has_it(hub: Path, tmp_path: Path) -> None:
@@ -176,11 +213,25 @@ def test_the_command_is_called_as_the_installed_version_has_it(hub: Path, tmp_pa
     assert refused(here(model=SMALL)).endswith(f"\nhuggingface-cli download {SMALL}")
 
 
-def test_a_study_without_its_weights_does_not_begin(hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    vllm = executable(tmp_path / "venv" / "bin" / "vllm", f"#!{python_with(tmp_path / 'venv', vllm='0.33.0')}\n")
+def test_a_study_without_its_weights_does_not_begin(
+    hub: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vllm = executable(
+        tmp_path / "venv" / "bin" / "vllm", f"#!{python_with(tmp_path / 'venv', vllm='0.33.0')}\n"
+    )
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     home = tmp_path / "home"
-    question = ["run", "--model", V32, "--hw", "h200", "--engine", "vllm", "--engine-bin", f"vllm={vllm}"]
+    question = [
+        "run",
+        "--model",
+        V32,
+        "--hw",
+        "h200",
+        "--engine",
+        "vllm",
+        "--engine-bin",
+        f"vllm={vllm}",
+    ]
     question += ["--on", "process", "--space", str(SPACE)]
     executable(vllm.parent / "hf", "#!/bin/sh\nexit 9\n")
     done = autotune(*question, home=home)

@@ -40,21 +40,32 @@ class Finished:
         return json.loads(self.out)
 
 
-def autotune(*arguments: str, home: Path, cwd: Path | None = None, fresh: bool = False, **variables: str) -> Finished:
+def autotune(
+    *arguments: str, home: Path, cwd: Path | None = None, fresh: bool = False, **variables: str
+) -> Finished:
     """Run a command line to its end, in a process of its own.
 
     Args:
-        fresh: start Python for it, as a person's shell does; else its modules are loaded before, which saves seconds.
+        fresh: start Python for it, as a person's shell does; else its modules are loaded before,
+            which saves seconds.
         variables: for its environment, besides this process's.
     """
-    environment, folder = {**os.environ, "AUTOTUNE_HOME": str(home), **variables}, cwd or home.parent
+    environment, folder = (
+        {**os.environ, "AUTOTUNE_HOME": str(home), **variables},
+        cwd or home.parent,
+    )
     if not fresh and warm().fits(environment):
         # Not pipes: what it leaves running would hold them open.
         with TemporaryFile("w+") as out, TemporaryFile("w+") as err:
             code = warm().start(arguments, environment, folder, out.fileno(), err.fileno()).wait()
             return Finished(code, *(file.seek(0) or file.read() for file in (out, err)))
     done = subprocess.run(
-        [*PROGRAM, *arguments], cwd=folder, env=environment, capture_output=True, text=True, check=False
+        [*PROGRAM, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
     )
     return Finished(done.returncode, done.stdout, done.stderr)
 
@@ -63,7 +74,9 @@ def here(*arguments: str, home: Path) -> Finished:
     """Run a command line to its end in this process, which has read the packaged files before."""
     done = CliRunner().invoke(cli, arguments, env={"AUTOTUNE_HOME": str(home)})
     if isinstance(done.exception, AutotuneError):
-        return Finished(done.exception.exit_code, done.stdout, f"{done.stderr}autotune: {done.exception}\n")
+        return Finished(
+            done.exception.exit_code, done.stdout, f"{done.stderr}autotune: {done.exception}\n"
+        )
     if done.exception is not None and not isinstance(done.exception, SystemExit):
         raise done.exception
     return Finished(done.exit_code, done.stdout, done.stderr)
@@ -77,10 +90,15 @@ def new_home(folder: Path) -> Path:
     return home
 
 
-def kill_after(arguments: list[str], home: Path, delay_s: float, moment: Callable[[], bool] | None = None) -> bool:
-    """Run until the moment comes, and so many seconds more, then `kill -9`; False when it had ended before."""
+def kill_after(
+    arguments: list[str], home: Path, delay_s: float, moment: Callable[[], bool] | None = None
+) -> bool:
+    """Run until the moment comes, and so many seconds more, then `kill -9`; False when it had ended
+    before."""
     environment = {**os.environ, "AUTOTUNE_HOME": str(home)}
-    with start(*arguments, environment=environment, out=subprocess.DEVNULL, err=subprocess.DEVNULL) as process:
+    with start(
+        *arguments, environment=environment, out=subprocess.DEVNULL, err=subprocess.DEVNULL
+    ) as process:
         while moment is not None and not moment() and process.poll() is None:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(0.05)

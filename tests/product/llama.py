@@ -21,23 +21,34 @@ LIMIT_S = 60
 
 
 def environment(cache: Path) -> Path:
-    """The interpreter of a virtual environment with the example's requirements; made once per requirements.
+    """The interpreter of a virtual environment with the example's requirements; made once per
+    requirements.
 
     Skips the test when the packages cannot be installed, as without a network.
     """
     script, requirements = EXAMPLE / "install.sh", EXAMPLE / "requirements.txt"
     # The environment's llama-server names this checkout's serve.py.
-    what = [script.read_bytes(), requirements.read_bytes(), str(EXAMPLE).encode(), sys.version.encode()]
+    what = [
+        script.read_bytes(),
+        requirements.read_bytes(),
+        str(EXAMPLE).encode(),
+        sys.version.encode(),
+    ]
     key = hashlib.sha256(b"".join(what)).hexdigest()[:12]
     made = cache / key
     if not made.exists():
-        # Made beside its place and moved there whole: neither an interruption nor a second run leaves half of one.
+        # Made beside its place and moved there whole: neither an interruption nor a second run
+        # leaves half of one.
         fresh = cache / f"{key}.{os.getpid()}"
         try:
             environ = {**os.environ, "PYTHON": sys.executable}
-            done = subprocess.run(["sh", script, fresh], env=environ, capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                ["sh", script, fresh], env=environ, capture_output=True, text=True, check=False
+            )
             if done.returncode != 0:
-                pytest.skip(f"the packages of {requirements} cannot be installed: {done.stderr.strip()[-300:]}")
+                pytest.skip(
+                    f"the packages of {requirements} cannot be installed: {done.stderr.strip()[-300:]}"
+                )
             with suppress(OSError):  # another run was quicker
                 fresh.rename(made)
         finally:
@@ -55,11 +66,25 @@ def make_model(python: Path, file: Path, *options: str) -> Path:
 def llama_server(python: Path, model: Path, *options: str) -> Iterator[str]:
     """The server on a free loopback port until the block ends; gives its URL once it is ready."""
     log = model.with_suffix(".log")
-    command = [python, EXAMPLE / "serve.py", "--model", model, "--alias", MODEL, "--port", "0", *options]
-    with log.open("w") as err, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True) as process:
+    command = [
+        python,
+        EXAMPLE / "serve.py",
+        "--model",
+        model,
+        "--alias",
+        MODEL,
+        "--port",
+        "0",
+        *options,
+    ]
+    with (
+        log.open("w") as err,
+        subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True) as process,
+    ):
         try:
             assert process.stdout is not None
-            # The one line on stdout comes when it listens, and the pipe's end when it died; in the end by our hand.
+            # The one line on stdout comes when it listens, and the pipe's end when it died; in the
+            # end by our hand.
             too_late = Timer(LIMIT_S, process.kill)
             too_late.start()
             line = process.stdout.readline()

@@ -68,7 +68,9 @@ class Started:
         late.start()
         try:
             with ThreadPoolExecutor(2) as threads:
-                out, err = threads.map(lambda stream: stream.read() if stream else "", (self.stdout, self.stderr))
+                out, err = threads.map(
+                    lambda stream: stream.read() if stream else "", (self.stdout, self.stderr)
+                )
         finally:
             late.cancel()
         self._close()
@@ -83,7 +85,12 @@ class Started:
     def __enter__(self) -> Started:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        at: TracebackType | None,
+    ) -> None:
         self._close()
         self.wait()
 
@@ -101,7 +108,11 @@ class Warm:
         self._database = Path(self._folder.name, "mlflow.db")
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            words = [str(Path(__file__).with_name("warm.py")), str(theirs.fileno()), str(self._database)]
+            words = [
+                str(Path(__file__).with_name("warm.py")),
+                str(theirs.fileno()),
+                str(self._database),
+            ]
             self._process = subprocess.Popen(
                 [sys.executable, *words],
                 stdin=subprocess.DEVNULL,
@@ -114,13 +125,23 @@ class Warm:
         return python_variables(environment) == self._python
 
     def start(
-        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, out: int | None, err: int | None
+        self,
+        arguments: Sequence[str],
+        environment: Mapping[str, str],
+        folder: Path,
+        out: int | None,
+        err: int | None,
     ) -> Started:
-        """Start the command line with these arguments; for its output what `subprocess.Popen` takes, or a descriptor.
+        """Start the command line with these arguments; for its output what `subprocess.Popen`
+        takes, or a descriptor.
 
         Both are closed here.
         """
-        call = {"arguments": list(arguments), "environment": dict(environment), "folder": str(folder)}
+        call = {
+            "arguments": list(arguments),
+            "environment": dict(environment),
+            "folder": str(folder),
+        }
         (written, stdout), (errors, stderr) = _output(out, 1), _output(err, 2)
         status, told = os.pipe()
         if err == subprocess.STDOUT:
@@ -175,7 +196,8 @@ def start(
     environment: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Process:
-    """Start a command line in a process of its own; outputs, environment and folder as `subprocess.Popen` has them."""
+    """Start a command line in a process of its own; outputs, environment and folder as
+    `subprocess.Popen` has them."""
     environment = os.environ if environment is None else environment
     if warm().fits(environment):
         return warm().start(arguments, environment, folder or Path.cwd(), out, err)

@@ -15,7 +15,8 @@ COMMAND = ["vllm", "serve", "deepseek-ai/DeepSeek-V3.2", "-tp", "8", "--no-enabl
 
 @contextmanager
 def emulated(*more: str, command: Sequence[str] = COMMAND) -> Iterator[str]:
-    """An emulated vLLM on a free port, at the node's own speed unless told otherwise; gives its URL."""
+    """An emulated vLLM on a free port, at the node's own speed unless told otherwise; gives its
+    URL."""
     options = ["emulate", "--hw", "h200", "--port", "0", "--startup-s", "0", "--json", *more]
     with start(*options, "--", *command, out=subprocess.PIPE) as process:
         assert process.stdout is not None

@@ -33,18 +33,27 @@ class Terminal:
         self._main, terminal = pty.openpty()
         self.resize(columns)
         # What a terminal of this size need not be told.
-        inherited = {name: value for name, value in os.environ.items() if name not in ("COLUMNS", "LINES", "NO_COLOR")}
+        inherited = {
+            name: value
+            for name, value in os.environ.items()
+            if name not in ("COLUMNS", "LINES", "NO_COLOR")
+        }
         environment = {**inherited, "TERM": "xterm-256color", **variables}
         # Its controlling terminal, so that keys become signals.
         words = ["setsid", "--ctty", *program]
-        self.process = subprocess.Popen(words, stdin=terminal, stdout=terminal, stderr=terminal, env=environment)
+        self.process = subprocess.Popen(
+            words, stdin=terminal, stdout=terminal, stderr=terminal, env=environment
+        )
         os.close(terminal)
 
     def __enter__(self) -> Terminal:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.process.kill()
         self.process.wait()
@@ -68,7 +77,8 @@ class Terminal:
         os.write(self._main, key)
 
     def watch(self, until: Callable[[Sequence[str]], object] = lambda _: False) -> bool:
-        """Watch until the lines are as they should be; returns False where the program has ended before."""
+        """Watch until the lines are as they should be; returns False where the program has ended
+        before."""
         deadline = time.monotonic() + _LATEST_S
         while not until(self.lines):
             assert time.monotonic() < deadline, "\n".join(self.lines)

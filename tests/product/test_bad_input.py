@@ -1,4 +1,5 @@
-"""Every bad input of the command line: exit 2, one message with the right names, no traceback, nothing made."""
+"""Every bad input of the command line: exit 2, one message with the right names, no traceback,
+nothing made."""
 
 from __future__ import annotations
 
@@ -54,26 +55,60 @@ def refused(done: Finished, *words: str) -> None:
         ),
         ([*GOOD, "--gpus", "3"], ["--gpus 3", "1, 2, 4, 8"]),
         ([*GOOD, "--workload", "random:200000:100"], ["random:200000:100", "200,100", "163,840"]),
-        ([*GOOD, "--set", "max_num_seqs=99999999999"], ["max_running_requests=99999999999", "2^31"]),
-        ([*GOOD, "--engine", "vllm>=0.30"], ["'vllm>=0.30'", "vllm=="]),
-        ([*GOOD, "--engine", "vllm==0.5.0"], ["does not have the model", "0.11", "sparse-attention-unknown"]),
         (
-            [*GOOD, *SMALL, "--engine", "vllm", "--engine-arg", "vllm=-tp 4", "--set", "tensor_parallel=8"],
+            [*GOOD, "--set", "max_num_seqs=99999999999"],
+            ["max_running_requests=99999999999", "2^31"],
+        ),
+        ([*GOOD, "--engine", "vllm>=0.30"], ["'vllm>=0.30'", "vllm=="]),
+        (
+            [*GOOD, "--engine", "vllm==0.5.0"],
+            ["does not have the model", "0.11", "sparse-attention-unknown"],
+        ),
+        (
+            [
+                *GOOD,
+                *SMALL,
+                "--engine",
+                "vllm",
+                "--engine-arg",
+                "vllm=-tp 4",
+                "--set",
+                "tensor_parallel=8",
+            ],
             ["--engine-arg vllm='-tp 4'", "--set tensor_parallel=8"],
         ),
         ([*GOOD, "--weights", "long=1"], ["'long'", "sharegpt", "--workload"]),
-        ([*GOOD, "--pareto", "total_token_throughput"], ["--objective total_token_throughput", "two metrics"]),
+        (
+            [*GOOD, "--pareto", "total_token_throughput"],
+            ["--objective total_token_throughput", "two metrics"],
+        ),
         (
             [*GOOD, "--set", "tensor_parallel=3"],
-            ["sglang", "tensorrt_llm", "vllm", "tensor_parallel=3", "heads-not-divisible", "split evenly"],
+            [
+                "sglang",
+                "tensorrt_llm",
+                "vllm",
+                "tensor_parallel=3",
+                "heads-not-divisible",
+                "split evenly",
+            ],
         ),
         ([*GOOD, "--set", "kv_cache_dtyp=auto"], ["did you mean 'kv_cache_dtype'"]),
-        ([*GOOD, "--engine", "sglang", "--set", "tp=8"], ["did you mean 'tensor_parallel' (GPUs that share"]),
+        (
+            [*GOOD, "--engine", "sglang", "--set", "tp=8"],
+            ["did you mean 'tensor_parallel' (GPUs that share"],
+        ),
         ([*GOOD, "--slo", "ttft<=2000"], ["'p99_ttft_ms'?"]),
         ([*GOOD, "--engine", "vllm=="], ["write engine==version"]),
         ([*GOOD, "--engine-bin", "vllm=/nowhere"], ["vllm=/nowhere: no such file"]),
-        ([*GOOD, *SMALL, "--baseline", GOOD_BASELINE.replace("8", "6")], ["--baseline", "heads-not-divisible"]),
-        ([*GOOD, *SMALL, "--baseline", GOOD_BASELINE.replace("8", "16")], ["--baseline", "one GPU each"]),
+        (
+            [*GOOD, *SMALL, "--baseline", GOOD_BASELINE.replace("8", "6")],
+            ["--baseline", "heads-not-divisible"],
+        ),
+        (
+            [*GOOD, *SMALL, "--baseline", GOOD_BASELINE.replace("8", "16")],
+            ["--baseline", "one GPU each"],
+        ),
         ([*GOOD[:3], "h100", *SMALL], ["674 GB of weights, 640 GB of memory on 8 x h100"]),
         ([*GOOD, "--set", "kv_cache_dtype"], ["knob=value"]),
         ([*GOOD, "--set", "kv_cache_dtype=fp7"], ["fp7", "auto"]),
@@ -90,30 +125,66 @@ def refused(done: Finished, *words: str) -> None:
         ([*GOOD, "--seed", "-1"], ["--seed"]),
         ([*GOOD, *SMALL, "--baseline", "ollama serve"], ["vllm serve"]),
         (
-            [*GOOD, *SMALL, "--baseline", "vllm serve deepseek-ai/DeepSeek-V3.2 --tensor-paralel 8"],
+            [
+                *GOOD,
+                *SMALL,
+                "--baseline",
+                "vllm serve deepseek-ai/DeepSeek-V3.2 --tensor-paralel 8",
+            ],
             ["--tensor-paralel"],
         ),
         (
-            [*GOOD, *SMALL, "--baseline", "vllm serve deepseek-ai/DeepSeek-V3.2 --kv-cache-dtype fp7"],
+            [
+                *GOOD,
+                *SMALL,
+                "--baseline",
+                "vllm serve deepseek-ai/DeepSeek-V3.2 --kv-cache-dtype fp7",
+            ],
             ["unknown-cache-dtype"],
         ),
         ([*GOOD, *SMALL, "--baseline", "vllm serve 'unclosed"], ["--baseline"]),
-        ([*GOOD, *SMALL, "--baseline", "vllm serve deepseek-ai/DeepSeek-R1 -tp 8"], ["DeepSeek-R1", "DeepSeek-V3.2"]),
+        (
+            [*GOOD, *SMALL, "--baseline", "vllm serve deepseek-ai/DeepSeek-R1 -tp 8"],
+            ["DeepSeek-R1", "DeepSeek-V3.2"],
+        ),
         (
             [*GOOD[:3], "mi300x", *SMALL, "--baseline", "recipe:vllm"],
-            ["no recipe of vllm is known for deepseek-ai/DeepSeek-V3.2 on 8 x mi300x", "DeepSeek-V3.2 on h200"],
+            [
+                "no recipe of vllm is known for deepseek-ai/DeepSeek-V3.2 on 8 x mi300x",
+                "DeepSeek-V3.2 on h200",
+            ],
         ),
         ([*GOOD, "--engine-arg", "sglang"], ["engine='arguments'"]),
         ([*GOOD, *SMALL, "--engine-arg", "sglang=--no-such-flag 3"], ["--no-such-flag"]),
         (
-            [*GOOD, *SMALL, "--dry-run", "--baseline", GOOD_BASELINE, "--engine-arg", "vllm=--bogus-flag 3"],
+            [
+                *GOOD,
+                *SMALL,
+                "--dry-run",
+                "--baseline",
+                GOOD_BASELINE,
+                "--engine-arg",
+                "vllm=--bogus-flag 3",
+            ],
             ["--engine-arg", "--bogus-flag"],
         ),
-        ([*GOOD, "--on", "external:http://127.0.0.1:1", "--set", "block_size=1"], ["--set", "an external server"]),
+        (
+            [*GOOD, "--on", "external:http://127.0.0.1:1", "--set", "block_size=1"],
+            ["--set", "an external server"],
+        ),
         ([*GOOD, "--launches", "0"], ["at least 1 launch"]),
-        ([*GOOD, "--launches", "100000000"], ["--launches 100000000: at most 10,000, as a launch takes minutes"]),
-        ([*GOOD, "--hours", "1e300"], ["--hours 1e+300: write a number above 0, at most 8,760 (a year)"]),
-        ([*GOOD, "--slo", "p99_ttft_ms<=0.003"], ["milliseconds; 0.003 seconds are 'p99_ttft_ms<=3'"]),
+        (
+            [*GOOD, "--launches", "100000000"],
+            ["--launches 100000000: at most 10,000, as a launch takes minutes"],
+        ),
+        (
+            [*GOOD, "--hours", "1e300"],
+            ["--hours 1e+300: write a number above 0, at most 8,760 (a year)"],
+        ),
+        (
+            [*GOOD, "--slo", "p99_ttft_ms<=0.003"],
+            ["milliseconds; 0.003 seconds are 'p99_ttft_ms<=3'"],
+        ),
         (
             [*GOOD, "--slo", "p99_ttft_ms<=5", "--slo", "p99_ttft_ms<=3"],
             ["'p99_ttft_ms<=5' and 'p99_ttft_ms<=3'", "the stricter is 'p99_ttft_ms<=3'"],
@@ -138,31 +209,58 @@ def test_run_refuses(tmp_path: Path, arguments: list[str], words: list[str]) -> 
 
 
 def test_a_space_folder_without_spaces(tmp_path: Path) -> None:
-    refused(autotune("run", *GOOD, "--space", str(tmp_path), home=tmp_path / "home"), "engines/*.yaml")
+    refused(
+        autotune("run", *GOOD, "--space", str(tmp_path), home=tmp_path / "home"), "engines/*.yaml"
+    )
 
 
 def test_a_space_file_that_asks_for_endless_text_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "space.yaml"
     start = "[{name: huge, when: \"'a' * 2000000000\", set: {tensor_parallel: 8}, source: s}]"
-    path.write_text(f"narrow:\n  vllm:\n    search: {{tensor_parallel: [8]}}\n    starts: {start}\n")
-    refused(autotune("run", *GOOD, "--space", str(path), home=tmp_path / "home"), "'a' * 2000000000", "only numbers")
+    path.write_text(
+        f"narrow:\n  vllm:\n    search: {{tensor_parallel: [8]}}\n    starts: {start}\n"
+    )
+    refused(
+        autotune("run", *GOOD, "--space", str(path), home=tmp_path / "home"),
+        "'a' * 2000000000",
+        "only numbers",
+    )
 
 
 def test_a_malformed_space_file_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "space.yaml"
     path.write_text("narrow:\n  sglang:\n    search:\n      tensor_paralel: [8]\n")
-    refused(autotune("run", *GOOD, "--space", str(path), home=tmp_path / "home"), "space.yaml:4", "tensor_parallel")
-    refused(autotune("space", "check", str(path), home=tmp_path / "home"), "space.yaml:4", "tensor_parallel")
+    refused(
+        autotune("run", *GOOD, "--space", str(path), home=tmp_path / "home"),
+        "space.yaml:4",
+        "tensor_parallel",
+    )
+    refused(
+        autotune("space", "check", str(path), home=tmp_path / "home"),
+        "space.yaml:4",
+        "tensor_parallel",
+    )
 
 
 def test_a_hardware_file_with_a_mistake_is_named_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "node.yaml"
     path.write_text("name: node\nvendor: nvidia\ngpus: minus one\n")
-    refused(autotune("run", GOOD[0], GOOD[1], "--hw", str(path), home=tmp_path / "home"), "node.yaml:")
+    refused(
+        autotune("run", GOOD[0], GOOD[1], "--hw", str(path), home=tmp_path / "home"), "node.yaml:"
+    )
 
 
 REQUIRED = (
-    *("name", "vendor", "generation", "gpus", "memory_gb", "bandwidth_tb_s", "bf16_tflops", "fp8_tflops"),
+    *(
+        "name",
+        "vendor",
+        "generation",
+        "gpus",
+        "memory_gb",
+        "bandwidth_tb_s",
+        "bf16_tflops",
+        "fp8_tflops",
+    ),
     *("link_gb_s", "achieved_bandwidth", "achieved_flops", "source"),
 )
 """Keys of a hardware card, as docs/models.md names them."""
@@ -209,23 +307,42 @@ def test_an_option_that_a_knob_is_read_from_is_one_of_its_versions(
     text = (ROOT / "search_spaces" / engine / "engine.yaml").read_text()
     if read not in text:
         keys = ("help: x", "default: null", "search: [null]", read)
-        text = text.replace("knobs:\n", "knobs:\n  interval:\n" + "".join(f"    {key}\n" for key in keys), 1)
+        text = text.replace(
+            "knobs:\n", "knobs:\n  interval:\n" + "".join(f"    {key}\n" for key in keys), 1
+        )
     path = tmp_path / "engine.yaml"
     path.write_text(text.replace(read, instead))
     line = path.read_text().splitlines().index(f"    {instead}") + 1
-    refused(autotune("space", "check", str(path), home=tmp_path / "home"), f"engine.yaml:{line}: {told}")
+    refused(
+        autotune("space", "check", str(path), home=tmp_path / "home"), f"engine.yaml:{line}: {told}"
+    )
     path.write_text(text)
     assert autotune("space", "check", str(path), home=tmp_path / "home").code == 0
 
 
 def test_an_engine_that_cannot_run_there_says_why(tmp_path: Path) -> None:
-    done = autotune("run", GOOD[0], GOOD[1], "--hw", "mi300x", "--engine", "tensorrt_llm", home=tmp_path / "home")
+    done = autotune(
+        "run",
+        GOOD[0],
+        GOOD[1],
+        "--hw",
+        "mi300x",
+        "--engine",
+        "tensorrt_llm",
+        home=tmp_path / "home",
+    )
     refused(done, "tensorrt_llm", "AMD")
 
 
-@pytest.mark.skipif(not Path("/proc/self").exists(), reason="no /proc, the one folder that root cannot write either")
+@pytest.mark.skipif(
+    not Path("/proc/self").exists(), reason="no /proc, the one folder that root cannot write either"
+)
 def test_a_home_that_cannot_be_written(tmp_path: Path) -> None:
-    refused(autotune("run", *GOOD, *SMALL, home=Path("/proc/autotune-home"), cwd=tmp_path), "is not writable", "--home")
+    refused(
+        autotune("run", *GOOD, *SMALL, home=Path("/proc/autotune-home"), cwd=tmp_path),
+        "is not writable",
+        "--home",
+    )
 
 
 def test_a_home_that_is_a_file(tmp_path: Path) -> None:
@@ -245,9 +362,15 @@ def test_a_study_that_does_not_exist(tmp_path: Path, command: list[str]) -> None
     ("command", "words"),
     [
         (["vllm", "serve", "deepseek-ai/DeepSeek-V3.2", "--nonsense"], ["--nonsense"]),
-        (["vllm", "serve", "deepseek-ai/DeepSeek-V9"], ["unknown model", "DeepSeek-V3.2", "config.json"]),
+        (
+            ["vllm", "serve", "deepseek-ai/DeepSeek-V9"],
+            ["unknown model", "DeepSeek-V3.2", "config.json"],
+        ),
         (["llamafile", "serve"], ["vllm serve"]),
-        (["trtllm-serve", "deepseek-ai/DeepSeek-V3.2", "--config", "/nowhere.yaml"], ["nowhere.yaml"]),
+        (
+            ["trtllm-serve", "deepseek-ai/DeepSeek-V3.2", "--config", "/nowhere.yaml"],
+            ["nowhere.yaml"],
+        ),
     ],
 )
 def test_simulate_refuses(tmp_path: Path, command: list[str], words: list[str]) -> None:
@@ -258,16 +381,33 @@ def test_simulate_refuses(tmp_path: Path, command: list[str], words: list[str]) 
     ("options", "command", "kind", "said"),
     [
         (["--gpus", "6"], f"vllm serve {R1} -tp 8", "bad_argument", "one GPU each"),
-        (["--gpus", "6"], f"trtllm-serve {R1} --tp_size 6", "bad_argument", "heads are split evenly"),
-        ([], f"sglang serve --model-path {R1} --tp 8 --dp 3 --enable-dp-attention", "bad_argument", "evenly"),
-        (["--workload", "very-long"], f"vllm serve {R1} -tp 8 --max-model-len 8192", "load_errors", "longer than"),
+        (
+            ["--gpus", "6"],
+            f"trtllm-serve {R1} --tp_size 6",
+            "bad_argument",
+            "heads are split evenly",
+        ),
+        (
+            [],
+            f"sglang serve --model-path {R1} --tp 8 --dp 3 --enable-dp-attention",
+            "bad_argument",
+            "evenly",
+        ),
+        (
+            ["--workload", "very-long"],
+            f"vllm serve {R1} -tp 8 --max-model-len 8192",
+            "load_errors",
+            "longer than",
+        ),
         (["--hw", "mi300x"], f"trtllm-serve {R1} --tp_size 8", "unsupported", "NVIDIA's GPUs only"),
     ],
 )
 def test_simulate_predicts_what_the_engine_would_refuse(
     tmp_path: Path, options: list[str], command: str, kind: str, said: str
 ) -> None:
-    done = autotune("simulate", "--hw", "h200", *options, "--json", "--", command, home=tmp_path / "home")
+    done = autotune(
+        "simulate", "--hw", "h200", *options, "--json", "--", command, home=tmp_path / "home"
+    )
     assert done.code == 3, done.err
     assert done.json["failure"]["kind"] == kind
     assert said in done.json["failure"]["message"]
@@ -275,7 +415,17 @@ def test_simulate_predicts_what_the_engine_would_refuse(
 
 
 def test_simulate_leads_with_what_matters(tmp_path: Path) -> None:
-    short = ["simulate", "--hw", "h200", "--workload", "random:64:16:16", "--", "vllm", "serve", V32]
+    short = [
+        "simulate",
+        "--hw",
+        "h200",
+        "--workload",
+        "random:64:16:16",
+        "--",
+        "vllm",
+        "serve",
+        V32,
+    ]
     runs = autotune(*short, "-tp", "8", home=tmp_path / "home")
     assert (runs.code, runs.err) == (0, "")
     first = [line.split()[0] for line in runs.out.splitlines()[:4]]
@@ -288,12 +438,31 @@ def test_simulate_leads_with_what_matters(tmp_path: Path) -> None:
 
 
 def test_an_unknown_engine_version_is_answered_with_the_known_ones(tmp_path: Path) -> None:
-    command = ["simulate", "--hw", "h200", "--engine-version", "new", "--", "vllm", "serve", "deepseek-ai/DeepSeek-R1"]
+    command = [
+        "simulate",
+        "--hw",
+        "h200",
+        "--engine-version",
+        "new",
+        "--",
+        "vllm",
+        "serve",
+        "deepseek-ai/DeepSeek-R1",
+    ]
     refused(autotune(*command, home=tmp_path / "home"), "'new'", "0.13.0")
 
 
 def test_a_version_without_a_table_is_simulated_with_a_warning(tmp_path: Path) -> None:
-    command = ["simulate", "--hw", "h200", "--json", "--engine-version", "0.30.0", "--", f"vllm serve {R1} -tp 8"]
+    command = [
+        "simulate",
+        "--hw",
+        "h200",
+        "--json",
+        "--engine-version",
+        "0.30.0",
+        "--",
+        f"vllm serve {R1} -tp 8",
+    ]
     done = autotune(*command, home=tmp_path / "home")
     assert done.code == 0, done.err
     assert done.json["engine_version"] == "0.30.0"
@@ -309,7 +478,9 @@ def test_a_version_without_a_table_is_simulated_with_a_warning(tmp_path: Path) -
         (["-tp", "8", "--max-model-len=-5"], "context_length=-5 is refused"),
     ],
 )
-def test_a_number_that_no_engine_takes_is_a_predicted_failure(tmp_path: Path, options: list[str], said: str) -> None:
+def test_a_number_that_no_engine_takes_is_a_predicted_failure(
+    tmp_path: Path, options: list[str], said: str
+) -> None:
     command = ["vllm", "serve", "deepseek-ai/DeepSeek-V3.2", *options]
     done = autotune("simulate", "--hw", "h200", "--json", "--", *command, home=tmp_path / "home")
     assert done.code == 3, done.err
@@ -318,7 +489,8 @@ def test_a_number_that_no_engine_takes_is_a_predicted_failure(tmp_path: Path, op
 
 
 @pytest.mark.parametrize(
-    "command", [["run", "--on", "simulator", *GOOD], ["simulate", "--hw", "h200", "--", GOOD_BASELINE]]
+    "command",
+    [["run", "--on", "simulator", *GOOD], ["simulate", "--hw", "h200", "--", GOOD_BASELINE]],
 )
 def test_coefficients_in_the_home_folder_that_are_none(tmp_path: Path, command: list[str]) -> None:
     home = tmp_path / "home"
@@ -341,20 +513,29 @@ def test_one_damaged_study_does_not_hide_the_others(tmp_path: Path) -> None:
     (home / "studies" / "bad" / "recommendation.json").write_text("{")
     listed = autotune("list", "--json", home=home)
     assert listed.code == 0, listed.err
-    assert {row["study"]: row["verdict"] for row in listed.json} == {"good": "indistinguishable", "bad": "unreadable"}
+    assert {row["study"]: row["verdict"] for row in listed.json} == {
+        "good": "indistinguishable",
+        "bad": "unreadable",
+    }
     assert "recommendation.json" in listed.err
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["run", "--launches", "1e6"], ["--launches: '1e6' is not a whole number", "autotune run --help`"]),
+        (
+            ["run", "--launches", "1e6"],
+            ["--launches: '1e6' is not a whole number", "autotune run --help`"],
+        ),
         (["run", "--hours", "long"], ["--hours: 'long' is not a number"]),
         (["run", "--min-context", "x"], ["--min-context: 'x' is not a whole number"]),
         (["run", "--seed", "-1"], ["--seed: -1", "0<=x<=4294967295"]),
         (["run", "--find-load", "x"], ["--find-load: 'x'", "'concurrency', 'rate'"]),
         (["run", "--find-load", "--dry-run"], ["--find-load wants concurrency or rate behind it"]),
-        (["bench", "--url", "x", "--find-load", "--json"], ["--find-load wants concurrency or rate behind it"]),
+        (
+            ["bench", "--url", "x", "--find-load", "--json"],
+            ["--find-load wants concurrency or rate behind it"],
+        ),
         (["run", "--launchs", "3"], ["'--launchs'; did you mean '--launches'?"]),
         (["report", "x", "--format"], ["'--format' requires an argument"]),
         (["bundle", "x", "-o", "."], ["--output: ", "'.' is a directory"]),
@@ -366,7 +547,9 @@ def test_one_damaged_study_does_not_hide_the_others(tmp_path: Path) -> None:
     ],
     ids=" ".join,
 )
-def test_what_click_refuses_reads_like_what_we_refuse(tmp_path: Path, arguments: list[str], words: list[str]):
+def test_what_click_refuses_reads_like_what_we_refuse(
+    tmp_path: Path, arguments: list[str], words: list[str]
+):
     done = autotune(*arguments, home=tmp_path / "home")
     refused(done, *words)
     assert done.err.startswith("autotune: ")

@@ -20,11 +20,18 @@ WORKLOAD = f"random:256:128:{4 * STREAMS}"
 
 
 def reference_tokens(url: str, requests: list[tuple[int, int]]) -> tuple[int, int]:
-    """Prompt and answer tokens as a plain client counts them: one thread and one connection per request."""
+    """Prompt and answer tokens as a plain client counts them: one thread and one connection per
+    request."""
     usages = []
 
     def send(prompt: int, answer: int) -> None:
-        body = {"model": MODEL, "prompt": [7] * prompt, "max_tokens": answer, "ignore_eos": True, "stream": True}
+        body = {
+            "model": MODEL,
+            "prompt": [7] * prompt,
+            "max_tokens": answer,
+            "ignore_eos": True,
+            "stream": True,
+        }
         body["stream_options"] = {"include_usage": True}
         request = urllib.request.Request(f"{url}/v1/completions", json.dumps(body).encode())
         request.add_header("Content-Type", "application/json")
@@ -43,13 +50,27 @@ def reference_tokens(url: str, requests: list[tuple[int, int]]) -> tuple[int, in
 def test_bench_measures_what_simulate_predicts(tmp_path: Path) -> None:
     home, result = tmp_path / "home", tmp_path / "result.json"
     load = ["--workload", WORKLOAD, "--concurrency", str(STREAMS), "--seed", "1"]
-    predicted = autotune("simulate", "--hw", "h200", *load, "--json", "--", *COMMAND, home=home).json
+    predicted = autotune(
+        "simulate", "--hw", "h200", *load, "--json", "--", *COMMAND, home=home
+    ).json
     drawn = load_workload(WORKLOAD).draw(0, 1)
-    lengths = list(zip(drawn.input_tokens.tolist(), drawn.output_tokens.tolist(), strict=True))[:STREAMS]
+    lengths = list(zip(drawn.input_tokens.tolist(), drawn.output_tokens.tolist(), strict=True))[
+        :STREAMS
+    ]
     with emulated() as url:
         # A busy machine delays and never hastens: the quickest of at most three runs counts.
         for _ in range(3):
-            measured = autotune("bench", "--url", url, "--model", MODEL, *load, "--save-result", str(result), home=home)
+            measured = autotune(
+                "bench",
+                "--url",
+                url,
+                "--model",
+                MODEL,
+                *load,
+                "--save-result",
+                str(result),
+                home=home,
+            )
             found = json.loads(result.read_text())
             if found["duration"] <= 1.05 * predicted["duration"]:
                 break

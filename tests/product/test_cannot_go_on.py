@@ -1,4 +1,5 @@
-"""The machine lets a study down: it stops with one message, keeps what it has, and goes on once that is put right."""
+"""The machine lets a study down: it stops with one message, keeps what it has, and goes on once
+that is put right."""
 
 from __future__ import annotations
 
@@ -65,10 +66,14 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def study(home: Path, name: str, spoil: Spoil | None = None, from_trial: int = 1) -> Recommendation:
     """Run a study, or go on with it, in this process."""
     workloads, space = ["random:64:16:16"], ROOT / "examples" / "emulated-space.yaml"
-    asked = RunOptions(MODEL, "h200", launches=6, workloads=workloads, study=name, on="simulator", space=space)
+    asked = RunOptions(
+        MODEL, "h200", launches=6, workloads=workloads, study=name, on="simulator", space=space
+    )
     spec = build_spec(asked)
 
-    def evaluator(spec: StudySpec, library: Library, folder: Path, tell: Callable[[str], None]) -> Evaluator:
+    def evaluator(
+        spec: StudySpec, library: Library, folder: Path, tell: Callable[[str], None]
+    ) -> Evaluator:
         simulated = evaluator_for(spec, library, folder, tell)
         return Spoiled(simulated, folder, from_trial, spoil) if spoil else simulated
 
@@ -95,7 +100,10 @@ def test_three_launches_in_a_row_that_no_configuration_is_to_blame_for(home: Pat
         failure = Failure(FailureKind.INFRASTRUCTURE, "No CUDA GPUs are available.", lasting=True)
         return replace(result, state=State.INVALID, metrics={}, failure=failure)
 
-    with pytest.raises(CannotGoOn, match=r"3 launches in a row failed .* No CUDA GPUs are available\.\n.* 4 launches"):
+    with pytest.raises(
+        CannotGoOn,
+        match=r"3 launches in a row failed .* No CUDA GPUs are available\.\n.* 4 launches",
+    ):
         study(home, "driver", driver_is_gone)
     outcome = study(home, "driver")
     assert outcome.recommended is not None
@@ -107,7 +115,10 @@ def test_three_launches_in_a_row_that_no_configuration_is_to_blame_for(home: Pat
 
 def test_figures_that_cannot_be_are_no_measurement_and_reach_no_file(home: Path) -> None:
     """NaN of one metric, a negative one, no objective at all; the figures beside them stay."""
-    spoilt: list[dict[str, object]] = [{"total_token_throughput": float("nan")}, {"p99_ttft_ms": -1.0}]
+    spoilt: list[dict[str, object]] = [
+        {"total_token_throughput": float("nan")},
+        {"p99_ttft_ms": -1.0},
+    ]
     without = "total_token_throughput"
 
     def figures_are_bad(result: TrialResult, _: Path) -> TrialResult:
@@ -115,14 +126,19 @@ def test_figures_that_cannot_be_are_no_measurement_and_reach_no_file(home: Path)
         if spoilt:
             return replace(result, metrics={workload: {**metrics, **spoilt.pop(0)}})
         left = {name: value for name, value in metrics.items() if name != without}
-        return replace(result, metrics={workload: left}, times_s={**result.times_s, "load": float("inf")})
+        return replace(
+            result, metrics={workload: left}, times_s={**result.times_s, "load": float("inf")}
+        )
 
     outcome = study(home, "nan", figures_are_bad)
     assert outcome.recommended is not None
     kept = rows(home, "nan")
     assert {row["state"] for row in kept[1:]} == {"invalid"}
     said = [row["failure"]["message"] for row in kept[1:4]]
-    assert "random:64:16:16: total_token_throughput is nan; a finite number of at least 0 was expected" in said[0]
+    assert (
+        "random:64:16:16: total_token_throughput is nan; a finite number of at least 0 was expected"
+        in said[0]
+    )
     assert "random:64:16:16: p99_ttft_ms is -1" in said[1]
     assert "its metrics lack the objective, total_token_throughput" in said[2]
     assert all(row["metrics"]["random:64:16:16"]["duration"] > 0 for row in kept)
@@ -131,7 +147,9 @@ def test_figures_that_cannot_be_are_no_measurement_and_reach_no_file(home: Path)
         assert not re.search(r"\b(NaN|Infinity)\b", path.read_text())
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full, the one disk that is always full")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="no /dev/full, the one disk that is always full"
+)
 def test_a_full_disk_stops_the_study_and_what_was_written_is_kept(home: Path) -> None:
     results = home / "studies" / "disk" / "results.jsonl"
 
@@ -140,7 +158,9 @@ def test_a_full_disk_stops_the_study_and_what_was_written_is_kept(home: Path) ->
         results.symlink_to("/dev/full")
         return result
 
-    with pytest.raises(CannotGoOn, match=r"left on device\); free disk space there\.\n.* 1 launches are stored"):
+    with pytest.raises(
+        CannotGoOn, match=r"left on device\); free disk space there\.\n.* 1 launches are stored"
+    ):
         study(home, "disk", disk_fills)
     results.with_suffix(".kept").rename(results)
     kept = finished_rows(home, "disk")
@@ -157,7 +177,9 @@ def test_a_study_that_cannot_be_written_when_it_is_resumed(home: Path) -> None:
     limit = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (0, limit[1]))
     try:
-        with pytest.raises(CannotGoOn, match=r"too large\); free disk space there\. Then:\nautotune resume resumed"):
+        with pytest.raises(
+            CannotGoOn, match=r"too large\); free disk space there\. Then:\nautotune resume resumed"
+        ):
             study(home, "resumed")
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)
@@ -169,7 +191,9 @@ def test_a_question_that_was_cut_off_is_no_other_question() -> None:
     asked = small_study.spec()
     text = asked.to_yaml()
     assert StudySpec.from_yaml(text) == asked
-    assert StudySpec.from_yaml(text.removeprefix("---\n").removesuffix("...\n")) == asked, "as people write it"
+    assert StudySpec.from_yaml(text.removeprefix("---\n").removesuffix("...\n")) == asked, (
+        "as people write it"
+    )
     lines = text.splitlines(keepends=True)
     for kept in range(1, len(lines)):
         with pytest.raises((yaml.YAMLError, ValidationError)):
@@ -177,12 +201,15 @@ def test_a_question_that_was_cut_off_is_no_other_question() -> None:
 
 
 def test_no_draft_of_a_file_is_left(tmp_path: Path) -> None:
-    """Neither of a writer that was killed, nor where there is no room; one that another process writes is.
+    """Neither of a writer that was killed, nor where there is no room; one that another process
+    writes is.
 
     So is one of another machine, which nobody here can ask.
     """
     path = tmp_path / "optuna.journal"
-    gone, alive = (tmp_path / f".optuna.journal.{platform.node()}.{pid}.tmp" for pid in (2**22 + 1, 1))
+    gone, alive = (
+        tmp_path / f".optuna.journal.{platform.node()}.{pid}.tmp" for pid in (2**22 + 1, 1)
+    )
     elsewhere = tmp_path / f".optuna.journal.another.{2**22 + 1}.tmp"
     for draft in (gone, alive, elsewhere):
         draft.write_text("a part")
@@ -215,7 +242,8 @@ def test_a_trial_that_cannot_be_written_stops_a_study_that_has_begun(home: Path)
     with pytest.raises(BadInput, match="Read-only"):
         study(home, "read-only", disk_becomes_read_only, from_trial=0)
     with pytest.raises(
-        CannotGoOn, match=r"Read-only file system\)\n.* 1 launches are stored; continue with:\nautotune resume"
+        CannotGoOn,
+        match=r"Read-only file system\)\n.* 1 launches are stored; continue with:\nautotune resume",
     ):
         study(home, "read-only", disk_becomes_read_only)
 
@@ -230,7 +258,18 @@ def test_a_first_launch_without_a_gpu_is_exit_130_with_one_message(
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HOME", str(tmp_path))
     cache(tmp_path / "hub", MODEL, ["model.safetensors"])
-    question = ["--model", MODEL, "--hw", "h200", "--engine", "vllm", "--on", "process", "--study", "first"]
+    question = [
+        "--model",
+        MODEL,
+        "--hw",
+        "h200",
+        "--engine",
+        "vllm",
+        "--on",
+        "process",
+        "--study",
+        "first",
+    ]
     few = ["--workload", "random:16:4:8", "--space", str(ROOT / "examples" / "small-space.yaml")]
     stopped = autotune("run", *question, *few, home=home)
     assert stopped.code == 130, stopped.err

@@ -1,4 +1,5 @@
-"""Why the winner wins, end to end on the V3.2 node: what each setting adds, and the documents' no-ops told as such."""
+"""Why the winner wins, end to end on the V3.2 node: what each setting adds, and the documents'
+no-ops told as such."""
 
 from __future__ import annotations
 
@@ -10,7 +11,8 @@ import pytest
 from .cli import autotune, new_home, rows
 
 V32 = "deepseek-ai/DeepSeek-V3.2"
-# The document's own command for TP 8: dp attention with one replica, and the parsers of its serving scripts.
+# The document's own command for TP 8: dp attention with one replica, and the parsers of its serving
+# scripts.
 BASELINE = (
     f"python3 -m sglang.launch_server --model-path {V32} --tp-size 8 --enable-dp-attention "
     "--reasoning-parser deepseek-v3 --tool-call-parser deepseekv32"
@@ -36,8 +38,29 @@ def explained(home: Path, on: str, launches: int) -> Any:
     """The recommendation of a study with seed 3, after the checks that hold on every node."""
     space = home.parent / "space.yaml"
     space.write_text(SPACE)
-    load = ("--workload", "random:1000:64:128", "--launches", str(launches), "--seed", "3", "--space", str(space))
-    where = ("--model", V32, "--hw", "h200", "--on", on, "--baseline", BASELINE, "--study", "s", "--json")
+    load = (
+        "--workload",
+        "random:1000:64:128",
+        "--launches",
+        str(launches),
+        "--seed",
+        "3",
+        "--space",
+        str(space),
+    )
+    where = (
+        "--model",
+        V32,
+        "--hw",
+        "h200",
+        "--on",
+        on,
+        "--baseline",
+        BASELINE,
+        "--study",
+        "s",
+        "--json",
+    )
     # Eight replicas hold shorter requests than the baseline: what that may cost is not asked here.
     done = autotune("run", *where, *load, "--allow", "shorter-context", home=home)
     assert done.code == 0, done.err
@@ -61,7 +84,9 @@ def explained(home: Path, on: str, launches: int) -> Any:
     return found
 
 
-def test_each_setting_has_its_contribution_and_the_documents_knobs_without_effect_are_told(tmp_path: Path) -> None:
+def test_each_setting_has_its_contribution_and_the_documents_knobs_without_effect_are_told(
+    tmp_path: Path,
+) -> None:
     home = new_home(tmp_path)
     found = explained(home, "simulator", 14)
     assert found["contributions"]
@@ -71,4 +96,6 @@ def test_each_setting_has_its_contribution_and_the_documents_knobs_without_effec
 def test_the_same_against_emulated_engines_that_fail(tmp_path: Path) -> None:
     found = explained(new_home(tmp_path), "emulator", 16)
     assert found["evidence"] == "emulated"
-    assert found["failures"], "graphs of 96 with attention data parallelism fail while they are captured"
+    assert found["failures"], (
+        "graphs of 96 with attention data parallelism fail while they are captured"
+    )

@@ -14,12 +14,26 @@ FAULTS = [12, pytest.param(100, marks=pytest.mark.slow)]
 
 
 @pytest.mark.parametrize("faults", FAULTS)
-def test_nothing_is_lost_doubled_left_behind_or_changed_by_faults(tmp_path: Path, faults: int) -> None:
+def test_nothing_is_lost_doubled_left_behind_or_changed_by_faults(
+    tmp_path: Path, faults: int
+) -> None:
     """Some on emulated engines, the others in virtual time."""
     file = tmp_path / "faults.json"
-    words = ["--faults", str(faults), "--seed", "6", "--json", str(file), "--folder", str(tmp_path / "studies")]
+    words = [
+        "--faults",
+        str(faults),
+        "--seed",
+        "6",
+        "--json",
+        str(file),
+        "--folder",
+        str(tmp_path / "studies"),
+    ]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "faults.py"), *words], capture_output=True, text=True, check=False
+        [sys.executable, str(ROOT / "benchmarks" / "faults.py"), *words],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     met = json.loads(file.read_text())
@@ -42,10 +56,24 @@ def test_a_campaign_goes_on_where_it_was_broken_off(tmp_path: Path) -> None:
         "study": 1,
         "problems": [],
     }
-    file.write_text(json.dumps([one | dict.fromkeys(("lost", "doubled", "left_behind", "changed"), 0)]))
-    words = ["--faults", "1", "--seed", "6", "--json", str(file), "--folder", str(tmp_path / "studies")]
+    file.write_text(
+        json.dumps([one | dict.fromkeys(("lost", "doubled", "left_behind", "changed"), 0)])
+    )
+    words = [
+        "--faults",
+        "1",
+        "--seed",
+        "6",
+        "--json",
+        str(file),
+        "--folder",
+        str(tmp_path / "studies"),
+    ]
     done = subprocess.run(
-        [sys.executable, str(ROOT / "benchmarks" / "faults.py"), *words], capture_output=True, text=True, check=False
+        [sys.executable, str(ROOT / "benchmarks" / "faults.py"), *words],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     assert "| kill-tuner | 1 | 1 | – | 0 | 0 | 0 | 0 |" in done.stdout

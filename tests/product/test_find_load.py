@@ -1,4 +1,5 @@
-"""`autotune run --find-load` on the simulated node: the capacity as objective, its curve, and nothing that keeps it."""
+"""`autotune run --find-load` on the simulated node: the capacity as objective, its curve, and
+nothing that keeps it."""
 
 from __future__ import annotations
 
@@ -29,18 +30,42 @@ from .cli import autotune
 SPACE = Path(__file__).resolve().parents[2] / "examples" / "small-space.yaml"
 MODEL = "deepseek-ai/DeepSeek-V3.2"
 WORKLOAD = "random:500:50:200"
-RUN = ["run", "--model", MODEL, "--hw", "h200", "--space", str(SPACE), "--study", "s", "--workload", WORKLOAD]
+RUN = [
+    "run",
+    "--model",
+    MODEL,
+    "--hw",
+    "h200",
+    "--space",
+    str(SPACE),
+    "--study",
+    "s",
+    "--workload",
+    WORKLOAD,
+]
 
 
 def rows(home: Path) -> list[dict[str, Any]]:
-    return [json.loads(line) for line in (home / "studies" / "s" / "results.jsonl").read_text().splitlines()]
+    return [
+        json.loads(line)
+        for line in (home / "studies" / "s" / "results.jsonl").read_text().splitlines()
+    ]
 
 
 @pytest.mark.e2e
 def test_a_study_finds_the_command_of_the_highest_capacity(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    limits = ["--slo", "p90_ttft_ms<=1000", "--slo", "p90_tpot_ms<=40", "--workload", "random:500:50:50"]
-    done = autotune(*RUN, "--find-load", "concurrency", *limits, "--launches", "14", "--json", home=home)
+    limits = [
+        "--slo",
+        "p90_ttft_ms<=1000",
+        "--slo",
+        "p90_tpot_ms<=40",
+        "--workload",
+        "random:500:50:50",
+    ]
+    done = autotune(
+        *RUN, "--find-load", "concurrency", *limits, "--launches", "14", "--json", home=home
+    )
     assert done.code == 0, done.err
     outcome = done.json
     assert outcome["objective"]["metric"] == "capacity_total_token_throughput"
@@ -48,7 +73,11 @@ def test_a_study_finds_the_command_of_the_highest_capacity(tmp_path: Path) -> No
     assert complete
     for row in complete:
         metrics = row["metrics"][WORKLOAD]
-        at = [point for point in metrics["curve"] if point["concurrency"] == metrics["capacity_concurrency"]]
+        at = [
+            point
+            for point in metrics["curve"]
+            if point["concurrency"] == metrics["capacity_concurrency"]
+        ]
         assert len(at) == 1
         assert at[0]["kept"]
         assert at[0]["steady_total_token_throughput"] == metrics["capacity_total_token_throughput"]
@@ -75,7 +104,17 @@ def test_a_study_finds_the_command_of_the_highest_capacity(tmp_path: Path) -> No
 @pytest.mark.e2e
 def test_where_the_lightest_load_breaks_a_limit_the_nearest_miss_is_told(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    done = autotune(*RUN, "--find-load", "rate", "--slo", "p90_ttft_ms<=1", "--launches", "4", "--json", home=home)
+    done = autotune(
+        *RUN,
+        "--find-load",
+        "rate",
+        "--slo",
+        "p90_ttft_ms<=1",
+        "--launches",
+        "4",
+        "--json",
+        home=home,
+    )
     assert done.code == 3, done.err
     miss = done.json["nearest_miss"]
     assert (miss["slo"], miss["metric"], miss["limit"]) == ("p90_ttft_ms<=1", "p90_ttft_ms", 1)
@@ -102,7 +141,8 @@ def spec_of(**more: Any) -> Any:
 
 @pytest.mark.parametrize("by", ["concurrency", "rate"])
 def test_noise_is_a_node_s_clock(by: Any) -> None:
-    """One draw per launch, shared by its loads: twice as fast within half the limits, a node carries twice as much."""
+    """One draw per launch, shared by its loads: twice as fast within half the limits, a node
+    carries twice as much."""
     library = library_for(SPACE)
     spec = spec_of()
     prepared = prepare(spec, library)
@@ -127,9 +167,13 @@ def test_a_launch_is_told_to_last_as_long_as_the_looks_that_it_has(on: str, look
     prepared = prepare(spec, library_for(SPACE))
     candidate = prepared.candidates.items[prepared.candidates.baseline]
     command = prepared.command_of(candidate)
-    trial = Trial(0, Role.BASELINE, candidate.configuration, candidate.engine_version, command, (WORKLOAD,))
+    trial = Trial(
+        0, Role.BASELINE, candidate.configuration, candidate.engine_version, command, (WORKLOAD,)
+    )
     resolved = resolve_command(
-        command, prepared.library, Context(spec.model, spec.hardware, spec.gpus, trial.engine_version)
+        command,
+        prepared.library,
+        Context(spec.model, spec.hardware, spec.gpus, trial.engine_version),
     )
     search = LoadSearch("concurrency", spec.slos, load_workload(WORKLOAD), looks)
     came, load_s = simulate(resolved, Load(WORKLOAD, load_workload(WORKLOAD), 0, search))
@@ -147,7 +191,9 @@ def test_the_prior_orders_the_candidates_as_the_capacity_does() -> None:
     simulated, predicted = [], []
     for place in places:
         one = items[place]
-        trial = Trial(0, Role.SEARCH, one.configuration, one.engine_version, command_of(one), (WORKLOAD,))
+        trial = Trial(
+            0, Role.SEARCH, one.configuration, one.engine_version, command_of(one), (WORKLOAD,)
+        )
         result = Simulated(spec, library_for(SPACE))(trial)
         if result.state is State.COMPLETE and result.metrics[WORKLOAD]["capacity_concurrency"]:
             simulated.append(result.metrics[WORKLOAD]["capacity_total_token_throughput"])
@@ -162,9 +208,19 @@ def test_the_prior_orders_the_candidates_as_the_capacity_does() -> None:
     [
         (["--find-load", "concurrency"], "needs a latency limit"),
         (["--find-load", "rate", "--slo", "p99_ttft_ms<=5", "--workload", "sweep"], None),
-        (["--objective", "capacity_total_token_throughput"], "needs --find-load concurrency or rate"),
         (
-            ["--find-load", "rate", "--slo", "p99_ttft_ms<=5", "--objective", "capacity_concurrency"],
+            ["--objective", "capacity_total_token_throughput"],
+            "needs --find-load concurrency or rate",
+        ),
+        (
+            [
+                "--find-load",
+                "rate",
+                "--slo",
+                "p99_ttft_ms<=5",
+                "--objective",
+                "capacity_concurrency",
+            ],
             "capacity_concurrency needs --find-load concurrency",
         ),
         (
@@ -184,7 +240,15 @@ def test_bad_input(tmp_path: Path, more: list[str], words: str | None) -> None:
 
 
 def test_a_workload_that_fixes_its_load_is_refused(tmp_path: Path) -> None:
-    words = ["--find-load", "rate", "--slo", "p99_ttft_ms<=5", "--workload", "sharegpt-c4", "--dry-run"]
+    words = [
+        "--find-load",
+        "rate",
+        "--slo",
+        "p99_ttft_ms<=5",
+        "--workload",
+        "sharegpt-c4",
+        "--dry-run",
+    ]
     done = autotune("run", "--model", MODEL, "--hw", "h200", *words, home=tmp_path / "home")
     assert done.code == 2
     assert "sharegpt-c4: it fixes a load: 4 at a time" in done.err
@@ -197,25 +261,47 @@ SERVER = ["--", "vllm", "serve", MODEL, "--tensor-parallel-size", "8"]
 def test_the_capacity_of_a_launch_is_found_again_by_simulate(tmp_path: Path) -> None:
     home = tmp_path / "home"
     baseline = " ".join(SERVER[1:])
-    done = autotune(*RUN, *FIND, "--launches", "1", "--noise", "0", "--baseline", baseline, "--json", home=home)
+    done = autotune(
+        *RUN, *FIND, "--launches", "1", "--noise", "0", "--baseline", baseline, "--json", home=home
+    )
     assert done.code == 0, done.err
     promised = rows(home)[0]["metrics"][WORKLOAD]
     asked = ["simulate", "--hw", "h200", "--workload", WORKLOAD, *FIND]
     found = autotune(*asked, "--json", *SERVER, home=home)
     assert found.code == 0, found.err
-    for name in ("capacity_concurrency", "capacity_total_token_throughput", "capacity_ramp_s", "p90_tpot_ms", "curve"):
+    for name in (
+        "capacity_concurrency",
+        "capacity_total_token_throughput",
+        "capacity_ramp_s",
+        "p90_tpot_ms",
+        "curve",
+    ):
         assert found.json[name] == promised[name], name
     capacity, ramp_s = found.json["capacity_concurrency"], found.json["capacity_ramp_s"]
     assert ramp_s > 0
-    assert "the streams start spread over the time of a request, not all at once" in found.json["load"]
-    assert f"the streams start spread over {ramp_s:.3g} s, not all at once" in found.json["load_search"]
-    # Answers of one length stay in step when they start together, so that no prompt disturbs them: it may be more.
+    assert (
+        "the streams start spread over the time of a request, not all at once" in found.json["load"]
+    )
+    assert (
+        f"the streams start spread over {ramp_s:.3g} s, not all at once"
+        in found.json["load_search"]
+    )
+    # Answers of one length stay in step when they start together, so that no prompt disturbs them:
+    # it may be more.
     assert found.json["capacity_concurrency_at_once"] > 0
     told = autotune(*asked, *SERVER, home=home)
     assert f"{capacity} in flight meet every limit" in told.out
-    assert f"If all streams start at once: {found.json['capacity_concurrency_at_once']} in flight." in told.out
-    for page in ((home / "studies" / "s" / "report.md").read_text(), autotune("resume", "s", home=home).out):
-        assert "the streams start spread over the time of a request, not all at once" in " ".join(page.split())
+    assert (
+        f"If all streams start at once: {found.json['capacity_concurrency_at_once']} in flight."
+        in told.out
+    )
+    for page in (
+        (home / "studies" / "s" / "report.md").read_text(),
+        autotune("resume", "s", home=home).out,
+    ):
+        assert "the streams start spread over the time of a request, not all at once" in " ".join(
+            page.split()
+        )
 
 
 def test_simulate_finds_a_rate_and_says_where_there_is_none(tmp_path: Path) -> None:
@@ -234,8 +320,14 @@ def test_simulate_finds_a_rate_and_says_where_there_is_none(tmp_path: Path) -> N
     ("options", "words"),
     [
         (["--slo", "p99_ttft_ms<=2000"], "--slo: add --find-load concurrency or rate"),
-        (["--find-load", "rate"], "--find-load needs a latency limit, e.g. --slo 'p99_ttft_ms<=2000'"),
-        ([*FIND, "--concurrency", "8"], "--concurrency with --find-load: the search finds the load"),
+        (
+            ["--find-load", "rate"],
+            "--find-load needs a latency limit, e.g. --slo 'p99_ttft_ms<=2000'",
+        ),
+        (
+            [*FIND, "--concurrency", "8"],
+            "--concurrency with --find-load: the search finds the load",
+        ),
         ([*FIND, "--versus", "0.13"], "--versus with --find-load: the search finds the load"),
     ],
 )

@@ -56,7 +56,9 @@ def test_an_interruption_keeps_everything_and_says_how_to_go_on(
         rest = process.stderr.read()
         assert process.wait() == code
     command = rest.splitlines()[-1]
-    assert shlex.split(command) == ["autotune", "resume", "s", "--home", str(home)], "alone on its line"
+    assert shlex.split(command) == ["autotune", "resume", "s", "--home", str(home)], (
+        "alone on its line"
+    )
     assert "Traceback" not in rest
     kept = rows(home, "s")
     assert len(kept) >= 1
@@ -80,7 +82,19 @@ def test_two_interruptions_at_once_say_how_to_go_on(tmp_path: Path) -> None:
 
 
 SIDE_BY_SIDE = [
-    *("run", "--model", "openai/gpt-oss-120b", "--hw", "h200", "--gpus", "4", "--on", "emulator", "--engine", "vllm"),
+    *(
+        "run",
+        "--model",
+        "openai/gpt-oss-120b",
+        "--hw",
+        "h200",
+        "--gpus",
+        "4",
+        "--on",
+        "emulator",
+        "--engine",
+        "vllm",
+    ),
     *("--workload", "random:64:200:4", "--launches", "12", "--study", "s"),
 ]
 
@@ -106,7 +120,9 @@ def test_sigterm_at_the_start_is_one_line_and_143(
         assert kill_after(SIDE_BY_SIDE, home, 0.0, lambda: len(finished_rows(home, "s")) >= 1)
     before = finished_rows(home, "s")
     words = ["resume", "s"] if begun else SIDE_BY_SIDE
-    with start(*words, environment={**os.environ, "AUTOTUNE_HOME": str(home)}, err=subprocess.PIPE) as process:
+    with start(
+        *words, environment={**os.environ, "AUTOTUNE_HOME": str(home)}, err=subprocess.PIPE
+    ) as process:
         said = moment(process)
         process.send_signal(signal.SIGTERM)
         assert process.stderr is not None
@@ -144,10 +160,15 @@ except KeyboardInterrupt:
     assert (done.stdout, done.stderr) == ("interrupted\n", "")
 
 
-def test_the_command_to_go_on_holds_in_any_folder_and_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_to_go_on_holds_in_any_folder_and_shell(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     assert Home(Path("mlruns")).resume_command("s") == f"autotune resume s --home {tmp_path}/mlruns"
-    assert Home(Path("../my runs")).resume_command("s") == f"autotune resume s --home '{tmp_path.parent}/my runs'"
+    assert (
+        Home(Path("../my runs")).resume_command("s")
+        == f"autotune resume s --home '{tmp_path.parent}/my runs'"
+    )
 
 
 def test_a_second_tuner_is_refused(tmp_path: Path) -> None:

@@ -1,4 +1,5 @@
-"""`kill -9` at random moments, then `autotune resume`: nothing lost, nothing twice, the same recommendation."""
+"""`kill -9` at random moments, then `autotune resume`: nothing lost, nothing twice, the same
+recommendation."""
 
 from __future__ import annotations
 
@@ -31,7 +32,9 @@ KILLS = [
 
 def recommendation(home: Path, study: str) -> dict[str, Any]:
     """Without what must differ between two runs of one question."""
-    found: dict[str, Any] = json.loads((home / "studies" / study / "recommendation.json").read_text())
+    found: dict[str, Any] = json.loads(
+        (home / "studies" / study / "recommendation.json").read_text()
+    )
     return {key: value for key, value in found.items() if key not in {"study", "duration_s"}}
 
 
@@ -74,7 +77,8 @@ def test_nothing_is_lost_or_run_twice_or_taken_for_the_other_fidelity(
         arguments = ["run", *question, "--study", study]
         killed = True
         while killed and not enough():
-            # Every other kill meets a launch for certain, however slow the machine is; the rest come at any time.
+            # Every other kill meets a launch for certain, however slow the machine is; the rest
+            # come at any time.
             if kills % 2:
                 killed = kill_after(arguments, home, moments.uniform(0.0, 3.0))
             else:

@@ -1,4 +1,5 @@
-"""`autotune list` and `autotune report` over a home folder in which studies are finished, at work, stopped, damaged."""
+"""`autotune list` and `autotune report` over a home folder in which studies are finished, at work,
+stopped, damaged."""
 
 from __future__ import annotations
 
@@ -28,9 +29,13 @@ LAUNCHES = small_study.launches()
 OLD_KEYS = ["study", "model", "hardware", "evidence", "verdict", "gain", "launches", "age_hours"]
 
 
-def study(home: Path, name: str, launches: Sequence[Launch], done: Recommendation | None = None) -> Path:
+def study(
+    home: Path, name: str, launches: Sequence[Launch], done: Recommendation | None = None
+) -> Path:
     folder = Home(home).open(small_study.spec(study=name))
-    (folder / "results.jsonl").write_text("".join(json.dumps(row_of(launch)) + "\n" for launch in launches))
+    (folder / "results.jsonl").write_text(
+        "".join(json.dumps(row_of(launch)) + "\n" for launch in launches)
+    )
     if done is not None:
         (folder / "recommendation.json").write_text(json.dumps(done.to_json()))
     return folder
@@ -38,13 +43,18 @@ def study(home: Path, name: str, launches: Sequence[Launch], done: Recommendatio
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Studies that began one after the other; ``done`` ran on two nodes, ``stopped`` has a torn last row."""
+    """Studies that began one after the other; ``done`` ran on two nodes, ``stopped`` has a torn
+    last row."""
     home = tmp_path_factory.mktemp("product") / "home"
-    second = [replace(launch, result=replace(launch.result, node="node-1")) for launch in LAUNCHES[5:]]
+    second = [
+        replace(launch, result=replace(launch.result, node="node-1")) for launch in LAUNCHES[5:]
+    ]
     baseline = small_study.choice(small_study.BASELINE, 6000.0)
     done = small_study.giving_up().model_copy(update={"study": "done"})
     study(home, "done", [*LAUNCHES[:5], *second], done)
-    same = small_study.recommendation(study="same", recommended=baseline, gain_percent=0.0, gain_ci95=None)
+    same = small_study.recommendation(
+        study="same", recommended=baseline, gain_percent=0.0, gain_ci95=None
+    )
     study(home, "same", LAUNCHES[:2], same)
     with (study(home, "stopped", LAUNCHES[:4]) / "results.jsonl").open("a") as rows:
         rows.write('{"number": 4, "role": "sea')
@@ -66,26 +76,61 @@ def test_list_tells_of_every_study_how_far_it_is(home: Path) -> None:
     rows = {row["study"]: row for row in listed.json}
     assert list(rows) == ["done", "same", "stopped", "running", "damaged"]
     assert all(list(row)[: len(OLD_KEYS)] == OLD_KEYS for row in rows.values())
-    expected = {"verdict": "better", "gain": "+51.7 %", "gain_ci95": [47.2, 56.1], "launches": 9, "engine": "sglang"}
+    expected = {
+        "verdict": "better",
+        "gain": "+51.7 %",
+        "gain_ci95": [47.2, 56.1],
+        "launches": 9,
+        "engine": "sglang",
+    }
     expected |= {"gain_interval90_on_a_node": [-4.0, 160.0], "holds_on_a_node": False}
-    expected |= {"nodes": ["node-0", "node-1"], "state": "finished", "evidence": "simulated", "hardware": "8xh200"}
+    expected |= {
+        "nodes": ["node-0", "node-1"],
+        "state": "finished",
+        "evidence": "simulated",
+        "hardware": "8xh200",
+    }
     assert expected.items() <= rows["done"].items()
-    assert (rows["same"]["gain"], rows["same"]["gain_percent"]) == (None, None), "the baseline over itself"
-    stopped = {"verdict": "unfinished", "state": "interrupted", "launches": 4, "budget": 9, "evidence": "simulated"}
+    assert (rows["same"]["gain"], rows["same"]["gain_percent"]) == (None, None), (
+        "the baseline over itself"
+    )
+    stopped = {
+        "verdict": "unfinished",
+        "state": "interrupted",
+        "launches": 4,
+        "budget": 9,
+        "evidence": "simulated",
+    }
     assert stopped.items() <= rows["stopped"].items()
     assert (rows["running"]["state"], rows["running"]["launches"]) == ("running", 0)
     assert rows["damaged"]["state"] == rows["damaged"]["verdict"] == "unreadable"
     assert table.err.count("study.yaml: not a study's specification") == 1
     lines = [line.split("  ") for line in table.out.splitlines()]
     shown = [[cell.strip() for cell in line if cell.strip()] for line in lines]
-    assert shown[0] == ["study", "model", "hardware", "evidence", "verdict", "gain", "launches", "nodes", "age"]
-    assert shown[1][4:8] == ["better, open on a node", "+51.7 % (+47.2 % to +56.1 %) [-4.0 % to +160 %]", "9", "2"]
+    assert shown[0] == [
+        "study",
+        "model",
+        "hardware",
+        "evidence",
+        "verdict",
+        "gain",
+        "launches",
+        "nodes",
+        "age",
+    ]
+    assert shown[1][4:8] == [
+        "better, open on a node",
+        "+51.7 % (+47.2 % to +56.1 %) [-4.0 % to +160 %]",
+        "9",
+        "2",
+    ]
     assert shown[3][4:7] == ["interrupted", "–", "4 of 9"]
     assert shown[4][4] == "running"
 
 
 def test_report_of_a_study_without_one(home: Path) -> None:
-    """Of a finished one it is written again; before the first launch a message tells how far a study is."""
+    """Of a finished one it is written again; before the first launch a message tells how far a
+    study is."""
     assert "# deepseek-ai/DeepSeek-V3.2 on 8×H200" in autotune("report", "done", home=home).out
     begun = autotune("report", "running", home=home)
     assert begun.code == 2
@@ -104,7 +149,10 @@ def test_an_unfinished_study_is_reported_as_far_as_it_is(home: Path) -> None:
     assert told.code == 0, told.err
     assert "**UNFINISHED.** 4 of at most 9 launches" in told.out
     assert "**SIMULATED.**" in told.out
-    assert "sglang 0.5.23, total TPS of 9,100 tok/s (1 launch, +51.7 % against the baseline)" in told.out
+    assert (
+        "sglang 0.5.23, total TPS of 9,100 tok/s (1 launch, +51.7 % against the baseline)"
+        in told.out
+    )
     assert small_study.COMMANDS[small_study.WINNER].shell() in told.out
     assert "out_of_memory" in told.out
     assert f"\nautotune resume stopped --home {home}\n" in told.out
@@ -145,7 +193,8 @@ def test_a_terminal_shows_the_report_as_text_and_the_command_in_one_piece(home: 
 
 
 def test_what_is_damaged_or_no_study_hides_no_other(tmp_path: Path) -> None:
-    """Folders as people and crashes leave them; a renamed or copied one is a study under its own name."""
+    """Folders as people and crashes leave them; a renamed or copied one is a study under its own
+    name."""
     home = tmp_path / "home"
     shutil.copytree(study(home, "first", LAUNCHES[:4]), home / "studies" / "copy")
     shutil.copytree(home / "studies" / "first", home / "studies" / "copy of first")
@@ -171,14 +220,17 @@ def test_what_is_damaged_or_no_study_hides_no_other(tmp_path: Path) -> None:
     assert f"\nautotune resume copy --home {home}\n" in copied
 
 
-def test_the_launches_of_a_lost_specification_are_not_taken_for_a_new_study_s(tmp_path: Path) -> None:
+def test_the_launches_of_a_lost_specification_are_not_taken_for_a_new_study_s(
+    tmp_path: Path,
+) -> None:
     (study(tmp_path, "lost", LAUNCHES[:1]) / "study.yaml").unlink()
     with pytest.raises(BadInput, match="study 'lost' exists"):
         Home(tmp_path).check_free("lost")
 
 
 def test_two_that_begin_studies_of_one_name_at_once_do_not_mix_them(tmp_path: Path) -> None:
-    """Both found the name free; the second comes to make its folder when the first has launches, or is done."""
+    """Both found the name free; the second comes to make its folder when the first has launches, or
+    is done."""
     study(tmp_path, "s", LAUNCHES[:1])
     with pytest.raises(BadInput, match="study 's' exists"):
         Home(tmp_path).open(small_study.spec(study="s", gpus=4))
@@ -189,11 +241,19 @@ def test_a_narrow_terminal_cuts_nothing_off(home: Path) -> None:
     shown = autotune("list", home=home, COLUMNS="60", TTY_COMPATIBLE="1", TERM="xterm").out
     assert "…" not in shown
     assert "done " in shown
-    assert {"deepseek-ai/DeepSeek-V3.2", "8xh200", "simulated", "better,", "(+47.2", "interrupted"} <= {*shown.split()}
+    assert {
+        "deepseek-ai/DeepSeek-V3.2",
+        "8xh200",
+        "simulated",
+        "better,",
+        "(+47.2",
+        "interrupted",
+    } <= {*shown.split()}
 
 
 def test_a_link_to_a_study_is_no_second_study(tmp_path: Path) -> None:
-    """Whatever it is called; of a study that lies elsewhere the links are one, too, and each name still works."""
+    """Whatever it is called; of a study that lies elsewhere the links are one, too, and each name
+    still works."""
     home = tmp_path / "home"
     folder = study(home, "mine", LAUNCHES, small_study.recommendation(study="mine"))
     elsewhere = shutil.copytree(folder, tmp_path / "elsewhere")

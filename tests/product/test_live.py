@@ -1,4 +1,5 @@
-"""A study on a terminal, as a person sees it: the lines above, the live block below, and what is left of it."""
+"""A study on a terminal, as a person sees it: the lines above, the live block below, and what is
+left of it."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def left_of_the_block(lines: Sequence[str]) -> list[str]:
 
 
 def test_narrow_and_resized_it_neither_folds_nor_eats_a_line(tmp_path: Path) -> None:
-    """Nor does a study that takes seconds flicker: the block is drawn with a line, and four times a second."""
+    """Nor does a study that takes seconds flicker: the block is drawn with a line, and four times a
+    second."""
     home, began_s = new_home(tmp_path), time.monotonic()
     with Terminal([*PROGRAM, *SIMULATED], 40, AUTOTUNE_HOME=str(home)) as terminal:
         assert terminal.watch(lambda lines: "(" in row(lines, "best"))
@@ -46,7 +48,9 @@ def test_narrow_and_resized_it_neither_folds_nor_eats_a_line(tmp_path: Path) -> 
         assert "SIMULATED" in block[0]
         assert row(block, "best").endswith("…")
         assert not terminal.screen.cursor.hidden
-        assert (terminal.screen.cursor.y, terminal.screen.cursor.x) == (len(terminal.lines), 0), "a row of its own"
+        assert (terminal.screen.cursor.y, terminal.screen.cursor.x) == (len(terminal.lines), 0), (
+            "a row of its own"
+        )
         for columns in (100, 60):
             terminal.resize(columns)
             seen = numbers(terminal.lines)[-1]
@@ -65,9 +69,13 @@ def test_what_runs_and_ctrl_c(tmp_path: Path) -> None:
     home = new_home(tmp_path)
     with Terminal([*PROGRAM, *EMULATED], 160, AUTOTUNE_HOME=str(home)) as terminal:
         for doing in ("starting", "loaded with random:128:16:64"):
-            assert terminal.watch(lambda lines, doing=doing: row(lines, "running").startswith(doing))
+            assert terminal.watch(
+                lambda lines, doing=doing: row(lines, "running").startswith(doing)
+            )
         assert row(terminal.lines, "running").endswith(" s · sglang  engine defaults")
-        assert terminal.watch(lambda lines: "starting" in row(lines, "running") and numbers(lines) == [1])
+        assert terminal.watch(
+            lambda lines: "starting" in row(lines, "running") and numbers(lines) == [1]
+        )
         assert any(" 1/4 · EMULATED · " in line for line in terminal.lines), terminal.lines
         terminal.press(b"\x03")
         assert not terminal.watch()
@@ -80,7 +88,8 @@ def test_what_runs_and_ctrl_c(tmp_path: Path) -> None:
 
 
 def test_ctrl_z_and_kill_leave_the_terminal_to_the_shell(tmp_path: Path) -> None:
-    """What the shell prints stays, and its prompt has a line of its own. With ``--json`` there is no block."""
+    """What the shell prints stays, and its prompt has a line of its own. With ``--json`` there is
+    no block."""
     program = ["bash", "--norc", "-i"]
     with Terminal(program, 160, AUTOTUNE_HOME=str(new_home(tmp_path)), PS1=PROMPT) as terminal:
 
@@ -97,12 +106,23 @@ def test_ctrl_z_and_kill_leave_the_terminal_to_the_shell(tmp_path: Path) -> None
         terminal.press(b"fg\n")
         assert terminal.watch(lambda lines: "loaded" in row(lines, "running"))
         assert [line for line in terminal.lines if line in ("1", "2", "3")] == ["1", "2", "3"]
-        children = Path(f"/proc/{terminal.process.pid}/task/{terminal.process.pid}/children").read_text()
+        children = Path(
+            f"/proc/{terminal.process.pid}/task/{terminal.process.pid}/children"
+        ).read_text()
         os.kill(int(children), signal.SIGKILL)
         assert terminal.watch(prompted)
         assert not terminal.screen.cursor.hidden
         before = len(terminal.bytes_)
-        words = [*SIMULATED, "--launches", "1", "--study", "t", "--json", ">", str(tmp_path / "answer.json")]
+        words = [
+            *SIMULATED,
+            "--launches",
+            "1",
+            "--study",
+            "t",
+            "--json",
+            ">",
+            str(tmp_path / "answer.json"),
+        ]
         terminal.press(" ".join([*PROGRAM, *words, "\n"]).encode())
         assert terminal.watch(lambda lines: prompted(lines) and "  1/1  baseline" in "".join(lines))
         assert b"\x1b[2K" not in terminal.bytes_[before:]

@@ -34,7 +34,9 @@ def test_a_study_of_a_cpu_is_measured_or_refused(
 ) -> None:
     """Predictions are fitted to GPUs: a study on those of a CPU would choose by nothing."""
     monkeypatch.setenv("PATH", str(tmp_path / "empty"))
-    done = autotune("run", "--model", model, "--hw", "local", "--engine", "vllm", *LOAD, *on, home=tmp_path)
+    done = autotune(
+        "run", "--model", model, "--hw", "local", "--engine", "vllm", *LOAD, *on, home=tmp_path
+    )
     assert done.code == 2
     assert "--on process" in done.err
     assert "--hw h200" in done.err
@@ -46,7 +48,17 @@ def test_with_an_engine_it_is_measured_in_processes(
 ) -> None:
     program = executable(tmp_path / "bin" / "vllm", f"#!{python_with(tmp_path, vllm='0.32.0')}\n")
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
-    done = autotune("run", "--model", model, "--hw", "local", *LOAD, "--dry-run", "--json", home=tmp_path / "home")
+    done = autotune(
+        "run",
+        "--model",
+        model,
+        "--hw",
+        "local",
+        *LOAD,
+        "--dry-run",
+        "--json",
+        home=tmp_path / "home",
+    )
     assert done.code == 0, done.err
     assert "measured on process" in done.err
     assert done.json["candidates"]["vllm"] > 20
@@ -57,7 +69,9 @@ def test_with_an_engine_it_is_measured_in_processes(
 @WITHOUT_GPU
 def test_a_command_line_is_predicted_for_it(tmp_path: Path, model: str) -> None:
     load = [*LOAD, "--concurrency", "2"]
-    done = autotune("simulate", "--hw", "local", "--json", *load, "--", "vllm", "serve", model, home=tmp_path)
+    done = autotune(
+        "simulate", "--hw", "local", "--json", *load, "--", "vllm", "serve", model, home=tmp_path
+    )
     assert done.code == 0, done.err
     assert done.json["failure"] is None
     assert done.json["total_token_throughput"] > 0

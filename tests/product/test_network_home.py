@@ -1,4 +1,5 @@
-"""A home on a network file system: without locks it is refused, with locks of one machine no launch is doubled."""
+"""A home on a network file system: without locks it is refused, with locks of one machine no launch
+is doubled."""
 
 from __future__ import annotations
 
@@ -16,17 +17,39 @@ from .processes import PROGRAM
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler to take the locks away"),
-    pytest.mark.skipif(sys.platform != "linux", reason="libraries are preloaded in another way there"),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="libraries are preloaded in another way there"
+    ),
 ]
 SPACE = Path(__file__).resolve().parents[2] / "examples" / "small-space.yaml"
-QUESTION = ["--model", "openai/gpt-oss-120b", "--hw", "h200", "--engine", "vllm", "--on", "simulator"]
-QUESTION += ["--workload", "random:64:8:16", "--launches", "4", "--space", str(SPACE), "--allow", "shorter-context"]
+QUESTION = [
+    "--model",
+    "openai/gpt-oss-120b",
+    "--hw",
+    "h200",
+    "--engine",
+    "vllm",
+    "--on",
+    "simulator",
+]
+QUESTION += [
+    "--workload",
+    "random:64:8:16",
+    "--launches",
+    "4",
+    "--space",
+    str(SPACE),
+    "--allow",
+    "shorter-context",
+]
 
 
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("library") / "file_locks.so"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", path, Path(__file__).with_name("file_locks.c")], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", path, Path(__file__).with_name("file_locks.c")], check=True
+    )
     return path
 
 
@@ -39,12 +62,16 @@ def test_a_study_that_cannot_be_locked_is_refused(tmp_path: Path, library: Path)
     done = on_network(library, home, "run", *QUESTION, "--study", "s")
     assert done.code == 2, done.err
     assert "Traceback" not in done.err
-    assert f"the file system of {home / 'studies' / 's'} has no locks (No locks available)" in done.err
+    assert (
+        f"the file system of {home / 'studies' / 's'} has no locks (No locks available)" in done.err
+    )
     assert "choose a --home on a local disk" in done.err
     assert autotune("list", "--json", home=home).json == [], "what was refused is no study"
 
 
-def test_what_was_finished_elsewhere_can_be_read_without_locks(tmp_path: Path, library: Path) -> None:
+def test_what_was_finished_elsewhere_can_be_read_without_locks(
+    tmp_path: Path, library: Path
+) -> None:
     home = new_home(tmp_path)
     assert autotune("run", *QUESTION, "--study", "s", home=home).code == 0
     kept = (home / "studies" / "s" / "results.jsonl").read_bytes()
@@ -56,10 +83,18 @@ def test_what_was_finished_elsewhere_can_be_read_without_locks(tmp_path: Path, l
     assert (home / "studies" / "s" / "results.jsonl").read_bytes() == kept
 
 
-def test_tuners_that_do_not_see_each_other_s_locks_double_no_launch(tmp_path: Path, library: Path) -> None:
-    """As those of two machines: the first stops as soon as it would add a launch behind the second's."""
+def test_tuners_that_do_not_see_each_other_s_locks_double_no_launch(
+    tmp_path: Path, library: Path
+) -> None:
+    """As those of two machines: the first stops as soon as it would add a launch behind the
+    second's."""
     home = new_home(tmp_path)
-    environment = {**os.environ, "AUTOTUNE_HOME": str(home), "LD_PRELOAD": str(library), "FILE_LOCKS": "local"}
+    environment = {
+        **os.environ,
+        "AUTOTUNE_HOME": str(home),
+        "LD_PRELOAD": str(library),
+        "FILE_LOCKS": "local",
+    }
     command = [*PROGRAM, "run", *QUESTION, "--study", "s", "--workload", "offline"]
     with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as first:
         assert first.stderr is not None

@@ -1,4 +1,5 @@
-"""A flag that does nothing: two candidates before the launch, one after it, and a sentence that says so."""
+"""A flag that does nothing: two candidates before the launch, one after it, and a sentence that
+says so."""
 
 from __future__ import annotations
 
@@ -9,7 +10,16 @@ from .cli import autotune, new_home, rows
 
 SPACE = Path(__file__).resolve().parents[2] / "examples" / "no-op-space.yaml"
 QUESTION = [
-    *("--model", "deepseek-ai/DeepSeek-R1", "--hw", "h200", "--on", "emulator", "--engine", "sglang"),
+    *(
+        "--model",
+        "deepseek-ai/DeepSeek-R1",
+        "--hw",
+        "h200",
+        "--on",
+        "emulator",
+        "--engine",
+        "sglang",
+    ),
     *("--workload", "random:64:4:16", "--launches", "3", "--space", str(SPACE)),
 ]
 SENTENCE = "`--ep-size 4` had no effect: SGLang ran with `expert_parallel=8`"
@@ -23,12 +33,16 @@ def test_a_width_that_deepep_decides_joins_its_equivalent(tmp_path: Path) -> Non
     assert "--ep-size" in odd["argv"]
     assert "--ep-size" not in plain["argv"]
     assert plain["fingerprint"] != odd["fingerprint"]
-    assert plain["resolved"]["fingerprint"] == odd["resolved"]["fingerprint"] == plain["fingerprint"]
+    assert (
+        plain["resolved"]["fingerprint"] == odd["resolved"]["fingerprint"] == plain["fingerprint"]
+    )
     assert odd["resolved"]["differs"] == {"expert_parallel": [4, 8]}
     assert (done.json["trials"], done.json["launches"]) == (1, 2), "one candidate, launched twice"
     assert done.json["stop_reason"].startswith("every candidate was tried")
     assert "--ep-size" not in done.json["argv"]
-    assert done.json["objective"]["repeats"] == 1, "what the search measured is no evidence for the baseline"
+    assert done.json["objective"]["repeats"] == 1, (
+        "what the search measured is no evidence for the baseline"
+    )
     (found,) = done.json["resolutions"]
     assert (found["note"], found["launches"], found["repeats_of"]) == (SENTENCE, [1], 0)
     (idle,) = done.json["inert"]

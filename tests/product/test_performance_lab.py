@@ -33,16 +33,28 @@ _TITLED = {
 _CASE = re.compile(
     r"TPS: ([\d.]+)<br>Mean TPOT\(ms\): ([\d.]+) \| Total TPS: ([\d.]+).*?([+\d.]+)%.*?TPOT\(ms\): ([\d.]+)"
 )
-_STEP = re.compile(r"^\| (?:Engine|Parallelism|Tool Call|Context|Attention|Total).*>\+([\d.]+)%<", re.MULTILINE)
+_STEP = re.compile(
+    r"^\| (?:Engine|Parallelism|Tool Call|Context|Attention|Total).*>\+([\d.]+)%<", re.MULTILINE
+)
 
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Where the replays' studies lie, and the page beside them."""
     if not MEASURED.is_file() or not DOCUMENTS.is_dir():
-        pytest.skip(f"{MEASURED} and {DOCUMENTS} are not here: the data folder beside the repository is absent")
+        pytest.skip(
+            f"{MEASURED} and {DOCUMENTS} are not here: the data folder beside the repository is absent"
+        )
     home = new_home(tmp_path_factory.mktemp("lab"))
-    words = [sys.executable, str(SCRIPT), str(MEASURED), "--home", str(home), "--out", str(home / "page.md")]
+    words = [
+        sys.executable,
+        str(SCRIPT),
+        str(MEASURED),
+        "--home",
+        str(home),
+        "--out",
+        str(home / "page.md"),
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return home
@@ -55,7 +67,9 @@ def document(name: str) -> str:
 
 def replayed(home: Path, name: str) -> dict[int, dict[str, Any]]:
     """The metrics of each command of a document, by its number and workload."""
-    figures: dict[int, dict[str, Any]] = LAB["figures"](home, name, LAB["commands"](MEASURED, LAB["MODELS"][name]))
+    figures: dict[int, dict[str, Any]] = LAB["figures"](
+        home, name, LAB["commands"](MEASURED, LAB["MODELS"][name])
+    )
     return figures
 
 
@@ -73,18 +87,26 @@ def test_every_benchmark_of_a_document_stands_in_its_replay(home: Path, name: st
     for block in blocks:
         figures = dict(re.findall(r"^ *(\S.*?): +([\d.]+)$", block, re.MULTILINE)[:30])
         told = {metric: float(figures[title]) for title, metric in _TITLED.items()}
-        assert any(told == {metric: pytest.approx(row[metric]) for metric in told} for row in rows), told
+        assert any(
+            told == {metric: pytest.approx(row[metric]) for metric in told} for row in rows
+        ), told
 
 
 @pytest.mark.parametrize("name", ["r1", "v32"])
 def test_the_steps_and_conclusions_of_a_document_are_ours_too(home: Path, name: str) -> None:
-    tps = {n: row["sharegpt"]["total_token_throughput"] for n, row in replayed(home, name).items() if row}
+    tps = {
+        n: row["sharegpt"]["total_token_throughput"]
+        for n, row in replayed(home, name).items()
+        if row
+    }
     ours = [100 * (tps[after] / tps[before] - 1) for _, before, after in LAB["STEPS"][name]]
     assert ours == pytest.approx([float(text) for text in _STEP.findall(document(name))], abs=0.06)
     done = Home(home).recommendation(name)
     assert done is not None
     before_and_after = {
-        tuple(round(one["total_token_throughput"], 2) for one in (both.baseline, both.recommended)): both.gain_percent
+        tuple(
+            round(one["total_token_throughput"], 2) for one in (both.baseline, both.recommended)
+        ): both.gain_percent
         for both in done.workloads.values()
         if both.baseline and both.recommended
     }
@@ -95,8 +117,15 @@ def test_the_steps_and_conclusions_of_a_document_are_ours_too(home: Path, name: 
         assert before_and_after == pytest.approx(documented, abs=0.06)
     else:
         # Its conclusions are of runs that it does not show, but for these.
-        shown = {load["total_token_throughput"] for row in replayed(home, name).values() for load in row.values()}
-        assert shown & {tps for before, _, after, *_ in cases for tps in (before, after)} == {7351.59, 3112.52}
+        shown = {
+            load["total_token_throughput"]
+            for row in replayed(home, name).values()
+            for load in row.values()
+        }
+        assert shown & {tps for before, _, after, *_ in cases for tps in (before, after)} == {
+            7351.59,
+            3112.52,
+        }
 
 
 def test_twins_and_the_cap_are_named(home: Path) -> None:

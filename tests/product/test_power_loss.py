@@ -1,4 +1,5 @@
-"""What has been written survives a power loss: files and the folders that name them are brought to disk, in order."""
+"""What has been written survives a power loss: files and the folders that name them are brought to
+disk, in order."""
 
 from __future__ import annotations
 
@@ -12,7 +13,9 @@ import pytest
 
 pytestmark = [
     pytest.mark.skipif(shutil.which("cc") is None, reason="no C compiler to watch the writes"),
-    pytest.mark.skipif(sys.platform != "linux", reason="libraries are preloaded in another way there"),
+    pytest.mark.skipif(
+        sys.platform != "linux", reason="libraries are preloaded in another way there"
+    ),
 ]
 WRITES = """
 import sys
@@ -32,13 +35,26 @@ for launch in small_study.launches()[:2]:
 
 def test_a_name_is_on_disk_when_a_write_returns(tmp_path: Path) -> None:
     library, log, folder = tmp_path / "disk_writes.so", tmp_path / "log", tmp_path / "study"
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, Path(__file__).with_name("disk_writes.c")], check=True)
+    subprocess.run(
+        ["cc", "-shared", "-fPIC", "-o", library, Path(__file__).with_name("disk_writes.c")],
+        check=True,
+    )
     folder.mkdir()
     environment = {**os.environ, "LD_PRELOAD": str(library), "DISK_WRITES": str(log)}
     root = Path(__file__).resolve().parents[2]
     subprocess.run([sys.executable, "-c", WRITES, folder], cwd=root, env=environment, check=True)
-    told = [line.replace(str(folder), "study") for line in log.read_text().splitlines() if str(folder) in line]
+    told = [
+        line.replace(str(folder), "study")
+        for line in log.read_text().splitlines()
+        if str(folder) in line
+    ]
     (draft,) = {line for line in told if line.endswith(".tmp")}
     assert draft.startswith("fsync study/.report.md.")
     once = [draft, "rename study/report.md", "fsync study"]
-    assert told == [*once, *once, "fsync study/results.jsonl", "fsync study", "fsync study/results.jsonl"]
+    assert told == [
+        *once,
+        *once,
+        "fsync study/results.jsonl",
+        "fsync study",
+        "fsync study/results.jsonl",
+    ]

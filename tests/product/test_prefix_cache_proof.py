@@ -1,4 +1,5 @@
-"""Two repeats of one workload find nothing of each other in the prefix cache, unless they are let to."""
+"""Two repeats of one workload find nothing of each other in the prefix cache, unless they are let
+to."""
 
 from __future__ import annotations
 
@@ -11,12 +12,25 @@ from .server import emulated
 MODEL = "deepseek-ai/DeepSeek-V3.2"
 SERVER = ["VLLM_SERVER_DEV_MODE=1", "vllm", "serve", MODEL, "--tensor-parallel-size", "8"]
 # One worker, fixed: a load that is sent again by more of them would get new prompts.
-LOAD = ["--model", MODEL, "--workload", "random:400:12:32", "--concurrency", "8", "--repeats", "2", "--workers", "1"]
+LOAD = [
+    "--model",
+    MODEL,
+    "--workload",
+    "random:400:12:32",
+    "--concurrency",
+    "8",
+    "--repeats",
+    "2",
+    "--workers",
+    "1",
+]
 
 
 def hit_rates(tmp_path: Path, url: str, *options: str) -> tuple[list[float], dict[str, object]]:
     file = tmp_path / "result.json"
-    autotune("bench", "--url", url, *LOAD, *options, "--save-result", str(file), home=tmp_path / "home")
+    autotune(
+        "bench", "--url", url, *LOAD, *options, "--save-result", str(file), home=tmp_path / "home"
+    )
     result = json.loads(file.read_text())
     assert result["completed"] == 64
     return [repeat["cache_hit_rate"] for repeat in result["repeats"]], result["cache"]

@@ -27,13 +27,20 @@ KILLS = [pytest.param(3, marks=pytest.mark.e2e), pytest.param(20, marks=pytest.m
 
 
 def launched_processes(home: Path) -> list[str]:
-    """Processes that a tuner of this home launched, or that watch over them: those that work in its folders."""
+    """Processes that a tuner of this home launched, or that watch over them: those that work in its
+    folders."""
     found = []
     for process in Path("/proc").iterdir():
         if not process.name.isdigit():
             continue
         try:
-            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace").strip()
+            command = (
+                (process / "cmdline")
+                .read_bytes()
+                .replace(b"\0", b" ")
+                .decode(errors="replace")
+                .strip()
+            )
             environment = (process / "environ").read_bytes()
             folder = os.readlink(process / "cwd")
         except OSError:
@@ -88,13 +95,18 @@ def test_a_study_on_the_emulator(home: Path) -> None:
     assert "Capture CUDA graph failed" in (home / "studies" / "s" / "report.md").read_text()
     assert found["failures"] == {failed[0]["failure"]["kind"]: 1}
     for row in launches:
-        assert (home / "studies" / "s" / "trials" / f"{row['number']:04d}" / "server.log").stat().st_size > 0
+        assert (
+            home / "studies" / "s" / "trials" / f"{row['number']:04d}" / "server.log"
+        ).stat().st_size > 0
         assert row["pids"]
         assert row["times_s"]["ready"] > 0
         if row["state"] == "complete":
             metrics = row["metrics"]["random:256:16:64"]
             assert (metrics["completed"], metrics["failed"]) == (64, 0)
-            assert (metrics["total_input_tokens"], metrics["total_output_tokens"]) == (64 * 256, 64 * 16)
+            assert (metrics["total_input_tokens"], metrics["total_output_tokens"]) == (
+                64 * 256,
+                64 * 16,
+            )
             assert "emulate" not in " ".join(row["argv"]), "the row holds the engine's own command"
 
 
@@ -143,7 +155,9 @@ def test_kill_9_of_the_tuner_leaves_nothing_and_loses_nothing(tmp_path: Path, wa
 
 
 @pytest.mark.e2e
-def test_a_server_that_dies_under_load_leaves_nothing_feasible(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_dies_under_load_leaves_nothing_feasible(
+    home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Each fault's kind is asserted of the evaluator; this is what a user sees of one."""
     monkeypatch.setenv("AUTOTUNE_EMULATE_FAULT", "die-mid-load:200")
     done = autotune("run", *QUESTION, "--launches", "1", "--study", "dies", home=home)
@@ -156,11 +170,25 @@ def test_a_server_that_dies_under_load_leaves_nothing_feasible(home: Path, monke
 
 @pytest.mark.e2e
 def test_a_server_that_somebody_else_runs_is_measured_and_left_alone(home: Path) -> None:
-    question = ["run", "--model", COMMAND[2], "--hw", "h200", "--workload", "random:64:4:32", "--launches", "2"]
+    question = [
+        "run",
+        "--model",
+        COMMAND[2],
+        "--hw",
+        "h200",
+        "--workload",
+        "random:64:4:32",
+        "--launches",
+        "2",
+    ]
     with emulated() as url:
         done = autotune(*question, "--on", f"external:{url}", "--study", "external", home=home)
-        again = autotune("bench", "--url", url, "--model", COMMAND[2], "--workload", "random:64:4:8", home=home)
-        other = autotune(*question, "--on", f"external:{url}", "--model", "deepseek-ai/DeepSeek-R1", home=home)
+        again = autotune(
+            "bench", "--url", url, "--model", COMMAND[2], "--workload", "random:64:4:8", home=home
+        )
+        other = autotune(
+            *question, "--on", f"external:{url}", "--model", "deepseek-ai/DeepSeek-R1", home=home
+        )
     assert done.code == 0, done.err
     assert again.code == 0, "the server was not left alone"
     assert other.code == 2

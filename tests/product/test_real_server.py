@@ -1,4 +1,5 @@
-"""`autotune bench` beside a plain client: a real engine, llama-server on a CPU, and an emulated one."""
+"""`autotune bench` beside a plain client: a real engine, llama-server on a CPU, and an emulated
+one."""
 
 from __future__ import annotations
 
@@ -30,15 +31,28 @@ Counts = tuple[int, int, float]
 
 
 def plain_client(url: str, model: str, prompts: Sequence[str]) -> Counts:
-    """Prompt tokens, generated tokens, both per second: a thread per stream, a new connection per request."""
+    """Prompt tokens, generated tokens, both per second: a thread per stream, a new connection per
+    request."""
 
     def send(prompt: str) -> tuple[float, float, int, int]:
-        body = {"model": model, "prompt": prompt, "max_tokens": ANSWER, "ignore_eos": True, "temperature": 0}
+        body = {
+            "model": model,
+            "prompt": prompt,
+            "max_tokens": ANSWER,
+            "ignore_eos": True,
+            "temperature": 0,
+        }
         body |= {"stream": True, "stream_options": {"include_usage": True}}
         with closing(HTTPConnection(urlsplit(url).netloc)) as connection:
             sent_s = perf_counter()
-            connection.request("POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"})
-            events = [(perf_counter(), line) for line in connection.getresponse() if line.startswith(b"data: {")]
+            connection.request(
+                "POST", "/v1/completions", json.dumps(body), {"Content-Type": "application/json"}
+            )
+            events = [
+                (perf_counter(), line)
+                for line in connection.getresponse()
+                if line.startswith(b"data: {")
+            ]
         last_s, last = events[-1]
         usage = json.loads(last[6:])["usage"]
         return sent_s, last_s, usage["prompt_tokens"], usage["completion_tokens"]
@@ -53,7 +67,9 @@ def new_prompts(round_: int, folder: Path) -> tuple[list[str], str]:
     draw = random.Random(round_)
     prompts = [" ".join(draw.choices(WORDS, k=draw.randint(5, 25))) for _ in range(PROMPTS)]
     file = folder / f"prompts-{round_}.jsonl"
-    file.write_text("".join(json.dumps({"prompt": text, "output_tokens": ANSWER}) + "\n" for text in prompts))
+    file.write_text(
+        "".join(json.dumps({"prompt": text, "output_tokens": ANSWER}) + "\n" for text in prompts)
+    )
     return prompts, f"jsonl:{file}"
 
 
@@ -63,12 +79,21 @@ class Bench:
     def __init__(self, url: str, model: str, workload: str, folder: Path) -> None:
         self._file = folder / "result.json"
         self._file.unlink(missing_ok=True)
-        options = ["--workload", workload, "--concurrency", str(STREAMS), "--save-result", str(self._file), "--json"]
+        options = [
+            "--workload",
+            workload,
+            "--concurrency",
+            str(STREAMS),
+            "--save-result",
+            str(self._file),
+            "--json",
+        ]
         words = ["bench", "--url", url, "--model", model, *options]
         self.process = start(*words, out=subprocess.PIPE, err=subprocess.PIPE)
 
     def result(self) -> dict[str, Any]:
-        """What it saved, once it has ended: well, or with the word that it did not keep up and does not count."""
+        """What it saved, once it has ended: well, or with the word that it did not keep up and does
+        not count."""
         out, err = self.process.communicate()
         assert self.process.returncode in (0, 4), err
         result = json.loads(self._file.read_text())
@@ -77,11 +102,15 @@ class Bench:
         return result
 
     def wait_for_load(self, url: str) -> None:
-        """Until a slot of llama-server works on one of the counted requests; those of the warm-up ask for less."""
+        """Until a slot of llama-server works on one of the counted requests; those of the warm-up
+        ask for less."""
         with httpx.Client(base_url=url, trust_env=False) as http:
             while self.process.poll() is None:
                 slots = http.get("/slots").json()
-                if any(slot["is_processing"] and slot["params"]["max_tokens"] == ANSWER for slot in slots):
+                if any(
+                    slot["is_processing"] and slot["params"]["max_tokens"] == ANSWER
+                    for slot in slots
+                ):
                     return
                 with suppress(subprocess.TimeoutExpired):
                     self.process.wait(0.005)
@@ -95,14 +124,17 @@ def check_sane(found: dict[str, Any], requests: int) -> None:
     tokens = found["total_input_tokens"] + found["total_output_tokens"]
     assert found["total_token_throughput"] * found["duration"] == pytest.approx(tokens)
     assert 0 < found["median_ttft_ms"] < found["median_e2el_ms"] <= found["duration"] * 1e3
-    assert found["mean_ttft_ms"] + (ANSWER - 1) * found["mean_tpot_ms"] == pytest.approx(found["mean_e2el_ms"])
+    assert found["mean_ttft_ms"] + (ANSWER - 1) * found["mean_tpot_ms"] == pytest.approx(
+        found["mean_e2el_ms"]
+    )
     # No more than so many in flight, so their times add up to no more than that many durations.
     assert found["mean_e2el_ms"] * requests <= STREAMS * found["duration"] * 1e3
     assert not found.get("cache_hit_rate")
 
 
 def rounds(once: Callable[[int], tuple[dict[str, Any], Counts]]) -> list[tuple[float, float]]:
-    """Throughput by `autotune bench` and by the plain client, in three rounds in which bench says that it kept up.
+    """Throughput by `autotune bench` and by the plain client, in three rounds in which bench says
+    that it kept up.
 
     On a machine so busy that it did not, it says so, and the round is had again.
     """
@@ -120,7 +152,9 @@ def rounds(once: Callable[[int], tuple[dict[str, Any], Counts]]) -> list[tuple[f
 
 
 @pytest.fixture(scope="session")
-def llama(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+def llama(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[str]:
     """A llama-server with twice as many slots as a client has streams, without its prompt cache."""
     python = environment(request.config.cache.mkdir("llama_server"))
     model = make_model(python, tmp_path_factory.mktemp("llama") / "tiny.gguf")
@@ -132,9 +166,10 @@ def llama(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
 def test_bench_and_a_plain_client_agree_on_a_real_server(llama: str, tmp_path: Path) -> None:
     """Both load it at the same time, half of the slots each.
 
-    The server's speed is the processor's: with other work on the machine it moves by more than a tenth from second to
-    second, so runs in turn would compare the seconds. Two clients at once share every batch the server computes; one
-    that sends late, reads late or counts wrongly still falls behind the other.
+    The server's speed is the processor's: with other work on the machine it moves by more than a
+    tenth from second to second, so runs in turn would compare the seconds. Two clients at once
+    share every batch the server computes; one that sends late, reads late or counts wrongly still
+    falls behind the other.
     """
 
     def once(round_: int) -> tuple[dict[str, Any], Counts]:
@@ -155,7 +190,8 @@ def test_a_real_server_takes_token_ids(llama: str, tmp_path: Path) -> None:
 
 
 def test_bench_and_a_plain_client_agree_on_an_emulated_engine(tmp_path: Path) -> None:
-    """In turn, as its pace is the simulated node's. A busy machine delays and never hastens: the quickest of each."""
+    """In turn, as its pace is the simulated node's. A busy machine delays and never hastens: the
+    quickest of each."""
     model = COMMAND[2]
     prompts, workload = new_prompts(0, tmp_path)
     with emulated("--speed", "3") as url:

@@ -1,4 +1,5 @@
-"""``--on replay:FILE``: a table of anything, from the first line to the files, interrupted and resumed."""
+"""``--on replay:FILE``: a table of anything, from the first line to the files, interrupted and
+resumed."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ STUDY = ["--study", "s", "--launches", "20", "--baseline", "alpha=1,beta=x"]
 
 
 def table() -> str:
-    """An engine and knobs that nobody knows; alpha=8 with beta=z is best, and alpha=16 does not fit."""
+    """An engine and knobs that nobody knows; alpha=8 with beta=z is best, and alpha=16 does not
+    fit."""
     gains = {"x": 100.0, "y": 110.0, "z": 150.0}
     lines = [
         f"foo,{alpha},{beta},,{gain * (1 + alpha / 4)},{5000 / gain}"
@@ -99,12 +101,16 @@ def test_a_study_is_resumed_with_the_same_table_only(home: Path, done: Finished)
     file.write_text(table())
     assert run(spec, Home(home), progress).evidence is Evidence.REPLAYED
     what = ("number", "role", "config", "metrics", "failure")
-    assert [[row[key] for key in what] for row in rows(home, "s")] == [[row[key] for key in what] for row in before]
+    assert [[row[key] for key in what] for row in rows(home, "s")] == [
+        [row[key] for key in what] for row in before
+    ]
 
 
 def test_the_rows_of_a_study_are_a_table_too(home: Path, done: Finished) -> None:
     path = home / "studies" / "s" / "results.jsonl"
-    asked = RunOptions(GOOD[1], GOOD[3], on=f"replay:{path}", slos=["mean_ttft_ms<=40"], pins=["alpha=4"])
+    asked = RunOptions(
+        GOOD[1], GOOD[3], on=f"replay:{path}", slos=["mean_ttft_ms<=40"], pins=["alpha=4"]
+    )
     spec = build_spec(asked)
     found = prepare(spec, library_of(spec)).candidates.items
     tried = {tuple(row["config"].items()) for row in rows(home, "s") if row["config"]["alpha"] == 4}
@@ -113,7 +119,11 @@ def test_the_rows_of_a_study_are_a_table_too(home: Path, done: Finished) -> None
 
 def test_a_bad_table_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "table.csv").write_text(table().replace("foo,2,y,,", "foo,2,y,,x"))
-    refused(autotune("run", *GOOD, "--on", "replay:table.csv", home=tmp_path / "home"), "table.csv:6:", "not a number")
+    refused(
+        autotune("run", *GOOD, "--on", "replay:table.csv", home=tmp_path / "home"),
+        "table.csv:6:",
+        "not a number",
+    )
     assert not (tmp_path / "home").exists()
 
 
@@ -125,7 +135,10 @@ def test_a_finished_study_goes_on_with_a_larger_budget_and_new_finals(tmp_path: 
     before = rows(home, "s")
     assert "final" in {row["role"] for row in before}
     few = autotune("resume", "s", "--launches", "9", home=home)
-    assert (few.code, "has 7 launches, and new finals take 3; give at least 10" in few.err) == (2, True)
+    assert (few.code, "has 7 launches, and new finals take 3; give at least 10" in few.err) == (
+        2,
+        True,
+    )
     done = autotune("resume", "s", "--launches", "16", "--json", home=home)
     assert done.code == 0, done.err
     after = rows(home, "s")
@@ -134,7 +147,11 @@ def test_a_finished_study_goes_on_with_a_larger_budget_and_new_finals(tmp_path: 
     assert "search" in {row["role"] for row in after[7:]}
     assert (done.json["launches"], Home(home).spec("s").launches) == (len(after), 16)
     # The finals of the smaller budget chose what is tested now: they do not decide again.
-    fresh = [row for row in after[7:] if row["fingerprint"] == done.json["fingerprint"] and row["role"] == "final"]
+    fresh = [
+        row
+        for row in after[7:]
+        if row["fingerprint"] == done.json["fingerprint"] and row["role"] == "final"
+    ]
     assert done.json["objective"]["repeats"] == len(fresh)
     again = autotune("resume", "s", "--json", home=home)
     assert again.json == done.json

@@ -1,4 +1,5 @@
-"""Two emulated servers as one layout: measured as one, a server killed in mid-load, the tuner killed, and resumed."""
+"""Two emulated servers as one layout: measured as one, a server killed in mid-load, the tuner
+killed, and resumed."""
 
 from __future__ import annotations
 
@@ -15,7 +16,18 @@ from tests.processes import until
 from .cli import autotune, finished_rows, kill_after, new_home, rows
 
 LAYOUT = ["--set", "replicas=2", "--set", "context_length=16384", "--engine", "vllm", "--gpus", "2"]
-QUESTION = ["run", "--model", "Qwen/Qwen3-8B", "--hw", "h200", "--on", "emulator", *LAYOUT, "--study", "s"]
+QUESTION = [
+    "run",
+    "--model",
+    "Qwen/Qwen3-8B",
+    "--hw",
+    "h200",
+    "--on",
+    "emulator",
+    *LAYOUT,
+    "--study",
+    "s",
+]
 TWICE = ["--launches", "2", "--workload", "random:64:64:128"]
 
 
@@ -36,7 +48,13 @@ def serves(pid: int) -> int:
         port = words[words.index("--port") + 1]
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=5) as answer:
             lines = answer.read().decode().splitlines()
-        return int(sum(float(line.split()[-1]) for line in lines if line.startswith("vllm:num_requests_running")))
+        return int(
+            sum(
+                float(line.split()[-1])
+                for line in lines
+                if line.startswith("vllm:num_requests_running")
+            )
+        )
     return 0
 
 

@@ -1,4 +1,5 @@
-"""A server that somebody else runs: measured again and again, under its own name, and beside a recommended command."""
+"""A server that somebody else runs: measured again and again, under its own name, and beside a
+recommended command."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ MODEL = "Qwen/Qwen3-32B"
 LOAD = ("--workload", "random:64:8:32")
 QUESTION = ["run", "--model", MODEL, "--hw", "h100", "--gpus", "2", *LOAD]
 SERVED = ["vllm", "serve", MODEL, "-tp", "2", "--max-num-seqs", "64"]
-COMPARED = ("the baseline", "no configuration", "no other configuration", "significantly", "Unchanged", "regret")
+COMPARED = (
+    "the baseline",
+    "no configuration",
+    "no other configuration",
+    "significantly",
+    "Unchanged",
+    "regret",
+)
 """Words of a study that compares configurations: this one has nothing to compare with."""
 
 
@@ -31,7 +39,9 @@ def home(tmp_path: Path) -> Path:
 def test_it_is_measured_until_the_budget_is_used(home: Path) -> None:
     with serving("--served-model-name", "chat") as url:
         done = autotune(*QUESTION, "--on", f"external:{url}", "--study", "s", home=home)
-        again = autotune(*QUESTION, "--on", f"external:{url}", "--study", "t", "--launches", "2", home=home)
+        again = autotune(
+            *QUESTION, "--on", f"external:{url}", "--study", "t", "--launches", "2", home=home
+        )
     assert (done.code, again.code) == (0, 0), done.err + again.err
     assert f"{url} serves {MODEL} as chat" in done.err
     assert "95 % interval" in done.out
@@ -48,7 +58,11 @@ def test_it_is_measured_until_the_budget_is_used(home: Path) -> None:
         assert word not in head, word
     assert "| Verdict" not in report
     found = json.loads((home / "studies" / "s" / "recommendation.json").read_text())
-    assert (found["verdict"], found["regret"], found["objective"]["repeats"]) == ("indistinguishable", None, 5)
+    assert (found["verdict"], found["regret"], found["objective"]["repeats"]) == (
+        "indistinguishable",
+        None,
+        5,
+    )
     low, high = found["objective"]["ci95"]
     assert low < found["objective"]["value"] < high
     # Prompts that neither an earlier measurement nor an earlier study sent, so no cache answers.
@@ -91,15 +105,29 @@ def test_the_name_of_one_of_several_models(home: Path) -> None:
         named = ("--model", "chat", "--model-id", MODEL, "--launches", "1")
         done = autotune(*QUESTION, "--on", f"external:{url}", "--study", "s", *named, home=home)
     assert done.code == 0, done.err
-    assert json.loads((home / "studies" / "s" / "recommendation.json").read_text())["model"] == MODEL
+    assert (
+        json.loads((home / "studies" / "s" / "recommendation.json").read_text())["model"] == MODEL
+    )
 
 
 @pytest.mark.e2e
 @pytest.mark.parametrize("requests", [64, 128])
-def test_a_result_is_verified_on_a_running_server(home: Path, requests: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It says whether the server is set up as the recommended command is, where the server tells it."""
+def test_a_result_is_verified_on_a_running_server(
+    home: Path, requests: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says whether the server is set up as the recommended command is, where the server tells
+    it."""
     monkeypatch.setenv("VLLM_SERVER_DEV_MODE", "1")
-    pinned = ("--engine", "vllm", "--set", f"max_running_requests={requests}", "--launches", "6", "--on", "simulator")
+    pinned = (
+        "--engine",
+        "vllm",
+        "--set",
+        f"max_running_requests={requests}",
+        "--launches",
+        "6",
+        "--on",
+        "simulator",
+    )
     assert autotune(*QUESTION, "--study", "s", *pinned, home=home).code == 0
     with serving() as url:
         done = autotune("verify", "s", "--on", f"external:{url}", "--launches", "2", home=home)
@@ -107,7 +135,10 @@ def test_a_result_is_verified_on_a_running_server(home: Path, requests: int, mon
     if requests == 64:
         assert "settings that it reports are those of the recommended command" in done.err
     else:
-        assert "its settings are not those of the recommended command: max_running_requests 64 (not 128)" in done.err
+        assert (
+            "its settings are not those of the recommended command: max_running_requests 64 (not 128)"
+            in done.err
+        )
     assert "prediction error" in done.out
     for word in COMPARED[1:]:
         assert word not in done.out, word
@@ -134,7 +165,14 @@ def test_a_server_that_reports_nothing(home: Path) -> None:
     """A vLLM without its development mode tells no settings, and nothing is claimed of them."""
     version = ("--engine-version", "0.13.0")
     with emulated("--hw", "h100", "--gpus", "2", "--speed", "8", *version, command=SERVED) as url:
-        done = autotune(*QUESTION, "--on", f"external:{url}", "--study", "s", "--launches", "1", home=home)
+        done = autotune(
+            *QUESTION, "--on", f"external:{url}", "--study", "s", "--launches", "1", home=home
+        )
     assert done.code == 0, done.err
-    assert "it reports no settings, so whether they are the defaults of vLLM 0.13.0 is not checked" in done.err
-    assert [row["engine_version"] for row in rows(home, "s")] == ["0.13.0"], "the version is the server's own"
+    assert (
+        "it reports no settings, so whether they are the defaults of vLLM 0.13.0 is not checked"
+        in done.err
+    )
+    assert [row["engine_version"] for row in rows(home, "s")] == ["0.13.0"], (
+        "the version is the server's own"
+    )

@@ -1,4 +1,5 @@
-"""Secrets are planted everywhere, studies run for real, and nothing that is written or printed holds one."""
+"""Secrets are planted everywhere, studies run for real, and nothing that is written or printed
+holds one."""
 
 from __future__ import annotations
 
@@ -15,7 +16,17 @@ KEY = "planted-key-of-no-known-shape"
 TOKEN = "hf_planted0token0of0known0shape"
 FILED = "planted-token-in-a-file"
 PLANTED = (KEY, TOKEN, FILED)
-QUESTION = ["run", "--model", COMMAND[2], "--hw", "h200", "--workload", "random:64:4:32", "--launches", "1"]
+QUESTION = [
+    "run",
+    "--model",
+    COMMAND[2],
+    "--hw",
+    "h200",
+    "--workload",
+    "random:64:4:32",
+    "--launches",
+    "1",
+]
 SPACE = """narrow: {vllm: {search: {}}, sglang: {search: {}}}
 """
 
@@ -25,7 +36,8 @@ def autotune(*arguments: str, home: Path) -> Finished:
 
 
 def assert_nothing_planted(home: Path, *said: str) -> None:
-    """In no file of the home folder, databases and compressed files read as such, and in nothing that was printed."""
+    """In no file of the home folder, databases and compressed files read as such, and in nothing
+    that was printed."""
     for path in home.rglob("*"):
         content = path.read_bytes() if path.is_file() else b""
         assert not any(secret.encode() in content for secret in PLANTED), path
@@ -62,7 +74,9 @@ def test_a_launched_server_gets_its_key_and_nobody_else_does(tmp_path: Path, eng
     )
     assert done.code == 0, done.err
     (row,) = rows(home, "s")
-    assert row["metrics"]["random:64:4:32"]["completed"] == 32, "a server that wants a key was given it by the client"
+    assert row["metrics"]["random:64:4:32"]["completed"] == 32, (
+        "a server that wants a key was given it by the client"
+    )
     assert_nothing_planted(home, done.out, done.err)
     folder = home / "studies" / "s"
     assert "${MY_KEY}" in (folder / "study.yaml").read_text(), "enough to run it again"
@@ -86,7 +100,9 @@ def test_an_external_server_s_key(tmp_path: Path) -> None:
         assert done.code == 0, done.err
     (row,) = rows(home, "s")
     assert row["metrics"]["random:64:4:32"]["completed"] == 32
-    assert_nothing_planted(home, *(text for run in (without, wrong, done) for text in (run.out, run.err)))
+    assert_nothing_planted(
+        home, *(text for run in (without, wrong, done) for text in (run.out, run.err))
+    )
     assert "api_key_env: MY_KEY" in (home / "studies" / "s" / "study.yaml").read_text()
 
 
@@ -101,12 +117,17 @@ def test_an_external_server_s_key(tmp_path: Path) -> None:
             ["--on", "emulator", "--baseline", f"HF_TOKEN={TOKEN} vllm serve m"],
             "--baseline: it holds a secret (HF_TOKEN)",
         ),
-        (["--on", "emulator", "--baseline", f"vllm serve {COMMAND[2]} --api-key=${{NO_SUCH}}"], "refers to ${NO_SUCH}"),
+        (
+            ["--on", "emulator", "--baseline", f"vllm serve {COMMAND[2]} --api-key=${{NO_SUCH}}"],
+            "refers to ${NO_SUCH}",
+        ),
         (["--on", f"external:http://me:{KEY}@127.0.0.1:1"], "--api-key-env NAME"),
         (["--on", "emulator", "--set", f"kv_cache_dtype={TOKEN}"], "no engine takes this value"),
     ],
 )
-def test_a_literal_secret_is_refused_and_not_repeated(tmp_path: Path, options: list[str], words: str) -> None:
+def test_a_literal_secret_is_refused_and_not_repeated(
+    tmp_path: Path, options: list[str], words: str
+) -> None:
     home, space = tmp_path / "home", tmp_path / "space.yaml"
     space.write_text(SPACE)
     done = autotune(*QUESTION, "--space", str(space), *options, home=home)

@@ -1,4 +1,5 @@
-"""Two launches at a time on the halves of an emulated node: real processes, real HTTP, and nothing left behind."""
+"""Two launches at a time on the halves of an emulated node: real processes, real HTTP, and nothing
+left behind."""
 
 from __future__ import annotations
 
@@ -19,7 +20,19 @@ from .processes import start
 from .test_real_path import launched_processes, nothing_is_left
 
 QUESTION = [
-    *("run", "--model", "openai/gpt-oss-120b", "--hw", "h200", "--gpus", "4", "--on", "emulator", "--engine", "vllm"),
+    *(
+        "run",
+        "--model",
+        "openai/gpt-oss-120b",
+        "--hw",
+        "h200",
+        "--gpus",
+        "4",
+        "--on",
+        "emulator",
+        "--engine",
+        "vllm",
+    ),
     *("--workload", "random:64:200:4", "--launches", "12", "--study", "s"),
 ]
 ALONE, HALVES = "gpus 0-3 alone", {"gpus 0-3", "gpus 4-7"}
@@ -49,12 +62,18 @@ def test_two_launches_run_at_a_time_and_outlive_no_kill(tmp_path: Path) -> None:
     assert "## Do the nodes differ?" in (home / "studies" / "s" / "report.md").read_text()
     # One node was in use, at least half of the time by two launches of four GPUs each.
     cost = json.loads((home / "studies" / "s" / "recommendation.json").read_text())["study_cost"]
-    assert cost["node_hours"] == pytest.approx(covered_s([interval(row) for row in launches]) / 3600)
-    assert cost["gpu_hours"] == pytest.approx(4 * sum(sum(row["times_s"].values()) for row in launches) / 3600)
+    assert cost["node_hours"] == pytest.approx(
+        covered_s([interval(row) for row in launches]) / 3600
+    )
+    assert cost["gpu_hours"] == pytest.approx(
+        4 * sum(sum(row["times_s"].values()) for row in launches) / 3600
+    )
     assert cost["gpu_hours"] < 8 * cost["node_hours"]
 
 
-def test_a_study_on_a_part_of_a_node_tells_hours_of_the_node_and_of_its_gpus(tmp_path: Path) -> None:
+def test_a_study_on_a_part_of_a_node_tells_hours_of_the_node_and_of_its_gpus(
+    tmp_path: Path,
+) -> None:
     home = new_home(tmp_path)
     part = ("--on", "simulator", "--launches", "4", "--gpu-hour-price", "3", "--json")
     done = autotune(*QUESTION, *part, home=home)
@@ -62,16 +81,25 @@ def test_a_study_on_a_part_of_a_node_tells_hours_of_the_node_and_of_its_gpus(tmp
     launches, cost = rows(home, "s"), done.json["study_cost"]
     hours = sum(sum(row["times_s"].values()) for row in launches) / 3600
     assert cost["node_hours"] == pytest.approx(hours)
-    assert (cost["gpu_hours"], cost["cost"]) == (pytest.approx(4 * hours), pytest.approx(3 * 4 * hours))
+    assert (cost["gpu_hours"], cost["cost"]) == (
+        pytest.approx(4 * hours),
+        pytest.approx(3 * 4 * hours),
+    )
     told = f"{hours:#.3g} node-hours of the simulated node ({4 * hours:#.3g} GPU-hours)"
     assert told in (home / "studies" / "s" / "report.md").read_text()
     outlook = next(line for line in done.err.splitlines() if "node-hours" in line)
-    assert len(set(re.findall(r"([\d.]+) (?:node-)?hours", outlook))) == 1, "a launch at a time on one node"
+    assert len(set(re.findall(r"([\d.]+) (?:node-)?hours", outlook))) == 1, (
+        "a launch at a time on one node"
+    )
 
 
 def test_launches_that_slow_each_other_are_made_one_at_a_time(tmp_path: Path) -> None:
     home = new_home(tmp_path)
-    environment = {**os.environ, "AUTOTUNE_HOME": str(home), "AUTOTUNE_EMULATE_FAULT": "slow-beside-others:0.25"}
+    environment = {
+        **os.environ,
+        "AUTOTUNE_HOME": str(home),
+        "AUTOTUNE_EMULATE_FAULT": "slow-beside-others:0.25",
+    }
     with start(*QUESTION, environment=environment, err=subprocess.PIPE) as process:
         assert process.stderr is not None
         said = []

@@ -15,7 +15,9 @@ def test_it_tells_what_remains_and_what_each_rule_removed(tmp_path: Path) -> Non
     assert set(engines) == {"vllm", "sglang", "tensorrt_llm"}
     for row in engines.values():
         assert row["candidates"] > 50
-        assert row["combinations"] == row["candidates"] + row["twins"] + sum(row["removed"].values())
+        assert row["combinations"] == row["candidates"] + row["twins"] + sum(
+            row["removed"].values()
+        )
         assert all(row["reasons"][rule] for rule in row["removed"])
         for knob in row["knobs"].values():
             assert sum(value["candidates"] for value in knob["values"]) == row["candidates"]
@@ -32,8 +34,12 @@ def test_it_tells_what_remains_and_what_each_rule_removed(tmp_path: Path) -> Non
 def test_it_lists_the_knobs_and_why_combinations_were_removed(tmp_path: Path) -> None:
     done = autotune("space", "show", "--engine", "vllm", home=tmp_path / "home")
     lines = done.out.splitlines()
-    assert lines[0].startswith("deepseek-ai/DeepSeek-V3.2: 671.8 billion parameters, 37.4 billion active per token")
-    knob = next(number for number, line in enumerate(lines) if line.split()[:1] == ["kv_cache_dtype"])
+    assert lines[0].startswith(
+        "deepseek-ai/DeepSeek-V3.2: 671.8 billion parameters, 37.4 billion active per token"
+    )
+    knob = next(
+        number for number, line in enumerate(lines) if line.split()[:1] == ["kv_cache_dtype"]
+    )
     assert lines[knob].split()[1:] == ["--kv-cache-dtype"]
     assert lines[knob + 1].strip() == "2 values: bfloat16, fp8_ds_mla; default bfloat16"
     assert "fp8_ds_mla trades off: " in lines[knob + 2]
@@ -55,8 +61,20 @@ def test_a_narrowed_space_is_small(tmp_path: Path) -> None:
 
 def test_a_dry_run_launches_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
-    small = ["--space", str(Path(__file__).resolve().parents[2] / "examples" / "emulated-space.yaml")]
-    done = autotune("run", "--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", *small, "--dry-run", home=home)
+    small = [
+        "--space",
+        str(Path(__file__).resolve().parents[2] / "examples" / "emulated-space.yaml"),
+    ]
+    done = autotune(
+        "run",
+        "--model",
+        "deepseek-ai/DeepSeek-V3.2",
+        "--hw",
+        "h200",
+        *small,
+        "--dry-run",
+        home=home,
+    )
     assert done.code == 0, done.err
     assert "sglang.launch_server --model-path deepseek-ai/DeepSeek-V3.2" in done.out, "the baseline"
     assert "--attn-dp-size 8" in done.out, "a good start"

@@ -1,4 +1,5 @@
-"""A load whose client is starved is not published: it is tried again, then invalid, and the sampler never sees it."""
+"""A load whose client is starved is not published: it is tried again, then invalid, and the sampler
+never sees it."""
 
 from __future__ import annotations
 
@@ -23,10 +24,16 @@ WORKLOAD = "random:64:200:8"
 QUESTION = [
     *("run", "--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--on", "emulator"),
     *("--workload", WORKLOAD, "--launches", "3", "--seed", "3", "--study", "s"),
-    *("--space", str(ROOT / "examples" / "emulated-space.yaml"), "--set", "cuda_graph_max_batch=512"),
+    *(
+        "--space",
+        str(ROOT / "examples" / "emulated-space.yaml"),
+        "--set",
+        "cuda_graph_max_batch=512",
+    ),
 ]
 RUN_S, PAUSE_S = 0.05, 0.2
-"""A worker may run for 50 ms of every 250: how programs that limit another's CPU do it from outside."""
+"""A worker may run for 50 ms of every 250: how programs that limit another's CPU do it from
+outside."""
 
 
 def load_workers(tuner: int) -> list[int]:
@@ -70,7 +77,9 @@ def limited(tuner: int) -> Iterator[threading.Event]:
         thread.join()
 
 
-def test_a_starved_client_is_tried_again_then_invalid_and_hidden_from_the_sampler(tmp_path: Path) -> None:
+def test_a_starved_client_is_tried_again_then_invalid_and_hidden_from_the_sampler(
+    tmp_path: Path,
+) -> None:
     home = new_home(tmp_path)
     environment = {**os.environ, "AUTOTUNE_HOME": str(home)}
     with start(*QUESTION, environment=environment, err=subprocess.PIPE) as tuner:
@@ -84,7 +93,11 @@ def test_a_starved_client_is_tried_again_then_invalid_and_hidden_from_the_sample
     assert (starved["role"], starved["state"]) == ("baseline", "invalid")
     assert starved["failure"]["kind"] == "infrastructure"
     assert "did not keep up" in starved["failure"]["message"]
-    load = json.loads((home / "studies" / "s" / "trials" / "0000" / f"{WORKLOAD.replace(':', '-')}.json").read_text())
+    load = json.loads(
+        (
+            home / "studies" / "s" / "trials" / "0000" / f"{WORKLOAD.replace(':', '-')}.json"
+        ).read_text()
+    )
     assert len(load["points"][0]["thrown_away"]) >= 1, "it was not tried again"
     # The configuration is not blamed: it is launched again, and what is left in peace counts.
     assert (again["role"], again["state"]) == ("baseline", "complete")
@@ -93,5 +106,9 @@ def test_a_starved_client_is_tried_again_then_invalid_and_hidden_from_the_sample
     storage = JournalStorage(JournalFileBackend(str(home / "studies" / "s" / "optuna.journal")))
     (study,) = storage.get_all_studies()
     seen = storage.get_all_trials(study._study_id)
-    assert [trial.state for trial in seen] == [TrialState.FAIL, TrialState.COMPLETE, TrialState.COMPLETE]
+    assert [trial.state for trial in seen] == [
+        TrialState.FAIL,
+        TrialState.COMPLETE,
+        TrialState.COMPLETE,
+    ]
     assert seen[0].value is None

@@ -1,4 +1,5 @@
-"""An engine that autotune does not know, tuned for real: llama-server, out of a package of somebody else's."""
+"""An engine that autotune does not know, tuned for real: llama-server, out of a package of somebody
+else's."""
 
 from __future__ import annotations
 
@@ -41,13 +42,26 @@ class Machine:
 
 
 @pytest.fixture(scope="module")
-def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Machine]:
-    """The example installed as its README says, but that its package goes into a folder of its own."""
+def machine(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Machine]:
+    """The example installed as its README says, but that its package goes into a folder of its
+    own."""
     folder = tmp_path_factory.mktemp("llama")
     python = environment(request.config.cache.mkdir("llama_server"))
     model = make_model(python, folder / "tiny.gguf", "--layers", "2")
     site = folder / "site"
-    install = ["-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps", "--target", site, EXAMPLE]
+    install = [
+        "-m",
+        "pip",
+        "install",
+        "--quiet",
+        "--disable-pip-version-check",
+        "--no-deps",
+        "--target",
+        site,
+        EXAMPLE,
+    ]
     done = subprocess.run([sys.executable, *install], capture_output=True, text=True, check=False)
     if done.returncode != 0:
         pytest.skip(f"{EXAMPLE} cannot be built: {done.stderr.strip()[-300:]}")
@@ -59,13 +73,25 @@ def machine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 def tuned(machine: Machine, launches: int) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The recommendation of a study of two knobs, and its launches."""
-    # Without the cache, so that the gain is the cache's; one thread, as two would wait for each other by spinning.
+    # Without the cache, so that the gain is the cache's; one thread, as two would wait for each
+    # other by spinning.
     baseline = "llama-server --model ./tiny.gguf --parallel 4 --threads 1 --no-cache-prompt"
-    study = ["--study", f"s{launches}", "--launches", f"{launches}", "--set", "threads=1", "--baseline", baseline]
+    study = [
+        "--study",
+        f"s{launches}",
+        "--launches",
+        f"{launches}",
+        "--set",
+        "threads=1",
+        "--baseline",
+        baseline,
+    ]
     done = machine.ask("run", "--model", "./tiny.gguf", *QUESTION, "--on", "process", *study)
     assert done.code == 0, done.err
     assert nothing_is_left(machine.home, 0) == []
-    found = json.loads((machine.home / "studies" / f"s{launches}" / "recommendation.json").read_text())
+    found = json.loads(
+        (machine.home / "studies" / f"s{launches}" / "recommendation.json").read_text()
+    )
     return found, rows(machine.home, f"s{launches}")
 
 
@@ -81,11 +107,15 @@ def test_the_prompt_cache_is_tried_and_shown(
     """Whether it pays is left open: beside other tests nothing is measured."""
     found, every = measured
     assert (found["engine"], found["evidence"]) == ("llama_server", "measured")
-    # On a busy machine the client may not keep up; that launch says so and is made again, at most once.
+    # On a busy machine the client may not keep up; that launch says so and is made again, at most
+    # once.
     launches = [row for row in every if row["state"] != "invalid"]
     assert {row["state"] for row in launches} == {"complete"}
     if launches == every:
-        tried = {(row["config"]["max_running_requests"], row["config"]["prefix_caching"]) for row in launches}
+        tried = {
+            (row["config"]["max_running_requests"], row["config"]["prefix_caching"])
+            for row in launches
+        }
         assert tried == {(1, False), (1, True), (4, False), (4, True)}
     for row in launches:
         metrics = row["metrics"][WORKLOAD]
@@ -96,14 +126,16 @@ def test_the_prompt_cache_is_tried_and_shown(
         assert metrics["cache_hit_rate"] == pytest.approx(expected, abs=0.06)
     assert "llama_server" in machine.ask("report", "s6").out
     assert found["verdict"] in machine.ask("list").out
-    assert "llama-server \\\n  --model ./tiny.gguf" in machine.ask("export", "s6", "--to", "shell").out
+    assert (
+        "llama-server \\\n  --model ./tiny.gguf" in machine.ask("export", "s6", "--to", "shell").out
+    )
 
 
 @pytest.mark.slow
 def test_the_prompt_cache_is_better_for_certain(machine: Machine) -> None:
     """A measurement, which needs the machine for itself."""
-    # Four launches of the search leave seven: three rounds of the finals with one finalist against the baseline, and
-    # one launch in reserve.
+    # Four launches of the search leave seven: three rounds of the finals with one finalist against
+    # the baseline, and one launch in reserve.
     found, _ = tuned(machine, 11)
     assert found["verdict"] == "better"
     assert found["config"]["prefix_caching"] is True
@@ -113,7 +145,15 @@ def test_the_prompt_cache_is_better_for_certain(machine: Machine) -> None:
 
 
 def test_what_nobody_knows_of_it_is_said(machine: Machine) -> None:
-    shown = autotune("space", "show", "--model", "./tiny.gguf", *QUESTION, home=machine.home, cwd=machine.model.parent)
+    shown = autotune(
+        "space",
+        "show",
+        "--model",
+        "./tiny.gguf",
+        *QUESTION,
+        home=machine.home,
+        cwd=machine.model.parent,
+    )
     assert "4 candidates" in shown.out, shown.err
     checked = autotune("space", "check", "--engine", "llama_server", home=machine.home)
     assert checked.out.endswith("llama_server.yaml: valid\n"), checked.err
@@ -123,8 +163,11 @@ def test_what_nobody_knows_of_it_is_said(machine: Machine) -> None:
         *("--", "llama-server", "--model", "x.gguf"),
         home=machine.home,
     )
-    assert "this card describes llama-server without a GPU" in predicted.json["failure"]["message"], predicted.err
-    # Where it does not fit, it is left out with the reason, and everything else is as if it were not there.
+    assert (
+        "this card describes llama-server without a GPU" in predicted.json["failure"]["message"]
+    ), predicted.err
+    # Where it does not fit, it is left out with the reason, and everything else is as if it were
+    # not there.
     both = ["--engine", "vllm", "--engine", "llama_server", "--dry-run"]
     elsewhere = machine.ask("run", "--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "mi300x", *both)
     assert elsewhere.code == 0, elsewhere.err
@@ -135,9 +178,19 @@ def test_what_nobody_knows_of_it_is_said(machine: Machine) -> None:
 def test_a_prediction_is_measured_on_the_real_server(
     machine: Machine, measured: tuple[dict[str, Any], list[dict[str, Any]]]
 ) -> None:
-    """Measured launches teach the simulator this CPU; what it says then of other commands is measured."""
+    """Measured launches teach the simulator this CPU; what it says then of other commands is
+    measured."""
     baseline = "llama-server --model ./tiny.gguf --parallel 4 --threads 1 --no-cache-prompt"
-    question = ["run", "--model", "./tiny.gguf", *QUESTION, "--set", "threads=1", "--baseline", baseline]
+    question = [
+        "run",
+        "--model",
+        "./tiny.gguf",
+        *QUESTION,
+        "--set",
+        "threads=1",
+        "--baseline",
+        baseline,
+    ]
     simulated = [*question, "--on", "simulator", "--study", "q", "--launches", "6"]
     refused = machine.ask(*simulated)
     assert refused.code == 2
@@ -153,7 +206,9 @@ def test_a_prediction_is_measured_on_the_real_server(
     verified = machine.ask("verify", "q", "--on", "process", "--top", "1", "--launches", "4")
     assert verified.code == 0, verified.err
     assert nothing_is_left(machine.home, 0) == []
-    found = json.loads((machine.home / "studies" / "q-verified" / "recommendation.json").read_text())
+    found = json.loads(
+        (machine.home / "studies" / "q-verified" / "recommendation.json").read_text()
+    )
     assert found["evidence"] == "measured"
     assert [row["role"] for row in found["predictions"]] == ["baseline", "recommended"]
     for row, of in zip(found["predictions"], (guess["baseline"], guess), strict=True):
@@ -198,7 +253,9 @@ def test_a_start_that_fails_is_understood(machine: Machine, tmp_path: Path) -> N
     slots = ended(*model, "--port", "0", "--parallel", "300", "--ctx-size", "300000")
     assert slots.kind == "bad_argument"
     assert slots.log_excerpt.endswith("n_seq_max must be <= 256")
-    context = ended(*model, "--port", "0", "--threads", "1", "--ctx-size", "2000000", address_space_kb=6_000_000)
+    context = ended(
+        *model, "--port", "0", "--threads", "1", "--ctx-size", "2000000", address_space_kb=6_000_000
+    )
     assert context.kind == "out_of_memory"
     assert "lower --ctx-size or --parallel" in context.message
 

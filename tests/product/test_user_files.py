@@ -1,8 +1,10 @@
-"""What is the user's stays the user's, however a study ends: byte for byte, with its mode and under its inode.
+"""What is the user's stays the user's, however a study ends: byte for byte, with its mode and under
+its inode.
 
-Studies run on the emulator with a user's weights, caches, temporary files and logs around them, some held open and
-mapped by the servers (`user_files`), and a model that is copied into ``/dev/shm`` while a launch loads. They end at
-random moments, in every way. Shown by `-m slow -s tests/product/test_user_files.py`: 100 ends.
+Studies run on the emulator with a user's weights, caches, temporary files and logs around them,
+some held open and mapped by the servers (`user_files`), and a model that is copied into
+``/dev/shm`` while a launch loads. They end at random moments, in every way. Shown by `-m slow -s
+tests/product/test_user_files.py`: 100 ends.
 """
 
 from __future__ import annotations
@@ -33,7 +35,17 @@ from .test_real_path import launched_processes, nothing_is_left
 from .user_files.sitecustomize import HELD
 
 QUESTION = [
-    *("run", "--model", "openai/gpt-oss-120b", "--hw", "h200", "--on", "emulator", "--engine", "vllm"),
+    *(
+        "run",
+        "--model",
+        "openai/gpt-oss-120b",
+        "--hw",
+        "h200",
+        "--on",
+        "emulator",
+        "--engine",
+        "vllm",
+    ),
     *("--workload", "random:64:50:4", "--launches", "12", "--study", "s"),
 ]
 SHARES = (["--gpus", "4"], ["--gpus", "8"])
@@ -65,7 +77,9 @@ class Files:
     def changed(self) -> list[str]:
         """What is not as it was written."""
         self.compared += len(self.written)
-        return [f"{path}: {why}" for path, was in self.written.items() if (why := difference(path, was))]
+        return [
+            f"{path}: {why}" for path, was in self.written.items() if (why := difference(path, was))
+        ]
 
 
 def difference(path: Path, was: tuple[bytes, int, int]) -> str:
@@ -90,10 +104,15 @@ class World:
     files: Files = field(default_factory=Files)
 
     def fill(self) -> None:
-        """Write the files that are there before any launch: both modes, in each place, held by servers or not."""
+        """Write the files that are there before any launch: both modes, in each place, held by
+        servers or not."""
         places = {
             self.shm / "model": ("model-00001-of-00002.safetensors", "config.json"),
-            self.shm.parent: (f"{self.shm.name}.gguf", f"psm_{uuid4().hex[:8]}", f"nccl-{uuid4().hex[:6]}"),
+            self.shm.parent: (
+                f"{self.shm.name}.gguf",
+                f"psm_{uuid4().hex[:8]}",
+                f"nccl-{uuid4().hex[:6]}",
+            ),
             self.temporary: ("notes.txt", "autotune-0123456789ab/keep.bin"),
             self.cache: ("huggingface/hub/models--a--b/blobs/0f", "autotune/jit/vllm/mine.so"),
             self.folder: ("server.log", "report.md", "serve.sh", "studies/mine/report.md"),
@@ -110,12 +129,17 @@ class World:
         return ":".join([*named, f"{self.shm}/*.safetensors", f"{self.shm}.copied-*"])
 
     def environment(self, home: Path) -> dict[str, str]:
-        own = {"AUTOTUNE_HOME": str(home), "TMPDIR": str(self.temporary), "XDG_CACHE_HOME": str(self.cache)}
+        own = {
+            "AUTOTUNE_HOME": str(home),
+            "TMPDIR": str(self.temporary),
+            "XDG_CACHE_HOME": str(self.cache),
+        }
         return {**os.environ, **own, HELD: self.held, "PYTHONPATH": str(HOOK)}
 
     @contextmanager
     def copying(self, number: int) -> Iterator[None]:
-        """A model is copied into ``/dev/shm`` meanwhile: to a folder of the user's, and beside it."""
+        """A model is copied into ``/dev/shm`` meanwhile: to a folder of the user's, and beside
+        it."""
 
         def copy() -> None:
             for place in (
@@ -141,7 +165,12 @@ class World:
 def world(tmp_path: Path) -> Iterator[World]:
     # Short, as a server's folder for sockets is made in it.
     with tempfile.TemporaryDirectory(dir="/tmp", prefix="u") as temporary:
-        made = World(Path(f"/dev/shm/user-{uuid4().hex[:12]}"), Path(temporary), tmp_path / "cache", tmp_path / "work")
+        made = World(
+            Path(f"/dev/shm/user-{uuid4().hex[:12]}"),
+            Path(temporary),
+            tmp_path / "cache",
+            tmp_path / "work",
+        )
         try:
             made.fill()
             yield made
@@ -193,7 +222,9 @@ class Tuner:
         return [line for line in self._launched() if "emulate" in command_of(line.pid)]
 
     def watchdogs(self) -> list[Line]:
-        return [line for line in self._launched() if "autotune.serving.watchdog" in command_of(line.pid)]
+        return [
+            line for line in self._launched() if "autotune.serving.watchdog" in command_of(line.pid)
+        ]
 
     def _launched(self) -> list[Line]:
         table = process_table()
@@ -239,7 +270,10 @@ def killed(which: Callable[[Tuner], list[Line]]) -> Callable[[Tuner], None]:
 def stopped_by_itself(tuner: Tuner) -> None:
     """A launch that is measured and ends as it should."""
     before = len(finished_rows(tuner.home, "s"))
-    assert until(lambda: len(finished_rows(tuner.home, "s")) > before or tuner.running().poll() is not None, 120.0)
+    assert until(
+        lambda: len(finished_rows(tuner.home, "s")) > before or tuner.running().poll() is not None,
+        120.0,
+    )
 
 
 WAYS: dict[str, Callable[[Tuner], None]] = {
@@ -255,7 +289,9 @@ WAYS: dict[str, Callable[[Tuner], None]] = {
 
 
 @pytest.mark.parametrize("ends", ENDS)
-def test_nothing_of_the_users_changes_however_a_study_ends(tmp_path: Path, world: World, ends: int) -> None:
+def test_nothing_of_the_users_changes_however_a_study_ends(
+    tmp_path: Path, world: World, ends: int
+) -> None:
     draw = random.Random(53)
     ways = [list(WAYS)[number % len(WAYS)] for number in range(ends)]
     draw.shuffle(ways)
@@ -279,7 +315,10 @@ def test_nothing_of_the_users_changes_however_a_study_ends(tmp_path: Path, world
     logs = [path.read_text(errors="replace") for path in (tmp_path / "homes").rglob("server.log")]
     naming = sum("[autotune: left in /dev/shm: " in log for log in logs)
     print(f"\n{ends} ends, nothing of the user's changed: {dict(met)}")
-    print(f"{len(world.files.written)} files, {world.files.compared} comparisons, {tuner.homes} studies, ", end="")
+    print(
+        f"{len(world.files.written)} files, {world.files.compared} comparisons, {tuner.homes} studies, ",
+        end="",
+    )
     print(f"{len(logs)} servers' logs, {naming} of them name what stays")
     assert naming > 0, "servers had the files open"
     assert launched_processes(tuner.home) == []

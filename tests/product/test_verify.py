@@ -1,4 +1,5 @@
-"""`autotune verify` and `autotune regress`: a simulated study's commands on real processes, with an interruption."""
+"""`autotune verify` and `autotune regress`: a simulated study's commands on real processes, with an
+interruption."""
 
 from __future__ import annotations
 
@@ -9,14 +10,32 @@ from .cli import autotune, finished_rows, kill_after, new_home, rows
 
 ROOT = Path(__file__).resolve().parents[2]
 QUESTION = [
-    *("--model", "deepseek-ai/DeepSeek-V3.2", "--hw", "h200", "--engine", "sglang", "--workload", "random:256:16:64"),
-    *("--space", str(ROOT / "examples" / "emulated-space.yaml"), "--set", "cuda_graph_max_batch=512", "--seed", "3"),
+    *(
+        "--model",
+        "deepseek-ai/DeepSeek-V3.2",
+        "--hw",
+        "h200",
+        "--engine",
+        "sglang",
+        "--workload",
+        "random:256:16:64",
+    ),
+    *(
+        "--space",
+        str(ROOT / "examples" / "emulated-space.yaml"),
+        "--set",
+        "cuda_graph_max_batch=512",
+        "--seed",
+        "3",
+    ),
     # What holds shorter requests than the baseline is verified only where that is allowed.
     *("--allow", "shorter-context"),
 ]
 
 
-def test_a_verification_is_killed_and_resumed_and_tells_each_prediction_with_its_error(tmp_path: Path) -> None:
+def test_a_verification_is_killed_and_resumed_and_tells_each_prediction_with_its_error(
+    tmp_path: Path,
+) -> None:
     home = new_home(tmp_path)
     done = autotune("run", *QUESTION, "--launches", "4", "--study", "s", home=home)
     assert done.code == 0, done.err
@@ -24,7 +43,9 @@ def test_a_verification_is_killed_and_resumed_and_tells_each_prediction_with_its
     assert few.code == 2
     assert "give at least" in few.err
     asked = ["verify", "s", "--on", "emulator", "--launches", "5", "--top", "1"]
-    assert kill_after(asked, home, 0.0, lambda: bool(finished_rows(home, "s-verified"))), "it ended too soon"
+    assert kill_after(asked, home, 0.0, lambda: bool(finished_rows(home, "s-verified"))), (
+        "it ended too soon"
+    )
     before = finished_rows(home, "s-verified")
     twice = autotune(*asked, home=home)
     assert twice.code == 2
@@ -43,8 +64,15 @@ def test_a_verification_is_killed_and_resumed_and_tells_each_prediction_with_its
     for row in (baseline, other):
         # The emulated node runs at the simulated one's times, and on what else this machine does.
         assert abs(row["predicted"]["error_percent"]) < 30
-        assert row["predicted"]["interval90"][0] < row["predicted"]["value"] < row["predicted"]["interval90"][1]
-    assert "as study `s` predicted it (SIMULATED)" in (home / "studies" / "s-verified" / "report.md").read_text()
+        assert (
+            row["predicted"]["interval90"][0]
+            < row["predicted"]["value"]
+            < row["predicted"]["interval90"][1]
+        )
+    assert (
+        "as study `s` predicted it (SIMULATED)"
+        in (home / "studies" / "s-verified" / "report.md").read_text()
+    )
     assert "Baseline (sglang): predicted" in verified.out
 
 
@@ -52,7 +80,18 @@ def test_two_versions_are_compared_through_processes_killed_in_between(tmp_path:
     home = new_home(tmp_path)
     done = autotune("run", *QUESTION, "--launches", "4", "--study", "s", home=home)
     assert done.code == 0, done.err
-    asked = ["regress", "s", "--on", "emulator", "--engine", "sglang==0.5.9", "--launches", "4", "--margin", "30"]
+    asked = [
+        "regress",
+        "s",
+        "--on",
+        "emulator",
+        "--engine",
+        "sglang==0.5.9",
+        "--launches",
+        "4",
+        "--margin",
+        "30",
+    ]
     folder = home / "studies" / "s" / "regress" / "0.5.9"
 
     def finished() -> list[str]:
@@ -67,7 +106,11 @@ def test_two_versions_are_compared_through_processes_killed_in_between(tmp_path:
     assert compared.code == {"pass": 0, "regression": 5, "undecided": 6}[found["verdict"]]
     rows_ = list(map(json.loads, finished()))
     assert finished()[: len(before)] == before
-    assert (found["old"], found["evidence"], found["launches"]) == ("launched", "emulated", len(rows_))
+    assert (found["old"], found["evidence"], found["launches"]) == (
+        "launched",
+        "emulated",
+        len(rows_),
+    )
     old = json.loads((home / "studies" / "s" / "recommendation.json").read_text())["engine_version"]
     assert {row["engine_version"] for row in rows_} == {old, "0.5.9"}
     assert all(row["pids"] and row["state"] == "complete" for row in rows_)
@@ -77,7 +120,9 @@ def test_two_versions_are_compared_through_processes_killed_in_between(tmp_path:
     again = autotune(*asked, home=home)
     assert (again.code, len(finished())) == (compared.code, len(rows_)), "it was decided"
     # The same command on another backend launches for itself.
-    other = autotune(*(word.replace("emulator", "simulator") for word in asked), "--json", home=home)
+    other = autotune(
+        *(word.replace("emulator", "simulator") for word in asked), "--json", home=home
+    )
     assert other.code in (0, 5, 6), other.err
     assert other.json["evidence"] == "simulated"
     simulated = (folder.with_name("0.5.9-simulator") / "results.jsonl").read_text().splitlines()

@@ -1,10 +1,11 @@
-"""Starts the command line without starting Python: a process that has its modules loaded forks for every call.
+"""Starts the command line without starting Python: a process that has its modules loaded forks for
+every call.
 
-Loading them costs seconds of CPU, MLflow's the most. The child runs ``python -m autotune`` from there on as a new
-process does: a working folder, an environment, output files and an exit status of its own. Two arguments: the
-descriptor of a socket, and where to put an MLflow database without runs. A call is one message: JSON, and three
-descriptors: what it writes to, its errors, and a pipe on which it is told the number of the process, then the exit
-status.
+Loading them costs seconds of CPU, MLflow's the most. The child runs ``python -m autotune`` from
+there on as a new process does: a working folder, an environment, output files and an exit status of
+its own. Two arguments: the descriptor of a socket, and where to put an MLflow database without
+runs. A call is one message: JSON, and three descriptors: what it writes to, its errors, and a pipe
+on which it is told the number of the process, then the exit status.
 """
 
 from __future__ import annotations
@@ -26,7 +27,13 @@ from pathlib import Path
 from typing import Any
 
 LATE = [
-    *("autotune.cli.main", "autotune.run", "autotune.outputs.progress", "autotune.cli.studies", "autotune.cli.tuning"),
+    *(
+        "autotune.cli.main",
+        "autotune.run",
+        "autotune.outputs.progress",
+        "autotune.cli.studies",
+        "autotune.cli.tuning",
+    ),
     *("autotune.cli.prediction", "autotune.cli.spaces", "autotune.cli.calibration"),
     *("autotune.cli.bench", "autotune.cli.doctor"),
     *(
@@ -47,7 +54,8 @@ LONGEST = 1 << 17
 
 @cache
 def load_mlflow(database: Path) -> None:
-    """Import MLflow, which loads the most when it makes a database; leaves that in its place, whole or not at all."""
+    """Import MLflow, which loads the most when it makes a database; leaves that in its place, whole
+    or not at all."""
     from autotune.outputs.tracking.runs import connect, disconnect
     from autotune.study.home import database_file, database_uri
 
@@ -62,7 +70,8 @@ def load_mlflow(database: Path) -> None:
 
 
 def serve(channel: socket.socket, database: Path) -> tuple[dict[str, Any], list[int]] | None:
-    """Fork for each call. Returns the call in the child, and None in the parent when nobody calls any more."""
+    """Fork for each call. Returns the call in the child, and None in the parent when nobody calls
+    any more."""
     with channel, selectors.DefaultSelector() as ready:
         ready.register(channel, selectors.EVENT_READ)
         while True:
@@ -112,7 +121,8 @@ def become(call: dict[str, Any], descriptors: list[int]) -> None:
 def run() -> None:
     """Run the command line, and end as Python does but for taking its modules apart.
 
-    That would write to most of the memory that is shared with the parent, ten times the CPU of refusing an option.
+    That would write to most of the memory that is shared with the parent, ten times the CPU of
+    refusing an option.
     """
     code: int | str | None = None
     try:

@@ -1,1 +1,2 @@
-"""Candidates, rules and readings against the engines' own argument code, without a GPU: see `conformance`."""
+"""Candidates, rules and readings against the engines' own argument code, without a GPU: see
+`conformance`."""

@@ -1,7 +1,8 @@
-"""Stands for what no CPU machine has: compiled extensions of a wheel, and packages of kernels that are only imported.
+"""Stands for what no CPU machine has: compiled extensions of a wheel, and packages of kernels that
+are only imported.
 
-Nothing of it decides anything: a name that is asked for is there, calling it does nothing. The engines' arguments,
-configurations and checks are their own Python files, untouched.
+Nothing of it decides anything: a name that is asked for is there, calling it does nothing. The
+engines' arguments, configurations and checks are their own Python files, untouched.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ PACKAGES = {
     "flash_mla": ("sgl-flash-mla", "1.0.0"),
     "tilelang": ("tilelang", "0.1.9"),
 }
-"""Import name to distribution and version: kernels for GPUs, and what cannot be installed beside CPU torch."""
+"""Import name to distribution and version: kernels for GPUs, and what cannot be installed beside
+CPU torch."""
 OTHERS = ("cuda", "cutlass", "decord", "flash_attn", "nvshmem", "quack")
 """Further import names, of which nobody asks the version."""
 OF_AMD = {"aiter": ("amd-aiter", "0.1.20")}
@@ -68,7 +70,9 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, packages: Mapping[str, str], modules: frozenset[str]) -> None:
         self._packages, self._modules = packages, modules
 
-    def find_spec(self, fullname: str, path: Any = None, target: Any = None) -> importlib.machinery.ModuleSpec | None:
+    def find_spec(
+        self, fullname: str, path: Any = None, target: Any = None
+    ) -> importlib.machinery.ModuleSpec | None:
         if fullname.partition(".")[0] in self._packages or fullname in self._modules:
             return importlib.machinery.ModuleSpec(fullname, self, is_package=True)
         return None

@@ -1,9 +1,11 @@
-"""Puts command lines through an engine's parser, resolution and checks; runs in the engine's own Python.
+"""Puts command lines through an engine's parser, resolution and checks; runs in the engine's own
+Python.
 
     python ask.py ENGINE FOLDER < commands > verdicts
 
-Both are lines of JSON. The first line read is the node, see `gpus.Node`. Imports take a minute and a command line some
-hundred milliseconds: each is answered by a forked process, but for those to warm up with.
+Both are lines of JSON. The first line read is the node, see `gpus.Node`. Imports take a minute and
+a command line some hundred milliseconds: each is answered by a forked process, but for those to
+warm up with.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ def sglang(node: gpus.Node) -> Ask:
 
 
 def vllm(node: gpus.Node) -> Ask:
-    """vLLM: as ``vllm serve`` does, up to the engine's processes, and the choice of an attention backend in these."""
+    """vLLM: as ``vllm serve`` does, up to the engine's processes, and the choice of an attention
+    backend in these."""
     absent.stand_in("vllm", node.amd)
     import vllm_parts
 
@@ -51,7 +54,8 @@ def vllm(node: gpus.Node) -> Ask:
 
 
 def verdict(ask: Ask, argv: list[str], env: dict[str, str]) -> dict[str, Any]:
-    """What the engine says of a command line: accepted with what it resolved, or refused with its words."""
+    """What the engine says of a command line: accepted with what it resolved, or refused with its
+    words."""
     os.environ.update(env)
     text = io.StringIO()
     with contextlib.redirect_stderr(text), contextlib.redirect_stdout(text):
@@ -89,7 +93,8 @@ def in_a_fork(node: gpus.Node, ask: Ask, command: dict[str, Any]) -> str:
 
 
 def warm_up(ask: Ask, argv: list[str]) -> str:
-    """Put a command line through in this process, so that what it imports and reads is there for all forks."""
+    """Put a command line through in this process, so that what it imports and reads is there for
+    all forks."""
     environment = dict(os.environ)
     gc.unfreeze()
     with contextlib.suppress(SystemExit, Exception):
@@ -111,7 +116,9 @@ def main() -> None:
     print(json.dumps({}), file=out, flush=True)
     for line in sys.stdin:
         command = json.loads(line)
-        answer = warm_up(ask, command["warm"]) if "warm" in command else in_a_fork(node, ask, command)
+        answer = (
+            warm_up(ask, command["warm"]) if "warm" in command else in_a_fork(node, ask, command)
+        )
         print(answer, file=out, flush=True)
 
 

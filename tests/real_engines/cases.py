@@ -1,4 +1,5 @@
-"""Which configurations are asked about: every pair of knob values, both sides of every rule, and a random sample."""
+"""Which configurations are asked about: every pair of knob values, both sides of every rule, and a
+random sample."""
 
 from __future__ import annotations
 
@@ -9,23 +10,36 @@ from itertools import combinations, product
 
 from autotune.engines import Engine
 from autotune.errors import BadInput
-from autotune.space.context import RANKS, Context, Normaliser, broken_rules, effective, search_values
+from autotune.space.context import (
+    RANKS,
+    Context,
+    Normaliser,
+    broken_rules,
+    effective,
+    search_values,
+)
 from autotune.space.expression import evaluate, names
 from autotune.space.schema import Rule
 from autotune.trial import Configuration, FailureKind, Scalar
 
 Pair = tuple[tuple[str, Scalar], tuple[str, Scalar]]
 TRIED_AT_ONCE = 40
-"""Configurations of which the one with the most new pairs is taken: a greedy cover, short enough."""
+"""Configurations of which the one with the most new pairs is taken: a greedy cover, short
+enough."""
 BASES = 60
 """Candidates that are changed until they break a rule and no other."""
 MOST_CHANGED = 2
 """Knobs of a candidate that are changed at a time: what breaks no rule by so few is not tried."""
 OF_A_RULE = 2
 """Configurations on the forbidden side of each rule."""
-# What the engines' own parsers or checks judge of a launch; the others are judgements of ours on its speed, or are
-# about requests.
-JUDGED = {FailureKind.BAD_ARGUMENT, FailureKind.UNSUPPORTED, FailureKind.CRASHED, FailureKind.OUT_OF_MEMORY}
+# What the engines' own parsers or checks judge of a launch; the others are judgements of ours on
+# its speed, or are about requests.
+JUDGED = {
+    FailureKind.BAD_ARGUMENT,
+    FailureKind.UNSUPPORTED,
+    FailureKind.CRASHED,
+    FailureKind.OUT_OF_MEMORY,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +55,8 @@ class Case:
 
 
 def pair_cover(candidates: Sequence[Configuration], seed: int) -> list[Configuration]:
-    """A small set of candidates in which every pair of two knobs' values occurs that occurs in any candidate."""
+    """A small set of candidates in which every pair of two knobs' values occurs that occurs in any
+    candidate."""
     if not candidates:
         return []
     knobs = candidates[0].knobs
@@ -65,15 +80,20 @@ def _pairs(one: Configuration, varying: Sequence[str]) -> Iterator[Pair]:
     return combinations([(name, one.knobs[name]) for name in varying], 2)
 
 
-def forbidden_sides(engine: Engine, context: Context, candidates: Sequence[Configuration], seed: int) -> list[Case]:
-    """For every rule, candidates with the fewest knobs changed so that this rule alone forbids them."""
+def forbidden_sides(
+    engine: Engine, context: Context, candidates: Sequence[Configuration], seed: int
+) -> list[Case]:
+    """For every rule, candidates with the fewest knobs changed so that this rule alone forbids
+    them."""
     drawn = random.Random(seed)
     bases = drawn.sample(list(candidates), min(BASES, len(candidates)))
     rules = [rule for rule in Normaliser(engine.card, context).rules if rule.kind in JUDGED]
     return [case for rule in rules for case in _side(engine, context, bases, rule)]
 
 
-def _side(engine: Engine, context: Context, bases: Sequence[Configuration], rule: Rule) -> list[Case]:
+def _side(
+    engine: Engine, context: Context, bases: Sequence[Configuration], rule: Rule
+) -> list[Case]:
     knobs = [name for name in engine.card.knobs if name in names(rule.forbid)]
     found: dict[str, Case] = {}
     for count in range(1, min(MOST_CHANGED, len(knobs)) + 1):
@@ -102,9 +122,12 @@ def _values(engine: Engine, context: Context, base: Configuration, name: str) ->
 
 
 def _breaks_alone(engine: Engine, context: Context, one: Configuration, rule: Rule) -> bool:
-    """Whether a rule forbids what its command is read as, and no other rule does; a rule of speed may, too."""
+    """Whether a rule forbids what its command is read as, and no other rule does; a rule of speed
+    may, too."""
     # From the cheapest to the dearest: most of what is tried fails the first.
-    if not evaluate(rule.forbid, context.scope(one.knobs)) or _broken(engine, context, one) != [rule.name]:
+    if not evaluate(rule.forbid, context.scope(one.knobs)) or _broken(engine, context, one) != [
+        rule.name
+    ]:
         return False
     try:
         parsed = engine.parse(engine.command(one, context), context.version)

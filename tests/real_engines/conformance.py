@@ -1,10 +1,11 @@
-"""Put our candidates and rules through the engines' own argument code, and write docs/conformance.md.
+"""Put our candidates and rules through the engines' own argument code, and write
+docs/conformance.md.
 
     python -m tests.real_engines.environment FOLDER
     python -m tests.real_engines.conformance FOLDER --page docs/conformance.md
 
-The first makes the engines' environment in a folder; the second asks. What an engine is asked about: `cases`; what its
-answers are compared with: `judge`; what is answered for the GPUs: `gpus`.
+The first makes the engines' environment in a folder; the second asks. What an engine is asked
+about: `cases`; what its answers are compared with: `judge`; what is answered for the GPUs: `gpus`.
 """
 
 from __future__ import annotations
@@ -53,9 +54,16 @@ _ASK = Path(__file__).with_name("ask.py")
 class EngineProcess:
     """The engine's own Python with everything imported, which answers commands by forks."""
 
-    def __init__(self, folder: Path, engine: str, node: Mapping[str, Any], env: Mapping[str, str], work: Path) -> None:
+    def __init__(
+        self, folder: Path, engine: str, node: Mapping[str, Any], env: Mapping[str, str], work: Path
+    ) -> None:
         # No GPU of this machine, no network and no messages home.
-        fixed = {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+        fixed = {
+            "OMP_NUM_THREADS": "1",
+            "HF_HUB_OFFLINE": "1",
+            "VLLM_NO_USAGE_STATS": "1",
+            "DO_NOT_TRACK": "1",
+        }
         environment = {
             "PATH": os.environ["PATH"],
             "HOME": str(work),
@@ -116,7 +124,8 @@ class Asking:
     Attributes:
         folder: the engines' environment.
         drawn: random candidates; None: all.
-        workload: the load whose candidates are asked about; some knobs are searched on few loads only.
+        workload: the load whose candidates are asked about; some knobs are searched on few loads
+            only.
     """
 
     folder: Path
@@ -134,8 +143,11 @@ def run_models(asking: Asking, engine: str, node: str, models: Sequence[str]) ->
         for model in models:
             try:
                 workload = [asking.workload]
-                spec = build_spec(RunOptions(model, node, engines=(engine,), workloads=workload, on="emulator"))
-                # As it is prepared for a real node, where no odds of a simulated one leave anything out.
+                spec = build_spec(
+                    RunOptions(model, node, engines=(engine,), workloads=workload, on="emulator")
+                )
+                # As it is prepared for a real node, where no odds of a simulated one leave anything
+                # out.
                 spec = spec.model_copy(update={"on": "process"})
                 space = prepare(spec, library, anywhere=True).spaces[engine]
             except BadInput as error:
@@ -150,7 +162,11 @@ def run_models(asking: Asking, engine: str, node: str, models: Sequence[str]) ->
             if process is None:
                 # Some variables are read when modules are imported: those of every command.
                 scope = space.context.scope(default.knobs)
-                always = {n: v for one in space.engine.always(scope, space.context) for n, v in one.env.items()}
+                always = {
+                    n: v
+                    for one in space.engine.always(scope, space.context)
+                    for n, v in one.env.items()
+                }
                 process = EngineProcess(asking.folder, engine, _node(space.context), always, work)
                 ending.callback(process.close)
             process.warm_up(_arguments(space.engine, space.context, default, checkpoint)[0])
@@ -177,7 +193,11 @@ def _ask_all(
 def _ask_one(process: EngineProcess, judge: Judge, case: Case, checkpoint: Path) -> list[Finding]:
     engine, context, one = judge.engine, judge.context, case.configuration
     argv, env = _arguments(engine, context, one, checkpoint)
-    gpus = gpus_of(one, context.gpus) // replicas_of(one.knobs) if replicas_of(one.knobs) > 1 else context.gpus
+    gpus = (
+        gpus_of(one, context.gpus) // replicas_of(one.knobs)
+        if replicas_of(one.knobs) > 1
+        else context.gpus
+    )
     verdict = process.ask(argv, env, gpus)
     told = " ".join([*(f"{name}={text}" for name, text in env.items()), shlex.join(argv)])
     return list(judge.judge(case, verdict, told.replace(str(checkpoint), context.model.id)))
@@ -186,7 +206,8 @@ def _ask_one(process: EngineProcess, judge: Judge, case: Case, checkpoint: Path)
 def _arguments(
     engine: Engine, context: Context, one: Configuration, checkpoint: Path
 ) -> tuple[list[str], Mapping[str, str]]:
-    """What follows the program that vLLM's and SGLang's command lines name, with a folder for the model."""
+    """What follows the program that vLLM's and SGLang's command lines name, with a folder for the
+    model."""
     command = engine.command(one, context)
     rest = engine.arguments(command.argv)
     assert rest is not None
@@ -221,22 +242,33 @@ def show(outcome: Outcome) -> str:
     if outcome.skipped:
         return f"{outcome.engine:7} {outcome.model} on {outcome.node}: not run: {outcome.skipped}"
     asked = ", ".join(f"{count} {name}" for name, count in outcome.asked.items())
-    lines = [f"{outcome.engine:7} {outcome.model} on {outcome.node}: {asked}; {outcome.seconds:.0f} s"]
+    lines = [
+        f"{outcome.engine:7} {outcome.model} on {outcome.node}: {asked}; {outcome.seconds:.0f} s"
+    ]
     groups = Counter((f.kind, f.about, bool(f.explained)) for f in outcome.findings)
     for (kind, about, explained), count in sorted(groups.items()):
-        first = next(f for f in outcome.findings if (f.kind, f.about, bool(f.explained)) == (kind, about, explained))
-        lines.append(f"    {count} x {kind}{' (explained)' if explained else ''}: {about}: {first.told}")
+        first = next(
+            f
+            for f in outcome.findings
+            if (f.kind, f.about, bool(f.explained)) == (kind, about, explained)
+        )
+        lines.append(
+            f"    {count} x {kind}{' (explained)' if explained else ''}: {about}: {first.told}"
+        )
         if not explained:
             lines.append(f"        {first.command}")
     return "\n".join(lines)
 
 
 def _die_with_parent() -> None:
-    """End with the process that started this one, however that ends; the engine's process then reads no more."""
+    """End with the process that started this one, however that ends; the engine's process then
+    reads no more."""
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)
 
 
-def _group(asking: Asking, engine: str, node: str, models: Sequence[str], rows: Path | None) -> list[Outcome]:
+def _group(
+    asking: Asking, engine: str, node: str, models: Sequence[str], rows: Path | None
+) -> list[Outcome]:
     """One engine on one node, in a process of its own; each outcome is shown as it comes."""
     outcomes = []
     for outcome in run_models(asking, engine, node, models):
@@ -249,37 +281,61 @@ def _group(asking: Asking, engine: str, node: str, models: Sequence[str], rows: 
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the settings, print what is found, write the page; 1 where anything is left unexplained."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="the environment of tests.real_engines.environment")
-    parser.add_argument("--model", action="append", choices=list(CONFIGS), help="default: one of each architecture")
+    """Run the settings, print what is found, write the page; 1 where anything is left
+    unexplained."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "folder", type=Path, help="the environment of tests.real_engines.environment"
+    )
+    parser.add_argument(
+        "--model", action="append", choices=list(CONFIGS), help="default: one of each architecture"
+    )
     parser.add_argument("--node", action="append", choices=NODES, help="default: all")
     parser.add_argument("--engine", action="append", choices=ENGINES, help="default: all")
-    parser.add_argument("--drawn", type=int, default=DRAWN, help="random candidates of each model (%(default)s)")
-    parser.add_argument("--workload", default="sharegpt", help="whose candidates are asked about (%(default)s)")
-    parser.add_argument("--all", action="store_true", help="all candidates; takes long: name a model and a node")
+    parser.add_argument(
+        "--drawn", type=int, default=DRAWN, help="random candidates of each model (%(default)s)"
+    )
+    parser.add_argument(
+        "--workload", default="sharegpt", help="whose candidates are asked about (%(default)s)"
+    )
+    parser.add_argument(
+        "--all", action="store_true", help="all candidates; takes long: name a model and a node"
+    )
     parser.add_argument("--jobs", type=int, default=2, help="engines at a time (%(default)s)")
-    parser.add_argument("--rows", type=Path, help="add every finding to a file, a JSON line for each model")
+    parser.add_argument(
+        "--rows", type=Path, help="add every finding to a file, a JSON line for each model"
+    )
     parser.add_argument("--page", type=Path, help="write the page")
     parser.add_argument(
-        "--page-only", action="store_true", help="ask nothing: the page from --rows, newest lines first"
+        "--page-only",
+        action="store_true",
+        help="ask nothing: the page from --rows, newest lines first",
     )
     given = parser.parse_args(words)
     if given.page_only:
         given.page.write_text(page(read_rows(given.rows)))
         return 0
-    asking = Asking(given.folder.resolve(), None if given.all else given.drawn, workload=given.workload)
+    asking = Asking(
+        given.folder.resolve(), None if given.all else given.drawn, workload=given.workload
+    )
     groups = [(engine, node) for node in given.node or NODES for engine in given.engine or ENGINES]
     began, outcomes = time.monotonic(), []
     with ProcessPoolExecutor(given.jobs, initializer=_die_with_parent) as pool:
-        running = [pool.submit(_group, asking, *group, given.model or list(CONFIGS), given.rows) for group in groups]
+        running = [
+            pool.submit(_group, asking, *group, given.model or list(CONFIGS), given.rows)
+            for group in groups
+        ]
         for done in as_completed(running):
             outcomes += done.result()
     outcomes.sort(key=lambda one: (one.engine, NODES.index(one.node), one.model))
     minutes = (time.monotonic() - began) / 60
     if given.page:
         given.page.write_text(page(outcomes))
-    left = [f for o in outcomes for f in o.findings if not f.explained and f.kind != "little memory"]
+    left = [
+        f for o in outcomes for f in o.findings if not f.explained and f.kind != "little memory"
+    ]
     print(
         f"{sum(sum(o.asked.values()) for o in outcomes)} combinations, {len(left)} unexplained, {minutes:.1f} minutes"
     )

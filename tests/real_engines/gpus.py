@@ -1,6 +1,8 @@
-"""Answers what an engine asks of the GPUs of a node: torch, NVML, amdsmi and the drivers' command-line tools.
+"""Answers what an engine asks of the GPUs of a node: torch, NVML, amdsmi and the drivers'
+command-line tools.
 
-These are the only functions that are replaced. What an engine concludes from the answers is its own code.
+These are the only functions that are replaced. What an engine concludes from the answers is its own
+code.
 """
 
 from __future__ import annotations
@@ -18,14 +20,16 @@ FACTS = {
     "blackwell": ((10, 0), 148, 32, 232448),
     "cdna3": ((9, 4), 304, 64, 65536),
 }
-"""Sources: CUDA C programming guide (compute capabilities); data sheets of H200, B200 and MI300X."""
+"""Sources: CUDA C programming guide (compute capabilities); data sheets of H200, B200 and
+MI300X."""
 
 
 class Node:
     """The GPUs of one of our hardware cards.
 
     Args:
-        card: ``name``, ``vendor``, ``generation``, ``gpus``, ``memory_bytes`` of one GPU as its driver tells them.
+        card: ``name``, ``vendor``, ``generation``, ``gpus``, ``memory_bytes`` of one GPU as its
+            driver tells them.
     """
 
     def __init__(self, card: dict[str, Any]) -> None:
@@ -34,7 +38,9 @@ class Node:
         self.gpus: int = card["gpus"]
         self.memory: int = card["memory_bytes"]
         self.capability, self.processors, self.warp, self.shared = FACTS[card["generation"]]
-        self.title = f"AMD Instinct {self.name.upper()}" if self.amd else f"NVIDIA {self.name.upper()}"
+        self.title = (
+            f"AMD Instinct {self.name.upper()}" if self.amd else f"NVIDIA {self.name.upper()}"
+        )
         self.architecture = "gfx942:sramecc+:xnack-" if self.amd else ""
 
     def properties(self) -> Any:
@@ -56,7 +62,8 @@ class Node:
 
 
 def answer(node: Node, folder: Path) -> None:
-    """Answer for a node's GPUs in this process; the drivers' tools are written to a folder on ``PATH``."""
+    """Answer for a node's GPUs in this process; the drivers' tools are written to a folder on
+    ``PATH``."""
     _torch(node)
     _tools(node, folder)
     if node.amd:
@@ -82,8 +89,11 @@ def _torch(node: Node) -> None:
     allocate = torch.empty
 
     def empty(*size: Any, device: Any = None, **options: Any) -> Any:
-        """Give a tensor without memory where one on a GPU is wanted, as some kernels' modules do when imported."""
-        return allocate(*size, device="meta" if str(device).startswith("cuda") else device, **options)
+        """Give a tensor without memory where one on a GPU is wanted, as some kernels' modules do
+        when imported."""
+        return allocate(
+            *size, device="meta" if str(device).startswith("cuda") else device, **options
+        )
 
     torch.empty = empty
 
@@ -92,7 +102,12 @@ def _tools(node: Node, folder: Path) -> None:
     """Write ``nvidia-smi`` or ``rocminfo``, which SGLang reads the memory from."""
     if node.amd:
         size = node.memory // 1024
-        lines = ["Name: gfx942", "Pool 1", "Segment: GLOBAL", f"Size: {size}({size:#x}) KB"] * node.gpus
+        lines = [
+            "Name: gfx942",
+            "Pool 1",
+            "Segment: GLOBAL",
+            f"Size: {size}({size:#x}) KB",
+        ] * node.gpus
         script = "cat <<'END'\n" + "\n".join(lines) + "\nEND\n"
         tool = "rocminfo"
     else:
@@ -124,8 +139,14 @@ def triton_driver(node: Node) -> None:
     from triton.backends.compiler import GPUTarget
 
     number = 10 * node.capability[0] + node.capability[1]
-    target = GPUTarget("hip", "gfx942", node.warp) if node.amd else GPUTarget("cuda", number, node.warp)
-    told = {"max_shared_mem": node.shared, "multiprocessor_count": node.processors, "warpSize": node.warp}
+    target = (
+        GPUTarget("hip", "gfx942", node.warp) if node.amd else GPUTarget("cuda", number, node.warp)
+    )
+    told = {
+        "max_shared_mem": node.shared,
+        "multiprocessor_count": node.processors,
+        "warpSize": node.warp,
+    }
     driver = types.SimpleNamespace(
         get_current_target=lambda: target,
         get_current_device=lambda: 0,
@@ -143,7 +164,12 @@ def _amdsmi(node: Node) -> None:
     module.amdsmi_topo_get_link_type = lambda one, other: {"hops": 1, "type": 2}
     module.AmdSmiMemoryType = types.SimpleNamespace(VRAM=0)
     module.amdsmi_get_gpu_memory_total = lambda handle, kind: node.memory
-    told = {"market_name": node.title, "device_id": "0x74a1", "asic_serial": "0", "target_graphics_version": "gfx942"}
+    told = {
+        "market_name": node.title,
+        "device_id": "0x74a1",
+        "asic_serial": "0",
+        "target_graphics_version": "gfx942",
+    }
     module.amdsmi_get_gpu_asic_info = lambda handle: dict(told)
     module.amdsmi_get_gpu_device_uuid = lambda handle: f"GPU-{handle}"
     sys.modules["amdsmi"] = module

@@ -80,13 +80,18 @@ class Judge:
         """Say in what an engine's verdict on a case is not what our card says."""
         if "refused" in verdict:
             if case.rule is None:
-                yield Finding("refused", verdict["refused"][-1], " ".join(verdict["refused"]), command)
+                yield Finding(
+                    "refused", verdict["refused"][-1], " ".join(verdict["refused"]), command
+                )
             return
         if case.rule is not None and case.rule.kind is FailureKind.OUT_OF_MEMORY:
-            # No argument is refused for it: the share that the engine resolves says whether the rule is right.
+            # No argument is refused for it: the share that the engine resolves says whether the
+            # rule is right.
             found = self._memory(case.configuration, verdict["reported"], command)
             if not any(one.kind != "difference" for one in found):
-                yield self._finding("rule", case.rule.name, "leaves room", command, case.configuration)
+                yield self._finding(
+                    "rule", case.rule.name, "leaves room", command, case.configuration
+                )
             return
         if case.rule is not None:
             yield self._finding("rule", case.rule.name, "accepted", command, case.configuration)
@@ -95,7 +100,9 @@ class Judge:
         yield from self._memory(case.configuration, verdict["reported"], command)
         yield from self._twins(case.configuration, verdict["reported"], command)
 
-    def _finding(self, kind: str, about: str, told: str, command: str, of: Configuration) -> Finding:
+    def _finding(
+        self, kind: str, about: str, told: str, command: str, of: Configuration
+    ) -> Finding:
         scope = self.context.scope(of.knobs)
         held = (
             one.reason
@@ -113,45 +120,71 @@ class Judge:
             if one.name in sources or not in_range(self.context.version, one.versions):
                 continue
             path = one.path
-            answer = of_answer(one, reported["documents"].get(path)) if path else of_log(one, reported["log"])
+            answer = (
+                of_answer(one, reported["documents"].get(path))
+                if path
+                else of_log(one, reported["log"])
+            )
             if answer is not None and answer.settings:
                 sources[one.name] = answer.settings
         return sources
 
-    def _differences(self, asked: Configuration, reported: Mapping[str, Any], command: str) -> Iterator[Finding]:
+    def _differences(
+        self, asked: Configuration, reported: Mapping[str, Any], command: str
+    ) -> Iterator[Finding]:
         _, ran = parse_reported(self.engine, asked, self.context, self._sources(reported))
         written = self.engine.command(asked, self.context)
-        for name, (wanted, got) in compare(self.engine, asked, self.context, written, ran).differs.items():
+        for name, (wanted, got) in compare(
+            self.engine, asked, self.context, written, ran
+        ).differs.items():
             if wanted not in LEFT:
                 yield self._finding("difference", name, f"{wanted} -> {got}", command, asked)
 
-    def _memory(self, asked: Configuration, reported: Mapping[str, Any], command: str) -> Iterator[Finding]:
-        """A share of the memory that the card computes otherwise, or that holds no weights lighter by `HOPELESS`."""
+    def _memory(
+        self, asked: Configuration, reported: Mapping[str, Any], command: str
+    ) -> Iterator[Finding]:
+        """A share of the memory that the card computes otherwise, or that holds no weights lighter
+        by `HOPELESS`."""
         plan = self.plans.of(asked, self.context.version)
-        share, own = static_share(self.engine.name, reported), own_share(self.engine.card, self.context, asked)
+        share, own = (
+            static_share(self.engine.name, reported),
+            own_share(self.engine.card, self.context, asked),
+        )
         if share is not None and own is not None and abs(share - own) > ROUNDING:
-            yield self._finding("difference", "memory_fraction", f"{own:.3f} -> {share:.3f}", command, asked)
+            yield self._finding(
+                "difference", "memory_fraction", f"{own:.3f} -> {share:.3f}", command, asked
+            )
         if plan is None or share is None:
             return
         left = share * plan.total - plan.weights
-        text = f"{share:.3f} of {plan.total / 2**30:.0f} GiB, weights {plan.weights / 2**30:.0f} GiB"
+        text = (
+            f"{share:.3f} of {plan.total / 2**30:.0f} GiB, weights {plan.weights / 2**30:.0f} GiB"
+        )
         if left <= 0:
             sure = left < -HOPELESS * plan.weights
-            yield Finding("no memory" if sure else "little memory", "memory_fraction", text, command)
+            yield Finding(
+                "no memory" if sure else "little memory", "memory_fraction", text, command
+            )
 
-    def _twins(self, asked: Configuration, reported: Mapping[str, Any], command: str) -> Iterator[Finding]:
-        """Another fingerprint of which the engine makes the same; its environment is part of what it runs."""
+    def _twins(
+        self, asked: Configuration, reported: Mapping[str, Any], command: str
+    ) -> Iterator[Finding]:
+        """Another fingerprint of which the engine makes the same; its environment is part of what
+        it runs."""
         written = self.engine.command(asked, self.context)
         made = [_steady(reported["documents"]), dict(written.env), written.replicas]
         other = self.seen.setdefault(json.dumps(made, sort_keys=True), asked)
         if other.fingerprint != asked.fingerprint:
             knobs = [name for name, value in asked.knobs.items() if other.knobs[name] != value]
-            told = ", ".join(f"{name} {other.knobs[name]} and {asked.knobs[name]}" for name in knobs)
+            told = ", ".join(
+                f"{name} {other.knobs[name]} and {asked.knobs[name]}" for name in knobs
+            )
             yield self._finding("twin", " ".join(knobs), told, command, asked)
 
 
 def static_share(engine: str, reported: Mapping[str, Any]) -> float | None:
-    """The share of the GPU's memory that weights and KV cache may take, as resolved; None where it is not told."""
+    """The share of the GPU's memory that weights and KV cache may take, as resolved; None where it
+    is not told."""
     documents = reported["documents"]
     if engine == "sglang":
         return float(documents["/server_info"]["mem_fraction_static"])

@@ -1,4 +1,5 @@
-"""One model of each architecture of ours, with its ``config.json`` as published, cut to what the engines ask for."""
+"""One model of each architecture of ours, with its ``config.json`` as published, cut to what the
+engines ask for."""
 
 from __future__ import annotations
 
@@ -6,10 +7,20 @@ import json
 from pathlib import Path
 from typing import Any
 
-from tests.space.published import DEEPSEEK_V3, FP8_BLOCKS, GLM_4_6, GLM_5_2, GPT_OSS, KIMI_K2, LLAMA_70B, QWEN3_235B
+from tests.space.published import (
+    DEEPSEEK_V3,
+    FP8_BLOCKS,
+    GLM_4_6,
+    GLM_5_2,
+    GPT_OSS,
+    KIMI_K2,
+    LLAMA_70B,
+    QWEN3_235B,
+)
 from tests.space.published_qwen import QWEN3_5_9B, QWEN3_5_35B, QWEN3_14B
 
-# Of the family's config.json: routing, which the engines' classes read, and the context that is stretched.
+# Of the family's config.json: routing, which the engines' classes read, and the context that is
+# stretched.
 _DEEPSEEK: dict[str, Any] = {
     "n_group": 8,
     "topk_group": 4,
@@ -62,7 +73,10 @@ CONFIGS: dict[str, dict[str, Any]] = {
         },
     },
     "Qwen/Qwen3-14B": QWEN3_14B,
-    "Qwen/Qwen3.5-35B-A3B": {**QWEN3_5_35B, "architectures": ["Qwen3_5MoeForConditionalGeneration"]},
+    "Qwen/Qwen3.5-35B-A3B": {
+        **QWEN3_5_35B,
+        "architectures": ["Qwen3_5MoeForConditionalGeneration"],
+    },
     "Qwen/Qwen3.5-9B": QWEN3_5_9B,
 }
 
@@ -70,15 +84,22 @@ CONFIGS: dict[str, dict[str, Any]] = {
 _TOKENIZER = {
     "version": "1.0",
     "added_tokens": [],
-    "model": {"type": "WordLevel", "unk_token": "?", "vocab": {"?": 0, "<think>": 1, "</think>": 2}},
+    "model": {
+        "type": "WordLevel",
+        "unk_token": "?",
+        "vocab": {"?": 0, "<think>": 1, "</think>": 2},
+    },
 }
 
 
 def write_checkpoint(model: str, folder: Path) -> Path:
-    """Write a folder that stands for the model's checkpoint: its configuration and a tokenizer; no weight is read."""
+    """Write a folder that stands for the model's checkpoint: its configuration and a tokenizer; no
+    weight is read."""
     place = folder / model.replace("/", "--")
     place.mkdir(parents=True, exist_ok=True)
     (place / "config.json").write_text(json.dumps(CONFIGS[model], indent=1))
     (place / "tokenizer.json").write_text(json.dumps(_TOKENIZER))
-    (place / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"}))
+    (place / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "PreTrainedTokenizerFast"})
+    )
     return place

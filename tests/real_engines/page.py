@@ -68,9 +68,13 @@ class Outcome:
 
 
 def page(outcomes: Sequence[Outcome]) -> str:
-    """The page: totals, a row for each engine and node, a row for each model, and what is explained."""
+    """The page: totals, a row for each engine and node, a row for each model, and what is
+    explained."""
     ran = [one for one in outcomes if not one.skipped]
-    versions = ", ".join(f"{TITLES[name]} {version}" for name, version in sorted({(o.engine, o.version) for o in ran}))
+    versions = ", ".join(
+        f"{TITLES[name]} {version}"
+        for name, version in sorted({(o.engine, o.version) for o in ran})
+    )
     count = sum(sum(one.asked.values()) for one in ran)
     minutes = sum(one.seconds for one in ran) / 60
     parts = {name: sum(one.asked[name] for one in ran) for name in ("pairs", "rules", "random")}
@@ -106,7 +110,10 @@ def _row(label: Sequence[str], outcomes: Sequence[Outcome]) -> str:
         *label,
         f"{asked:,}",
         f"{rules:,}",
-        *(str(_count(found, kind)) for kind in ("refused", "difference", "no memory", "twin", "rule")),
+        *(
+            str(_count(found, kind))
+            for kind in ("refused", "difference", "no memory", "twin", "rule")
+        ),
         str(sum(bool(one.explained) for one in found)),
         str(_count(found, "little memory")),
         f"{sum(one.seconds for one in outcomes) / 60:.1f}",

@@ -1,4 +1,5 @@
-"""The real vLLM of examples/vllm_cpu: its environment, its model, and how it is launched on loopback."""
+"""The real vLLM of examples/vllm_cpu: its environment, its model, and how it is launched on
+loopback."""
 
 from __future__ import annotations
 
@@ -29,20 +30,26 @@ def environment() -> Path:
     """The virtual environment that ``AUTOTUNE_VLLM`` names; skips the test when it names none."""
     named = os.environ.get("AUTOTUNE_VLLM", "")
     if not (Path(named) / "bin" / "vllm").is_file():
-        pytest.skip("AUTOTUNE_VLLM names no environment made by examples/vllm_cpu/make_environment.sh")
+        pytest.skip(
+            "AUTOTUNE_VLLM names no environment made by examples/vllm_cpu/make_environment.sh"
+        )
     return Path(named)
 
 
 def make_model(folder: Path, *options: str) -> Path:
     """Write the tiny model."""
-    subprocess.run([environment() / "bin" / "python", EXAMPLE / "tiny_model.py", folder, *options], check=True)
+    subprocess.run(
+        [environment() / "bin" / "python", EXAMPLE / "tiny_model.py", folder, *options], check=True
+    )
     return folder
 
 
 def launch(model: Path, folder: Path, *options: str, flags: Sequence[str] = STARTED) -> Server:
     """Start it as a study does, under the watchdog; gives it before it is ready."""
     program = str(environment() / "bin" / "vllm")
-    command = Command((program, "serve", str(model), "--served-model-name", "tiny", *flags, *options), SETTINGS)
+    command = Command(
+        (program, "serve", str(model), "--served-model-name", "tiny", *flags, *options), SETTINGS
+    )
     return ProcessLauncher().launch(command, folder, CARD)
 
 

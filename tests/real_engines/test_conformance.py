@@ -1,4 +1,5 @@
-"""A few combinations of one model on one node through each engine's own argument code, and what is made of verdicts."""
+"""A few combinations of one model on one node through each engine's own argument code, and what is
+made of verdicts."""
 
 from __future__ import annotations
 
@@ -94,7 +95,10 @@ def test_a_verdict_is_compared_with_the_card(judge: Judge) -> None:
     assert kinds(Case(one, rule), {"refused": ["no"]}) == []
     assert kinds(Case(one, rule), told(judge, one)) == ["rule"]
     assert kinds(Case(one), told(judge, one, max_running_requests=48)) == ["difference"]
-    assert kinds(Case(one), told(judge, one, mem_fraction_static=0.05)) == ["difference", "no memory"]
+    assert kinds(Case(one), told(judge, one, mem_fraction_static=0.05)) == [
+        "difference",
+        "no memory",
+    ]
     other = one.with_knobs(prefix_caching=False)
     assert kinds(Case(other), told(judge, one)) == ["twin"]
 
@@ -109,4 +113,6 @@ def test_an_engine_agrees_with_its_card(engine: str) -> None:
     (outcome,) = run_models(asking, engine, "h200", ["deepseek-ai/DeepSeek-V3.2"])
     assert outcome.asked["pairs"] > 10
     assert outcome.asked["rules"] > 10
-    assert [one for one in outcome.findings if not one.explained and one.kind != "little memory"] == []
+    assert [
+        one for one in outcome.findings if not one.explained and one.kind != "little memory"
+    ] == []

@@ -1,4 +1,5 @@
-"""A real vLLM that cannot start: each cause has its kind and the line that tells it, and nothing stays behind."""
+"""A real vLLM that cannot start: each cause has its kind and the line that tells it, and nothing
+stays behind."""
 
 from __future__ import annotations
 

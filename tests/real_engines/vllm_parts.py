@@ -1,6 +1,8 @@
-"""vLLM's part of `ask`: ``vllm serve`` up to the engine's processes, and what a worker's attention layers choose.
+"""vLLM's part of `ask`: ``vllm serve`` up to the engine's processes, and what a worker's attention
+layers choose.
 
-Compiled operators are named in a few modules when these are imported; such names are given out here, and never called.
+Compiled operators are named in a few modules when these are imported; such names are given out
+here, and never called.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ Answer = dict[str, Any]
 
 
 def prepare(node: gpus.Node) -> Callable[[list[str]], Answer]:
-    """Import what ``vllm serve`` imports; gives a function from arguments to what a server would report."""
+    """Import what ``vllm serve`` imports; gives a function from arguments to what a server would
+    report."""
     _name_operators()
     gpus.triton_driver(node)
     if not node.amd:
@@ -29,7 +32,10 @@ def prepare(node: gpus.Node) -> Callable[[list[str]], Answer]:
     from vllm import AsyncEngineArgs
     from vllm.entrypoints.cli.serve import ServeSubcommand
     from vllm.entrypoints.common.startup import log_non_default_args
-    from vllm.entrypoints.serve.dev.server_info.api_router import PydanticVllmConfig, _get_vllm_env_vars
+    from vllm.entrypoints.serve.dev.server_info.api_router import (
+        PydanticVllmConfig,
+        _get_vllm_env_vars,
+    )
     from vllm.logger import _print_info_once
     from vllm.usage.usage_lib import UsageContext
     from vllm.utils.argparse_utils import FlexibleArgumentParser
@@ -38,7 +44,8 @@ def prepare(node: gpus.Node) -> Callable[[list[str]], Answer]:
     command = ServeSubcommand()
 
     def ask(argv: list[str]) -> Answer:
-        # What the command line before it chose and logged, in the process that this one was forked from.
+        # What the command line before it chose and logged, in the process that this one was forked
+        # from.
         selector._cached_get_attn_backend.cache_clear()
         _print_info_once.cache_clear()
         kept = _Kept()
@@ -48,11 +55,16 @@ def prepare(node: gpus.Node) -> Callable[[list[str]], Answer]:
         args.model = args.model_tag
         command.validate(args)
         log_non_default_args(args)
-        config = AsyncEngineArgs.from_cli_args(args).create_engine_config(UsageContext.OPENAI_API_SERVER)
+        config = AsyncEngineArgs.from_cli_args(args).create_engine_config(
+            UsageContext.OPENAI_API_SERVER
+        )
         _in_a_worker(config)
         told = PydanticVllmConfig.dump_python(config, mode="json", fallback=str)
         answer = {"vllm_config": told, "vllm_env": _get_vllm_env_vars()}
-        return {"documents": {"/server_info?config_format=json": answer}, "log": "\n".join(kept.lines)}
+        return {
+            "documents": {"/server_info?config_format=json": answer},
+            "log": "\n".join(kept.lines),
+        }
 
     return ask
 
@@ -95,13 +107,19 @@ def _in_a_worker(config: Any) -> None:
             **window,
         )
         if model.use_mla:
-            from vllm.model_executor.layers.attention.mla_attention import _canonicalize_sparse_mla_kv_cache_dtype
+            from vllm.model_executor.layers.attention.mla_attention import (
+                _canonicalize_sparse_mla_kv_cache_dtype,
+            )
 
             asked = config.cache_config.cache_dtype
-            config.cache_config.cache_dtype = _canonicalize_sparse_mla_kv_cache_dtype(backend, asked)
+            config.cache_config.cache_dtype = _canonicalize_sparse_mla_kv_cache_dtype(
+                backend, asked
+            )
         if not config.cache_config.user_specified_block_size:
             usual = type(config.cache_config).DEFAULT_BLOCK_SIZE
-            preferred = current_platform._preferred_block_size_for_backends([backend], usual, config)
+            preferred = current_platform._preferred_block_size_for_backends(
+                [backend], usual, config
+            )
             config.cache_config.block_size = preferred
 
 
@@ -110,7 +128,15 @@ def _name_operators() -> None:
     import torch
     import torch._inductor.utils
 
-    spaces = ("_C", "_moe_C", "_C_cache_ops", "_C_custom_ar", "_vllm_fa2_C", "_vllm_fa3_C", "_flashmla_C")
+    spaces = (
+        "_C",
+        "_moe_C",
+        "_C_cache_ops",
+        "_C_custom_ar",
+        "_vllm_fa2_C",
+        "_vllm_fa3_C",
+        "_flashmla_C",
+    )
     ours = {*spaces, "_flashmla_extension_C", "_rocm_C"}
     look_up = torch._ops._OpNamespace.__getattr__
 
@@ -138,7 +164,8 @@ def _name_operators() -> None:
 
 
 class _Operator:
-    """A compiled operator's name; of kernels that a GPU of the node has, as the wheel has them all."""
+    """A compiled operator's name; of kernels that a GPU of the node has, as the wheel has them
+    all."""
 
     def __init__(self) -> None:
         self.default = self

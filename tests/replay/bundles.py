@@ -48,11 +48,18 @@ def study_in(folder: Path) -> Path:
     done(QUESTION, home)
     left = home / "studies" / "s" / "trials" / "0002"
     left.mkdir(parents=True)
-    lines = [f"token={SECRET}", "Received request 7: prompt: 'the novel that nobody knows'", "x" * 40_000, "Killed"]
+    lines = [
+        f"token={SECRET}",
+        "Received request 7: prompt: 'the novel that nobody knows'",
+        "x" * 40_000,
+        "Killed",
+    ]
     (left / "server.log").write_text("\n".join(["vLLM 0.33.0", *lines]))
     (left / "server-1").mkdir()
     (left / "server-1" / "server.log").write_text(f"the second server\ntoken={SECRET}\nKilled")
-    (left / "resolved.json").write_text(json.dumps({"args": {"hf_token": SECRET, "tensor_parallel_size": 8}}))
+    (left / "resolved.json").write_text(
+        json.dumps({"args": {"hf_token": SECRET, "tensor_parallel_size": 8}})
+    )
     return home
 
 
@@ -69,4 +76,6 @@ def packed(members: dict[str, bytes], **about: Any) -> bytes:
     """The bundle of other members, with checksums that fit them."""
     own = json.loads(members[MANIFEST])
     kept = {key: value for key, value in own.items() if key not in ("schema", "members", "sha256")}
-    return pack({**kept, **about}, {name: content for name, content in members.items() if name != MANIFEST})
+    return pack(
+        {**kept, **about}, {name: content for name, content in members.items() if name != MANIFEST}
+    )

@@ -1,6 +1,7 @@
 """Bundles with a fault in them: refused, or the same study; never a traceback.
 
-`AUTOTUNE_MUTATIONS=1000 .venv/bin/python -m pytest tests/replay/test_bundle_mutations.py` tries 1,000 of each kind.
+`AUTOTUNE_MUTATIONS=1000 .venv/bin/python -m pytest tests/replay/test_bundle_mutations.py` tries
+1,000 of each kind.
 """
 
 from __future__ import annotations
@@ -32,7 +33,21 @@ from autotune.trial import Launch
 from .bundles import bundled, members_of, packed, study_in
 
 COUNT = int(os.environ.get("AUTOTUNE_MUTATIONS", "40"))
-ODD: list[Any] = [None, True, -1, 0, 1e308, float("nan"), "", "../x", [], {}, "9" * 5000, ["a"], {"a": 1}]
+ODD: list[Any] = [
+    None,
+    True,
+    -1,
+    0,
+    1e308,
+    float("nan"),
+    "",
+    "../x",
+    [],
+    {},
+    "9" * 5000,
+    ["a"],
+    {"a": 1},
+]
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +74,10 @@ def moved(draw: random.Random, content: bytes) -> bytes:
 
 @pytest.mark.parametrize("change", [cut, flipped, moved])
 def test_a_damaged_bundle_is_refused_or_the_same(
-    content: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: Callable[[random.Random, bytes], bytes]
+    content: bytes,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    change: Callable[[random.Random, bytes], bytes],
 ) -> None:
     monkeypatch.chdir(tmp_path)
     whole = read_bundle(Path("b"), content)
@@ -102,18 +120,23 @@ def forged(draw: random.Random, members: dict[str, bytes]) -> bytes:
 
 
 def judged(path: Path, *, explained: bool) -> None:
-    """Replay a bundle from its specification to its recommendation, as `autotune run` does but for its files."""
+    """Replay a bundle from its specification to its recommendation, as `autotune run` does but for
+    its files."""
     spec = build_spec(RunOptions(on=f"replay:{path}", study="r"))
     library = library_of(spec)
     prepared = prepare(spec, library)
     evaluate = Checked(evaluator_for(spec, library, path), spec)
     with TemporaryDirectory() as folder:
-        study = Study(Path(folder), spec, prepared.candidates, prepared.command_of, recorded=prepared.recorded)
+        study = Study(
+            Path(folder), spec, prepared.candidates, prepared.command_of, recorded=prepared.recorded
+        )
         with closing(study):
             while (trial := study.ask()) is not None:
                 study.tell(Launch(trial, evaluate(trial)))
             told = study.explanation(partial(no_effect_by_rule, prepared)) if explained else None
-            recommend(spec, prepared.candidates, study.launches, prepared.excluded, "", told).to_json()
+            recommend(
+                spec, prepared.candidates, study.launches, prepared.excluded, "", told
+            ).to_json()
 
 
 def test_a_forged_bundle_is_refused_or_judged(content: bytes, tmp_path: Path) -> None:

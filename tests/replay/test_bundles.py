@@ -43,7 +43,8 @@ def on(file: Path, **options: Any) -> RunOptions:
 
 
 def same(one: Recommendation, other: Recommendation) -> None:
-    """Two outcomes but for where their figures come from, and what is said of candidates that were not launched."""
+    """Two outcomes but for where their figures come from, and what is said of candidates that were
+    not launched."""
     fields = [
         "verdict",
         "recommended",
@@ -59,7 +60,9 @@ def same(one: Recommendation, other: Recommendation) -> None:
         assert getattr(one, name) == getattr(other, name), name
 
 
-def test_a_bundle_replayed_elsewhere_ends_as_the_study_did(home: Path, file: Path, tmp_path: Path) -> None:
+def test_a_bundle_replayed_elsewhere_ends_as_the_study_did(
+    home: Path, file: Path, tmp_path: Path
+) -> None:
     there = new_home(tmp_path)
     copied = tmp_path / "b"
     copied.write_bytes(file.read_bytes())
@@ -68,13 +71,22 @@ def test_a_bundle_replayed_elsewhere_ends_as_the_study_did(home: Path, file: Pat
     assert "SIMULATED when recorded" in told.err
     assert "the recommendation is the same as in study s" in told.err
     original = json.loads((home / "studies" / "s" / "recommendation.json").read_text())
-    assert all(told.json[key] == original[key] for key in ("fingerprint", "argv", "env", "config", "gain_percent"))
-    # A model of the launched candidates alone says it a little otherwise, so that rows may change places.
-    both = (sorted(found["contributions"], key=lambda row: row["knob"]) for found in (told.json, original))
+    assert all(
+        told.json[key] == original[key]
+        for key in ("fingerprint", "argv", "env", "config", "gain_percent")
+    )
+    # A model of the launched candidates alone says it a little otherwise, so that rows may change
+    # places.
+    both = (
+        sorted(found["contributions"], key=lambda row: row["knob"])
+        for found in (told.json, original)
+    )
     for one, other in zip(*both, strict=True):
         assert (one["knob"], one["from"], one["to"]) == (other["knob"], other["from"], other["to"])
         low, high = other["ci95"]
-        assert one["gain_percent"] == pytest.approx(other["gain_percent"], abs=max(1.0, (high - low) / 50))
+        assert one["gain_percent"] == pytest.approx(
+            other["gain_percent"], abs=max(1.0, (high - low) / 50)
+        )
     assert (told.json["evidence"], told.json["evidence_of"]) == ("replayed", "simulated")
     assert told.json["gain_interval90_on_a_node"] == original["gain_interval90_on_a_node"]
     script = (there / "studies" / "r" / "serve.sh").read_text()
@@ -83,27 +95,60 @@ def test_a_bundle_replayed_elsewhere_ends_as_the_study_did(home: Path, file: Pat
     assert before is not None
     assert after is not None
     same(before, after)
-    kept = ("number", "role", "config", "fingerprint", "launch_index", "argv", "metrics", "failure", "times_s")
-    assert [[r[k] for k in kept] for r in rows(there, "r")] == [[r[k] for k in kept] for r in rows(home, "s")]
+    kept = (
+        "number",
+        "role",
+        "config",
+        "fingerprint",
+        "launch_index",
+        "argv",
+        "metrics",
+        "failure",
+        "times_s",
+    )
+    assert [[r[k] for k in kept] for r in rows(there, "r")] == [
+        [r[k] for k in kept] for r in rows(home, "s")
+    ]
     spec, asked = Home(there).spec("r"), Home(home).spec("s")
-    for name in ("seed", "launches", "noise", "workloads", "objective", "slos", "hours", "baseline", "model"):
+    for name in (
+        "seed",
+        "launches",
+        "noise",
+        "workloads",
+        "objective",
+        "slos",
+        "hours",
+        "baseline",
+        "model",
+    ):
         assert getattr(spec, name) == getattr(asked, name), name
 
 
 def interrupted(home: Path, name: str, nodes: tuple[str, ...]) -> None:
-    """Make a study that was killed in its seventh launch: one had no memory, and one broke with the machine.
+    """Make a study that was killed in its seventh launch: one had no memory, and one broke with the
+    machine.
 
     Args:
         nodes: on which its launches ran in turn; none: there was one place.
     """
     source, folder = home / "studies" / "s", home / "studies" / name
     folder.mkdir()
-    (folder / "study.yaml").write_text((source / "study.yaml").read_text().replace("study: s\n", f"study: {name}\n"))
+    (folder / "study.yaml").write_text(
+        (source / "study.yaml").read_text().replace("study: s\n", f"study: {name}\n")
+    )
     lines = [json.loads(line) for line in (source / "results.jsonl").read_text().splitlines()][:6]
     nothing = {"metrics": {}, "resolved": None}
-    for number, state, kind in ((2, "failed", FailureKind.OUT_OF_MEMORY), (3, "invalid", FailureKind.INFRASTRUCTURE)):
+    for number, state, kind in (
+        (2, "failed", FailureKind.OUT_OF_MEMORY),
+        (3, "invalid", FailureKind.INFRASTRUCTURE),
+    ):
         failure = {"kind": kind.value, "message": "it broke", "log_excerpt": "CUDA error"}
-        lines[number] |= {**nothing, "state": state, "failure": failure, "quarantine": "a process is left"}
+        lines[number] |= {
+            **nothing,
+            "state": state,
+            "failure": failure,
+            "quarantine": "a process is left",
+        }
     for number, line in enumerate(lines if nodes else ()):
         line |= {"node": nodes[number % len(nodes)], "bound_node": nodes[number % len(nodes)]}
     text = "".join(json.dumps(line) + "\n" for line in lines)
@@ -137,10 +182,14 @@ def test_no_secret_is_in_a_bundle_and_prompts_on_request_only(home: Path, file: 
     members = members_of(file.read_bytes())
     assert not any(SECRET.encode() in content for content in members.values())
     log = members["trials/0002/server.log"].decode()
-    assert log.startswith("vLLM 0.33.0\ntoken=REDACTED\n[a line that may quote a prompt is left out]\n")
+    assert log.startswith(
+        "vLLM 0.33.0\ntoken=REDACTED\n[a line that may quote a prompt is left out]\n"
+    )
     assert log.endswith("Killed")
     assert "bytes omitted" in log
-    assert members["trials/0002/server-1/server.log"] == b"the second server\ntoken=REDACTED\nKilled"
+    assert (
+        members["trials/0002/server-1/server.log"] == b"the second server\ntoken=REDACTED\nKilled"
+    )
     assert json.loads(members["trials/0002/resolved.json"])["args"]["tensor_parallel_size"] == 8
     asked = members_of(bundled(home, prompts=True))
     assert b"the novel that nobody knows" in asked["trials/0002/server.log"]
@@ -148,8 +197,15 @@ def test_no_secret_is_in_a_bundle_and_prompts_on_request_only(home: Path, file: 
 
 
 def test_options_say_otherwise(file: Path) -> None:
-    spec = build_spec(on(file, launches=3, seed=9, noise=0.1, slos=["p99_ttft_ms<=1"], given=frozenset({"seed"})))
-    assert (spec.launches, spec.seed, spec.noise, str(spec.slos[0])) == (3, 9, 0.1, "p99_ttft_ms<=1")
+    spec = build_spec(
+        on(file, launches=3, seed=9, noise=0.1, slos=["p99_ttft_ms<=1"], given=frozenset({"seed"}))
+    )
+    assert (spec.launches, spec.seed, spec.noise, str(spec.slos[0])) == (
+        3,
+        9,
+        0.1,
+        "p99_ttft_ms<=1",
+    )
     assert len(prepare(spec, library_of(spec)).recorded) == 3
     assert build_spec(on(file, seed=0, given=frozenset({"seed"}))).seed == 0
     hours = build_spec(on(file, hours=0.5))
@@ -157,7 +213,9 @@ def test_options_say_otherwise(file: Path) -> None:
     other = build_spec(on(file, baseline="engine=vllm,tensor_parallel=2"))
     candidates = prepare(other, library_of(other)).candidates
     assert candidates.items[candidates.baseline].configuration.knobs["tensor_parallel"] == 2
-    assert build_spec(on(file, model="DEEPSEEK-AI/DeepSeek-V3.2", hardware="h200", gpus=8)).gpus == 8
+    assert (
+        build_spec(on(file, model="DEEPSEEK-AI/DeepSeek-V3.2", hardware="h200", gpus=8)).gpus == 8
+    )
 
 
 @pytest.mark.parametrize(
@@ -200,7 +258,10 @@ def bomb(members: dict[str, bytes]) -> bytes:
 BAD = {
     "cut short": (lambda members: zipped(members)[:-200], "cut short"),
     "newer": (newer, r"newer version \(autotune 9.1, schema 2; this one reads 1\)"),
-    "another figure": (lambda m: zipped({**m, "results.jsonl": m["results.jsonl"] + b" "}), "tampered with: 'results"),
+    "another figure": (
+        lambda m: zipped({**m, "results.jsonl": m["results.jsonl"] + b" "}),
+        "tampered with: 'results",
+    ),
     "one more": (lambda m: zipped({**m, "more": b""}), "'more' does not match its manifest"),
     "one less": (
         lambda m: zipped({n: c for n, c in m.items() if n != "study.yaml"}),
@@ -211,7 +272,10 @@ BAD = {
     "bomb": (bomb, "more than"),
     "no manifest": (lambda m: zipped({"study.yaml": m["study.yaml"]}), "no bundle of a study"),
     "no launch": (lambda m: packed({**m, "results.jsonl": b""}), "no launch"),
-    "another spec": (lambda m: packed({**m, "study.yaml": b"a: 1"}, autotune="0.2"), r"\(autotune 0.2 made it\)"),
+    "another spec": (
+        lambda m: packed({**m, "study.yaml": b"a: 1"}, autotune="0.2"),
+        r"\(autotune 0.2 made it\)",
+    ),
 }
 
 
@@ -262,14 +326,22 @@ def test_only_what_is_comparable_is_compared(home: Path) -> None:
     assert any("EVIDENCE DIFFERS: A is SIMULATED, B is measured" in text for text in told.warnings)
     assert "different objective: total_token_throughput in A, p99_ttft_ms in B" in told.warnings
     assert list(told.to_json()["metrics"]) == ["sharegpt"]
-    assert told.to_json()["knobs"]["not_carried_over"]["data_parallel"] == {"a": chosen.config["data_parallel"], "b": 1}
+    assert told.to_json()["knobs"]["not_carried_over"]["data_parallel"] == {
+        "a": chosen.config["data_parallel"],
+        "b": 1,
+    }
     strangers = replace(one, outcome=one.outcome.model_copy(update={"model": "another"}))
     assert compare_studies(one, strangers).metrics == {}
-    assert any(line.startswith("WARNING: different model") for line in compare_studies(one, strangers).lines())
+    assert any(
+        line.startswith("WARNING: different model")
+        for line in compare_studies(one, strangers).lines()
+    )
 
 
 def test_compare_takes_studies_and_bundles_by_name(home: Path, file: Path) -> None:
     told = autotune("compare", "s", str(file), home=home)
     assert told.code == 0, told.err
-    assert all(words in told.out for words in ("knobs in common", "GPU hours", "WARNING: SIMULATED"))
+    assert all(
+        words in told.out for words in ("knobs in common", "GPU hours", "WARNING: SIMULATED")
+    )
     assert autotune("compare", "s", "t", home=home).code == 2

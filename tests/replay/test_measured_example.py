@@ -1,4 +1,5 @@
-"""The measured studies under examples/: a bundle comes to the recommendation that its report shows."""
+"""The measured studies under examples/: a bundle comes to the recommendation that its report
+shows."""
 
 from __future__ import annotations
 
@@ -16,7 +17,9 @@ EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 def test_the_bundle_comes_to_the_command_of_the_report(tmp_path: Path, example: str) -> None:
     """Also where its engine is not installed."""
     measured = EXAMPLES / example / "measured"
-    done = autotune("run", "--on", f"replay:{measured / 'study.bundle'}", "--json", home=new_home(tmp_path))
+    done = autotune(
+        "run", "--on", f"replay:{measured / 'study.bundle'}", "--json", home=new_home(tmp_path)
+    )
     assert done.code == 0, done.err
     assert "the recommendation is the same as in study measured" in done.err
     report = re.sub("</?span>", "", (measured / "report.html").read_text())
@@ -25,7 +28,8 @@ def test_the_bundle_comes_to_the_command_of_the_report(tmp_path: Path, example: 
 
 
 def test_a_bundle_of_an_unfinished_study_recommends_what_its_launches_show(tmp_path: Path) -> None:
-    """The three launches on an H200 (docs/real-gpu.md): both candidates were slower than the baseline."""
+    """The three launches on an H200 (docs/real-gpu.md): both candidates were slower than the
+    baseline."""
     bundle = EXAMPLES / "vllm_gpu" / "measured" / "study.bundle"
     done = autotune("run", "--on", f"replay:{bundle}", "--json", home=new_home(tmp_path))
     assert done.code == 0, done.err

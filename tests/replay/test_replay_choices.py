@@ -1,4 +1,5 @@
-"""Which rows may be tried, which is the baseline, what stands for its command, and what a launch answers."""
+"""Which rows may be tried, which is the baseline, what stands for its command, and what a launch
+answers."""
 
 from __future__ import annotations
 
@@ -58,7 +59,9 @@ def answer(found: Prepared, position: int, index: int = 0) -> Any:
     return evaluator_for(found.spec, found.library, Path("."))(trial)
 
 
-def test_rows_are_the_candidates_and_the_baseline_is_vllm_next_to_its_defaults(tmp_path: Path) -> None:
+def test_rows_are_the_candidates_and_the_baseline_is_vllm_next_to_its_defaults(
+    tmp_path: Path,
+) -> None:
     found = prepared(tmp_path)
     assert [c.configuration.engine for c in found.candidates.items] == [
         "foo",
@@ -84,7 +87,10 @@ def test_a_baseline_may_be_named_and_may_stand_outside_of_what_is_searched(tmp_p
     found = prepared(tmp_path, engines=["sglang"], baseline="engine=VLLM, data_parallel=8.0")
     assert [c.configuration.engine for c in found.candidates.items] == ["sglang", "sglang", "vllm"]
     assert baseline(found).knobs["data_parallel"] == 8
-    assert baseline(prepared(tmp_path, baseline="engine=vllm,data_parallel=")).knobs["kv_cache_dtype"] == "auto"
+    assert (
+        baseline(prepared(tmp_path, baseline="engine=vllm,data_parallel=")).knobs["kv_cache_dtype"]
+        == "auto"
+    )
 
 
 def test_pins_leave_the_rows_that_have_them(tmp_path: Path) -> None:
@@ -99,21 +105,32 @@ def test_pins_leave_the_rows_that_have_them(tmp_path: Path) -> None:
         ({"baseline": "vllm serve x"}, ["column=value"]),
         ({"baseline": "tp=8"}, ["unknown column 'tp'", "tensor_parallel"]),
         ({"engines": ["trtllm"]}, ["tensorrt_llm", "foo, sglang, vllm"]),
-        ({"engines": ["foo"], "pins": ["magic=2", "data_parallel=8"]}, ["data_parallel=8 removes the last", "is 1"]),
+        (
+            {"engines": ["foo"], "pins": ["magic=2", "data_parallel=8"]},
+            ["data_parallel=8 removes the last", "is 1"],
+        ),
         ({"pins": ["magic=7"]}, ["no row", "magic is 2, 3, empty"]),
-        ({"objective": "output_throughput"}, ["output_throughput", "p99_ttft_ms, total_token_throughput"]),
+        (
+            {"objective": "output_throughput"},
+            ["output_throughput", "p99_ttft_ms, total_token_throughput"],
+        ),
         ({"slos": ["p99_tpot_ms<=9"]}, ["p99_tpot_ms", "its metrics"]),
         ({"workloads": ["sharegpt", "long"]}, ["long", "'long:total_token_throughput'"]),
         (
             {"engine_args": ["vllm=--x"], "images": ["vllm=y"]},
             ["--engine-arg and --image", "a replay launches nothing"],
         ),
-        ({"table": TABLE.replace("6000,2000", ",2000")}, [":4:", "total_token_throughput is missing"]),
+        (
+            {"table": TABLE.replace("6000,2000", ",2000")},
+            [":4:", "total_token_throughput is missing"],
+        ),
         ({"table": TABLE.replace("6000,2000", "0,2000")}, [":4:", "fill in 'failure'"]),
     ],
     ids=lambda value: str(value)[:50],
 )
-def test_what_cannot_be_answered_is_refused(tmp_path: Path, asked: dict[str, Any], words: list[str]) -> None:
+def test_what_cannot_be_answered_is_refused(
+    tmp_path: Path, asked: dict[str, Any], words: list[str]
+) -> None:
     with pytest.raises(BadInput) as refusal:
         prepared(tmp_path, **asked)
     for word in words:
@@ -123,7 +140,12 @@ def test_what_cannot_be_answered_is_refused(tmp_path: Path, asked: dict[str, Any
 def test_rows_of_one_configuration_are_its_launches_in_turn(tmp_path: Path) -> None:
     found = prepared(tmp_path)
     results = [answer(found, 4, index) for index in range(4)]
-    assert [r.state for r in results] == [State.COMPLETE, State.COMPLETE, State.FAILED, State.COMPLETE]
+    assert [r.state for r in results] == [
+        State.COMPLETE,
+        State.COMPLETE,
+        State.FAILED,
+        State.COMPLETE,
+    ]
     values = [r.metrics["sharegpt"]["total_token_throughput"] for r in results if r.metrics]
     assert values == [9000, 9500, 9000]
     assert {r.evidence for r in results} == {Evidence.REPLAYED}
@@ -151,8 +173,19 @@ def test_a_second_load_is_answered_where_the_table_has_it(tmp_path: Path) -> Non
 def test_a_row_has_its_engine_s_command_where_the_row_tells_it(tmp_path: Path) -> None:
     found = prepared(tmp_path)
     commands = [found.command_of(candidate) for candidate in found.candidates.items]
-    assert commands[0].argv == ("replayed:foo", "--tensor_parallel=8", "--data_parallel=1", "--magic=2")
-    assert commands[1].argv[:5] == ("vllm", "serve", "deepseek-ai/DeepSeek-V3.2", "--data-parallel-size", "8")
+    assert commands[0].argv == (
+        "replayed:foo",
+        "--tensor_parallel=8",
+        "--data_parallel=1",
+        "--magic=2",
+    )
+    assert commands[1].argv[:5] == (
+        "vllm",
+        "serve",
+        "deepseek-ai/DeepSeek-V3.2",
+        "--data-parallel-size",
+        "8",
+    )
     assert "--tensor-parallel-size" in commands[2].argv
     # Empty is not set, and so is what is left to the engine.
     assert not {"--data-parallel-size", "--kv-cache-dtype"} & set(commands[3].argv)
@@ -169,7 +202,9 @@ vllm,8,odd,none,3
     found = prepared(tmp_path, table)
     argv = found.command_of(found.candidates.items[0]).argv
     assert argv[argv.index("--kv-cache-dtype") + 1] == "fp8_e4m3"
-    assert found.candidates.items[0].configuration.knobs["kv_cache_dtype"] == "fp8", "a row stays as it is"
+    assert found.candidates.items[0].configuration.knobs["kv_cache_dtype"] == "fp8", (
+        "a row stays as it is"
+    )
     words, unknown = found.spec.notes[-2:]
     assert "sglang's kv_cache_dtype fp8 is fp8_e4m3" in words
     assert "vllm's moe_all_to_all none is allgather_reducescatter" in words
@@ -188,13 +223,17 @@ vllm,0.13.0,many,false,true,3
     assert {"--max-num-seqs", "64", "--enforce-eager"} < set(commands[0])
     twice = "engine,engine_version,--reasoning-parser,total_token_throughput\nsglang,0.5.6.post2,deepseek-v3,1\n"
     found = prepared(tmp_path, twice)
-    assert found.command_of(found.candidates.items[0]).argv.count("--reasoning-parser") == 1, "said by the card, too"
+    assert found.command_of(found.candidates.items[0]).argv.count("--reasoning-parser") == 1, (
+        "said by the card, too"
+    )
     assert "--enable-eplb" not in commands[0]
     assert [argv[0] for argv in commands] == ["vllm", "replayed:vllm", "replayed:vllm"]
 
 
 def test_options_may_be_spelt_as_on_a_command_line(tmp_path: Path) -> None:
-    table = "engine,engine_version,-tp,--enable-eplb,total_token_throughput\nvllm,0.13.0,4,FALSE,1\n"
+    table = (
+        "engine,engine_version,-tp,--enable-eplb,total_token_throughput\nvllm,0.13.0,4,FALSE,1\n"
+    )
     argv = prepared(tmp_path, table).command_of(prepared(tmp_path, table).candidates.items[0]).argv
     assert argv[:3] == ("vllm", "serve", "deepseek-ai/DeepSeek-V3.2")
     assert argv[-2:] == ("-tp", "4")
@@ -203,11 +242,11 @@ def test_options_may_be_spelt_as_on_a_command_line(tmp_path: Path) -> None:
 
 def test_an_option_without_effect_is_named_where_the_columns_are_no_knobs(tmp_path: Path) -> None:
     """With one replica SGLang turns attention data parallelism off."""
-    table = (
-        "engine,engine_version,--tp-size,--enable-dp-attention,total_token_throughput\nsglang,0.5.6.post2,8,true,1\n"
-    )
+    table = "engine,engine_version,--tp-size,--enable-dp-attention,total_token_throughput\nsglang,0.5.6.post2,8,true,1\n"
     found = prepared(tmp_path, table)
     candidate = found.candidates.items[0]
     command = found.command_of(candidate)
-    trial = Trial(0, Role.SEARCH, candidate.configuration, candidate.engine_version, command, ("sharegpt",))
+    trial = Trial(
+        0, Role.SEARCH, candidate.configuration, candidate.engine_version, command, ("sharegpt",)
+    )
     assert "--enable-dp-attention" in {row.knob for row in no_effect_by_rule(found, trial)}

@@ -1,4 +1,5 @@
-"""Tables of recorded launches are read as they were written, and refused with the line where they are wrong."""
+"""Tables of recorded launches are read as they were written, and refused with the line where they
+are wrong."""
 
 from __future__ import annotations
 
@@ -24,13 +25,20 @@ from .. import small_study
 
 LIBRARY = Library()
 THROUGHPUT = "total_token_throughput"
-TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12).map(str.strip)
+TEXTS = st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Cs"]), max_size=12).map(
+    str.strip
+)
 OURS = ("engine", "engine_version", "failure", "workload")
 NAMES = TEXTS.filter(lambda name: name != "" and not is_metric(name) and name not in OURS)
 WORDS = TEXTS.filter(lambda text: parse_value(text) == text)
-BROKEN = st.floats(allow_nan=False, allow_infinity=False).filter(lambda value: not value.is_integer())
+BROKEN = st.floats(allow_nan=False, allow_infinity=False).filter(
+    lambda value: not value.is_integer()
+)
 FIGURES = st.integers(1, 10**9) | BROKEN.map(abs)
-KINDS = [st.none() | WORDS | st.integers(-(10**14), 10**14) | BROKEN, st.none() | WORDS | st.booleans()]
+KINDS = [
+    st.none() | WORDS | st.integers(-(10**14), 10**14) | BROKEN,
+    st.none() | WORDS | st.booleans(),
+]
 
 
 class Written(NamedTuple):
@@ -50,7 +58,10 @@ def written(draw: st.DrawFn) -> Written:
     return Written(
         knobs,
         metrics,
-        [draw(st.sampled_from(["vllm", "tensorrt_llm", "foo", "an engine, of its own"])) for _ in rows],
+        [
+            draw(st.sampled_from(["vllm", "tensorrt_llm", "foo", "an engine, of its own"]))
+            for _ in rows
+        ],
         [[draw(column) for column in columns] for _ in rows],
         [[draw(FIGURES) for _ in metrics] for _ in rows],
     )
@@ -78,8 +89,14 @@ def test_what_was_written_is_read(table: Written, end: str, mark: bool, blank: i
         assert [(v, type(v)) for v in knobs.values()] == [(v, type(v)) for v in values]
         assert row.metrics == {PLAIN: dict(zip(table.metrics, figures, strict=True))}
     # Rows are one configuration where engine and knobs are equal, and only there.
-    distinct = {repr((engine, values)) for engine, values in zip(table.engines, table.values, strict=True)}
-    assert len(found.repeats) == len({row.configuration.fingerprint for row in found.rows}) == len(distinct)
+    distinct = {
+        repr((engine, values)) for engine, values in zip(table.engines, table.values, strict=True)
+    }
+    assert (
+        len(found.repeats)
+        == len({row.configuration.fingerprint for row in found.rows})
+        == len(distinct)
+    )
 
 
 @pytest.mark.parametrize(
@@ -87,7 +104,13 @@ def test_what_was_written_is_read(table: Written, end: str, mark: bool, blank: i
     [
         *(("8.0", 8), ("8", 8), (" 8 ", 8), ("1e3", 1000), ("-0", 0), ("0.90", 0.9), (".5", 0.5)),
         *(("TRUE", True), ("false", False), ("", None), ("auto", "auto"), ("yes", "yes")),
-        *(("007", "007"), ("0.11.0", "0.11.0"), ("1_000", "1_000"), ("nan", "nan"), ("1e999", "1e999")),
+        *(
+            ("007", "007"),
+            ("0.11.0", "0.11.0"),
+            ("1_000", "1_000"),
+            ("nan", "nan"),
+            ("1e999", "1e999"),
+        ),
         ("12345678901234567890", "12345678901234567890"),
     ],
 )
@@ -114,7 +137,11 @@ def test_engines_get_their_own_names_and_a_version_is_no_number() -> None:
         ("foo", "out_of_memory", FailureKind.OUT_OF_MEMORY),
         ("foo", "Out of memory: 171 GB of 141 GB", FailureKind.OUT_OF_MEMORY),
         ("foo", "OOM", FailureKind.OUT_OF_MEMORY),
-        ("vllm", "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 30 GiB", FailureKind.OUT_OF_MEMORY),
+        (
+            "vllm",
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 30 GiB",
+            FailureKind.OUT_OF_MEMORY,
+        ),
         ("vllm", "error: unrecognized arguments: --enable-foo", FailureKind.BAD_ARGUMENT),
         ("foo", "timed out after 20 minutes", FailureKind.TIMEOUT),
         ("foo", "it fell over", FailureKind.CRASHED),
@@ -164,11 +191,15 @@ def test_what_is_no_table_is_refused_with_its_line(content: str | bytes, words: 
 
 def test_a_study_s_rows_come_back_without_what_says_nothing_of_a_configuration() -> None:
     launches = small_study.launches()
-    found = read("".join(json.dumps(row_of(row)) + "\n" for row in launches) + '{"torn', "results.jsonl")
+    found = read(
+        "".join(json.dumps(row_of(row)) + "\n" for row in launches) + '{"torn', "results.jsonl"
+    )
     told = [row for row in launches if row.result.state is not State.INVALID]
     assert [row.configuration for row in found.rows] == [row.trial.configuration for row in told]
     assert [row.failure for row in found.rows] == [row.result.failure for row in told]
-    assert [row.metrics.get("sharegpt") for row in found.rows] == [row.result.metrics.get("sharegpt") for row in told]
+    assert [row.metrics.get("sharegpt") for row in found.rows] == [
+        row.result.metrics.get("sharegpt") for row in told
+    ]
     assert found.rows[0].times_s == launches[0].result.times_s
     assert found.workload == "sharegpt"
     assert found.key_of_workload("chat", objective=True) == PLAIN

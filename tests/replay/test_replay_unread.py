@@ -39,19 +39,28 @@ def recommended(outcome: Recommendation) -> object:
 
 def replayed(file: Path, folder: Path) -> object:
     folder.mkdir()
-    asked = replace(QUESTION, model="", hardware="", space=None, slos=(), allow=(), launches=30, seed=0)
+    asked = replace(
+        QUESTION, model="", hardware="", space=None, slos=(), allow=(), launches=30, seed=0
+    )
     return recommended(done(replace(asked, on=f"replay:{file}"), new_home(folder)))
 
 
-def test_a_bundle_of_before_and_a_table_of_its_launches_credit_only_what_was_seen(home: Path, tmp_path: Path) -> None:
+def test_a_bundle_of_before_and_a_table_of_its_launches_credit_only_what_was_seen(
+    home: Path, tmp_path: Path
+) -> None:
     study = home / "studies" / "s"
-    assert json.loads((study / "recommendation.json").read_text())["config"]["attention_backend"] == CHOSEN
+    assert (
+        json.loads((study / "recommendation.json").read_text())["config"]["attention_backend"]
+        == CHOSEN
+    )
     members = members_of(bundled(home))
     now, before = tmp_path / "now.zip", tmp_path / "before.zip"
     now.write_bytes(packed(members))
     spec = members["study.yaml"].decode()
     assert "keeps_unread: true\n" in spec
-    before.write_bytes(packed(members | {"study.yaml": spec.replace("keeps_unread: true\n", "").encode()}))
+    before.write_bytes(
+        packed(members | {"study.yaml": spec.replace("keeps_unread: true\n", "").encode()})
+    )
     assert replayed(now, tmp_path / "n") == CHOSEN, "it was the user's choice"
     assert replayed(before, tmp_path / "b") == OWN
     asked = replace(QUESTION, space=None, slos=(), allow=(), on=f"replay:{study / 'results.jsonl'}")

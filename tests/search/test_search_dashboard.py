@@ -37,12 +37,16 @@ def asked(url: str) -> Any:
         return json.load(reply)
 
 
-def test_the_dashboard_has_every_launch_with_its_knobs_and_value(shown: tuple[str, Sequence[Launch]]) -> None:
+def test_the_dashboard_has_every_launch_with_its_knobs_and_value(
+    shown: tuple[str, Sequence[Launch]],
+) -> None:
     url, launches = shown
     (summary,) = asked(f"{url}/api/studies")["study_summaries"]
     assert (summary["study_name"], summary["directions"]) == ("toy", ["maximize"])
     trials = asked(f"{url}/api/studies/{summary['study_id']}?after=0")["trials"]
-    assert [trial["values"] for trial in trials] == [[achieved(make_spec(), launch)] for launch in launches]
+    assert [trial["values"] for trial in trials] == [
+        [achieved(make_spec(), launch)] for launch in launches
+    ]
     for trial, launch in zip(trials, launches, strict=True):
         knobs = {param["name"]: param["param_external_value"] for param in trial["params"]}
         assert knobs.pop("engine") == launch.trial.configuration.engine
@@ -55,7 +59,9 @@ def test_the_dashboard_has_every_launch_with_its_knobs_and_value(shown: tuple[st
 class TestInABrowser:
     pytestmark = IN_A_BROWSER
 
-    def test_the_dashboard_s_pages_show_the_study(self, shown: tuple[str, Sequence[Launch]], tmp_path: Path) -> None:
+    def test_the_dashboard_s_pages_show_the_study(
+        self, shown: tuple[str, Sequence[Launch]], tmp_path: Path
+    ) -> None:
         from selenium.webdriver.common.by import By
         from selenium.webdriver.support.ui import WebDriverWait
 
@@ -66,7 +72,9 @@ class TestInABrowser:
             driver.get(f"{shown[0]}/dashboard/")
             WebDriverWait(driver, WAIT_S).until(lambda page: "toy" in body(page))
             driver.get(f"{shown[0]}/dashboard/studies/0/trials")
-            WebDriverWait(driver, WAIT_S).until(lambda page: "Trial 5" in body(page) and "engine" in body(page))
+            WebDriverWait(driver, WAIT_S).until(
+                lambda page: "Trial 5" in body(page) and "engine" in body(page)
+            )
             driver.save_screenshot(str(tmp_path / "trials.png"))
             driver.get(f"{shown[0]}/dashboard/studies/0")
             WebDriverWait(driver, WAIT_S).until(lambda page: make_spec().objective in body(page))

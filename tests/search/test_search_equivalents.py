@@ -15,16 +15,30 @@ from autotune.recommend import recommend
 from autotune.search.equivalents import canonical_of, differences
 from autotune.search.history import History
 from autotune.search.study import Study
-from autotune.trial import Configuration, Evidence, Launch, Resolved, Role, State, Trial, TrialResult
+from autotune.trial import (
+    Configuration,
+    Evidence,
+    Launch,
+    Resolved,
+    Role,
+    State,
+    Trial,
+    TrialResult,
+)
 
 CANDIDATES = small()
 SPEC = make_spec(launches=12, noise=0.02, seed=3)
 FINGERPRINTS = [candidate.fingerprint for candidate in CANDIDATES.items]
 BASELINE = FINGERPRINTS[CANDIDATES.baseline]
 
-# A few candidates, each answered with a candidate's fingerprint, with a stranger's, or with nothing.
+# A few candidates, each answered with a candidate's fingerprint, with a stranger's, or with
+# nothing.
 ROWS = st.lists(
-    st.tuples(st.integers(0, 6), st.sampled_from([None, "stranger", "another", *FINGERPRINTS[:7]]), st.booleans()),
+    st.tuples(
+        st.integers(0, 6),
+        st.sampled_from([None, "stranger", "another", *FINGERPRINTS[:7]]),
+        st.booleans(),
+    ),
     max_size=14,
 )
 
@@ -60,23 +74,33 @@ def test_joining_is_order_independent_idempotent_and_keeps_every_launch(
     assert [e.number for e in one] == [row.trial.number for row in launches]
     assert sum(len(entries) for entries in one.by_position.values()) == len(launches)
     for number, (asked, _, _) in enumerate(rows):
-        assert one.entries[number].position == one.canonical(asked) == one.canonical(one.canonical(asked))
+        assert (
+            one.entries[number].position
+            == one.canonical(asked)
+            == one.canonical(one.canonical(asked))
+        )
     again = {position: one.canonical(position) for position in one.canonical_of}
     assert again == one.canonical_of
     assert all(one.spent(position) for position in one.canonical_of)
-    assert all(one.scores(position) == one.scores(one.canonical(position)) for position in range(len(CANDIDATES)))
+    assert all(
+        one.scores(position) == one.scores(one.canonical(position))
+        for position in range(len(CANDIDATES))
+    )
 
 
 @settings(max_examples=100, deadline=None)
 @given(ROWS)
-def test_candidates_that_were_answered_alike_are_never_split(rows: list[tuple[int, str | None, bool]]) -> None:
+def test_candidates_that_were_answered_alike_are_never_split(
+    rows: list[tuple[int, str | None, bool]],
+) -> None:
     history = History.of(SPEC, CANDIDATES, launches_of(rows))
     first: dict[int, str] = {}
     for asked, answer, _ in rows:
         if answer is not None:
             first.setdefault(asked, answer)
     alike = {
-        answer: {history.canonical(p) for p, other in first.items() if other == answer} for answer in first.values()
+        answer: {history.canonical(p) for p, other in first.items() if other == answer}
+        for answer in first.values()
     }
     assert {answer: len(found) for answer, found in alike.items()} == dict.fromkeys(alike, 1)
 
@@ -88,14 +112,19 @@ def test_what_the_engine_told_apart_is_not_joined_by_a_chain() -> None:
 
 
 def test_of_twins_the_command_without_idle_settings_is_recommended() -> None:
-    """Both are answered with what is no candidate; the one with more settings was launched first."""
-    plain, idle = sorted(range(1, len(CANDIDATES)), key=lambda p: len(_changed(p)))[:: len(CANDIDATES) - 2][:2]
+    """Both are answered with what is no candidate; the one with more settings was launched
+    first."""
+    plain, idle = sorted(range(1, len(CANDIDATES)), key=lambda p: len(_changed(p)))[
+        :: len(CANDIDATES) - 2
+    ][:2]
     asked = [(CANDIDATES.baseline, None), (idle, "stranger"), (plain, "stranger")]
     rows = [launch(number, *asked[number % 3]) for number in range(9)]
     for i, row in enumerate(rows):
         metrics = {"chat": {"total_token_throughput": (100.0 if i % 3 == 0 else 200.0) + i}}
         role = row.trial.role if i < 3 else Role.FINAL
-        rows[i] = replace(row, trial=replace(row.trial, role=role), result=replace(row.result, metrics=metrics))
+        rows[i] = replace(
+            row, trial=replace(row.trial, role=role), result=replace(row.result, metrics=metrics)
+        )
     found = recommend(SPEC, CANDIDATES, rows, (), "done").recommended
     assert found is not None
     assert found.config == dict(CANDIDATES.items[plain].configuration.knobs)
@@ -103,7 +132,11 @@ def test_of_twins_the_command_without_idle_settings_is_recommended() -> None:
 
 def _changed(position: int) -> list[str]:
     usual = CANDIDATES.items[CANDIDATES.baseline].configuration.knobs
-    return [name for name, value in CANDIDATES.items[position].configuration.knobs.items() if usual[name] != value]
+    return [
+        name
+        for name, value in CANDIDATES.items[position].configuration.knobs.items()
+        if usual[name] != value
+    ]
 
 
 def test_a_launch_without_an_answer_is_taken_as_asked() -> None:
@@ -120,13 +153,19 @@ def test_a_twin_that_was_not_launched_gets_the_launch_and_is_done_with() -> None
 
 
 def test_an_answer_that_says_nothing_else_leaves_the_twin_to_be_measured() -> None:
-    history = History.of(SPEC, CANDIDATES, [launch(0, 0, None), launch(1, 5, FINGERPRINTS[6], ran=False)])
+    history = History.of(
+        SPEC, CANDIDATES, [launch(0, 0, None), launch(1, 5, FINGERPRINTS[6], ran=False)]
+    )
     assert history.spent(5)
     assert not history.spent(6)
 
 
 def test_the_baseline_stands_for_its_twins() -> None:
-    launches = [launch(0, 0, FINGERPRINTS[4]), launch(1, 4, FINGERPRINTS[4]), launch(2, 3, FINGERPRINTS[4])]
+    launches = [
+        launch(0, 0, FINGERPRINTS[4]),
+        launch(1, 4, FINGERPRINTS[4]),
+        launch(2, 3, FINGERPRINTS[4]),
+    ]
     history = History.of(SPEC, CANDIDATES, launches)
     assert history.canonical_of == {4: 0, 3: 0}
     assert len(history.scores(0)) == 3
@@ -146,7 +185,9 @@ def played(study: Study, at_most: int = 1000) -> list[Launch]:
         done = evaluate(SPEC, lambda _, run=run: ridge(run), trial)
         asked, got = (c.knobs["kv_cache_dtype"] for c in (trial.configuration, run))
         differs = {} if asked == got else {"kv_cache_dtype": (asked, got)}
-        resolved = Resolved(run.fingerprint, differs, "toy", dict.fromkeys(differs, "fp8 did nothing"))
+        resolved = Resolved(
+            run.fingerprint, differs, "toy", dict.fromkeys(differs, "fp8 did nothing")
+        )
         study.tell(Launch(trial, replace(done.result, resolved=resolved)))
     return list(study.launches)
 
@@ -183,7 +224,15 @@ def test_a_search_over_twins_asks_for_each_configuration_once_and_resumes_alike(
 def test_a_difference_is_told_once_with_what_it_repeats() -> None:
     plain = launch(0, 0, FINGERPRINTS[0])
     odd = launch(1, 5, FINGERPRINTS[0])
-    note = Resolved(FINGERPRINTS[0], {"kv_cache_dtype": ("fp8", "auto")}, "toy", {"kv_cache_dtype": "it did nothing"})
-    launches = [plain, *(Launch(replace(odd.trial, number=n), replace(odd.result, resolved=note)) for n in (2, 1))]
+    note = Resolved(
+        FINGERPRINTS[0],
+        {"kv_cache_dtype": ("fp8", "auto")},
+        "toy",
+        {"kv_cache_dtype": "it did nothing"},
+    )
+    launches = [
+        plain,
+        *(Launch(replace(odd.trial, number=n), replace(odd.result, resolved=note)) for n in (2, 1)),
+    ]
     (found,) = differences(launches, canonical_of(launches, CANDIDATES))
     assert (found.note, found.launches, found.repeats_of) == ("it did nothing", [1, 2], 0)

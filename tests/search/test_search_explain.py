@@ -1,4 +1,5 @@
-"""What a study says beside its winner: what each setting adds, knobs that differhing, predictions not tried."""
+"""What a study says beside its winner: what each setting adds, knobs that differhing, predictions
+not tried."""
 
 from __future__ import annotations
 
@@ -34,7 +35,9 @@ def nothing_known(_: Trial) -> Sequence[NoEffect]:
     return ()
 
 
-def explained(spec: StudySpec, candidates: CandidateSet, node: Throughput) -> tuple[Recommendation, list[Launch]]:
+def explained(
+    spec: StudySpec, candidates: CandidateSet, node: Throughput
+) -> tuple[Recommendation, list[Launch]]:
     with tempfile.TemporaryDirectory() as folder:
         study = opened(Path(folder), spec, candidates)
         made = play(study, spec, node)
@@ -48,15 +51,21 @@ def test_a_contribution_is_that_of_the_setting_in_this_command() -> None:
     found = {c.knob: c for c in result.contributions}
     assert result.verdict is Verdict.BETTER
     assert result.recommended is not None
-    assert "data_parallel+dp_attention+tensor_parallel" in found, "what only changes together has one row"
+    assert "data_parallel+dp_attention+tensor_parallel" in found, (
+        "what only changes together has one row"
+    )
     assert found["kv_cache_dtype"].from_ == "auto", "what the engine does by itself"
     assert found["kv_cache_dtype"].to == result.recommended.config["kv_cache_dtype"] == "fp8"
     low, high = found["kv_cache_dtype"].ci95 or (0.0, 0.0)
     assert low < 100 * math.expm1(0.1) < high < 25, "fp8 multiplies by e^0.1 whatever the rest is"
     engine = found["engine"]
     assert (engine.from_, engine.to) == ("vllm", "sglang")
-    assert engine.measured_on.startswith("against vllm's best command without a further trade-off (launch ")
-    assert (engine.gain_percent or 0.0) > 0, "the winner is better than whatever ran on the other engine"
+    assert engine.measured_on.startswith(
+        "against vllm's best command without a further trade-off (launch "
+    )
+    assert (engine.gain_percent or 0.0) > 0, (
+        "the winner is better than whatever ran on the other engine"
+    )
     assert Recommendation.from_json(result.to_json()) == result
 
 
@@ -69,9 +78,13 @@ def entries(scores: Sequence[tuple[int, float | None]]) -> tuple[Entry, ...]:
 
 
 def two_engines() -> CandidateSet:
-    """Engine a with one knob, engine b with three of two values each; b's default is the second candidate."""
+    """Engine a with one knob, engine b with three of two values each; b's default is the second
+    candidate."""
     rows = [Configuration("a", {"x": 0})]
-    rows += [Configuration("b", {"x": x, "y": y, "z": z}) for x, y, z in itertools.product((0, 1), repeat=3)]
+    rows += [
+        Configuration("b", {"x": x, "y": y, "z": z})
+        for x, y, z in itertools.product((0, 1), repeat=3)
+    ]
     return CandidateSet(tuple(Candidate(c, "1") for c in rows), 0, (0, 1))
 
 
@@ -79,7 +92,9 @@ BOTH = two_engines()
 WINNER = len(BOTH) - 1
 
 
-def known(scores: Sequence[tuple[int, float | None]], candidates: CandidateSet = BOTH) -> tuple[History, Posterior]:
+def known(
+    scores: Sequence[tuple[int, float | None]], candidates: CandidateSet = BOTH
+) -> tuple[History, Posterior]:
     history = History(make_spec(), candidates, entries(scores))
     done = [e for e in history if e.score is not None]
     kernels = Kernels(Encoding(candidates))
@@ -98,12 +113,17 @@ WORTH = st.sampled_from([0.0, 0.1, 0.3, -0.2])
 
 @settings(max_examples=15, deadline=None)
 @given(st.tuples(WORTH, WORTH, WORTH))
-def test_rows_have_the_sign_and_size_of_what_a_setting_adds(worth: tuple[float, float, float]) -> None:
-    """Without noise: a setting that changes nothing has 0 in its interval, any other row reads in its direction."""
+def test_rows_have_the_sign_and_size_of_what_a_setting_adds(
+    worth: tuple[float, float, float],
+) -> None:
+    """Without noise: a setting that changes nothing has 0 in its interval, any other row reads in
+    its direction."""
     scores = [(0, 0.05)]
     for position, candidate in enumerate(BOTH.items[1:], start=1):
         on = candidate.configuration.knobs
-        scores.append((position, math.fsum(w for w, name in zip(worth, "xyz", strict=True) if on[name])))
+        scores.append(
+            (position, math.fsum(w for w, name in zip(worth, "xyz", strict=True) if on[name]))
+        )
     history, model = known(scores)
     rows = contributions(history, model, WINNER, FEW)
     assert settings_named(rows) == set("xyz")
@@ -167,8 +187,11 @@ def test_a_setting_without_which_a_limit_is_broken_is_needed_to_keep_it() -> Non
 
 
 def test_where_both_were_repeated_fresh_launches_tell_the_gain() -> None:
-    """The engine against the baseline, where no other command of its engine ran: the measured gain itself."""
-    history, model = known([(0, 0.0), (WINNER, 0.7), (WINNER, 0.5), (0, 0.02), (0, 0.04), (WINNER, 0.52)])
+    """The engine against the baseline, where no other command of its engine ran: the measured gain
+    itself."""
+    history, model = known(
+        [(0, 0.0), (WINNER, 0.7), (WINNER, 0.5), (0, 0.02), (0, 0.04), (WINNER, 0.52)]
+    )
     fresh = [replace(e, role=Role.FINAL) if e.number > 1 else e for e in history]
     finals = replace(history, entries=tuple(fresh))
     rows = contributions(finals, model, WINNER, FEW)
@@ -181,7 +204,9 @@ def test_where_both_were_repeated_fresh_launches_tell_the_gain() -> None:
     engine = next(row for row in judged if row.knob == "engine")
     assert engine.gain_percent == pytest.approx(100 * math.expm1(0.48))
     assert engine.ci95 == pytest.approx((100 * math.expm1(0.4), 100 * math.expm1(0.55)))
-    assert [row for row in judged if row.knob != "engine"] == [row for row in rows if row.knob != "engine"]
+    assert [row for row in judged if row.knob != "engine"] == [
+        row for row in rows if row.knob != "engine"
+    ]
 
 
 def test_what_the_engine_runs_alike_adds_nothing() -> None:
@@ -204,8 +229,12 @@ def test_a_knob_that_the_engine_ignores_is_told_by_its_own_word() -> None:
         while (trial := study.ask()) is not None:
             run = heard(trial.configuration)
             asked = trial.configuration.knobs["kv_cache_dtype"]
-            differs: dict[str, tuple[Scalar, Scalar]] = {} if asked == "auto" else {"kv_cache_dtype": (asked, "auto")}
-            told = Resolved(run.fingerprint, differs, "toy", dict.fromkeys(differs, "fp8 did nothing"))
+            differs: dict[str, tuple[Scalar, Scalar]] = (
+                {} if asked == "auto" else {"kv_cache_dtype": (asked, "auto")}
+            )
+            told = Resolved(
+                run.fingerprint, differs, "toy", dict.fromkeys(differs, "fp8 did nothing")
+            )
             done = evaluate(spec, lambda _, run=run: ridge(run), trial)
             study.tell(Launch(trial, replace(done.result, resolved=told)))
         result = recommend(spec, SMALL, study.launches, (), "", study.explanation(nothing_known))

@@ -1,4 +1,5 @@
-"""Finals that send other prompts than the search: what is said of the winner does not depend on how heavy these are."""
+"""Finals that send other prompts than the search: what is said of the winner does not depend on how
+heavy these are."""
 
 import math
 
@@ -31,7 +32,8 @@ class OneChallenger(CandidateSampler):
 
 
 def played(level: float, seed: int, gain: float = 0.1, launches: int = 16) -> History:
-    """A whole study whose finals' scores are all higher by `level`, as their prompts are other ones."""
+    """A whole study whose finals' scores are all higher by `level`, as their prompts are other
+    ones."""
     rng, plan = np.random.default_rng(seed), Plan(KERNELS, OneChallenger(KERNELS))
     history = History(make_spec(launches=launches, divided=True), PAIR, ())
     while isinstance(step := plan.next(history), Step):
@@ -49,11 +51,14 @@ def test_how_heavy_the_finals_prompts_are_changes_nothing(level: float, seed: in
     assert [(e.role, e.position) for e in plain] == [(e.role, e.position) for e in other]
     ours, theirs = judge(plain), judge(other)
     assert (ours.verdict, ours.change) == (theirs.verdict, theirs.change)
-    both = [gain for gain in (ours.gain, theirs.gain) if gain is not None and gain.interval is not None]
+    both = [
+        gain for gain in (ours.gain, theirs.gain) if gain is not None and gain.interval is not None
+    ]
     assert both[1].log == pytest.approx(both[0].log)
     assert both[1].interval == pytest.approx(both[0].interval, abs=1e-6)
     assert other.spread.sd == pytest.approx(plain.spread.sd)
-    # What the model is told is on one level, so that it takes the finals' prompts for no property of a command.
+    # What the model is told is on one level, so that it takes the finals' prompts for no property
+    # of a command.
     assert [s for _, s in other.measured] == pytest.approx([s for _, s in plain.measured])
 
 
@@ -72,6 +77,8 @@ def test_a_gain_that_only_the_search_s_prompts_gave_is_not_recommended() -> None
 def test_the_baseline_is_not_launched_for_finals_before_they_begin() -> None:
     """What it sends then is the search's; where prompts are drawn that is as good."""
     entries = tuple(Entry(i, Role.BASELINE, 0, 0.0, node=f"n{i}") for i in range(2))
-    drawn, divided = (History(make_spec(divided=divided), PAIR, entries) for divided in (False, True))
+    drawn, divided = (
+        History(make_spec(divided=divided), PAIR, entries) for divided in (False, True)
+    )
     assert next_control_node(drawn, ["n0", "n1"]) == "n0"
     assert next_control_node(divided, ["n0", "n1"]) is None

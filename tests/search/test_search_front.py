@@ -1,4 +1,5 @@
-"""Two goals: what a front is worth, what is expected to enlarge it, and a study that looks for it."""
+"""Two goals: what a front is worth, what is expected to enlarge it, and a study that looks for
+it."""
 
 from __future__ import annotations
 
@@ -12,7 +13,13 @@ from search_landscapes import evaluate, make_spec, opened, play, ridge, small
 
 from autotune.recommend import recommend
 from autotune.search.acquisition import suggest
-from autotune.search.front import dominated, expected_growth, non_dominated, reference_point, suggest_front
+from autotune.search.front import (
+    dominated,
+    expected_growth,
+    non_dominated,
+    reference_point,
+    suggest_front,
+)
 from autotune.search.gp.kernels import Encoding, Kernels, one_thread
 from autotune.search.history import Entry, History
 from autotune.space.enumeration import Candidate, CandidateSet
@@ -30,7 +37,8 @@ def growth(mean: Point, sd: Point, front: np.ndarray) -> float:
 
 
 def area(front: np.ndarray, reference: np.ndarray) -> float:
-    """What lies below a front, which rises in its first coordinate, and above the reference point."""
+    """What lies below a front, which rises in its first coordinate, and above the reference
+    point."""
     return float(np.diff(front[:, 0], prepend=reference[0]) @ (front[:, 1] - reference[1]))
 
 
@@ -65,8 +73,16 @@ def test_the_expectation_is_that_of_many_draws(points: list[Point], mean: Point,
     assert growth(mean, sd, front) == pytest.approx(each.mean(), abs=5 * error)
 
 
-@given(_points, st.tuples(_coordinate, _coordinate), st.tuples(_spread, _spread), st.floats(0, 1), st.booleans())
-def test_more_is_never_worth_less(points: list[Point], mean: Point, sd: Point, more: float, first: bool) -> None:
+@given(
+    _points,
+    st.tuples(_coordinate, _coordinate),
+    st.tuples(_spread, _spread),
+    st.floats(0, 1),
+    st.booleans(),
+)
+def test_more_is_never_worth_less(
+    points: list[Point], mean: Point, sd: Point, more: float, first: bool
+) -> None:
     front = non_dominated(np.array(points))
     better = (mean[0] + more, mean[1]) if first else (mean[0], mean[1] + more)
     assert growth(better, sd, front) >= growth(mean, sd, front) - 1e-12
@@ -79,15 +95,21 @@ def shown(launch: Launch) -> Point:
 
 
 def _trade() -> tuple[CandidateSet, np.ndarray]:
-    """Batch sizes trade one goal for the other, along a bow; the rest only harms both. 96 candidates."""
-    knobs = [(batch, chunk, flag) for batch in range(12) for chunk in range(4) for flag in (False, True)]
+    """Batch sizes trade one goal for the other, along a bow; the rest only harms both. 96
+    candidates."""
+    knobs = [
+        (batch, chunk, flag) for batch in range(12) for chunk in range(4) for flag in (False, True)
+    ]
     items = [
-        Candidate(Configuration("vllm", {"batch": 2**batch, "chunk": 2048 * 2**chunk, "flag": flag}), "1")
+        Candidate(
+            Configuration("vllm", {"batch": 2**batch, "chunk": 2048 * 2**chunk, "flag": flag}), "1"
+        )
         for batch, chunk, flag in knobs
     ]
     harm = [0.1 * (chunk - 2) ** 2 + 0.1 * flag for _, chunk, flag in knobs]
     goals = [
-        (-0.015 * (11 - batch) ** 2 - h, -0.015 * batch**2 - h) for (batch, _, _), h in zip(knobs, harm, strict=True)
+        (-0.015 * (11 - batch) ** 2 - h, -0.015 * batch**2 - h)
+        for (batch, _, _), h in zip(knobs, harm, strict=True)
     ]
     return CandidateSet(tuple(items), 0), np.array(goals)
 
@@ -97,14 +119,19 @@ def covered(launches: int, both: bool, seed: int) -> float:
     candidates, truth = _trade()
     kernels, seen = Kernels(Encoding(candidates)), [0, 50]
     while len(seen) < launches:
-        rows = [Entry(n, Role.SEARCH, p, *map(float, truth[p]), violations={}) for n, p in enumerate(seen)]
+        rows = [
+            Entry(n, Role.SEARCH, p, *map(float, truth[p]), violations={})
+            for n, p in enumerate(seen)
+        ]
         known = History(make_spec(seed=seed), candidates, tuple(rows))
         found = (suggest_front if both else suggest)(kernels, known, len(seen))
         assert found is not None
         seen.append(found.position)
     front = non_dominated(truth)
     reference = reference_point(front)
-    return area(non_dominated(np.maximum(truth[seen], reference)), reference) / area(front, reference)
+    return area(non_dominated(np.maximum(truth[seen], reference)), reference) / area(
+        front, reference
+    )
 
 
 def test_the_front_is_found_where_one_goal_alone_would_pass_it_by() -> None:
@@ -124,7 +151,9 @@ def test_a_study_recommends_the_best_of_the_objective_beside_the_front(tmp_path:
     points = {p.fingerprint: (p.objective.value, p.second.value) for p in result.front}
     assert result.recommended.fingerprint in points
     measured = [shown(row) for row in launches]
-    assert not [q for q in measured for v, t in points.values() if q[0] > v * 1.001 and q[1] < t * 0.999]
+    assert not [
+        q for q in measured for v, t in points.values() if q[0] > v * 1.001 and q[1] < t * 0.999
+    ]
     assert max(v for v, _ in points.values()) == pytest.approx(max(v for v, _ in measured))
     assert min(t for _, t in points.values()) == pytest.approx(min(t for _, t in measured))
 
@@ -138,9 +167,14 @@ def test_optuna_s_study_has_one_objective_and_the_second_goal_beside_it(tmp_path
     from optuna.storages.journal import JournalFileBackend
     from optuna.study import load_study
 
-    kept = load_study(study_name="toy", storage=JournalStorage(JournalFileBackend(str(tmp_path / "s/optuna.journal"))))
+    kept = load_study(
+        study_name="toy",
+        storage=JournalStorage(JournalFileBackend(str(tmp_path / "s/optuna.journal"))),
+    )
     assert [t.value for t in kept.trials] == [shown(row)[0] for row in launches]
-    assert [t.user_attrs["mean_tpot_ms"] for t in kept.trials] == [shown(row)[1] for row in launches]
+    assert [t.user_attrs["mean_tpot_ms"] for t in kept.trials] == [
+        shown(row)[1] for row in launches
+    ]
 
 
 def test_two_at_a_time_are_not_the_same(tmp_path: Path) -> None:

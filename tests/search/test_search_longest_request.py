@@ -1,4 +1,5 @@
-"""What a command is found to serve decides, not what was predicted of it: a KV cache that is too small is a give-up."""
+"""What a command is found to serve decides, not what was predicted of it: a KV cache that is too
+small is a give-up."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ def longest(one: Configuration) -> int:
 
 
 def node(foreseen: bool) -> CandidateSet:
-    rows = {i: PROMISED.broken_by(one.configuration, longest(one.configuration)) for i, one in enumerate(ITEMS)}
+    rows = {
+        i: PROMISED.broken_by(one.configuration, longest(one.configuration))
+        for i, one in enumerate(ITEMS)
+    }
     told = {i: given for i, given in rows.items() if given} if foreseen else {}
     return CandidateSet(ITEMS, 0, (0,), given_up=told, promised=PROMISED)
 
@@ -42,7 +46,9 @@ def launched(trial: Trial, odds: float = 1.0) -> Launch:
 
     row = evaluate(make_spec(noise=0.01), throughput, trial)
     tokens = longest(trial.configuration)
-    return replace(row, result=replace(row.result, longest_request_tokens=tokens, odds_of_starting=odds))
+    return replace(
+        row, result=replace(row.result, longest_request_tokens=tokens, odds_of_starting=odds)
+    )
 
 
 def study(folder: Path, foreseen: bool, **changes: object) -> tuple[list[Launch], Recommendation]:
@@ -52,11 +58,15 @@ def study(folder: Path, foreseen: bool, **changes: object) -> tuple[list[Launch]
         one.tell(launched(trial))
     one.close()
     explained = one.explanation(lambda trial: ())
-    return list(one.launches), recommend(spec, candidates, one.launches, (), one.stop_reason, explained)
+    return list(one.launches), recommend(
+        spec, candidates, one.launches, (), one.stop_reason, explained
+    )
 
 
 @pytest.mark.parametrize("foreseen", [True, False])
-def test_a_setting_without_which_the_longest_request_is_not_served_stays(tmp_path: Path, foreseen: bool) -> None:
+def test_a_setting_without_which_the_longest_request_is_not_served_stays(
+    tmp_path: Path, foreseen: bool
+) -> None:
     _, outcome = study(tmp_path, foreseen)
     assert outcome.recommended is not None
     assert outcome.recommended.config["dp"] == 8
@@ -70,7 +80,11 @@ def test_a_setting_without_which_the_longest_request_is_not_served_stays(tmp_pat
 def test_a_row_and_the_recommendation_keep_what_was_told(tmp_path: Path) -> None:
     launches, outcome = study(tmp_path, True, launches=4)
     row = row_of(launches[0])
-    assert (row["kv_cache_tokens"], row["longest_request_tokens"], row["odds_of_starting"]) == (None, 4096, 1.0)
+    assert (row["kv_cache_tokens"], row["longest_request_tokens"], row["odds_of_starting"]) == (
+        None,
+        4096,
+        1.0,
+    )
     assert launch_of(row) == launches[0]
     assert outcome.to_json()["longest_request_tokens"] == 4096
     assert outcome.to_json()["baseline"]["longest_request_tokens"] == 4096
@@ -81,7 +95,10 @@ def entries(**told: int) -> list[Entry]:
     held = [longest(one.configuration) for one in ITEMS]
     short, enough = held.index(1000), held.index(4096, 1)
     tokens = {0: 4096, short: 1000, enough: 4096, **{int(name[1:]): n for name, n in told.items()}}
-    return [Entry(n, Role.SEARCH, p, 1.0, violations={}, longest=holds) for n, (p, holds) in enumerate(tokens.items())]
+    return [
+        Entry(n, Role.SEARCH, p, 1.0, violations={}, longest=holds)
+        for n, (p, holds) in enumerate(tokens.items())
+    ]
 
 
 @pytest.mark.parametrize("foreseen", [True, False])
@@ -92,7 +109,8 @@ def test_launches_correct_what_was_predicted(foreseen: bool) -> None:
     assert (row.kind, row.from_, row.to) == ("shorter-context", 4096, 1000)
     assert history.broken(short) == {"shorter-context"}
     assert short in history.barred
-    # A launch that holds more than was foreseen gives nothing up, and less than the baseline's own is what counts.
+    # A launch that holds more than was foreseen gives nothing up, and less than the baseline's own
+    # is what counts.
     kept = History(make_spec(), node(foreseen), tuple(entries(**{f"p{short}": 4096})))
     assert kept.given_up(short) == ()
     assert short not in kept.barred
@@ -102,8 +120,13 @@ def test_launches_correct_what_was_predicted(foreseen: bool) -> None:
 
 def test_what_serves_less_than_the_floor_or_may_not_start_is_not_recommended() -> None:
     spec, candidates = make_spec(min_context=2000, allow=("shorter-context",)), node(True)
-    trials = [Trial(n, Role.SEARCH, one.configuration, "1", ("argv",), ("chat",)) for n, one in enumerate(ITEMS)]
+    trials = [
+        Trial(n, Role.SEARCH, one.configuration, "1", ("argv",), ("chat",))
+        for n, one in enumerate(ITEMS)
+    ]
     rows = [launched(trial, odds=0.8 if trial.number == 3 else 1.0) for trial in trials]
     history = History.of(spec, candidates, rows)
     feasible = {position for position in range(len(ITEMS)) if history.feasible(position)}
-    assert feasible == {i for i, one in enumerate(ITEMS) if longest(one.configuration) == 4096 and i != 3}
+    assert feasible == {
+        i for i, one in enumerate(ITEMS) if longest(one.configuration) == 4096 and i != 3
+    }

@@ -1,4 +1,5 @@
-"""A study on several nodes: each is known by its baseline, none is kept waiting, and none confounds the verdict."""
+"""A study on several nodes: each is known by its baseline, none is kept waiting, and none confounds
+the verdict."""
 
 import json
 import math
@@ -10,7 +11,19 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from search_landscapes import Cluster, decisions, evaluate, flat, grid, make_spec, opened, play, ridge, small, walled
+from search_landscapes import (
+    Cluster,
+    decisions,
+    evaluate,
+    flat,
+    grid,
+    make_spec,
+    opened,
+    play,
+    ridge,
+    small,
+    walled,
+)
 
 from autotune.outputs.report import StudyRecord
 from autotune.outputs.report.render import render
@@ -19,7 +32,17 @@ from autotune.search.budget import usable_nodes
 from autotune.search.history import History
 from autotune.study.recommendation import Recommendation, Verdict
 from autotune.study.results import launch_of, row_of
-from autotune.trial import Configuration, Evidence, Failure, FailureKind, Launch, Role, State, Trial, TrialResult
+from autotune.trial import (
+    Configuration,
+    Evidence,
+    Failure,
+    FailureKind,
+    Launch,
+    Role,
+    State,
+    Trial,
+    TrialResult,
+)
 
 GRID, SMALL = grid(), small()
 FOUR = ["a", "b", "c", "d"]
@@ -69,7 +92,10 @@ def test_a_baseline_that_says_nothing_is_tried_twice_on_its_node(tmp_path: Path)
 
 def test_one_node_with_a_name_is_one_place_without(tmp_path: Path) -> None:
     spec = make_spec(noise=0.03, seed=4, launches=16)
-    named, unnamed = opened(tmp_path / "named", spec, SMALL), opened(tmp_path / "unnamed", spec, SMALL)
+    named, unnamed = (
+        opened(tmp_path / "named", spec, SMALL),
+        opened(tmp_path / "unnamed", spec, SMALL),
+    )
     one, two = Cluster(["a"]).play(named, spec, walled), play(unnamed, spec, walled)
     named.close()
     unnamed.close()
@@ -89,7 +115,12 @@ def test_hosts_of_a_study_that_binds_nothing_are_one_place(tmp_path: Path) -> No
 
 
 def on_four(
-    folder: Path, throughput: object, noise: float = 0.02, launches: int = 26, slow_from: int = 0, **slow: float
+    folder: Path,
+    throughput: object,
+    noise: float = 0.02,
+    launches: int = 26,
+    slow_from: int = 0,
+    **slow: float,
 ) -> tuple[list[Launch], Recommendation, Cluster]:
     spec = make_spec(noise=noise, launches=launches, sampler="random")
     study, cluster = opened(folder, spec, SMALL), Cluster(FOUR, slow, slow_from=slow_from)
@@ -104,8 +135,12 @@ def test_pairs_of_the_finals_share_a_node_and_keep_all_of_them_busy(tmp_path: Pa
     assert cluster.most > 2
     assert cluster.busy_s / (4 * cluster.now_s) >= 0.75
     assert len({row.result.node for row in made if row.trial.role is Role.FINAL}) == 4
-    finalist = next(x.trial.configuration for x in made if is_final(x) and x.trial.configuration != base())
-    last_search = max(x.trial.number for x in made if x.trial.role in (Role.SEARCH, Role.START, Role.DEFAULT))
+    finalist = next(
+        x.trial.configuration for x in made if is_final(x) and x.trial.configuration != base()
+    )
+    last_search = max(
+        x.trial.number for x in made if x.trial.role in (Role.SEARCH, Role.START, Role.DEFAULT)
+    )
     rows = [x for x in made if x.trial.number > last_search]
     mine = Counter(x.result.node for x in rows if x.trial.configuration == finalist)
     theirs = Counter(x.result.node for x in rows if x.trial.configuration == base())
@@ -141,7 +176,10 @@ def test_a_slow_node_is_found_and_makes_neither_a_winner_nor_a_loser(tmp_path: P
     assert "## Do the nodes differ?" in text
     assert "node d is" in text
     assert Recommendation.from_json(json.loads(json.dumps(outcome.to_json()))) == outcome
-    assert on_four(tmp_path / "equal", flat, launches=16, d=0.2)[1].verdict is Verdict.INDISTINGUISHABLE
+    assert (
+        on_four(tmp_path / "equal", flat, launches=16, d=0.2)[1].verdict
+        is Verdict.INDISTINGUISHABLE
+    )
 
 
 def test_a_node_that_slows_in_mid_study_makes_neither_a_winner_nor_a_loser(tmp_path: Path) -> None:
@@ -153,26 +191,39 @@ def test_a_node_that_slows_in_mid_study_makes_neither_a_winner_nor_a_loser(tmp_p
 
 
 def test_launches_that_run_at_the_same_time_are_no_near_copies(tmp_path: Path) -> None:
-    """By the prior the best ones differ in what matters little; the second engine is nearly as good."""
+    """By the prior the best ones differ in what matters little; the second engine is nearly as
+    good."""
     prior = np.array([math.log(ridge(c.configuration)) for c in GRID.items])
     study = opened(tmp_path, make_spec(), GRID, prior)
     for _ in FOUR:
         study.ask(FOUR)
     asked = [study.ask(FOUR) for _ in FOUR]
     study.close()
-    knobs = [{"engine": t.configuration.engine, **t.configuration.knobs} for t in asked if t is not None]
+    knobs = [
+        {"engine": t.configuration.engine, **t.configuration.knobs} for t in asked if t is not None
+    ]
     assert len(knobs) == 4
-    differ = [sum(one.get(k) != two.get(k) for k in {**one, **two}) for i, one in enumerate(knobs) for two in knobs[:i]]
+    differ = [
+        sum(one.get(k) != two.get(k) for k in {**one, **two})
+        for i, one in enumerate(knobs)
+        for two in knobs[:i]
+    ]
     assert sorted(differ)[1] >= 2, "but for one pair"
 
 
 @settings(max_examples=3, deadline=None)
-@given(seed=st.integers(0, 99), come_and_go=st.lists(st.sets(st.sampled_from(FOUR), min_size=1), max_size=4))
+@given(
+    seed=st.integers(0, 99),
+    come_and_go=st.lists(st.sets(st.sampled_from(FOUR), min_size=1), max_size=4),
+)
 def test_nodes_may_come_and_go_and_the_study_ends(
     tmp_path_factory: pytest.TempPathFactory, seed: int, come_and_go: list[set[str]]
 ) -> None:
     """A node that goes finishes what it runs; the driver is killed each time."""
-    spec, folder = make_spec(noise=0.05, launches=16, seed=seed, sampler="random"), tmp_path_factory.mktemp("gone")
+    spec, folder = (
+        make_spec(noise=0.05, launches=16, seed=seed, sampler="random"),
+        tmp_path_factory.mktemp("gone"),
+    )
     cluster = Cluster(["a", "b"], seed=seed)
     for nodes in come_and_go:
         study = opened(folder, spec, SMALL)
@@ -195,7 +246,9 @@ def test_a_bound_trial_keeps_its_node_over_a_restart_unless_that_is_gone(tmp_pat
     again = opened(tmp_path, spec, SMALL)
     back: list[Trial | None] = [again.ask(["b"]) for _ in range(3)]
     again.close()
-    assert [t.number for t in back if t] == [1, 2, 0], "what is bound to a node that is there comes first"
+    assert [t.number for t in back if t] == [1, 2, 0], (
+        "what is bound to a node that is there comes first"
+    )
     assert [t.node for t in back if t] == ["b", "", ""]
     assert back[0] == asked[1]
     assert asked[1] is not None

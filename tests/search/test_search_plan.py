@@ -40,7 +40,9 @@ from autotune.trial import Evidence, Failure, FailureKind, Launch, Role, State, 
 GRID, SMALL = grid(), small()
 
 
-def run(spec: StudySpec, candidates: CandidateSet, throughput: Throughput) -> tuple[list[Launch], str]:
+def run(
+    spec: StudySpec, candidates: CandidateSet, throughput: Throughput
+) -> tuple[list[Launch], str]:
     with tempfile.TemporaryDirectory() as folder:
         study = opened(Path(folder), spec, candidates)
         launches = play(study, spec, throughput)
@@ -49,8 +51,14 @@ def run(spec: StudySpec, candidates: CandidateSet, throughput: Throughput) -> tu
 
 
 @settings(max_examples=10, deadline=None)
-@given(launches=st.integers(1, 26), noise=st.sampled_from([0.0, 0.1]), node=st.sampled_from([ridge, walled, flat]))
-def test_the_budget_holds_and_the_finals_get_their_share(launches: int, noise: float, node: Throughput) -> None:
+@given(
+    launches=st.integers(1, 26),
+    noise=st.sampled_from([0.0, 0.1]),
+    node=st.sampled_from([ridge, walled, flat]),
+)
+def test_the_budget_holds_and_the_finals_get_their_share(
+    launches: int, noise: float, node: Throughput
+) -> None:
     made, reason = run(make_spec(launches=launches, noise=noise), SMALL, node)
     assert len(made) <= launches
     assert reason
@@ -63,35 +71,57 @@ def test_the_budget_holds_and_the_finals_get_their_share(launches: int, noise: f
     # Behind the wall there may be nothing to put to the test for a while, and the search goes on.
     assert node is walled or len(made) - finals <= before_finals(launches, LEAST_FINALS)
     assert node is walled or len(made) < 4 or finals >= 2
-    tried = [x.trial.configuration.fingerprint for x in made if x.trial.role in (Role.DEFAULT, Role.START)]
+    tried = [
+        x.trial.configuration.fingerprint
+        for x in made
+        if x.trial.role in (Role.DEFAULT, Role.START)
+    ]
     assert len(set(tried)) == len(tried), "what is launched again has no other name than search"
 
 
 @pytest.mark.parametrize(
     ("gain", "again", "finals"),
-    [(0.0, 0.03, 11), (0.15, 0.03, 4), (0.5, 0.03, 3), (0.5, 0.3, 11), (0.2, None, 12), (0.5, None, 6), (0.8, None, 3)],
+    [
+        (0.0, 0.03, 11),
+        (0.15, 0.03, 4),
+        (0.5, 0.03, 3),
+        (0.5, 0.3, 11),
+        (0.2, None, 12),
+        (0.5, None, 6),
+        (0.8, None, 3),
+    ],
 )
-def test_a_clear_gain_needs_fewer_launches_of_the_finals(gain: float, again: float | None, finals: int) -> None:
-    """Two standard deviations of a launch may be luck; they may be 10 % each where nothing was launched again."""
+def test_a_clear_gain_needs_fewer_launches_of_the_finals(
+    gain: float, again: float | None, finals: int
+) -> None:
+    """Two standard deviations of a launch may be luck; they may be 10 % each where nothing was
+    launched again."""
     entries = [Entry(n, Role.SEARCH, n, gain if n == 3 else 0.0, violations={}) for n in range(10)]
     if again is not None:
         entries.append(Entry(10, Role.SEARCH, 0, again, violations={}))
     assert search_ends(History(make_spec(launches=30), GRID, tuple(entries)), 30) == 30 - finals
     explained = History(make_spec(launches=30, explain="measured"), GRID, tuple(entries))
-    assert search_ends(explained, 30) == 30 - min(finals + 7, 12), "a quarter for that, and 40 % at most for all"
+    assert search_ends(explained, 30) == 30 - min(finals + 7, 12), (
+        "a quarter for that, and 40 % at most for all"
+    )
 
 
 @pytest.mark.parametrize(("launches", "roles"), [(1, ["baseline"]), (2, ["baseline", "search"])])
-def test_the_smallest_budgets_try_what_they_can_and_say_that_it_is_too_little(launches: int, roles: list[str]) -> None:
+def test_the_smallest_budgets_try_what_they_can_and_say_that_it_is_too_little(
+    launches: int, roles: list[str]
+) -> None:
     made, reason = run(make_spec(launches=launches), CandidateSet(SMALL.items, 0), ridge)
     assert [x.trial.role.value for x in made] == roles
     outcome = recommend(make_spec(launches=launches), SMALL, made, (), reason)
     assert (outcome.verdict, outcome.gain_percent) == (Verdict.INDISTINGUISHABLE, 0)
-    assert outcome.stop_reason.startswith(f"the budget of {launches} launches is used; too few launches")
+    assert outcome.stop_reason.startswith(
+        f"the budget of {launches} launches is used; too few launches"
+    )
 
 
 def test_only_the_baseline_has_a_fixed_place_and_the_finals_measure_every_workload() -> None:
-    """The engines' defaults and the good starts are poor here, so none of them is worth a launch."""
+    """The engines' defaults and the good starts are poor here, so none of them is worth a
+    launch."""
     spec = make_spec(workloads=("chat", "long"), noise=0.02)
     made, reason = run(spec, GRID, ridge)
     assert not {x.trial.role for x in made} & {Role.DEFAULT, Role.START}
@@ -104,7 +134,11 @@ def test_only_the_baseline_has_a_fixed_place_and_the_finals_measure_every_worklo
 
 def test_a_finalist_and_the_baseline_take_turns_on_fresh_launches() -> None:
     made, _ = run(make_spec(noise=0.1, launches=24), SMALL, flat)
-    finals = [SMALL.position(x.trial.configuration.fingerprint) for x in made if x.trial.role is Role.FINAL]
+    finals = [
+        SMALL.position(x.trial.configuration.fingerprint)
+        for x in made
+        if x.trial.role is Role.FINAL
+    ]
     (finalist,) = set(finals) - {0}
     # A last launch without its partner is the finalist's.
     whole, odd = len(finals) // 2 * 2, len(finals) % 2
@@ -144,9 +178,21 @@ def test_nothing_runs() -> None:
     ("failures", "launches"),
     [
         ([(FailureKind.CRASHED, "kernel 12 failed at 0x7f")], 5),
-        ([(FailureKind.CRASHED, "kernel 12 failed at 0x7f"), (FailureKind.CRASHED, "no module named 'x'")], 12),
+        (
+            [
+                (FailureKind.CRASHED, "kernel 12 failed at 0x7f"),
+                (FailureKind.CRASHED, "no module named 'x'"),
+            ],
+            12,
+        ),
         ([(FailureKind.UNSUPPORTED, "no"), (FailureKind.BAD_ARGUMENT, "no")], 12),
-        ([(FailureKind.OUT_OF_MEMORY, "CUDA"), (FailureKind.OUT_OF_MEMORY, "No available memory")], 10),
+        (
+            [
+                (FailureKind.OUT_OF_MEMORY, "CUDA"),
+                (FailureKind.OUT_OF_MEMORY, "No available memory"),
+            ],
+            10,
+        ),
     ],
 )
 def test_a_study_stops_where_every_launch_fails_for_one_cause(
@@ -219,7 +265,9 @@ def test_a_baseline_that_crashes_in_the_finals_still_stands() -> None:
     rows = [evaluate(spec, ridge, _trial(entry)) for entry in ran[:2]]
     crash = TrialResult(State.FAILED, Evidence.MEASURED, Failure(FailureKind.LOAD_ERRORS, "503"))
     for crashes in (1, 2):
-        history = History.of(spec, SMALL, [*rows, *(Launch(_trial(entry), crash) for entry in ran[2:][:crashes])])
+        history = History.of(
+            spec, SMALL, [*rows, *(Launch(_trial(entry), crash) for entry in ran[2:][:crashes])]
+        )
         assert not history.broke(0)
         assert [entry.says_nothing for entry in history.at(0)] == [False, *[True] * crashes]
     thrice = History.of(spec, SMALL, [*rows, *(Launch(_trial(entry), crash) for entry in ran[2:])])
@@ -228,7 +276,12 @@ def test_a_baseline_that_crashes_in_the_finals_still_stands() -> None:
 
 def test_one_crash_of_a_finalist_that_ran_says_nothing() -> None:
     spec = make_spec()
-    ran = [Entry(0, Role.BASELINE, 0), Entry(1, Role.SEARCH, 3), Entry(2, Role.FINAL, 3), Entry(3, Role.FINAL, 3)]
+    ran = [
+        Entry(0, Role.BASELINE, 0),
+        Entry(1, Role.SEARCH, 3),
+        Entry(2, Role.FINAL, 3),
+        Entry(3, Role.FINAL, 3),
+    ]
     rows = [evaluate(spec, ridge, _trial(entry)) for entry in ran[:2]]
 
     def after(crashes: int, kind: FailureKind, evidence: Evidence) -> list[Launch]:
@@ -251,9 +304,15 @@ def test_a_finalist_that_crashed_once_may_win_and_the_crash_is_told(tmp_path: Pa
     study, crashed = opened(tmp_path, spec, SMALL), False
     while (trial := study.ask()) is not None:
         result = replace(evaluate(spec, ridge, trial).result, evidence=Evidence.MEASURED)
-        if not crashed and trial.role is Role.FINAL and trial.configuration != SMALL.items[0].configuration:
+        if (
+            not crashed
+            and trial.role is Role.FINAL
+            and trial.configuration != SMALL.items[0].configuration
+        ):
             crashed = True
-            result = TrialResult(State.FAILED, Evidence.MEASURED, Failure(FailureKind.LOAD_ERRORS, "503"))
+            result = TrialResult(
+                State.FAILED, Evidence.MEASURED, Failure(FailureKind.LOAD_ERRORS, "503")
+            )
         study.tell(Launch(trial, result))
     study.close()
     outcome = recommend(spec, SMALL, study.launches, (), study.stop_reason)
@@ -262,12 +321,18 @@ def test_a_finalist_that_crashed_once_may_win_and_the_crash_is_told(tmp_path: Pa
     assert "1 of 3 launches of the recommended command failed (load_errors)" in outcome.stop_reason
 
 
-def test_the_finals_of_a_small_budget_are_for_a_plain_command_and_for_the_leader_where_it_does_not_start() -> None:
+def test_the_finals_of_a_small_budget_are_for_a_plain_command_and_for_the_leader_where_it_does_not_start() -> (
+    None
+):
     spec = make_spec(noise=0.03, launches=8, seed=1)
 
     def played(throughput: Throughput) -> tuple[set[int], list[int], Recommendation]:
         made, reason = run(spec, SMALL, throughput)
-        finals = [SMALL.position(x.trial.configuration.fingerprint) for x in made if x.trial.role is Role.FINAL]
+        finals = [
+            SMALL.position(x.trial.configuration.fingerprint)
+            for x in made
+            if x.trial.role is Role.FINAL
+        ]
         searched = {SMALL.position(x.trial.configuration.fingerprint) for x in made[: -len(finals)]}
         return searched, finals, recommend(spec, SMALL, made, (), reason)
 
@@ -288,11 +353,14 @@ def test_the_finals_of_a_small_budget_are_for_a_plain_command_and_for_the_leader
 
 
 class OnePercent:
-    """A posterior that expects 1 % of each setting, with a spread of 5 % of the difference between two commands."""
+    """A posterior that expects 1 % of each setting, with a spread of 5 % of the difference between
+    two commands."""
 
     def leads(self, leader: int, others: Sequence[int]) -> list[Effect]:
         base, one = SMALL.items[SMALL.baseline].configuration, np.ones(1)
-        mine, *theirs = (len(difference(SMALL.items[p].configuration, base)) for p in (leader, *others))
+        mine, *theirs = (
+            len(difference(SMALL.items[p].configuration, base)) for p in (leader, *others)
+        )
         return [Effect(one, 0.01 * (mine - settings) * one, 0.05 * one) for settings in theirs]
 
 
@@ -300,7 +368,9 @@ def test_settings_that_are_each_a_coin_toss_go_only_as_far_as_they_are_one_toget
     """Of three, 3 % in all, one goes: the odds of two together are 62 %."""
     baseline = SMALL.items[SMALL.baseline].configuration
     changed = [SMALL.position(one.configuration.fingerprint) for one in SMALL.items]
-    command = next(p for p in changed if len(difference(SMALL.items[p].configuration, baseline)) == 3)
+    command = next(
+        p for p in changed if len(difference(SMALL.items[p].configuration, baseline)) == 3
+    )
     history = History.of(make_spec(), SMALL, ())
     shorter = plain(history, cast(Posterior, OnePercent()), command, lambda _: True)
     assert len(difference(SMALL.items[shorter].configuration, baseline)) == 2
@@ -314,7 +384,8 @@ def _trial(entry: Entry) -> Trial:
 def test_hours_bound_the_time() -> None:
     spec = make_spec(hours=1.0, noise=0.02)
     made, reason = run(spec, GRID, ridge)
-    # 300 s per launch: twelve fit into the hour, and three of them are the finals' as the gain is clear.
+    # 300 s per launch: twelve fit into the hour, and three of them are the finals' as the gain is
+    # clear.
     assert 9 + 2 <= len(made) <= 12
     assert [x.trial.role is Role.FINAL for x in made].index(True) == 9
     assert reason
@@ -330,7 +401,10 @@ def test_a_measurement_that_says_nothing_is_made_again() -> None:
         if trial.number == 0:
             return Launch(trial, TrialResult(State.INVALID, Evidence.SIMULATED))
         return Launch(
-            trial, TrialResult(State.FAILED, Evidence.SIMULATED, Failure(FailureKind.INFRASTRUCTURE, "node lost"))
+            trial,
+            TrialResult(
+                State.FAILED, Evidence.SIMULATED, Failure(FailureKind.INFRASTRUCTURE, "node lost")
+            ),
         )
 
     with tempfile.TemporaryDirectory() as folder:
@@ -347,8 +421,17 @@ def test_a_measurement_that_says_nothing_is_made_again() -> None:
 @pytest.mark.parametrize("metric", [math.nan, math.inf, -5.0, 0.0])
 def test_a_figure_that_cannot_be_a_throughput_never_reaches_the_model(metric: float) -> None:
     spec = make_spec()
-    trial = Trial(0, Role.BASELINE, SMALL.items[0].configuration, "0.11", command_of(SMALL.items[0]), ("chat",))
-    result = TrialResult(State.COMPLETE, Evidence.MEASURED, metrics={"chat": {"total_token_throughput": metric}})
+    trial = Trial(
+        0,
+        Role.BASELINE,
+        SMALL.items[0].configuration,
+        "0.11",
+        command_of(SMALL.items[0]),
+        ("chat",),
+    )
+    result = TrialResult(
+        State.COMPLETE, Evidence.MEASURED, metrics={"chat": {"total_token_throughput": metric}}
+    )
     (entry,) = History.of(spec, SMALL, [Launch(trial, result)])
     assert entry.says_nothing
     assert entry.score is None
@@ -384,7 +467,9 @@ def test_the_same_seed_decides_the_same() -> None:
     assert decisions(one) == decisions(two)
 
 
-def recipes_launched(launches: int, recipes: dict[int, str], throughput: Throughput = ridge) -> list[tuple[int, int]]:
+def recipes_launched(
+    launches: int, recipes: dict[int, str], throughput: Throughput = ridge
+) -> list[tuple[int, int]]:
     """Number and position of the launches of recipes."""
     candidates = replace(SMALL, recipes=recipes)
     made, _ = run(make_spec(launches=launches), candidates, throughput)
@@ -401,7 +486,9 @@ def test_one_recipe_is_launched_behind_the_baseline() -> None:
 
 def test_a_recipe_that_fails_costs_one_launch() -> None:
     fails = {SMALL.items[4].configuration, SMALL.items[5].configuration}
-    made = recipes_launched(24, {4: "one", 5: "other"}, lambda one: None if one in fails else ridge(one))
+    made = recipes_launched(
+        24, {4: "one", 5: "other"}, lambda one: None if one in fails else ridge(one)
+    )
     assert made == [(1, 4)], "of one engine's the first"
 
 

@@ -40,20 +40,27 @@ def given_up(candidate: Candidate) -> tuple[GivenUp, ...]:
     )
 
 
-NODE = CandidateSet(ITEMS, 0, (0,), given_up={i: g for i, item in enumerate(ITEMS) if (g := given_up(item))})
+NODE = CandidateSet(
+    ITEMS, 0, (0,), given_up={i: g for i, item in enumerate(ITEMS) if (g := given_up(item))}
+)
 
 
 def node(context: float = 0.0, cache: float = 0.0, layout: float = 0.2) -> Throughput:
-    """Attention replicas add the most; a short context and no prefix cache add so much, logarithms."""
+    """Attention replicas add the most; a short context and no prefix cache add so much,
+    logarithms."""
 
     def throughput(c: Configuration) -> float:
         score = layout * math.log2(float(c.knobs["dp"] or 1))
-        return 1000 * math.exp(score + context * (c.knobs["context"] == 16384) + cache * (c.knobs["cache"] is False))
+        return 1000 * math.exp(
+            score + context * (c.knobs["context"] == 16384) + cache * (c.knobs["cache"] is False)
+        )
 
     return throughput
 
 
-def study(folder: Path, throughput: Throughput, **changes: object) -> tuple[list[Launch], Recommendation]:
+def study(
+    folder: Path, throughput: Throughput, **changes: object
+) -> tuple[list[Launch], Recommendation]:
     spec = make_spec(**{"noise": 0.01, "launches": 24, **changes})
     one = opened(folder, spec, NODE)
     made = play(one, spec, throughput)
@@ -68,14 +75,18 @@ def test_a_promise_is_kept_whatever_breaking_it_would_pay(tmp_path: Path, seed: 
     assert outcome.recommended.config == {"dp": 4, "context": None, "cache": True}
     assert (outcome.gives_up, outcome.alternatives) == ([], [])
     assert outcome.verdict is Verdict.BETTER
-    assert {row.trial.configuration.knobs["context"] for row in made} == {None}, "no launch is spent on it"
+    assert {row.trial.configuration.knobs["context"] for row in made} == {None}, (
+        "no launch is spent on it"
+    )
 
 
 def test_a_faster_command_that_was_launched_and_breaks_a_promise_is_an_alternative_with_its_price(
     tmp_path: Path,
 ) -> None:
     made, _ = study(tmp_path, node())
-    faster = replace(made[0].trial, number=len(made), role=Role.START, configuration=ITEMS[RIVAL].configuration)
+    faster = replace(
+        made[0].trial, number=len(made), role=Role.START, configuration=ITEMS[RIVAL].configuration
+    )
     made.append(evaluate(make_spec(), lambda _: 5000.0, faster))
     outcome = recommend(make_spec(noise=0.01, launches=24), NODE, made, (), "done")
     assert outcome.recommended is not None
@@ -85,7 +96,9 @@ def test_a_faster_command_that_was_launched_and_breaks_a_promise_is_an_alternati
     assert [row.kind for row in other.gives_up] == ["shorter-context"]
     assert other.lead_percent < -50, "the recommended command is slower"
     told = promises(outcome)
-    assert not any(line.startswith(("Same", "Changed")) for line in told), "no knob here is an engine's"
+    assert not any(line.startswith(("Same", "Changed")) for line in told), (
+        "no knob here is an engine's"
+    )
     assert any("shorter-context" in line for line in told)
     assert Recommendation.from_json(outcome.to_json()) == outcome
 
@@ -97,7 +110,9 @@ def test_where_nothing_that_keeps_the_promises_runs_the_others_are_searched(tmp_
     made, outcome = study(tmp_path, throughput)
     assert outcome.verdict is Verdict.UNOPPOSED
     assert outcome.recommended is not None
-    assert outcome.recommended.config == {"dp": 4, "context": 16384, "cache": True}, "prefix caching is never given up"
+    assert outcome.recommended.config == {"dp": 4, "context": 16384, "cache": True}, (
+        "prefix caching is never given up"
+    )
     assert [row.kind for row in outcome.gives_up or ()] == ["shorter-context"]
     failed = [row for row in made if row.result.failure is not None]
     assert len(failed) <= 5
@@ -132,7 +147,9 @@ def test_what_is_allowed_excuses_nothing_else_that_a_candidate_gives_up() -> Non
 
 def at(*knobs: object) -> int:
     """The position of a candidate by its values."""
-    return next(i for i, item in enumerate(ITEMS) if tuple(item.configuration.knobs.values()) == knobs)
+    return next(
+        i for i, item in enumerate(ITEMS) if tuple(item.configuration.knobs.values()) == knobs
+    )
 
 
 RIVAL = at(4, 16384, True)
@@ -148,9 +165,15 @@ def test_a_baseline_that_gives_something_up_is_not_barred() -> None:
 def test_what_breaks_a_promise_takes_no_place_even_of_a_baseline_that_breaks_a_limit() -> None:
     base, simple = at(4, None, True), at(1, 16384, True)
     slo = Slo.parse("p99_ttft_ms<=1000")
-    rows = [(Role.BASELINE, base), (Role.SEARCH, simple), *((Role.FINAL, p) for p in (simple, base, base, simple))]
+    rows = [
+        (Role.BASELINE, base),
+        (Role.SEARCH, simple),
+        *((Role.FINAL, p) for p in (simple, base, base, simple)),
+    ]
     entries = [
-        Entry(n, role, p, 0.01 * (-1) ** (n // 2), violations={str(slo): 0.1 if p == base else -0.1})
+        Entry(
+            n, role, p, 0.01 * (-1) ** (n // 2), violations={str(slo): 0.1 if p == base else -0.1}
+        )
         for n, (role, p) in enumerate(rows)
     ]
     for broken, winner in ((NODE.given_up, None), ({}, simple)):
@@ -159,12 +182,16 @@ def test_what_breaks_a_promise_takes_no_place_even_of_a_baseline_that_breaks_a_l
         assert judge(History(spec, node_, tuple(entries))).winner == winner
 
 
-EIGHT = tuple(Candidate(Configuration("vllm", {"dp": n, "context": None}), "0.11") for n in range(1, 9))
+EIGHT = tuple(
+    Candidate(Configuration("vllm", {"dp": n, "context": None}), "0.11") for n in range(1, 9)
+)
 SHORTER = Candidate(Configuration("vllm", {"dp": 1, "context": 16384}), "0.11")
 
 
 @pytest.mark.parametrize("ran", [False, True])
-def test_commands_with_a_trade_off_are_searched_after_five_failures_of_those_without(ran: bool) -> None:
+def test_commands_with_a_trade_off_are_searched_after_five_failures_of_those_without(
+    ran: bool,
+) -> None:
     """Whatever else could still be tried without a trade-off; and never where one of these ran."""
     kept = GivenUp(knob="context", from_=None, to=16384, what="less", kind="shorter-context")
     node_ = CandidateSet((*EIGHT, SHORTER), 0, (0,), given_up={8: (kept,)})

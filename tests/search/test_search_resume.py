@@ -12,7 +12,16 @@ from hypothesis import strategies as st
 from optuna.storages import JournalStorage
 from optuna.storages.journal import JournalFileBackend
 from optuna.trial import TrialState
-from search_landscapes import SLO_ON_TPOT, decisions, evaluate, make_spec, opened, play, small, walled
+from search_landscapes import (
+    SLO_ON_TPOT,
+    decisions,
+    evaluate,
+    make_spec,
+    opened,
+    play,
+    small,
+    walled,
+)
 
 from autotune.errors import BadInput, MalformedFile, StudyLocked
 from autotune.recommend import recommend
@@ -43,7 +52,8 @@ def finish(folder: Path) -> tuple[list[Launch], str]:
 @settings(max_examples=10, deadline=None)
 @given(rows=st.floats(0, 1), journal=st.floats(0, 1))
 def test_both_files_cut_anywhere(undisturbed: Path, rows: float, journal: float) -> None:
-    """Nothing is lost but the torn line, nothing is launched twice, the recommendation is the same."""
+    """Nothing is lost but the torn line, nothing is launched twice, the recommendation is the
+    same."""
     expected, recommendation = finish(undisturbed)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -77,7 +87,9 @@ def test_both_files_cut_anywhere(undisturbed: Path, rows: float, journal: float)
         *(b"\xcb\n{\x00\xff\n", b'{"number": 2,\n{\xb8'),
     ],
 )
-def test_a_launch_that_is_added_behind_a_torn_line_can_be_read(tmp_path: Path, undisturbed: Path, tail: bytes) -> None:
+def test_a_launch_that_is_added_behind_a_torn_line_can_be_read(
+    tmp_path: Path, undisturbed: Path, tail: bytes
+) -> None:
     """And by every reader: each of them leaves a torn last line out."""
     whole = (undisturbed / "results.jsonl").read_bytes().splitlines()
     path = tmp_path / "results.jsonl"
@@ -160,13 +172,19 @@ def test_a_second_tuner_is_kept_out(tmp_path: Path) -> None:
     opened(tmp_path, SPEC, CANDIDATES).close()
 
 
-@pytest.mark.parametrize("content", [b"", b"garbage\n", b'{"op_code":99}\n', b'{"op_code":0}\n', b"\xff\xfe\n\x00"])
-def test_an_unusable_journal_is_written_anew(undisturbed: Path, tmp_path: Path, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"garbage\n", b'{"op_code":99}\n', b'{"op_code":0}\n', b"\xff\xfe\n\x00"]
+)
+def test_an_unusable_journal_is_written_anew(
+    undisturbed: Path, tmp_path: Path, content: bytes
+) -> None:
     shutil.copy(undisturbed / "results.jsonl", tmp_path)
     (tmp_path / "optuna.journal").write_bytes(content)
     (tmp_path / "optuna.journal.lock").symlink_to("nowhere")
     launches, _ = finish(tmp_path)
-    assert [t.number for t in optuna_trials(tmp_path)] == [launch.trial.number for launch in launches]
+    assert [t.number for t in optuna_trials(tmp_path)] == [
+        launch.trial.number for launch in launches
+    ]
 
 
 def optuna_trials(folder: Path) -> list[optuna.trial.FrozenTrial]:
@@ -186,7 +204,9 @@ def test_optuna_sees_what_the_rows_say(undisturbed: Path) -> None:
         else:
             measured = launch.result.metrics["chat"]
             assert trial.value == measured["total_token_throughput"]
-            assert trial.constraints == {str(SLO_ON_TPOT): pytest.approx(measured["mean_tpot_ms"] - 8)}
+            assert trial.constraints == {
+                str(SLO_ON_TPOT): pytest.approx(measured["mean_tpot_ms"] - 8)
+            }
 
 
 def test_a_damaged_line_in_the_middle_is_named(undisturbed: Path, tmp_path: Path) -> None:

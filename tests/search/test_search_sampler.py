@@ -33,7 +33,9 @@ GRID = grid()
 BARE = CandidateSet(GRID.items, GRID.baseline)
 
 
-def search(throughput: Throughput, prior: np.ndarray | None = None, **changes: object) -> list[Launch]:
+def search(
+    throughput: Throughput, prior: np.ndarray | None = None, **changes: object
+) -> list[Launch]:
     """The launches before the finals, or until one is truly within 5 % of the best."""
     spec = make_spec(**{"noise": 0.03, "launches": 40, **changes})
     with tempfile.TemporaryDirectory() as folder:
@@ -47,17 +49,24 @@ def search(throughput: Throughput, prior: np.ndarray | None = None, **changes: o
     return launches
 
 
-def launches_to(share: float, launches: list[Launch], throughput: Throughput, never: int = 99) -> int:
+def launches_to(
+    share: float, launches: list[Launch], throughput: Throughput, never: int = 99
+) -> int:
     best = best_of(GRID, throughput)
     reached = (throughput(x.trial.configuration) or 0.0 for x in launches)
     return next((i + 1 for i, value in enumerate(reached) if value >= share * best), never)
 
 
 def smooth_prior() -> np.ndarray:
-    """A misleading physicist: right from plain TP to 8 replicas, but 4 are best; blind to the other knobs."""
+    """A misleading physicist: right from plain TP to 8 replicas, but 4 are best; blind to the other
+    knobs."""
     knobs = [c.configuration.knobs for c in GRID.items]
     return np.array(
-        [0.3 * np.log2(float(k["data_parallel"])) + 0.1 * np.log2(float(k["max_running_requests"])) for k in knobs]  # type: ignore[arg-type]
+        [
+            0.3 * np.log2(float(k["data_parallel"]))
+            + 0.1 * np.log2(float(k["max_running_requests"]))
+            for k in knobs
+        ]  # type: ignore[arg-type]
     )
 
 
@@ -65,7 +74,11 @@ def median_launches(
     sampler: str, prior: np.ndarray | None, throughput: Throughput = ridge, launches: int = 40
 ) -> float:
     return statistics.median(
-        launches_to(0.95, search(throughput, prior, sampler=sampler, seed=seed, launches=launches), throughput)
+        launches_to(
+            0.95,
+            search(throughput, prior, sampler=sampler, seed=seed, launches=launches),
+            throughput,
+        )
         for seed in range(3)
     )
 
@@ -77,8 +90,12 @@ def test_the_process_needs_far_fewer_launches_than_random() -> None:
 
 
 def test_a_good_prior_leads_there_at_once() -> None:
-    """Seven tenths of the layout's and the batch's effects, and nothing of the rest: the usual roofline."""
-    knobs = [c.configuration.with_knobs(kv_cache_dtype="auto", torch_compile=False).knobs for c in GRID.items]
+    """Seven tenths of the layout's and the batch's effects, and nothing of the rest: the usual
+    roofline."""
+    knobs = [
+        c.configuration.with_knobs(kv_cache_dtype="auto", torch_compile=False).knobs
+        for c in GRID.items
+    ]
     roofline = np.array([0.7 * np.log(ridge(Configuration("vllm", k))) for k in knobs])
     assert median_launches("gp", roofline) <= 6
 
@@ -93,7 +110,8 @@ def test_a_wrong_prior_costs_little(wrong: str) -> None:
 
 
 def test_failures_teach_their_cause() -> None:
-    """A wall of one pair of values is met a few times only, though everything behind it looks better."""
+    """A wall of one pair of values is met a few times only, though everything behind it looks
+    better."""
     for seed in range(3):
         launches = search(walled, seed=seed)
         share_behind_the_wall = sum(walled(c.configuration) is None for c in GRID.items) / len(GRID)
@@ -104,7 +122,8 @@ def test_failures_teach_their_cause() -> None:
 
 
 def test_slos_are_kept() -> None:
-    """The fastest configurations break the limit on latency; the search ends among those that keep it."""
+    """The fastest configurations break the limit on latency; the search ends among those that keep
+    it."""
     spec = make_spec(slos=(SLO_ON_TPOT,), noise=0.02, launches=40)
 
     def kept(launch_tpot_ms: float) -> bool:
@@ -163,8 +182,18 @@ def test_every_sampler_suggests_valid_candidates_none_twice(name: str) -> None:
         assert suggestion == sampler.suggest(history)
         position = suggestion.position
         assert not history.at(position)
-        score = None if number in (2, 3) else float(np.log(ridge(GRID.items[position].configuration)))
-        entry = Entry(number, Role.SEARCH, position, score, violations={}, broke=number == 2, pending=number == 3)
+        score = (
+            None if number in (2, 3) else float(np.log(ridge(GRID.items[position].configuration)))
+        )
+        entry = Entry(
+            number,
+            Role.SEARCH,
+            position,
+            score,
+            violations={},
+            broke=number == 2,
+            pending=number == 3,
+        )
         history = History(history.spec, GRID, (*history.entries, entry))
 
 
@@ -203,8 +232,13 @@ def test_parameters_and_positions_are_inverse() -> None:
 
 def test_knobs_that_a_candidate_leaves_unset_are_no_parameters() -> None:
     knobs = [{"a": 1, "b": None, "c": None}, {"a": 1, "b": 2, "c": None}]
-    encoding = Encoding(CandidateSet(tuple(Candidate(Configuration("vllm", one), "") for one in knobs), 0))
-    assert [encoding.params(p) for p in (0, 1)] == [{"engine": "vllm", "a": 1}, {"engine": "vllm", "a": 1, "b": 2}]
+    encoding = Encoding(
+        CandidateSet(tuple(Candidate(Configuration("vllm", one), "") for one in knobs), 0)
+    )
+    assert [encoding.params(p) for p in (0, 1)] == [
+        {"engine": "vllm", "a": 1},
+        {"engine": "vllm", "a": 1, "b": 2},
+    ]
     assert [encoding.nearest(encoding.params(p), np.array([True, True])) for p in (0, 1)] == [0, 1]
     assert encoding.values == {"engine": ("vllm",), "a": (1,), "b": (2,)}
 

@@ -1,4 +1,5 @@
-"""Launches with random weights: they rank candidates for the search, and are told nowhere as throughput."""
+"""Launches with random weights: they rank candidates for the search, and are told nowhere as
+throughput."""
 
 import json
 import math
@@ -42,15 +43,22 @@ Change = Callable[[Configuration], float]
 """Factor of random weights on the throughput of a configuration."""
 
 
-def launched(spec: StudySpec, trial: Trial, change: Change, start_s: float = 60.0, full_s: float = 200.0) -> Launch:
+def launched(
+    spec: StudySpec, trial: Trial, change: Change, start_s: float = 60.0, full_s: float = 200.0
+) -> Launch:
     """A launch; with random weights it starts in `start_s` instead of `full_s`."""
     launch = evaluate(spec, ridge, trial)
     if trial.role is not Role.SCREEN:
-        return replace(launch, result=replace(launch.result, times_s={"launch": full_s, "load": 100.0}))
+        return replace(
+            launch, result=replace(launch.result, times_s={"launch": full_s, "load": 100.0})
+        )
     factor, result = change(trial.configuration), launch.result
     metrics = {w: {m: v * factor for m, v in row.items()} for w, row in result.metrics.items()}
     return replace(
-        launch, result=replace(result, metrics={}, ranking=metrics, times_s={"launch": start_s, "load": 100.0})
+        launch,
+        result=replace(
+            result, metrics={}, ranking=metrics, times_s={"launch": start_s, "load": 100.0}
+        ),
     )
 
 
@@ -77,7 +85,9 @@ def test_a_study_ranks_by_random_weights_and_recommends_by_real_ones(tmp_path: P
     assert outcome.baseline is not None
     # A figure with random weights in it would be 30 % too high.
     assert outcome.recommended.objective.value == pytest.approx(best_of(GRID, ridge), rel=0.05)
-    chosen = [x for x in launches if x.trial.configuration.fingerprint == outcome.recommended.fingerprint]
+    chosen = [
+        x for x in launches if x.trial.configuration.fingerprint == outcome.recommended.fingerprint
+    ]
     assert any(x.trial.role is not Role.SCREEN for x in chosen)
     assert all(objective.achieved(spec, x) is None for x in cheap(launches))
     reached = max(value for _, value in objective.best_so_far(spec, launches))
@@ -107,7 +117,8 @@ def test_no_control_where_the_baseline_started_too_soon_to_save_much(tmp_path: P
 
 
 def test_a_start_with_compiled_kernels_is_not_taken_for_one_without_weights(tmp_path: Path) -> None:
-    """Every second start of a command is short, whatever its weights: only what is new with random weights tells."""
+    """Every second start of a command is short, whatever its weights: only what is new with random
+    weights tells."""
     spec, seen = make_spec(noise=0.02, screened=("vllm", "sglang")), set[str]()
     study = opened(tmp_path, spec, GRID)
     while (trial := study.ask()) is not None:
@@ -115,21 +126,27 @@ def test_a_start_with_compiled_kernels_is_not_taken_for_one_without_weights(tmp_
         seen.add(trial.configuration.fingerprint)
         study.tell(launched(spec, trial, lambda _: 1.0, start_s, start_s))
     study.close()
-    assert "not much shorter" in recommend(spec, GRID, study.launches, (), study.stop_reason).stop_reason
+    assert (
+        "not much shorter"
+        in recommend(spec, GRID, study.launches, (), study.stop_reason).stop_reason
+    )
     assert len(cheap(list(study.launches))) < 6
 
 
 def test_the_first_candidates_launched_both_ways_have_different_layouts(tmp_path: Path) -> None:
     _, launches, _ = play(tmp_path, lambda _: 1.1)
     ranked = {x.trial.configuration.fingerprint: x.trial.configuration for x in cheap(launches)}
-    full = dict.fromkeys(x.trial.configuration.fingerprint for x in launches if x.trial.role is not Role.SCREEN)
+    full = dict.fromkeys(
+        x.trial.configuration.fingerprint for x in launches if x.trial.role is not Role.SCREEN
+    )
     both = [layout_of(ranked[name]) for name in full if name in ranked]
     layouts = {layout_of(configuration) for configuration in ranked.values()}
     assert len(set(both[:4])) == min(4, len(layouts))
 
 
 def test_the_finals_have_their_hours(tmp_path: Path) -> None:
-    """What is left of the hours is counted in launches with weights, which take twice as long here."""
+    """What is left of the hours is counted in launches with weights, which take twice as long
+    here."""
     _, launches, _ = play(tmp_path, lambda _: 1.1, hours=1.5)
     assert cheap(launches)
     assert sum(x.result.seconds for x in launches) <= 1.5 * 3600
@@ -142,11 +159,16 @@ def test_the_control_ends_it_where_random_weights_do_not_rank(tmp_path: Path) ->
         return math.exp(0.8 * float(np.random.default_rng(list(layout)).standard_normal()))
 
     spec, launches, study = play(tmp_path, wild)
-    assert "random weights rank badly" in recommend(spec, GRID, launches, (), study.stop_reason).stop_reason
+    assert (
+        "random weights rank badly"
+        in recommend(spec, GRID, launches, (), study.stop_reason).stop_reason
+    )
     history = History.of(spec, GRID, launches)
     assert not history.ranked, "what was ranked before the control ended it counts for nothing"
     assert len(cheap(launches)) < 10
-    assert len(launches) == spec.launches + len(cheap(launches)), "and takes no launch of the budget"
+    assert len(launches) == spec.launches + len(cheap(launches)), (
+        "and takes no launch of the budget"
+    )
     assert history.most_launches == len(launches), "as the terminal says"
 
 
@@ -156,9 +178,18 @@ LAYOUTS = ((8, -1), (4, 1), (2, -1), (1, 1))
 
 @pytest.mark.parametrize(
     ("pairs", "moved", "ends"),
-    [(2, 0.05, False), (3, 0.1, False), (3, 0.15, True), (4, 0.05, False), (4, 0.08, False), (4, 0.1, True)],
+    [
+        (2, 0.05, False),
+        (3, 0.1, False),
+        (3, 0.15, True),
+        (4, 0.05, False),
+        (4, 0.08, False),
+        (4, 0.1, True),
+    ],
 )
-def test_four_pairs_of_launches_must_rank_better_than_three(pairs: int, moved: float, ends: bool) -> None:
+def test_four_pairs_of_launches_must_rank_better_than_three(
+    pairs: int, moved: float, ends: bool
+) -> None:
     """What three pairs do not tell from noise ends the screen once four show it."""
     items = [Candidate(Configuration("vllm", {"tensor_parallel": tp}), "0.11") for tp, _ in LAYOUTS]
     full = [Made(n, n, 0.0, 300.0, 200.0) for n in range(pairs)]
@@ -177,7 +208,12 @@ def test_what_fails_with_random_weights_is_launched_with_its_own(tmp_path: Path)
         launch = launched(spec, trial, lambda _: 1.0)
         if trial.role is Role.SCREEN and len(cheap(list(study.launches))) == 2:
             failure = Failure(FailureKind.CRASHED, "NaN in the logits")
-            launch = Launch(trial, TrialResult(State.FAILED, launch.result.evidence, failure, times_s={"launch": 60.0}))
+            launch = Launch(
+                trial,
+                TrialResult(
+                    State.FAILED, launch.result.evidence, failure, times_s={"launch": 60.0}
+                ),
+            )
             failed.append(trial)
         elif failed:
             break
@@ -187,7 +223,9 @@ def test_what_fails_with_random_weights_is_launched_with_its_own(tmp_path: Path)
     assert (trial.role, trial.configuration) == (Role.SEARCH, failed[0].configuration)
 
 
-def test_an_engine_that_fails_with_random_weights_alone_has_its_own_from_then_on(tmp_path: Path) -> None:
+def test_an_engine_that_fails_with_random_weights_alone_has_its_own_from_then_on(
+    tmp_path: Path,
+) -> None:
     spec, failed = make_spec(noise=0.02, screened=("vllm", "sglang")), 0
     study = opened(tmp_path, spec, GRID)
     while (trial := study.ask()) is not None:
@@ -195,7 +233,12 @@ def test_an_engine_that_fails_with_random_weights_alone_has_its_own_from_then_on
         if trial.role is Role.SCREEN:
             failed += 1
             failure = Failure(FailureKind.CRASHED, "expected scalar type Int but found Long")
-            launch = Launch(trial, TrialResult(State.FAILED, launch.result.evidence, failure, times_s={"launch": 60.0}))
+            launch = Launch(
+                trial,
+                TrialResult(
+                    State.FAILED, launch.result.evidence, failure, times_s={"launch": 60.0}
+                ),
+            )
         study.tell(launch)
     study.close()
     engines = {item.configuration.engine for item in GRID.items}
@@ -234,7 +277,9 @@ def test_nobody_else_reads_the_figures_of_random_weights(tmp_path: Path) -> None
     _, launches, _ = play(tmp_path, lambda _: 1.3)
     text = (tmp_path / "results.jsonl").read_text()
     rows = [json.loads(line) for line in text.splitlines()]
-    assert all(row["ranking"] and not row["metrics"] for row in rows if row["fidelity"] == "random_weights")
+    assert all(
+        row["ranking"] and not row["metrics"] for row in rows if row["fidelity"] == "random_weights"
+    )
     assert not any("ranking" in row for row in rows if row["fidelity"] == "full")
     full = len(launches) - len(cheap(launches))
     learned = sources_of(make_spec(sources=(str(tmp_path / "results.jsonl"),)), tmp_path / "new")
@@ -244,7 +289,10 @@ def test_nobody_else_reads_the_figures_of_random_weights(tmp_path: Path) -> None
 
 
 def test_an_evaluator_sets_the_figures_of_random_weights_apart() -> None:
-    spec, trial = make_spec(), Trial(0, Role.SCREEN, GRID.items[0].configuration, "0.11", Command(("vllm",)), ("chat",))
+    spec, trial = (
+        make_spec(),
+        Trial(0, Role.SCREEN, GRID.items[0].configuration, "0.11", Command(("vllm",)), ("chat",)),
+    )
     measured = evaluate(spec, ridge, replace(trial, role=Role.SEARCH)).result
 
     @dataclass
@@ -257,19 +305,29 @@ def test_an_evaluator_sets_the_figures_of_random_weights_apart() -> None:
 
     apart = Checked(Gives(measured), spec)(trial)
     assert not apart.metrics
-    assert apart.ranking["chat"]["total_token_throughput"] == measured.metrics["chat"]["total_token_throughput"]
+    assert (
+        apart.ranking["chat"]["total_token_throughput"]
+        == measured.metrics["chat"]["total_token_throughput"]
+    )
     assert Checked(Gives(apart), spec)(trial) == apart, "as a recorded launch has it"
 
 
 def test_random_weights_rank_and_set_no_level() -> None:
-    """Fifteen launches with random weights, all 40 % too fast, and two with both: the level is that of real weights."""
+    """Fifteen launches with random weights, all 40 % too fast, and two with both: the level is that
+    of real weights."""
     truth = np.array([math.log(ridge(item.configuration)) for item in GRID.items])
     rng = np.random.default_rng(0)
     both, more = [GRID.baseline, GRID.starts[0]], rng.choice(len(GRID), 15, replace=False).tolist()
-    rows = [Ranked(p, truth[p] + 0.34, layout_of(GRID.items[p].configuration), 0.05) for p in (*both, *more)]
+    rows = [
+        Ranked(p, truth[p] + 0.34, layout_of(GRID.items[p].configuration), 0.05)
+        for p in (*both, *more)
+    ]
     apart = np.zeros((len(both) + len(rows),) * 2)
     apart[len(both) :, len(both) :] = shared(rows)
-    positions, scores = [*both, *(one.position for one in rows)], [*truth[both], *(one.score for one in rows)]
+    positions, scores = (
+        [*both, *(one.position for one in rows)],
+        [*truth[both], *(one.score for one in rows)],
+    )
     model = Posterior(Kernels(Encoding(GRID)), positions, scores, apart=apart)
     found = model.mean(np.array(more, dtype=np.int64))
     assert np.abs(found - truth[more]).mean() < 0.1

@@ -1,4 +1,5 @@
-"""Hours where launches run side by side, and launches that an interrupted study had on its nodes."""
+"""Hours where launches run side by side, and launches that an interrupted study had on its
+nodes."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -18,7 +19,15 @@ MINUTES = 10
 def launch(number: int, began_min: int, node: str, gpu_ids: str, evidence: Evidence) -> Launch:
     """One of ten minutes; a simulated one was over at once, by the clock."""
     candidate = SMALL.items[0]
-    trial = Trial(number, Role.SEARCH, candidate.configuration, "0.11", command_of(candidate), ("chat",), node=node)
+    trial = Trial(
+        number,
+        Role.SEARCH,
+        candidate.configuration,
+        "0.11",
+        command_of(candidate),
+        ("chat",),
+        node=node,
+    )
     clock_s = 1e9 + (60 * began_min if evidence is Evidence.MEASURED else 0)
     return Launch(
         trial,
@@ -47,8 +56,13 @@ def test_hours_are_the_study_s_however_many_launches_run_side_by_side(evidence: 
     assert allowed(evidence, halves, 2) == 24
     assert allowed(evidence, halves, 1.1) == 12, "what would not end in time is not begun"
     joined = [*alone, *((begin, node, "01234567") for begin in (60, 70, 80) for node in "ab")]
-    assert allowed(evidence, joined, 2) == 12 + 4, "three turns are left, of one and a third launches so far"
-    left = [*((begin, node, "01234567") for begin in (0, 10, 20) for node in "ab"), *((b, "b", "0") for b in (30, 40))]
+    assert allowed(evidence, joined, 2) == 12 + 4, (
+        "three turns are left, of one and a third launches so far"
+    )
+    left = [
+        *((begin, node, "01234567") for begin in (0, 10, 20) for node in "ab"),
+        *((b, "b", "0") for b in (30, 40)),
+    ]
     assert allowed(evidence, left, 1) == 8 + 1
 
 
@@ -64,12 +78,16 @@ def test_a_clock_that_is_set_back_makes_no_launches_run_side_by_side() -> None:
 
 
 def test_one_place_is_one_whatever_its_host_is_called() -> None:
-    launches = [launch(number, 0, f"container{number}", "", Evidence.SIMULATED) for number in range(6)]
+    launches = [
+        launch(number, 0, f"container{number}", "", Evidence.SIMULATED) for number in range(6)
+    ]
     launches = [replace(row, trial=replace(row.trial, node="")) for row in launches]
     assert capacity(History.of(make_spec(hours=2, launches=99), SMALL, launches)) == 12
 
 
-def test_an_interrupted_launch_goes_back_to_its_node_though_it_has_to_wait_there(tmp_path: Path) -> None:
+def test_an_interrupted_launch_goes_back_to_its_node_though_it_has_to_wait_there(
+    tmp_path: Path,
+) -> None:
     spec = make_spec(noise=0.02, launches=16)
     study, cluster = opened(tmp_path, spec, SMALL), Cluster(["a", "b"])
     cluster.fill(study)
@@ -78,13 +96,24 @@ def test_an_interrupted_launch_goes_back_to_its_node_though_it_has_to_wait_there
     cluster.nodes = ["a", "b", "c"]
     cluster.fill(study)
     study.close()
-    free, kept = sorted(trial.number for _, _, trial in cluster.running if not trial.node), ["a", "c"]
+    free, kept = (
+        sorted(trial.number for _, _, trial in cluster.running if not trial.node),
+        ["a", "c"],
+    )
     assert sorted(trial.node for _, _, trial in cluster.running if trial.node) == kept
     assert free[0] == 2, "one that may run anywhere is the older one"
     study = opened(tmp_path, spec, SMALL)
-    asked = [study.ask(["c"], ["a", "b"]), study.ask(["b"], ["a", "c"]), study.ask(["b"], ["a", "c"])]
+    asked = [
+        study.ask(["c"], ["a", "b"]),
+        study.ask(["b"], ["a", "c"]),
+        study.ask(["b"], ["a", "c"]),
+    ]
     study.close()
-    assert [(t.node, t.number in free) for t in asked if t] == [("c", False), ("", True), ("a", False)]
+    assert [(t.node, t.number in free) for t in asked if t] == [
+        ("c", False),
+        ("", True),
+        ("a", False),
+    ]
     study = opened(tmp_path, spec, SMALL)
     gone = [study.ask(["b"]) for _ in range(3)]
     study.close()

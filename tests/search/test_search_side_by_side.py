@@ -1,4 +1,5 @@
-"""Launches that share a node: the baseline alone, then beside others, and what follows for the study."""
+"""Launches that share a node: the baseline alone, then beside others, and what follows for the
+study."""
 
 from __future__ import annotations
 
@@ -37,13 +38,18 @@ class Run:
 
 
 def control(first: float, second: float, **changes: object) -> str:
-    """What the control says where the baseline reaches so much beside another, of what it reaches alone."""
+    """What the control says where the baseline reaches so much beside another, of what it reaches
+    alone."""
     beside = [Run(FIRST, math.log(first), began_s=300), Run(SECOND, math.log(second), began_s=310)]
     return one_at_a_time([Run(ALONE), *(replace(run, **changes) for run in beside)])  # type: ignore[arg-type]
 
 
 def test_places_have_names_that_tell_what_they_are() -> None:
-    assert [share_name(share) for share in ((0, 1, 2, 3), (5,), (1, 2, 5))] == ["gpus 0-3", "gpus 5", "gpus 1,2,5"]
+    assert [share_name(share) for share in ((0, 1, 2, 3), (5,), (1, 2, 5))] == [
+        "gpus 0-3",
+        "gpus 5",
+        "gpus 1,2,5",
+    ]
     assert is_alone(ALONE)
     assert is_beside(FIRST)
     assert not is_beside(ALONE)
@@ -53,7 +59,10 @@ def test_places_have_names_that_tell_what_they_are() -> None:
 
 
 def test_more_than_the_noise_of_a_launch_ends_it() -> None:
-    assert control(0.91, 0.91) == "launches side by side slow each other by 9 %: one at a time from here on"
+    assert (
+        control(0.91, 0.91)
+        == "launches side by side slow each other by 9 %: one at a time from here on"
+    )
     assert control(0.96, 0.96) == ""
     assert control(1.1, 1.1) == ""
     assert "fails beside others" in control(1.0, 1.0, broke=True)
@@ -72,7 +81,8 @@ def test_the_control_errs_as_often_as_it_says() -> None:
 
 @dataclass
 class Halves:
-    """Two halves of a node that slow each other: launches in virtual time, each as long as the others.
+    """Two halves of a node that slow each other: launches in virtual time, each as long as the
+    others.
 
     Attributes:
         running: place to the time at which its launch began, and its trial.
@@ -89,7 +99,9 @@ class Halves:
         halves = [name for name in (FIRST, SECOND) if name not in self.running]
         return [ALONE, *halves] if not self.running else halves
 
-    def play(self, study: Study, spec: StudySpec, throughput: Throughput, at_most: int = 100) -> Sequence[Launch]:
+    def play(
+        self, study: Study, spec: StudySpec, throughput: Throughput, at_most: int = 100
+    ) -> Sequence[Launch]:
         for _ in range(at_most):
             while self.free and (trial := study.ask(self.free)) is not None:
                 place = trial.node or self.free[-1]
@@ -100,16 +112,25 @@ class Halves:
             place, (began_s, trial) = min(self.running.items(), key=lambda item: item[1][0])
             self.now_s, beside = began_s + 300, not is_alone(place)
             del self.running[place]
-            study.tell(self.ended(evaluate(spec, self.slowed(throughput, beside), trial), place, began_s))
+            study.tell(
+                self.ended(evaluate(spec, self.slowed(throughput, beside), trial), place, began_s)
+            )
         return study.launches
 
     def slowed(self, throughput: Throughput, beside: bool) -> Callable[..., float | None]:
-        return lambda c: None if (value := throughput(c)) is None else value * (1 - self.slow * beside)
+        return lambda c: (
+            None if (value := throughput(c)) is None else value * (1 - self.slow * beside)
+        )
 
     def ended(self, launch: Launch, place: str, began_s: float) -> Launch:
         at = datetime.fromtimestamp(1e9 + began_s, UTC).isoformat()
         gpu_ids = tuple("4567" if place == SECOND else "0123")
-        measured = {"evidence": Evidence.EMULATED, "node": place, "gpu_ids": gpu_ids, "started_at": at}
+        measured = {
+            "evidence": Evidence.EMULATED,
+            "node": place,
+            "gpu_ids": gpu_ids,
+            "started_at": at,
+        }
         return Launch(launch.trial, replace(launch.result, **measured))  # type: ignore[arg-type]
 
 
@@ -123,7 +144,9 @@ def played(folder: Path, slow: float) -> tuple[StudySpec, Sequence[Launch], str]
 
 def test_the_baseline_is_alone_first_and_then_on_all_shares_at_once(tmp_path: Path) -> None:
     spec, made, stop_reason = played(tmp_path, 0.0)
-    assert [(x.trial.role, x.result.node) for x in made[:3]] == [(Role.BASELINE, n) for n in (ALONE, FIRST, SECOND)]
+    assert [(x.trial.role, x.result.node) for x in made[:3]] == [
+        (Role.BASELINE, n) for n in (ALONE, FIRST, SECOND)
+    ]
     later = {x.result.node for x in made[3:]}
     assert later == {FIRST, SECOND}, "nothing more is launched alone"
     outcome = recommend(spec, SMALL, made, (), stop_reason)
@@ -132,7 +155,9 @@ def test_the_baseline_is_alone_first_and_then_on_all_shares_at_once(tmp_path: Pa
     assert "one at a time" not in outcome.stop_reason
 
 
-def test_launches_that_slow_each_other_are_made_one_at_a_time_and_do_not_count(tmp_path: Path) -> None:
+def test_launches_that_slow_each_other_are_made_one_at_a_time_and_do_not_count(
+    tmp_path: Path,
+) -> None:
     spec, made, stop_reason = played(tmp_path, 0.3)
     assert {x.result.node for x in made[3:]} == {ALONE}
     assert all(x.trial.node == ALONE for x in made[3:])
@@ -141,10 +166,14 @@ def test_launches_that_slow_each_other_are_made_one_at_a_time_and_do_not_count(t
     outcome = recommend(spec, SMALL, made, (), stop_reason)
     assert "launches side by side slow each other by 3" in outcome.stop_reason
     assert outcome.baseline is not None
-    assert outcome.baseline.objective.value == pytest.approx(ridge(SMALL.items[0].configuration), rel=0.02)
+    assert outcome.baseline.objective.value == pytest.approx(
+        ridge(SMALL.items[0].configuration), rel=0.02
+    )
     text = render(StudyRecord(spec, made, outcome, tmp_path), "md")
     assert "Launches side by side on `gpus 0-3` and `gpus 4-7` are invalid" in text
-    assert ["(#0)" in text, "(#1)" in text, "(#2)" in text] == [True, False, False], "the finals' table"
+    assert ["(#0)" in text, "(#1)" in text, "(#2)" in text] == [True, False, False], (
+        "the finals' table"
+    )
 
 
 def killed(folder: Path, slow: float, every: int) -> tuple[Sequence[Launch], str]:
@@ -155,7 +184,9 @@ def killed(folder: Path, slow: float, every: int) -> tuple[Sequence[Launch], str
         made = Halves(slow, now_s=1000.0 * len(study.launches)).play(study, spec, ridge, every)
         why = "; ".join(study.changes)
         study.close()
-    assert [(x.trial.role, x.result.node) for x in made[:3]] == [(Role.BASELINE, n) for n in (ALONE, FIRST, SECOND)]
+    assert [(x.trial.role, x.result.node) for x in made[:3]] == [
+        (Role.BASELINE, n) for n in (ALONE, FIRST, SECOND)
+    ]
     assert len(made) == 16
     return made, why
 

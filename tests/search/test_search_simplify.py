@@ -1,4 +1,5 @@
-"""Settings that are not shown to add anything leave the command, and those that are shown to stay."""
+"""Settings that are not shown to add anything leave the command, and those that are shown to
+stay."""
 
 from __future__ import annotations
 
@@ -39,7 +40,11 @@ WORTH = {"big": 0.2, "some": 0.1, "idle": 0.0, "still": 0.0}
 
 
 def position(*on: str) -> int:
-    return next(i for i, item in enumerate(ITEMS) if {k for k, v in item.configuration.knobs.items() if v} == set(on))
+    return next(
+        i
+        for i, item in enumerate(ITEMS)
+        if {k for k, v in item.configuration.knobs.items() if v} == set(on)
+    )
 
 
 def truth(at: int, worth: Mapping[str, float] = WORTH) -> float:
@@ -57,7 +62,9 @@ class Search:
 
     def launch(self, at: int, *, broke: bool = False, role: Role = Role.SEARCH) -> None:
         role = role if self.entries else Role.BASELINE
-        score = None if broke else truth(at, self._worth) + self._noise * self._rng.standard_normal()
+        score = (
+            None if broke else truth(at, self._worth) + self._noise * self._rng.standard_normal()
+        )
         self.entries.append(Entry(len(self.entries), role, at, score, violations={}, broke=broke))
 
     @property
@@ -96,7 +103,9 @@ def test_fresh_launches_after_the_finals_show_what_rode_on_luck() -> None:
     assert sum(bool(knobs["idle"]) + bool(knobs["still"]) for knobs in ends) <= 3, "of 16"
 
 
-@pytest.mark.parametrize(("explain", "measured"), [("model", set[str]()), ("measured", {"big", "some"})])
+@pytest.mark.parametrize(
+    ("explain", "measured"), [("model", set[str]()), ("measured", {"big", "some"})]
+)
 def test_a_setting_that_nobody_doubts_has_a_launch_without_it_on_request_alone(
     explain: str, measured: set[str]
 ) -> None:
@@ -108,14 +117,21 @@ def test_a_setting_that_nobody_doubts_has_a_launch_without_it_on_request_alone(
         search.launch(at, role=Role.FINAL)
     before = len(search.entries)
     with one_thread():
-        assert min(chance for _, chance in odds_shown(search.history, search.model, ends).values()) > 0.9
+        assert (
+            min(chance for _, chance in odds_shown(search.history, search.model, ends).values())
+            > 0.9
+        )
         while (shorter := next_without(search.history, search.model, ends)) is not None:
             search.launch(shorter, role=Role.FINAL)
     launched = [ITEMS[e.position].configuration.knobs for e in search.entries[before:]]
-    assert sorted(name for knobs in launched for name in ("big", "some") if not knobs[name]) == sorted(measured)
+    assert sorted(
+        name for knobs in launched for name in ("big", "some") if not knobs[name]
+    ) == sorted(measured)
 
 
-@pytest.mark.parametrize(("worth", "leaves"), [(WORTH, True), ({**WORTH, "big": 0.0, "some": 0.0}, False)])
+@pytest.mark.parametrize(
+    ("worth", "leaves"), [(WORTH, True), ({**WORTH, "big": 0.0, "some": 0.0}, False)]
+)
 def test_a_setting_leaves_after_the_finals_only_by_fresh_launches_and_where_the_rest_beats_the_baseline(
     worth: Mapping[str, float], leaves: bool
 ) -> None:
@@ -134,7 +150,9 @@ def test_a_plain_command_has_no_setting_that_is_a_coin_toss() -> None:
         search = searched(seed, 0.03)
         with one_thread():
             found = plain(search.history, search.model, LEADER, lambda _: True)
-            odds = [chance for _, chance in odds_shown(search.history, search.model, found).values()]
+            odds = [
+                chance for _, chance in odds_shown(search.history, search.model, found).values()
+            ]
         assert all(chance >= COIN_TOSS for chance in odds)
         assert ITEMS[found].configuration.knobs["big"]
         never += not search.history.at(found)
@@ -149,20 +167,31 @@ def test_a_plain_command_keeps_what_it_would_not_run_without() -> None:
 
     with one_thread():
         assert plain(search.history, search.model, LEADER, lambda _: False) == LEADER
-        assert plain(search.history, search.model, LEADER, lambda _: True) == position("big", "some")
-        assert plain(search.history, search.model, LEADER, likely) == position("big", "some", "idle")
+        assert plain(search.history, search.model, LEADER, lambda _: True) == position(
+            "big", "some"
+        )
+        assert plain(search.history, search.model, LEADER, likely) == position(
+            "big", "some", "idle"
+        )
         table = replace(search.history, candidates=replace(NODE, as_they_are=True))
         assert plain(table, search.model, LEADER, lambda _: True) == LEADER
 
 
-@pytest.mark.parametrize("of", [lambda c: c, lambda c: CandidateSet(c.items[:9] + c.items[10:], 0, (0,))])
-def test_steps_back_are_every_candidate_between_leader_and_default(of: Callable[[CandidateSet], CandidateSet]) -> None:
-    """Found by looking subsets up where there are few, by going through the candidates where there are few of those."""
+@pytest.mark.parametrize(
+    "of", [lambda c: c, lambda c: CandidateSet(c.items[:9] + c.items[10:], 0, (0,))]
+)
+def test_steps_back_are_every_candidate_between_leader_and_default(
+    of: Callable[[CandidateSet], CandidateSet],
+) -> None:
+    """Found by looking subsets up where there are few, by going through the candidates where there
+    are few of those."""
     candidates = of(NODE)
     leader = len(candidates) - 1
     found = subsets_towards_default(candidates, leader)
     mine = candidates.items[leader].configuration.knobs
     assert found.keys() == set(range(leader))
     for at, back in found.items():
-        assert back == {n for n, v in candidates.items[at].configuration.knobs.items() if v != mine[n]}
+        assert back == {
+            n for n, v in candidates.items[at].configuration.knobs.items() if v != mine[n]
+        }
     assert {knob for back in ablations(candidates, leader).values() for knob in back} == set(KNOBS)

@@ -1,4 +1,5 @@
-"""What the launch tests share: the stand-in's card, a way to launch it, and the search for what is left alive."""
+"""What the launch tests share: the stand-in's card, a way to launch it, and the search for what is
+left alive."""
 
 from __future__ import annotations
 
@@ -32,7 +33,9 @@ CARD = EngineCard(
     serving=Serving(
         environment={"STAND_IN": "yes"},
         shared_memory=[
-            SharedMemoryName(pattern="autotune-test-[0-9a-f]{32}", reason="--share-memory", source="stand_in.py")
+            SharedMemoryName(
+                pattern="autotune-test-[0-9a-f]{32}", reason="--share-memory", source="stand_in.py"
+            )
         ],
     ),
     failures=[
@@ -49,7 +52,10 @@ CARD = EngineCard(
             source="PyTorch",
         ),
         LogPattern(
-            pattern=r"\[Errno 98\]|Address already in use", kind=FailureKind.PORT, way_out="Try again.", source="errno"
+            pattern=r"\[Errno 98\]|Address already in use",
+            kind=FailureKind.PORT,
+            way_out="Try again.",
+            source="errno",
         ),
     ],
 )
@@ -73,11 +79,15 @@ class GpuFile:
         rows = json.loads(self.path.read_text())
         return [Gpu(**{**row, "busy_pids": tuple(row["busy_pids"])}) for row in rows]
 
-    def write(self, *used_gb: float, busy: Mapping[int, int] | None = None, vendor: str = "nvidia") -> GpuFile:
+    def write(
+        self, *used_gb: float, busy: Mapping[int, int] | None = None, vendor: str = "nvidia"
+    ) -> GpuFile:
         """Say how much is in use on each GPU, and which process is busy on which."""
         pids = busy or {}
         rows = [
-            asdict(Gpu(i, "H200", vendor, 141 * 10**9, int(gb * 1e9), (pids[i],) if i in pids else ()))
+            asdict(
+                Gpu(i, "H200", vendor, 141 * 10**9, int(gb * 1e9), (pids[i],) if i in pids else ())
+            )
             for i, gb in enumerate(used_gb)
         ]
         self.path.write_text(json.dumps(rows))

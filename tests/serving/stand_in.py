@@ -46,7 +46,9 @@ class Handler(BaseHTTPRequestHandler):
             return
         self._answer(200, {"choices": [{"text": "."}], "usage": {"completion_tokens": 1}})
         if self.options.die_after_token_s is not None:
-            threading.Timer(self.options.die_after_token_s, lambda: die(self.options.last_words)).start()
+            threading.Timer(
+                self.options.die_after_token_s, lambda: die(self.options.last_words)
+            ).start()
 
     def _answer(self, status: int, document: dict[str, Any]) -> None:
         content = json.dumps(document).encode()
@@ -91,27 +93,31 @@ def die(words: str) -> None:
 
 
 def hold_port(listening: socket.socket) -> None:
-    """A child of another session, deaf to SIGTERM and without our environment, keeps the listening socket."""
+    """A child of another session, deaf to SIGTERM and without our environment, keeps the listening
+    socket."""
     listening.set_inheritable(True)
     program = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); time.sleep(600)"
     detach(lambda: os.execve(sys.executable, [sys.executable, "-S", "-c", program], {}))
 
 
 def serve_after(parent: int, options: argparse.Namespace) -> None:
-    """Serve once that process is gone and collected, so that whoever asks finds a server without a first process."""
+    """Serve once that process is gone and collected, so that whoever asks finds a server without a
+    first process."""
     while Path(f"/proc/{parent}").exists():
         time.sleep(0.01)
     serve(options)
 
 
 def forget_environment(name: str) -> None:
-    """A child that has lost the marker and, by setsid, group and session; only descent still tells whose it is."""
+    """A child that has lost the marker and, by setsid, group and session; only descent still tells
+    whose it is."""
     program = "import time; time.sleep(600)"
     detach(lambda: os.execve(sys.executable, [sys.executable, "-S", "-c", program, name], {}))
 
 
 def share_memory() -> None:
-    """Map a file in ``/dev/shm`` for as long as the process lives, and say which: the command does not name it."""
+    """Map a file in ``/dev/shm`` for as long as the process lives, and say which: the command does
+    not name it."""
     path = f"/dev/shm/autotune-test-{uuid4().hex}"
     file = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
     say(f"shares {path}")
@@ -138,22 +144,38 @@ def options_given() -> argparse.Namespace:
     parser = argparse.ArgumentParser()
     parser.add_argument("--host", default="0.0.0.0")
     parser.add_argument("--port", type=int, default=1)
-    parser.add_argument("--shards", type=int, default=2, help="log lines before it serves, 20 ms each")
+    parser.add_argument(
+        "--shards", type=int, default=2, help="log lines before it serves, 20 ms each"
+    )
     parser.add_argument("--never-ready", action="store_true")
     parser.add_argument("--silent", action="store_true")
     parser.add_argument("--ignore-term", action="store_true")
-    parser.add_argument("--fork-away", action="store_true", help="a grandchild of another session serves")
-    parser.add_argument("--daemonise", action="store_true", help="as above, and the first process ends with code 0")
-    parser.add_argument("--forget-environment", metavar="NAME", help="argument by which a test finds it again")
+    parser.add_argument(
+        "--fork-away", action="store_true", help="a grandchild of another session serves"
+    )
+    parser.add_argument(
+        "--daemonise", action="store_true", help="as above, and the first process ends with code 0"
+    )
+    parser.add_argument(
+        "--forget-environment", metavar="NAME", help="argument by which a test finds it again"
+    )
     parser.add_argument("--say", default="", help="printed at the start")
     parser.add_argument("--say-last", default="", help="printed before --die-with ends it")
     parser.add_argument("--die-with", type=int)
     parser.add_argument("--die-after-s", type=float)
-    parser.add_argument("--die-after-token-s", type=float, help="so long after the token that shows it ready")
+    parser.add_argument(
+        "--die-after-token-s", type=float, help="so long after the token that shows it ready"
+    )
     parser.add_argument("--last-words", default="", help="printed before either ends it")
-    parser.add_argument("--leave-the-port", action="store_true", help="a stranger of a child keeps it listening")
-    parser.add_argument("--share-memory", action="store_true", help="and leave it, with a temporary file")
-    parser.add_argument("--map", action="append", default=[], metavar="FILE", help="map it, and keep it open")
+    parser.add_argument(
+        "--leave-the-port", action="store_true", help="a stranger of a child keeps it listening"
+    )
+    parser.add_argument(
+        "--share-memory", action="store_true", help="and leave it, with a temporary file"
+    )
+    parser.add_argument(
+        "--map", action="append", default=[], metavar="FILE", help="map it, and keep it open"
+    )
     parser.add_argument("--flood-mib", type=int, default=0)
     parser.add_argument("--hold-token", action="store_true")
     parser.add_argument("--unhealthy", action="store_true")

@@ -9,11 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.errors import BadInput
-from autotune.serving.command import absolute_paths, find_program, prepare_folder, with_known_ports, with_serving
+from autotune.serving.command import (
+    absolute_paths,
+    find_program,
+    prepare_folder,
+    with_known_ports,
+    with_serving,
+)
 from autotune.space.library import Library
 from autotune.space.serving import Serving
 
-WORDS = st.lists(st.sampled_from(["serve", "M", "--host", "0.0.0.0", "--port", "80", "--port=90", "--host=h", "--x"]))
+WORDS = st.lists(
+    st.sampled_from(
+        ["serve", "M", "--host", "0.0.0.0", "--port", "80", "--port=90", "--host=h", "--x"]
+    )
+)
 
 
 @given(WORDS)
@@ -24,8 +34,31 @@ def test_the_address_stands_once_and_last(words: list[str]) -> None:
 
 
 def test_the_rest_of_a_command_is_kept() -> None:
-    argv = ["vllm", "serve", "M", "--host", "0.0.0.0", "--max-num-seqs", "8", "--port=1", "--portal", "x"]
-    expected = ("vllm", "serve", "M", "--max-num-seqs", "8", "--portal", "x", "--host", "127.0.0.1", "--port", "2")
+    argv = [
+        "vllm",
+        "serve",
+        "M",
+        "--host",
+        "0.0.0.0",
+        "--max-num-seqs",
+        "8",
+        "--port=1",
+        "--portal",
+        "x",
+    ]
+    expected = (
+        "vllm",
+        "serve",
+        "M",
+        "--max-num-seqs",
+        "8",
+        "--portal",
+        "x",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "2",
+    )
     assert with_serving(argv, Serving(), "127.0.0.1", 2) == expected
 
 
@@ -41,9 +74,21 @@ def test_an_engine_s_other_ports_are_given_where_its_version_has_the_option() ->
     words = ["--nccl-port", "1", "--tp", "8"]
     known = with_known_ports(sglang, {"--nccl-port", "--tp"}).serving
     assert known.port_flags == {"--nccl-port": 240}
-    assert known.derived_ports == [*range(233, 240)], "ZMQ_TCP_PORT_DELTA of 0.5.23, and the six behind it"
+    assert known.derived_ports == [*range(233, 240)], (
+        "ZMQ_TCP_PORT_DELTA of 0.5.23, and the six behind it"
+    )
     argv = with_serving(words, known, "127.0.0.1", 21000)
-    assert argv == ("--tp", "8", "--enable-metrics", "--nccl-port", "21240", "--host", "127.0.0.1", "--port", "21000")
+    assert argv == (
+        "--tp",
+        "8",
+        "--enable-metrics",
+        "--nccl-port",
+        "21240",
+        "--host",
+        "127.0.0.1",
+        "--port",
+        "21000",
+    )
     old = with_known_ports(sglang, {"--tp"}).serving
     assert "--nccl-port" not in with_serving(["--tp", "8"], old, "127.0.0.1", 21000)
 
@@ -55,9 +100,23 @@ def test_relative_paths_are_anchored(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (tmp_path / "tiny" / "config.json").touch()
     (tmp_path / "serve").mkdir()
     monkeypatch.chdir(tmp_path)
-    words = ["serve", "models/m", "tiny", "org/model", "--template=models/m", "engine.yaml", '{"a": "b/c"}']
+    words = [
+        "serve",
+        "models/m",
+        "tiny",
+        "org/model",
+        "--template=models/m",
+        "engine.yaml",
+        '{"a": "b/c"}',
+    ]
     expected = (
-        *("serve", f"{tmp_path}/models/m", f"{tmp_path}/tiny", "org/model", f"--template={tmp_path}/models/m"),
+        *(
+            "serve",
+            f"{tmp_path}/models/m",
+            f"{tmp_path}/tiny",
+            "org/model",
+            f"--template={tmp_path}/models/m",
+        ),
         *("engine.yaml", '{"a": "b/c"}'),
     )
     assert absolute_paths(words, {"engine.yaml": ""}) == expected

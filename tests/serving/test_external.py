@@ -21,7 +21,12 @@ def test_it_is_used_and_not_stopped(tmp_path: Path) -> None:
         assert running.wait_ready(PATIENT) is None
         with connect(f"{running.url}/v1/", ["tiny-too"]) as server:
             assert server.wait_ready(StartupTimeouts(30.0, 30.0)) is None
-            assert (server.url, server.model, server.pids, server.log) == (running.url, "tiny-too", (), None)
+            assert (server.url, server.model, server.pids, server.log) == (
+                running.url,
+                "tiny-too",
+                (),
+                None,
+            )
         assert server.stop().signals == ()
         assert server.secrets == frozenset()
         assert connect(running.url, ["tiny"], api_key="my-own").secrets == {"my-own"}
@@ -36,5 +41,8 @@ def test_it_is_used_and_not_stopped(tmp_path: Path) -> None:
 
 
 def test_a_url_that_does_not_answer() -> None:
-    with closing(lease_port()) as lease, pytest.raises(BadInput, match=r"nothing answers at .*Connection refused"):
+    with (
+        closing(lease_port()) as lease,
+        pytest.raises(BadInput, match=r"nothing answers at .*Connection refused"),
+    ):
         connect(f"http://127.0.0.1:{lease.port}", ["tiny"])

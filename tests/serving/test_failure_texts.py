@@ -1,4 +1,5 @@
-"""Failure texts of the engines as they are today: each has its kind, and where that is told its phase."""
+"""Failure texts of the engines as they are today: each has its kind, and where that is told its
+phase."""
 
 from __future__ import annotations
 
@@ -13,7 +14,9 @@ from autotune.simulator.emulator.launch import emulation_card
 from autotune.space.library import Library
 from autotune.trial import Failure
 
-TEXTS: list[dict[str, Any]] = yaml.safe_load((Path(__file__).parent / "failure_texts.yaml").read_text())
+TEXTS: list[dict[str, Any]] = yaml.safe_load(
+    (Path(__file__).parent / "failure_texts.yaml").read_text()
+)
 LIBRARY = Library()
 HARMLESS = [
     "INFO 11-23 12:59:01 [pynccl.py:103] vLLM is using nccl==2.27.3; NCCL_DEBUG=INFO tells more of an NCCL error",
@@ -33,7 +36,8 @@ def explained(text: dict[str, Any], folder: Path) -> Failure:
 
 
 def among_others(text: dict[str, Any]) -> dict[str, Any]:
-    """Return a failure text between the lines that its engine prints before and after: warnings, and its shutdown."""
+    """Return a failure text between the lines that its engine prints before and after: warnings,
+    and its shutdown."""
     shutdown = emulation_card(text["engine"]).crash.after
     return {**text, "log": "\n".join([*HARMLESS, text["log"], *shutdown])}
 
@@ -42,12 +46,19 @@ def among_others(text: dict[str, Any]) -> dict[str, Any]:
 def test_a_failure_text_has_its_kind_and_phase(text: dict[str, Any], tmp_path: Path) -> None:
     for printed in (text, among_others(text)):
         failure = explained(printed, tmp_path)
-        told = {failure.kind.value, f"{failure.kind.value}/{failure.phase.value if failure.phase else ''}"}
+        told = {
+            failure.kind.value,
+            f"{failure.kind.value}/{failure.phase.value if failure.phase else ''}",
+        }
         assert told & set(text["expected"]), failure.message
 
 
 def test_no_fault_of_the_node_is_laid_to_the_configuration(tmp_path: Path) -> None:
     node = [text for text in TEXTS if set(text["expected"]) <= {"infrastructure", "port"}]
-    assert [text["about"] for text in node if explained(text, tmp_path).blames_the_configuration] == []
+    assert [
+        text["about"] for text in node if explained(text, tmp_path).blames_the_configuration
+    ] == []
     told_apart = {(text["engine"], text["about"]) for text in TEXTS}
-    assert (len(TEXTS), len(told_apart), len(node)) == (94, 94, 37), "texts, each once, and faults of the node"
+    assert (len(TEXTS), len(told_apart), len(node)) == (94, 94, 37), (
+        "texts, each once, and faults of the node"
+    )

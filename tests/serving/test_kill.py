@@ -1,4 +1,5 @@
-"""`kill -9` of the tuner at many moments: nothing of it is alive 5 s later, and nobody else is hurt."""
+"""`kill -9` of the tuner at many moments: nothing of it is alive 5 s later, and nobody else is
+hurt."""
 
 from __future__ import annotations
 
@@ -39,7 +40,11 @@ MOMENTS = [
     *ALWAYS,
     *(
         pytest.param(
-            DRAW.choice(STAGES), DRAW.uniform(0.0, 0.3), DRAW.choice(HABITS), marks=pytest.mark.slow, id=f"{i}"
+            DRAW.choice(STAGES),
+            DRAW.uniform(0.0, 0.3),
+            DRAW.choice(HABITS),
+            marks=pytest.mark.slow,
+            id=f"{i}",
         )
         for i in range(50)
     ),
@@ -73,7 +78,11 @@ def test_nothing_survives_the_tuner(
     options = [token if option == "TOKEN" else option for option in options]
     argv = [sys.executable, str(TUNER), str(tmp_path), *options]
     with subprocess.Popen(
-        argv, env={**os.environ, "LAUNCH_TEST": token}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        argv,
+        env={**os.environ, "LAUNCH_TEST": token},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as tuner:
         wait_for(tuner, stage)
         with suppress(subprocess.TimeoutExpired):
@@ -117,11 +126,16 @@ sys.stdin.read()
 
 
 def test_a_forked_child_of_the_tuner_does_not_hold_the_server(tmp_path: Path) -> None:
-    """Such a child, e.g. a load worker, keeps the pipe to the watchdog open after the tuner's death."""
+    """Such a child, e.g. a load worker, keeps the pipe to the watchdog open after the tuner's
+    death."""
     token = uuid4().hex
     argv = [sys.executable, "-c", FORKING, str(TUNER.parents[2]), str(tmp_path)]
     with subprocess.Popen(
-        argv, env={**os.environ, "LAUNCH_TEST": token}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        argv,
+        env={**os.environ, "LAUNCH_TEST": token},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     ) as tuner:
         wait_for(tuner, "ready")
         tuner.send_signal(signal.SIGKILL)

@@ -1,4 +1,5 @@
-"""Shared memory and temporary files of a server that does not end by itself are removed (see `test_shared_memory`)."""
+"""Shared memory and temporary files of a server that does not end by itself are removed (see
+`test_shared_memory`)."""
 
 from __future__ import annotations
 
@@ -48,7 +49,9 @@ def test_nothing_is_left_of_a_server_that_died(tmp_path: Path) -> None:
     assert not temporary.exists()
 
 
-def test_a_folder_for_temporary_files_that_the_command_names_is_left_as_it_is(tmp_path: Path) -> None:
+def test_a_folder_for_temporary_files_that_the_command_names_is_left_as_it_is(
+    tmp_path: Path,
+) -> None:
     named = tmp_path / "named"
     named.mkdir()
     command = Command(stand_in("--share-memory").argv, {"TMPDIR": str(named)})

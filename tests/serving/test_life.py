@@ -1,4 +1,5 @@
-"""A server in trouble that is not its own: logs that go, full disks, held ports, programs that cannot run."""
+"""A server in trouble that is not its own: logs that go, full disks, held ports, programs that
+cannot run."""
 
 from __future__ import annotations
 
@@ -40,8 +41,16 @@ def assert_gone(server: Server, token: str) -> None:
 
 
 def test_a_grandchild_that_holds_the_port_after_death_is_ended(tmp_path: Path, token: str) -> None:
-    options = ["--leave-the-port", "--die-after-s", "0.3", "--last-words", "RuntimeError: it is over"]
-    with launch(tmp_path, *options, timeouts=ShutdownTimeouts(terminate_s=0.3, kill_s=10.0)) as server:
+    options = [
+        "--leave-the-port",
+        "--die-after-s",
+        "0.3",
+        "--last-words",
+        "RuntimeError: it is over",
+    ]
+    with launch(
+        tmp_path, *options, timeouts=ShutdownTimeouts(terminate_s=0.3, kill_s=10.0)
+    ) as server:
         failure = server.failure(within_s=20.0)
         port = int(server.url.rpartition(":")[2])
         assert not is_free(port), "the port was not held, so nothing is shown"
@@ -65,8 +74,11 @@ def test_memory_that_runs_out_under_load_says_so(tmp_path: Path, token: str) -> 
 
 
 @pytest.mark.parametrize("gone", ["server.log", "."], ids=["log", "folder"])
-def test_a_log_that_is_removed_while_it_starts_ends_the_wait(tmp_path: Path, token: str, gone: str) -> None:
-    """At once: nothing can be understood of a start without its log, and its silence means nothing."""
+def test_a_log_that_is_removed_while_it_starts_ends_the_wait(
+    tmp_path: Path, token: str, gone: str
+) -> None:
+    """At once: nothing can be understood of a start without its log, and its silence means
+    nothing."""
     folder = tmp_path / "trial"
     with launch(folder, "--never-ready") as server:
         assert until(lambda: "shard 3" in (folder / "server.log").read_text())
@@ -87,7 +99,9 @@ def test_a_served_load_outlives_its_log(tmp_path: Path, token: str) -> None:
     assert_gone(server, token)
 
 
-@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no /dev/full, the one disk that is always full")
+@pytest.mark.skipif(
+    not Path("/dev/full").exists(), reason="no /dev/full, the one disk that is always full"
+)
 def test_a_full_disk_is_not_the_configuration_s_fault(tmp_path: Path, token: str) -> None:
     (tmp_path / "server.log").symlink_to("/dev/full")
     with launch(tmp_path) as server:
@@ -121,7 +135,9 @@ def test_a_program_that_is_not_executable_is_bad_input(tmp_path: Path, token: st
     program = tmp_path / "engine"
     program.write_text("#!/bin/sh\n")
     command = stand_in()
-    with pytest.raises(BadInput, match=r"is not an executable file; install Stand-in, or name its program"):
+    with pytest.raises(
+        BadInput, match=r"is not an executable file; install Stand-in, or name its program"
+    ):
         ProcessLauncher().launch(type(command)((str(program),)), tmp_path / "trial", CARD)
     assert not (tmp_path / "trial").exists(), "bad input left something behind"
     assert alive_with(token) == []
@@ -130,7 +146,14 @@ def test_a_program_that_is_not_executable_is_bad_input(tmp_path: Path, token: st
 @pytest.mark.slow
 def test_a_gigabyte_of_log(tmp_path: Path, token: str) -> None:
     """It dies at its end without a pattern of ours: both ends are read and kept, not all of it."""
-    options = ["--flood-mib", "1024", "--say-last", "ValueError: at the very end", "--die-with", "1"]
+    options = [
+        "--flood-mib",
+        "1024",
+        "--say-last",
+        "ValueError: at the very end",
+        "--die-with",
+        "1",
+    ]
     with launch(tmp_path, *options) as server:
         failure = server.wait_ready(PATIENT)
     assert failure is not None

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from autotune.engines import names
-from autotune.serving.logs import Progress, known_failure, last_line, patterns_of, read_lines, unknown_exit
+from autotune.serving.logs import (
+    Progress,
+    known_failure,
+    last_line,
+    patterns_of,
+    read_lines,
+    unknown_exit,
+)
 from autotune.serving.watchdog import END_BYTES, cut_middle, free_middle, read_ends
 from autotune.space.library import Library
 from autotune.trial import Failure, FailureKind
@@ -27,29 +34,49 @@ def explain(tmp_path: Path, engine: str, log: str, exit_code: int = 1) -> Failur
 
 SEEN = [
     ("vllm", "vllm: error: unrecognized arguments: --max-num-sekvs 4", "bad_argument"),
-    ("vllm", "vllm serve: error: argument --dtype: invalid choice: 'bf17' (choose from auto, half)", "bad_argument"),
+    (
+        "vllm",
+        "vllm serve: error: argument --dtype: invalid choice: 'bf17' (choose from auto, half)",
+        "bad_argument",
+    ),
     (
         "vllm",
         "  Value error, User-specified max_model_len (100000) is greater than the derived max_model_len "
         "(max_position_embeddings=2048 or model_max_length=None in model's config.json).",
         "bad_argument",
     ),
-    ("vllm", "max_num_batched_tokens (32) must be greater than or equal to max_num_seqs (64).", "bad_argument"),
+    (
+        "vllm",
+        "max_num_batched_tokens (32) must be greater than or equal to max_num_seqs (64).",
+        "bad_argument",
+    ),
     (
         "vllm",
         f"{ENGINE_CORE}ValueError: To serve at least one request with the model's max seq len (8192), (0.02 GiB KV "
         "cache is needed, which is larger than the available KV cache memory (0.01 GiB).",
         "out_of_memory",
     ),
-    ("vllm", "Value error, invalid literal for int() with base 10: '0.5' [type=value_error]", "bad_argument"),
+    (
+        "vllm",
+        "Value error, invalid literal for int() with base 10: '0.5' [type=value_error]",
+        "bad_argument",
+    ),
     ("vllm", "OSError: [Errno 98] Address already in use", "port"),
     (
         "vllm",
         "huggingface_hub.errors.LocalEntryNotFoundError: Cannot find an appropriate cached snapshot",
         "infrastructure",
     ),
-    ("vllm", f"{ENGINE_CORE}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.", "out_of_memory"),
-    ("vllm", "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 20.00 MiB.", "out_of_memory"),
+    (
+        "vllm",
+        f"{ENGINE_CORE}torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB.",
+        "out_of_memory",
+    ),
+    (
+        "vllm",
+        "torch.OutOfMemoryError: HIP out of memory. Tried to allocate 20.00 MiB.",
+        "out_of_memory",
+    ),
     (
         "vllm",
         "ValueError: Selected backend AttentionBackendEnum.CUTLASS_MLA is not valid for this configuration. "
@@ -73,9 +100,17 @@ SEEN = [
         "RuntimeError: NCCL error: unhandled system error (run with NCCL_DEBUG=INFO for details)",
         "infrastructure",
     ),
-    ("vllm", "/usr/bin/python3: Error while finding module: No module named 'vllm'", "infrastructure"),
+    (
+        "vllm",
+        "/usr/bin/python3: Error while finding module: No module named 'vllm'",
+        "infrastructure",
+    ),
     ("sglang", "ModuleNotFoundError: No module named 'torchvision.transforms'", "infrastructure"),
-    ("sglang", "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.", "out_of_memory"),
+    (
+        "sglang",
+        "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.",
+        "out_of_memory",
+    ),
     (
         "sglang",
         "Exception: Capture cuda graph failed: CUDA out of memory. Tried to allocate 448.00 MiB.",
@@ -88,7 +123,11 @@ SEEN = [
         "port",
     ),
     ("tensorrt_llm", "Error: No such option: --tp_sise Did you mean --tp_size?", "bad_argument"),
-    ("tensorrt_llm", "RuntimeError: Executor creation failed due to insufficient GPU memory.", "out_of_memory"),
+    (
+        "tensorrt_llm",
+        "RuntimeError: Executor creation failed due to insufficient GPU memory.",
+        "out_of_memory",
+    ),
     ("tensorrt_llm", "OSError: [Errno 28] No space left on device", "infrastructure"),
 ]
 
@@ -132,10 +171,14 @@ def test_the_way_out_uses_the_figures(tmp_path: Path) -> None:
 @pytest.mark.parametrize("engine", names())
 def test_every_rule_s_telling_line_has_the_rule_s_kind(tmp_path: Path, engine: str) -> None:
     card = LIBRARY.engine(engine)
-    told = [rule for rule in card.rules if rule.kind not in (FailureKind.RULE, FailureKind.LOAD_ERRORS)]
+    told = [
+        rule for rule in card.rules if rule.kind not in (FailureKind.RULE, FailureKind.LOAD_ERRORS)
+    ]
     assert told
     for rule in told:
-        assert explain(tmp_path, engine, f"{ENGINE_CORE}{rule.message}").kind is rule.kind, rule.name
+        assert explain(tmp_path, engine, f"{ENGINE_CORE}{rule.message}").kind is rule.kind, (
+            rule.name
+        )
 
 
 def test_quoted_source_lines_do_not_count(tmp_path: Path) -> None:
@@ -145,14 +188,24 @@ def test_quoted_source_lines_do_not_count(tmp_path: Path) -> None:
     assert failure.kind is FailureKind.CRASHED
     assert failure.log_excerpt == "TypeError: the real one"
     log = "    raise HFValidationError(\nhub.errors.HFValidationError: Repo id must be …: '/models/none'.\n"
-    assert explain(tmp_path, "vllm", log).message.startswith("hub.errors.HFValidationError: Repo id must be")
+    assert explain(tmp_path, "vllm", log).message.startswith(
+        "hub.errors.HFValidationError: Repo id must be"
+    )
 
 
 @pytest.mark.parametrize(
     ("log", "exit_code", "line"),
     [
-        ("ERROR EngineCore failed to start.\nTraceback:\n  KeyError: 'x'\nERROR more", 1, "KeyError: 'x'"),
-        ("WARNING ImportError: no x, using y\n[TRT-LLM] [E] broken\nbye", 1, "[TRT-LLM] [E] broken"),
+        (
+            "ERROR EngineCore failed to start.\nTraceback:\n  KeyError: 'x'\nERROR more",
+            1,
+            "KeyError: 'x'",
+        ),
+        (
+            "WARNING ImportError: no x, using y\n[TRT-LLM] [E] broken\nbye",
+            1,
+            "[TRT-LLM] [E] broken",
+        ),
         ("all is well\r 50 %\r100 %\n\n", 1, "100 %"),
         ("", -9, ""),
     ],
@@ -169,7 +222,10 @@ def test_without_a_pattern(tmp_path: Path, log: str, exit_code: int, line: str) 
     [
         ("ready\nserving", True),
         ("ready\nKeyError: 'x'\n", False),
-        ("ready\nFatal Python error: Segmentation fault\nReceived sigquit from a child process.\n", False),
+        (
+            "ready\nFatal Python error: Segmentation fault\nReceived sigquit from a child process.\n",
+            False,
+        ),
     ],
 )
 def test_the_kernel_is_suspected_of_a_kill_only_where_the_log_has_no_error(
@@ -250,21 +306,38 @@ def test_more_than_can_be_read_is_progress(tmp_path: Path) -> None:
     assert progress() == 3 * END_BYTES
 
 
-@given(st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\r\n\x1b"), max_size=30), max_size=30))
+@given(
+    st.lists(
+        st.text(st.characters(codec="utf-8", exclude_characters="\r\n\x1b"), max_size=30),
+        max_size=30,
+    )
+)
 def test_every_line_comes_once(tmp_path_factory: pytest.TempPathFactory, lines: list[str]) -> None:
     path = tmp_path_factory.mktemp("log") / "server.log"
     path.write_text("\n".join(lines), encoding="utf-8", newline="")
-    assert [line for line in read_lines(path) if line] == [line.strip() for line in lines if line.strip()]
+    assert [line for line in read_lines(path) if line] == [
+        line.strip() for line in lines if line.strip()
+    ]
 
 
 @pytest.mark.parametrize("before", ["", ENGINE_CORE, "(APIServer pid=7) "])
 def test_a_message_that_begins_on_a_later_line_is_told(tmp_path: Path, before: str) -> None:
     """As Python's own: "RuntimeError:", a blank line, then the words."""
-    words = ("RuntimeError: ", "   ", "        An attempt has been made to start a new process before the", "  more")
+    words = (
+        "RuntimeError: ",
+        "   ",
+        "        An attempt has been made to start a new process before the",
+        "  more",
+    )
     log = "Traceback (most recent call last):\n" + "".join(f"{before}{line}\n" for line in words)
     told = explain(tmp_path, "vllm", log)
-    assert "RuntimeError: An attempt has been made to start a new process before the (see" in told.message
-    assert told.log_excerpt.endswith("RuntimeError: An attempt has been made to start a new process before the")
+    assert (
+        "RuntimeError: An attempt has been made to start a new process before the (see"
+        in told.message
+    )
+    assert told.log_excerpt.endswith(
+        "RuntimeError: An attempt has been made to start a new process before the"
+    )
     assert told.unexplained
 
 

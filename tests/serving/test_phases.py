@@ -53,16 +53,27 @@ def test_the_progress_before_a_bare_line_tells_the_phase(tmp_path: Path, engine:
     said, ways = [], set()
     for phase, mark in MARKS[engine].items():
         said.append(mark)
-        failure = told(tmp_path, engine, *said, CUDA_OOM, "see root cause above", *MARKS[engine].values())
-        assert (failure.kind, failure.phase, failure.log_excerpt) == (FailureKind.OUT_OF_MEMORY, phase, CUDA_OOM)
+        failure = told(
+            tmp_path, engine, *said, CUDA_OOM, "see root cause above", *MARKS[engine].values()
+        )
+        assert (failure.kind, failure.phase, failure.log_excerpt) == (
+            FailureKind.OUT_OF_MEMORY,
+            phase,
+            CUDA_OOM,
+        )
         ways.add(failure.message.partition(CUDA_OOM)[2])
     assert len(ways) == 4
 
 
 @pytest.mark.parametrize("engine", names())
-def test_without_progress_the_phase_is_open_and_having_served_settles_it(tmp_path: Path, engine: str) -> None:
+def test_without_progress_the_phase_is_open_and_having_served_settles_it(
+    tmp_path: Path, engine: str
+) -> None:
     assert told(tmp_path, engine, CUDA_OOM).phase is None
-    assert told(tmp_path, engine, *MARKS[engine].values(), CUDA_OOM, served=True).phase is Phase.SERVING
+    assert (
+        told(tmp_path, engine, *MARKS[engine].values(), CUDA_OOM, served=True).phase
+        is Phase.SERVING
+    )
 
 
 @pytest.mark.parametrize(
@@ -82,11 +93,17 @@ def test_lines_that_tell_their_phase(tmp_path: Path, engine: str, line: str, pha
 
 
 @pytest.mark.parametrize(
-    ("component", "phase"), [("Model", Phase.LOAD), ("KV cache", Phase.KV_CACHE), ("Sampler", Phase.GRAPH_CAPTURE)]
+    ("component", "phase"),
+    [("Model", Phase.LOAD), ("KV cache", Phase.KV_CACHE), ("Sampler", Phase.GRAPH_CAPTURE)],
 )
-def test_tensorrt_llm_names_the_component_behind_the_failure(tmp_path: Path, component: str, phase: Phase) -> None:
+def test_tensorrt_llm_names_the_component_behind_the_failure(
+    tmp_path: Path, component: str, phase: Phase
+) -> None:
     before = [TENSORRT_LLM[Phase.LOAD], TENSORRT_LLM[Phase.GRAPH_CAPTURE]]
-    behind = ["RuntimeError: Executor creation failed", f"The following component could not be created: {component}"]
+    behind = [
+        "RuntimeError: Executor creation failed",
+        f"The following component could not be created: {component}",
+    ]
     assert told(tmp_path, "tensorrt_llm", *before, CUDA_OOM, *behind).phase is phase
 
 
@@ -100,7 +117,9 @@ def test_tensorrt_llm_names_the_component_behind_the_failure(tmp_path: Path, com
         ("tensorrt_llm", "[11/21/2025-09:38:53] [TRT-LLM] [W] No space left on device for the cache, going on"),
     ],
 )  # fmt: skip
-def test_a_warning_of_a_server_that_runs_is_no_cause(tmp_path: Path, engine: str, warning: str) -> None:
+def test_a_warning_of_a_server_that_runs_is_no_cause(
+    tmp_path: Path, engine: str, warning: str
+) -> None:
     """Though it quotes a line that is one: a pattern counts from the level of an error on."""
     patterns, path = patterns_of(LIBRARY.engine(engine)), tmp_path / "server.log"
     path.write_text(f"{warning}\n")

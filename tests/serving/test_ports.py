@@ -23,7 +23,9 @@ sys.stdin.read()
 
 def test_twenty_processes_never_share_a_port() -> None:
     tuners = [
-        subprocess.Popen([sys.executable, "-c", TUNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-c", TUNER], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
         for _ in range(20)
     ]
     ports = []

@@ -44,11 +44,17 @@ def test_a_foreign_process_is_named_and_left_alone(tmp_path: Path, file: GpuFile
 def test_a_foreign_process_is_told_though_the_gpu_looks_idle(tmp_path: Path, file: GpuFile) -> None:
     """It computes, or will: what is measured beside it is not the server's alone."""
     node = Node(gpus=file.write(0.6, 0.6, busy={1: os.getpid()}), count=2)
-    assert said(node, tmp_path).startswith("GPU 1 (H200) is not idle: 0.6 GB of 141.0 GB are in use, by process")
+    assert said(node, tmp_path).startswith(
+        "GPU 1 (H200) is not idle: 0.6 GB of 141.0 GB are in use, by process"
+    )
 
 
-@pytest.mark.parametrize(("vendor", "command"), [("nvidia", "nvidia-smi"), ("amd", "rocm-smi"), ("other", "reset it")])
-def test_memory_that_nobody_is_seen_to_hold(tmp_path: Path, file: GpuFile, vendor: str, command: str) -> None:
+@pytest.mark.parametrize(
+    ("vendor", "command"), [("nvidia", "nvidia-smi"), ("amd", "rocm-smi"), ("other", "reset it")]
+)
+def test_memory_that_nobody_is_seen_to_hold(
+    tmp_path: Path, file: GpuFile, vendor: str, command: str
+) -> None:
     message = said(Node(gpus=file.write(30.0, vendor=vendor), count=1), tmp_path)
     assert "by no visible process" in message
     assert command in message
@@ -104,7 +110,9 @@ def test_memory_that_does_not_come_back_is_told(tmp_path: Path, file: GpuFile) -
     node = Node(gpus=file.write(0.6, 0.6), count=2, settle_s=0.0)
     before = node.used()
     file.write(0.6, 70.0)
-    assert node.left_behind(before).startswith("GPU 1 (H200) still holds 70.0 GB (0.6 GB before) 0 s after the server")
+    assert node.left_behind(before).startswith(
+        "GPU 1 (H200) still holds 70.0 GB (0.6 GB before) 0 s after the server"
+    )
     file.write(0.6)
     assert "GPU 1 was present before the launch" in node.left_behind(before)
 
@@ -113,6 +121,10 @@ def test_a_gpu_that_cannot_be_read_any_more_is_lost(tmp_path: Path, file: GpuFil
     node = Node(gpus=file.write(0.6, 0.6), count=2, settle_s=0.0)
     before = node.used()
     alive, dead = file()
-    lost = Node(gpus=lambda: [alive, replace(dead, memory_total_bytes=0, memory_used_bytes=0)], count=2, settle_s=0.0)
+    lost = Node(
+        gpus=lambda: [alive, replace(dead, memory_total_bytes=0, memory_used_bytes=0)],
+        count=2,
+        settle_s=0.0,
+    )
     assert lost.left_behind(before).startswith("GPU 1 was present before the launch")
     assert lost.left_behind(lost.used()) == "", "where a driver never told, nothing can be compared"

@@ -1,4 +1,5 @@
-"""Real processes that misbehave: each case ends in the right kind, with nothing alive and the port free."""
+"""Real processes that misbehave: each case ends in the right kind, with nothing alive and the port
+free."""
 
 from __future__ import annotations
 
@@ -64,7 +65,12 @@ def test_a_good_server_serves_and_ends(tmp_path: Path, token: str) -> None:
 
 
 ENDINGS = [
-    (["--never-ready"], StartupTimeouts(total_s=1.5, silence_s=30.0), FailureKind.TIMEOUT, "loading shard"),
+    (
+        ["--never-ready"],
+        StartupTimeouts(total_s=1.5, silence_s=30.0),
+        FailureKind.TIMEOUT,
+        "loading shard",
+    ),
     (["--silent"], SHORT, FailureKind.TIMEOUT, "Its log is empty"),
     (["--hold-token"], SHORT, FailureKind.TIMEOUT, "nothing for 1 s"),
     (["--refuse-token"], PATIENT, FailureKind.LOAD_ERRORS, "no tokens here"),
@@ -72,23 +78,55 @@ ENDINGS = [
     # The access log grows by our own looks at it, which is no progress.
     (["--unhealthy"], SHORT, FailureKind.TIMEOUT, "nothing for 1 s"),
     (["--daemonise"], PATIENT, FailureKind.CRASHED, "exit code 0"),
-    (["--max-num-sekvs", "4"], PATIENT, FailureKind.BAD_ARGUMENT, "It does not know --max-num-sekvs 4."),
-    (["--say", "OSError: [Errno 98] Address already in use", "--die-with", "1"], PATIENT, FailureKind.PORT, "98"),
     (
-        ["--say", "torch.OutOfMemoryError: CUDA out of memory\nsee root cause above", "--die-with", "1"],
+        ["--max-num-sekvs", "4"],
+        PATIENT,
+        FailureKind.BAD_ARGUMENT,
+        "It does not know --max-num-sekvs 4.",
+    ),
+    (
+        ["--say", "OSError: [Errno 98] Address already in use", "--die-with", "1"],
+        PATIENT,
+        FailureKind.PORT,
+        "98",
+    ),
+    (
+        [
+            "--say",
+            "torch.OutOfMemoryError: CUDA out of memory\nsee root cause above",
+            "--die-with",
+            "1",
+        ],
         PATIENT,
         FailureKind.OUT_OF_MEMORY,
         "Use more GPUs.",
     ),
-    (["--say", "ValueError: odd\nleaked shared_memory", "--die-with", "3"], PATIENT, FailureKind.CRASHED, "odd"),
+    (
+        ["--say", "ValueError: odd\nleaked shared_memory", "--die-with", "3"],
+        PATIENT,
+        FailureKind.CRASHED,
+        "odd",
+    ),
     # A worker's end is in the log, but the first process hangs on.
-    (["--say", "OutOfMemoryError: CUDA out of memory", "--silent"], SHORT, FailureKind.OUT_OF_MEMORY, "nothing for"),
+    (
+        ["--say", "OutOfMemoryError: CUDA out of memory", "--silent"],
+        SHORT,
+        FailureKind.OUT_OF_MEMORY,
+        "nothing for",
+    ),
 ]
 
 
-@pytest.mark.parametrize(("options", "timeouts", "kind", "said"), ENDINGS, ids=lambda value: str(value)[:40])
+@pytest.mark.parametrize(
+    ("options", "timeouts", "kind", "said"), ENDINGS, ids=lambda value: str(value)[:40]
+)
 def test_a_bad_start_has_its_kind(
-    tmp_path: Path, token: str, options: list[str], timeouts: StartupTimeouts, kind: FailureKind, said: str
+    tmp_path: Path,
+    token: str,
+    options: list[str],
+    timeouts: StartupTimeouts,
+    kind: FailureKind,
+    said: str,
 ) -> None:
     with launch(tmp_path, *options) as server:
         failure = server.wait_ready(timeouts)
@@ -106,15 +144,21 @@ def test_binding_late_is_no_failure_while_the_log_grows(tmp_path: Path, token: s
 
 
 def test_sigterm_ignored_needs_sigkill(tmp_path: Path, token: str) -> None:
-    with launch(tmp_path, "--ignore-term", timeouts=ShutdownTimeouts(terminate_s=0.3, kill_s=10.0)) as server:
+    with launch(
+        tmp_path, "--ignore-term", timeouts=ShutdownTimeouts(terminate_s=0.3, kill_s=10.0)
+    ) as server:
         assert server.wait_ready(PATIENT) is None
     assert server.stop().signals == ("SIGTERM", "SIGKILL")
     assert_gone(server, token)
 
 
 @pytest.mark.parametrize("ignoring", [[], ["--ignore-term"]])
-def test_a_grandchild_that_forked_away_with_the_port_is_ended(tmp_path: Path, token: str, ignoring: list[str]) -> None:
-    with launch(tmp_path, "--fork-away", *ignoring, timeouts=ShutdownTimeouts(terminate_s=0.3, kill_s=10.0)) as server:
+def test_a_grandchild_that_forked_away_with_the_port_is_ended(
+    tmp_path: Path, token: str, ignoring: list[str]
+) -> None:
+    with launch(
+        tmp_path, "--fork-away", *ignoring, timeouts=ShutdownTimeouts(terminate_s=0.3, kill_s=10.0)
+    ) as server:
         assert server.wait_ready(PATIENT) is None
         assert len(server.pids) == 2
     assert_gone(server, token)
@@ -123,7 +167,11 @@ def test_a_grandchild_that_forked_away_with_the_port_is_ended(tmp_path: Path, to
 def test_a_grandchild_without_marker_group_and_parent_is_ended(tmp_path: Path, token: str) -> None:
     with launch(tmp_path, "--forget-environment", token) as server:
         assert server.wait_ready(PATIENT) is None
-        strays = [pid for pid in alive_with(token) if "time.sleep(600)" in Path(f"/proc/{pid}/cmdline").read_text()]
+        strays = [
+            pid
+            for pid in alive_with(token)
+            if "time.sleep(600)" in Path(f"/proc/{pid}/cmdline").read_text()
+        ]
         assert len(strays) == 1
     assert_gone(server, token)
 
@@ -150,7 +198,14 @@ def test_an_outside_kill_names_the_signal(tmp_path: Path, token: str) -> None:
 
 
 def test_a_long_log_is_explained(tmp_path: Path, token: str) -> None:
-    options = ["--say", "OutOfMemoryError: CUDA out of memory", "--flood-mib", "100", "--die-with", "1"]
+    options = [
+        "--say",
+        "OutOfMemoryError: CUDA out of memory",
+        "--flood-mib",
+        "100",
+        "--die-with",
+        "1",
+    ]
     with launch(tmp_path, *options) as server:
         failure = server.wait_ready(PATIENT)
     assert failure is not None
@@ -164,7 +219,9 @@ def test_a_long_log_is_explained(tmp_path: Path, token: str) -> None:
 
 
 def test_a_second_launch_appends_and_reads_only_its_own_log(tmp_path: Path, token: str) -> None:
-    with launch(tmp_path, "--say", "OutOfMemoryError: CUDA out of memory", "--die-with", "1") as first:
+    with launch(
+        tmp_path, "--say", "OutOfMemoryError: CUDA out of memory", "--die-with", "1"
+    ) as first:
         assert first.wait_ready(PATIENT) is not None
     with launch(tmp_path, "--say", "ValueError: other", "--die-with", "1") as second:
         failure = second.wait_ready(PATIENT)
@@ -188,11 +245,21 @@ def test_a_port_that_stays_taken_is_reported(tmp_path: Path, token: str) -> None
 
 
 def test_a_serving_stranger_is_kind_port(tmp_path: Path, token: str) -> None:
-    """The port is taken between lease and bind: the stranger's answers are not taken for the server's."""
+    """The port is taken between lease and bind: the stranger's answers are not taken for the
+    server's."""
     with launch(tmp_path / "ours", "--never-ready") as server:
         stranger = os.posix_spawn(
             sys.executable,
-            [sys.executable, str(STAND_IN), "--host", "127.0.0.1", "--port", str(port_of(server)), "--shards", "0"],
+            [
+                sys.executable,
+                str(STAND_IN),
+                "--host",
+                "127.0.0.1",
+                "--port",
+                str(port_of(server)),
+                "--shards",
+                "0",
+            ],
             dict(os.environ),
         )
         try:
@@ -208,11 +275,17 @@ def test_a_serving_stranger_is_kind_port(tmp_path: Path, token: str) -> None:
 def test_the_watchdog_killed_is_noticed_and_nothing_stays(tmp_path: Path, token: str) -> None:
     secret = f"planted-{token}"
     command = stand_in("--fork-away", "--ignore-term", "--say", f"was given {secret}")
-    launcher = ProcessLauncher(ShutdownTimeouts(terminate_s=0.3, kill_s=10.0), environment={"MY_TOKEN": secret})
+    launcher = ProcessLauncher(
+        ShutdownTimeouts(terminate_s=0.3, kill_s=10.0), environment={"MY_TOKEN": secret}
+    )
     with launcher.launch(command, tmp_path, CARD) as server:
         assert server.secrets >= {secret}
         assert server.wait_ready(PATIENT) is None
-        watchdogs = [pid for pid in alive_with(token) if b"watchdog" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        watchdogs = [
+            pid
+            for pid in alive_with(token)
+            if b"watchdog" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
         assert len(watchdogs) == 1
         os.kill(watchdogs[0], signal.SIGKILL)
         failure = server.failure(within_s=20.0)
@@ -231,7 +304,9 @@ def test_the_environment_has_its_three_sources(tmp_path: Path, token: str) -> No
     assert {b"MINE=1", b"STAND_IN=yes", f"LAUNCH_TEST={token}".encode()} <= set(environment)
 
 
-def test_a_server_may_open_as_many_files_as_the_hard_limit_lets_it(tmp_path: Path, token: str) -> None:
+def test_a_server_may_open_as_many_files_as_the_hard_limit_lets_it(
+    tmp_path: Path, token: str
+) -> None:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (1024, hard))
     try:
@@ -244,7 +319,9 @@ def test_a_server_may_open_as_many_files_as_the_hard_limit_lets_it(tmp_path: Pat
 
 
 def test_ports_at_a_card_s_distances_are_leased_with_the_server_s(tmp_path: Path) -> None:
-    serving = CARD.serving.model_copy(update={"derived_ports": [3], "port_flags": {"--other-port": 5}})
+    serving = CARD.serving.model_copy(
+        update={"derived_ports": [3], "port_flags": {"--other-port": 5}}
+    )
     card = CARD.model_copy(update={"serving": serving})
     with ProcessLauncher(GRACE).launch(stand_in("--never-ready"), tmp_path, card) as server:
         for distance in (0, 3, 5):
@@ -261,7 +338,9 @@ def test_files_lie_beside_the_server(tmp_path: Path, token: str) -> None:
 
 
 def test_a_missing_program_is_bad_input(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="'vlm', is not on the PATH; install Stand-in, or name its program"):
+    with pytest.raises(
+        BadInput, match="'vlm', is not on the PATH; install Stand-in, or name its program"
+    ):
         ProcessLauncher().launch(Command(("vlm", "serve")), tmp_path, CARD)
 
 

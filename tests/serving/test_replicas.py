@@ -39,13 +39,23 @@ def test_all_serve_on_their_own_ports_and_gpus_and_all_end(tmp_path: Path, token
         assert (server.model, server.failure()) == ("tiny", None)
         ports = [int(url.rpartition(":")[2]) for url in server.url.split(",")]
         assert len(set(ports)) == 3
-        environments = [Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in server.pids]
-        gpus = {word for words in environments for word in words if word.startswith(b"CUDA_VISIBLE_DEVICES=")}
+        environments = [
+            Path(f"/proc/{pid}/environ").read_bytes().split(b"\0") for pid in server.pids
+        ]
+        gpus = {
+            word
+            for words in environments
+            for word in words
+            if word.startswith(b"CUDA_VISIBLE_DEVICES=")
+        }
         assert gpus == {f"CUDA_VISIBLE_DEVICES={i}".encode() for i in range(3)}
     report = server.stop()
     assert (report.failure(), report.survivors, alive_with(token)) == (None, (), [])
     assert all(map(is_free, ports))
-    assert [(tmp_path / name).exists() for name in ("server.log", "server-1/server.log", "server-2/server.log")]
+    assert [
+        (tmp_path / name).exists()
+        for name in ("server.log", "server-1/server.log", "server-2/server.log")
+    ]
 
 
 def test_one_that_dies_is_the_failure_of_the_launch(tmp_path: Path, token: str) -> None:
@@ -61,7 +71,8 @@ def test_one_that_dies_is_the_failure_of_the_launch(tmp_path: Path, token: str) 
 
 
 def test_a_start_ends_with_the_first_that_cannot(tmp_path: Path, token: str) -> None:
-    """The first server would never be ready; that the second one died is not found out after an hour."""
+    """The first server would never be ready; that the second one died is not found out after an
+    hour."""
     never = stand_in("--never-ready")
     with several(tmp_path, 2, never) as server:
         os.kill(server.pids[-1], signal.SIGKILL)
@@ -81,7 +92,12 @@ class Ended(Server):
     """A server that has ended, and how."""
 
     def __init__(self, port_free: bool) -> None:
-        self.url, self.title, self.health, self.api_key = "http://127.0.0.1:1", "Ended", "/health", None
+        self.url, self.title, self.health, self.api_key = (
+            "http://127.0.0.1:1",
+            "Ended",
+            "/health",
+            None,
+        )
         self._report = StopReport(port_free=port_free)
 
     def failure(self, within_s: float = 0.0) -> Failure | None:
@@ -101,8 +117,12 @@ def test_a_port_that_one_of_several_leaves_taken_is_told(free: tuple[bool, bool]
 def test_gpus_are_counted_among_those_that_may_be_seen() -> None:
     own = {"CUDA_VISIBLE_DEVICES": "2,3"}
     assert among_visible(own, {}) == own
-    assert among_visible(own, {"CUDA_VISIBLE_DEVICES": "4, 5, 6, 7"}) == {"CUDA_VISIBLE_DEVICES": "6,7"}
-    assert among_visible(own, {"ROCR_VISIBLE_DEVICES": "a,b,c,d"}) == {"ROCR_VISIBLE_DEVICES": "c,d"}
+    assert among_visible(own, {"CUDA_VISIBLE_DEVICES": "4, 5, 6, 7"}) == {
+        "CUDA_VISIBLE_DEVICES": "6,7"
+    }
+    assert among_visible(own, {"ROCR_VISIBLE_DEVICES": "a,b,c,d"}) == {
+        "ROCR_VISIBLE_DEVICES": "c,d"
+    }
     assert among_visible({}, {"CUDA_VISIBLE_DEVICES": "4"}) == {}
     with pytest.raises(BadInput, match="GPU 3 is needed"):
         among_visible(own, {"CUDA_VISIBLE_DEVICES": "0,1"})

@@ -25,12 +25,16 @@ VLLM = Library().engine("vllm").serving
 
 
 def test_references_are_filled_in_for_the_launch_only() -> None:
-    asked = Command(("vllm", "serve", "m", "--api-key", "${K}", "--x=${T}"), {"HF_TOKEN": "${T}", "A": "1"})
+    asked = Command(
+        ("vllm", "serve", "m", "--api-key", "${K}", "--x=${T}"), {"HF_TOKEN": "${T}", "A": "1"}
+    )
     given_, secrets = resolve_references(asked, {"K": "one=1", "T": "two"})
     assert given_.argv == ("vllm", "serve", "m", "--api-key", "one=1", "--x=two")
     assert given_.env == {"HF_TOKEN": "two", "A": "1"}
     assert secrets == {"one=1", "two"}
-    assert inherited_secrets({"MY_TOKEN": "inherited-one", "OTHER_API_KEY": "EMPTY"}) == {"inherited-one"}
+    assert inherited_secrets({"MY_TOKEN": "inherited-one", "OTHER_API_KEY": "EMPTY"}) == {
+        "inherited-one"
+    }
     assert asked.shell() == 'HF_TOKEN="${T}" A=1 vllm serve m --api-key "${K}" --x="${T}"'
     with pytest.raises(BadInput, match=r"refers to \$\{T\}"):
         resolve_references(asked, {"K": "one"})
@@ -46,7 +50,9 @@ def test_references_are_filled_in_for_the_launch_only() -> None:
         (["vllm"], {}, None),
     ],
 )
-def test_the_key_that_a_launched_server_wants(argv: list[str], environment: dict[str, str], key: str | None) -> None:
+def test_the_key_that_a_launched_server_wants(
+    argv: list[str], environment: dict[str, str], key: str | None
+) -> None:
     assert api_key_of(argv, environment, VLLM) == key
 
 
@@ -60,7 +66,9 @@ def test_the_key_that_a_launched_server_wants(argv: list[str], environment: dict
         (["--api-key", "$KEY"], {}, "--api-key"),
     ],
 )
-def test_a_literal_secret_is_refused_and_not_repeated(argv: list[str], env: dict[str, str], named: str) -> None:
+def test_a_literal_secret_is_refused_and_not_repeated(
+    argv: list[str], env: dict[str, str], named: str
+) -> None:
     with pytest.raises(BadInput, match=rf"--baseline: it holds a secret \({named}\)") as refused:
         refuse_secrets(argv, env, "--baseline")
     assert "my-own" not in str(refused.value)
@@ -68,7 +76,11 @@ def test_a_literal_secret_is_refused_and_not_repeated(argv: list[str], env: dict
 
 
 def test_references_and_plain_words_are_not_refused() -> None:
-    refuse_secrets(["--api-key", "${KEY}", "--max-num-batched-tokens", "8192"], {"HF_TOKEN": "${T}", "A": "1"}, "x")
+    refuse_secrets(
+        ["--api-key", "${KEY}", "--max-num-batched-tokens", "8192"],
+        {"HF_TOKEN": "${T}", "A": "1"},
+        "x",
+    )
 
 
 def test_sources(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

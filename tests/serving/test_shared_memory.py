@@ -1,4 +1,5 @@
-"""A file in ``/dev/shm`` is removed only when it is proven to be the launch's; whatever else a server maps stays."""
+"""A file in ``/dev/shm`` is removed only when it is proven to be the launch's; whatever else a
+server maps stays."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ HOLD += "sys.argv[2] == 'open' or f.close(); print(flush=True); sys.stdin.read()
 
 @pytest.fixture
 def own() -> Iterator[Path]:
-    """A name of the kind that the stand-in's card lists; whatever lies there is removed in the end."""
+    """A name of the kind that the stand-in's card lists; whatever lies there is removed in the
+    end."""
     path = SHM / f"autotune-test-{uuid4().hex}"
     yield path
     path.unlink(missing_ok=True)
@@ -60,7 +62,9 @@ def written(path: Path, mode: int = 0o600) -> Path:
 def holding(path: Path, how: str = "mapped") -> Iterator[int]:
     """A process that has a file mapped, or open as well."""
     with subprocess.Popen(
-        [sys.executable, "-S", "-c", HOLD, str(path), how], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        [sys.executable, "-S", "-c", HOLD, str(path), how],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
     ) as process:
         assert process.stdout is not None
         process.stdout.readline()
@@ -74,7 +78,8 @@ def removed(
     before: Callable[[], object] = lambda: None,
     between: Callable[[], object] = lambda: None,
 ) -> dict[str, list[str]]:
-    """The proofs for a file that a launch's process maps and leaves; `before` happens before it, `between` after."""
+    """The proofs for a file that a launch's process maps and leaves; `before` happens before it,
+    `between` after."""
     before()
     memory = LeftMemory(NAMES, argv, environment or {})
     if not path.exists():
@@ -92,7 +97,9 @@ def test_what_only_the_launch_used_goes(own: Path) -> None:
 
 @pytest.mark.parametrize("mode", [0o600, 0o644])
 @pytest.mark.parametrize("name", ["y.safetensors", f"autotune-test-{'0' * 32}"])
-def test_a_model_in_a_folder_stays_that_was_there_before(folder: Path, name: str, mode: int) -> None:
+def test_a_model_in_a_folder_stays_that_was_there_before(
+    folder: Path, name: str, mode: int
+) -> None:
     """As on a real H200: weights in a folder of /dev/shm, mode 0600 as safetensors writes them."""
     weights = written(folder / name, mode)
     assert removed(weights) == {"there before the launch": [f"{folder.name}/{name}"]}
@@ -115,7 +122,9 @@ def test_a_name_that_no_card_lists_stays(own: Path) -> None:
         other.unlink()
 
 
-def test_a_file_moved_there_after_the_launch_began_is_known_by_its_inode(folder: Path, own: Path) -> None:
+def test_a_file_moved_there_after_the_launch_began_is_known_by_its_inode(
+    folder: Path, own: Path
+) -> None:
     weights = written(folder / "y.safetensors")
     memory = LeftMemory(NAMES, ["engine"], {})
     weights.rename(own)
@@ -183,14 +192,18 @@ def test_a_file_that_others_may_use_stays(own: Path) -> None:
         ("", "/dev/shm"),
     ],
 )
-def test_what_the_command_names_stays(own: Path, tmp_path: Path, argument: str, variable: str) -> None:
+def test_what_the_command_names_stays(
+    own: Path, tmp_path: Path, argument: str, variable: str
+) -> None:
     link, model = tmp_path / "weights", tmp_path / "model"
     model.mkdir()
     link.symlink_to(own)
     (model / "deep").mkdir()
     (model / "deep" / "y.safetensors").symlink_to(own)
     names = {"name": own.name, "path": str(own), "link": str(link), "linked": str(model)}
-    kept = removed(own, ("engine", argument.format(**names)), {"VARIABLE": variable.format(**names)})
+    kept = removed(
+        own, ("engine", argument.format(**names)), {"VARIABLE": variable.format(**names)}
+    )
     assert kept == {"named by the command": [own.name]}
     assert own.exists()
 
@@ -198,7 +211,9 @@ def test_what_the_command_names_stays(own: Path, tmp_path: Path, argument: str, 
 REASONS = ("before", "deep", "another name", "foreign", "named", "for others", "linked")
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(st.sets(st.sampled_from(REASONS)))
 def test_it_goes_only_if_nothing_speaks_against_it(folder: Path, reasons: set[str]) -> None:
     name = f"autotune-test-{uuid4().hex}{'.bin' * ('another name' in reasons)}"
@@ -253,7 +268,10 @@ def test_a_launch_names_in_its_log_what_it_leaves(tmp_path: Path, folder: Path) 
         assert server.wait_ready(PATIENT) is None
     assert weights.read_bytes() == b"w" * mmap.PAGESIZE
     last = server.log.read_text().splitlines()[-1]
-    assert last == f"[autotune: left in /dev/shm: {folder.name}/y.safetensors (there before the launch)]"
+    assert (
+        last
+        == f"[autotune: left in /dev/shm: {folder.name}/y.safetensors (there before the launch)]"
+    )
 
 
 def test_another_launch_of_ours_keeps_its_memory(tmp_path: Path) -> None:
@@ -282,7 +300,13 @@ def test_a_launch_again_begins_with_a_line_that_says_so(tmp_path: Path) -> None:
 
 
 KNOWN = {
-    "vllm": ["psm_0a1b2c3d", "nccl-vzIpS6", "torch_17_42_0", "vllm_offload_e-1.mmap", "vllm_mm_AAAAAAAAAAAAAAAAAAAAA_"],
+    "vllm": [
+        "psm_0a1b2c3d",
+        "nccl-vzIpS6",
+        "torch_17_42_0",
+        "vllm_offload_e-1.mmap",
+        "vllm_mm_AAAAAAAAAAAAAAAAAAAAA_",
+    ],
     "sglang": [
         "sglang_loads_tmpx1_00c0ffee.shm",
         "sgl_shm_mq_17_0a1b2c3d",
@@ -298,7 +322,11 @@ def test_each_engine_knows_the_names_that_it_leaves(engine: str) -> None:
     patterns = [*Library().engines[engine].serving.shared_memory, *shared_memory_names()]
     assert all(one.reason and one.source for one in patterns)
     memory = LeftMemory([one.pattern for one in patterns], [], {})
-    assert [name for name in KNOWN[engine] if not memory.is_engines(SharedFile(f"/dev/shm/{name}", (0, 0)))] == []
+    assert [
+        name
+        for name in KNOWN[engine]
+        if not memory.is_engines(SharedFile(f"/dev/shm/{name}", (0, 0)))
+    ] == []
 
 
 @given(

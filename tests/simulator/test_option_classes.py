@@ -1,4 +1,5 @@
-"""Every option of the newest versions has one class, and none that is not simulated changes a figure in silence."""
+"""Every option of the newest versions has one class, and none that is not simulated changes a
+figure in silence."""
 
 from __future__ import annotations
 
@@ -35,10 +36,18 @@ START = {
 FILES = ("model", "model_path", "config", "extra_llm_api_options")
 """Destinations of options that name a model, or a file of further options."""
 YARN = '{"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}'
-FIGURES = ("total_token_throughput", "median_ttft_ms", "median_tpot_ms", "kv_cache_tokens", "weights_gb")
+FIGURES = (
+    "total_token_throughput",
+    "median_ttft_ms",
+    "median_tpot_ms",
+    "kv_cache_tokens",
+    "weights_gb",
+)
 
 
-def predicted(name: str, more: str = "", model: str = DENSE, hardware: str = "h100") -> dict[str, Any]:
+def predicted(
+    name: str, more: str = "", model: str = DENSE, hardware: str = "h100"
+) -> dict[str, Any]:
     version, kind = NEWEST[name], engine(name)
     command = split_command(f"{START[name].replace(DENSE, model)} {more}")
     context = Context(LIBRARY.model(model), LIBRARY.hardware[hardware], 2, version)
@@ -55,12 +64,21 @@ def written(option: Option) -> str | None:
     if option.action not in ("store", "append") or option.nargs == 0:
         return None
     others = [one for one in option.choices if one not in (None, option.default)]
-    values = {"int": "3", "human_int": "3", "float": "0.5", "json": "'{\"key\": 1}'", "bool": "true", "str": "other"}
+    values = {
+        "int": "3",
+        "human_int": "3",
+        "float": "0.5",
+        "json": "'{\"key\": 1}'",
+        "bool": "true",
+        "str": "other",
+    }
     return f"{flag} {others[0] if others else values.get(option.type, 'other')}"
 
 
 @pytest.mark.parametrize("name", NEWEST)
-def test_thirty_options_of_an_engine_have_one_class_each_and_change_nothing_in_silence(name: str) -> None:
+def test_thirty_options_of_an_engine_have_one_class_each_and_change_nothing_in_silence(
+    name: str,
+) -> None:
     kind, version = engine(name), NEWEST[name]
     read, plain = read_knobs(name, version), predicted(name)
     every = [option for option in kind.table(version).options if option.dest not in FILES]
@@ -91,7 +109,11 @@ def test_thirty_options_of_an_engine_have_one_class_each_and_change_nothing_in_s
 
 def test_the_classes_are_those_of_three_whole_tables() -> None:
     found = {name: classes(name, version) for name, version in NEWEST.items()}
-    assert {name: len(own) for name, own in found.items()} == {"vllm": 320, "sglang": 531, "tensorrt_llm": 32}
+    assert {name: len(own) for name, own in found.items()} == {
+        "vllm": 320,
+        "sglang": 531,
+        "tensorrt_llm": 32,
+    }
     assert found["vllm"]["--max-num-seqs"] is OptionClass.SIMULATED
     assert found["vllm"]["--ssl-keyfile"] is OptionClass.NO_EFFECT
     assert found["vllm"]["--enable-lora"] is OptionClass.NOT_SIMULATED
@@ -107,10 +129,18 @@ def test_the_classes_are_those_of_three_whole_tables() -> None:
 def test_what_a_card_names_without_effect_is_an_option_of_some_version(name: str) -> None:
     card, kind = engine(name).card, engine(name)
     known = {flag for version in card.versions for flag in kind.table(version).flags}
-    named = [pattern for one in (*card.neutral, *card.simulated) for pattern in one.names if pattern[:2] == "--"]
+    named = [
+        pattern
+        for one in (*card.neutral, *card.simulated)
+        for pattern in one.names
+        if pattern[:2] == "--"
+    ]
     plain = {pattern.partition("*")[0].partition(".")[0] for pattern in named}
     assert [one for one in plain if not any(flag.startswith(one) for flag in known)] == []
-    assert all(one.reason and one.source for one in (*card.neutral, *card.simulated, *card.loaded, *card.refusals))
+    assert all(
+        one.reason and one.source
+        for one in (*card.neutral, *card.simulated, *card.loaded, *card.refusals)
+    )
 
 
 @pytest.mark.parametrize(
@@ -138,7 +168,9 @@ def test_what_is_not_simulated_is_named(name: str, more: str, named: list[str]) 
 
 def test_variables_in_front_count_as_well() -> None:
     kind, version = engine("vllm"), NEWEST["vllm"]
-    command = split_command(f"HF_HUB_OFFLINE=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 NCCL_ALGO=Ring {START['vllm']}")
+    command = split_command(
+        f"HF_HUB_OFFLINE=1 VLLM_ENABLE_V1_MULTIPROCESSING=0 NCCL_ALGO=Ring {START['vllm']}"
+    )
     context = Context(LIBRARY.model(DENSE), LIBRARY.hardware["h100"], 2, version)
     found = prediction(resolve_for(kind, command, context), load_workload("random:64:4:4"), 0)
     assert found["not_simulated"] == ["VLLM_ENABLE_V1_MULTIPROCESSING", "NCCL_ALGO"]
@@ -148,13 +180,18 @@ def test_an_option_that_a_borrowed_table_lacks_is_not_simulated() -> None:
     kind = engine("vllm")
     context = Context(LIBRARY.model(DENSE), LIBRARY.hardware["h100"], 2, "0.40.0")
     resolved = resolve_for(kind, split_command(f"{START['vllm']} --brand-new-option 3"), context)
-    assert prediction(resolved, load_workload("random:64:4:4"), 0)["not_simulated"] == ["--brand-new-option"]
+    assert prediction(resolved, load_workload("random:64:4:4"), 0)["not_simulated"] == [
+        "--brand-new-option"
+    ]
 
 
 @pytest.mark.parametrize(
-    ("name", "how"), [("vllm", "fp8"), ("vllm", "fp8_per_tensor"), ("sglang", "fp8"), ("sglang", "w8a8_fp8")]
+    ("name", "how"),
+    [("vllm", "fp8"), ("vllm", "fp8_per_tensor"), ("sglang", "fp8"), ("sglang", "w8a8_fp8")],
 )
-def test_weights_quantised_while_they_load_leave_16_gb_of_each_gpu_to_the_cache(name: str, how: str) -> None:
+def test_weights_quantised_while_they_load_leave_16_gb_of_each_gpu_to_the_cache(
+    name: str, how: str
+) -> None:
     plain, quantised = predicted(name), predicted(name, f"--quantization {how}")
     checkpoint = predicted(name, model="Qwen/Qwen3-32B-FP8")
     # 31.2 of 32.8 billion weights are in the layers' matrices: a byte less for each, on two GPUs.
@@ -190,7 +227,10 @@ def test_a_method_that_the_engine_refuses_does_not_run(
 
 
 def test_the_checkpoints_own_method_changes_nothing() -> None:
-    for name, model, how in (("vllm", "Qwen/Qwen3-32B-FP8", "fp8"), ("sglang", "Qwen/Qwen3-32B-AWQ", "awq_marlin")):
+    for name, model, how in (
+        ("vllm", "Qwen/Qwen3-32B-FP8", "fp8"),
+        ("sglang", "Qwen/Qwen3-32B-AWQ", "awq_marlin"),
+    ):
         plain, named = predicted(name, model=model), predicted(name, f"--quantization {how}", model)
         assert [plain[one] for one in FIGURES] == [named[one] for one in FIGURES]
         assert named["not_simulated"] == []
@@ -198,17 +238,34 @@ def test_the_checkpoints_own_method_changes_nothing() -> None:
 
 def test_adapters_take_memory_and_offloading_gives_it() -> None:
     plain = predicted("vllm")["weights_gb"]
-    # Rank 16 and Qwen3-32B's sizes: 64 layers of 16 x 83,456 values of two bytes on each of two GPUs, four times.
+    # Rank 16 and Qwen3-32B's sizes: 64 layers of 16 x 83,456 values of two bytes on each of two
+    # GPUs, four times.
     adapters = predicted("vllm", "--enable-lora --max-loras 4")["weights_gb"] - plain
     assert adapters == pytest.approx(4 * 64 * 16 * 83_456 * 2 / 1e9, rel=1e-6)
-    assert plain - predicted("vllm", "--cpu-offload-gb 10")["weights_gb"] == pytest.approx(10 * 2**30 / 1e9)
+    assert plain - predicted("vllm", "--cpu-offload-gb 10")["weights_gb"] == pytest.approx(
+        10 * 2**30 / 1e9
+    )
     # The vocabulary stays, however much may go.
-    assert predicted("vllm", "--cpu-offload-gb 400")["weights_gb"] == pytest.approx(151_936 * 5_120 * 2 / 1e9, rel=1e-6)
+    assert predicted("vllm", "--cpu-offload-gb 400")["weights_gb"] == pytest.approx(
+        151_936 * 5_120 * 2 / 1e9, rel=1e-6
+    )
 
 
 def test_a_study_and_its_exports_name_what_no_figure_depends_on(tmp_path: Path) -> None:
     blind = f"{START['vllm']} --max-num-seqs 64 --enable-lora --max-loras 4"
-    study = ["run", "--model", DENSE, "--hw", "h100", "--gpus", "2", "--engine", "vllm", "--on", "simulator"]
+    study = [
+        "run",
+        "--model",
+        DENSE,
+        "--hw",
+        "h100",
+        "--gpus",
+        "2",
+        "--engine",
+        "vllm",
+        "--on",
+        "simulator",
+    ]
     load = ["--workload", "random:256:16:8", "--launches", "4", "--study", "s"]
     done = autotune(*study, *load, "--baseline", blind, home=tmp_path)
     assert done.code == 0, done.err
@@ -227,7 +284,9 @@ def test_a_baseline_that_the_engine_refuses_is_no_study(tmp_path: Path) -> None:
         ("bogus", "Unknown quantization method: bogus"),
         ("awq", "Cannot find the config file for awq"),
     ):
-        done = autotune(*study, "--baseline", f"{START['vllm']} --quantization {method}", home=tmp_path)
+        done = autotune(
+            *study, "--baseline", f"{START['vllm']} --quantization {method}", home=tmp_path
+        )
         assert done.code == 2
         assert words in done.err
         assert "Traceback" not in done.err
@@ -240,13 +299,19 @@ def test_options_that_go_with_every_candidate_count_in_its_memory() -> None:
     quantised = prepare(build_spec(passed), LIBRARY)
     assert quantised.spaces["vllm"].context.model.architecture.weight_bytes == 1.0
     # 65 GB of weights leave no room for a whole context beside them in 80 GB, 34 GB of them do.
-    odds = [max(prior.p_starts[study.candidates.baseline] for prior in physical(study)) for study in (plain, quantised)]
+    odds = [
+        max(prior.p_starts[study.candidates.baseline] for prior in physical(study))
+        for study in (plain, quantised)
+    ]
     assert odds[0] < 0.5
     assert odds[1] > 0.9
     # DeepGEMM multiplies blocks; a checkpoint in blocks is tried with and without it.
     assert {one.configuration.knobs["deep_gemm"] for one in quantised.candidates.items} == {True}
     blocks = prepare(build_spec(RunOptions("Qwen/Qwen3-32B-FP8", "h100", gpus=1, **asked)), LIBRARY)
-    assert {one.configuration.knobs["deep_gemm"] for one in blocks.candidates.items} == {True, False}
+    assert {one.configuration.knobs["deep_gemm"] for one in blocks.candidates.items} == {
+        True,
+        False,
+    }
     refused = RunOptions(DENSE, "h100", gpus=1, engine_args=["vllm=--quantization bogus"], **asked)
     with pytest.raises(BadInput, match="Unknown quantization method: bogus"):
         prepare(build_spec(refused), LIBRARY)
@@ -254,7 +319,9 @@ def test_options_that_go_with_every_candidate_count_in_its_memory() -> None:
 
 def test_the_other_side_of_a_comparison_names_its_own(tmp_path: Path) -> None:
     versus = ["simulate", "--hw", "h100", "--gpus", "2", "--workload", "random:64:8:8", "--versus"]
-    told = autotune(*versus, f"{START['vllm']} --enable-lora", "--", *START["vllm"].split(), home=tmp_path).out
+    told = autotune(
+        *versus, f"{START['vllm']} --enable-lora", "--", *START["vllm"].split(), home=tmp_path
+    ).out
     assert "not simulated there: --enable-lora\n" in told
     assert "\nnot simulated:" not in told
 
@@ -263,7 +330,9 @@ def test_the_other_side_of_a_comparison_names_its_own(tmp_path: Path) -> None:
     "model", ["deepseek-ai/DeepSeek-V3.2", "deepseek-ai/DeepSeek-R1", DENSE, "openai/gpt-oss-120b"]
 )
 @pytest.mark.parametrize("name", NEWEST)
-def test_what_autotune_writes_for_nvidia_is_simulated_or_without_effect(name: str, model: str) -> None:
+def test_what_autotune_writes_for_nvidia_is_simulated_or_without_effect(
+    name: str, model: str
+) -> None:
     kind, node = engine(name), LIBRARY.hardware["h200"]
     context = Context(LIBRARY.model(model), node, 8, NEWEST[name])
     command = kind.command(Configuration(name, kind.default_knobs(context)), context)
@@ -272,11 +341,14 @@ def test_what_autotune_writes_for_nvidia_is_simulated_or_without_effect(name: st
 
 def test_vllms_short_spellings_of_drafting_are_read() -> None:
     kind, version = engine("vllm"), NEWEST["vllm"]
-    context = Context(LIBRARY.model("deepseek-ai/DeepSeek-R1"), LIBRARY.hardware["h200"], 8, version)
+    context = Context(
+        LIBRARY.model("deepseek-ai/DeepSeek-R1"), LIBRARY.hardware["h200"], 8, version
+    )
 
     def drafting(more: str) -> tuple[object, object]:
         knobs = kind.knobs(
-            kind.parse(split_command(f"vllm serve deepseek-ai/DeepSeek-R1 -tp 8 {more}"), version), context
+            kind.parse(split_command(f"vllm serve deepseek-ai/DeepSeek-R1 -tp 8 {more}"), version),
+            context,
         )
         return knobs.knobs["speculative_tokens"], knobs.knobs["draft_model"]
 
@@ -302,12 +374,22 @@ def test_a_way_to_draft_that_is_not_modelled_is_told(name: str, more: str, told:
     ("version", "more", "limit"),
     [
         ("0.33.0", f"--hf-overrides '{{\"rope_scaling\": {YARN}}}'", 131072),
-        ("0.33.0", "--hf-overrides.rope_parameters.rope_type=yarn --hf-overrides.rope_parameters.factor=2", 81920),
+        (
+            "0.33.0",
+            "--hf-overrides.rope_parameters.rope_type=yarn --hf-overrides.rope_parameters.factor=2",
+            81920,
+        ),
         ("0.11.0", f"--rope-scaling '{YARN}'", 131072),
-        ("0.33.0", '--hf-overrides \'{"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}\'', 40960),
+        (
+            "0.33.0",
+            '--hf-overrides \'{"rope_scaling": {"rope_type": "llama3", "factor": 4.0}}\'',
+            40960,
+        ),
     ],
 )
-def test_stretched_positions_are_the_limit_of_the_context(version: str, more: str, limit: int) -> None:
+def test_stretched_positions_are_the_limit_of_the_context(
+    version: str, more: str, limit: int
+) -> None:
     context = Context(LIBRARY.model(DENSE), LIBRARY.hardware["h100"], 2, version)
     resolved = resolve_for(engine("vllm"), split_command(f"{START['vllm']} {more}"), context)
     assert resolved.failure is None

@@ -14,9 +14,19 @@ TOY = EngineCard.model_validate(
         "versions": ["1.0", "2.0"],
         "on_node": {"tensor_parallel": "{gpus}"},
         "knobs": {
-            "tensor_parallel": {"help": "", "default": 1, "search": [1, 2, 4, 8], "read": "args.tp"},
+            "tensor_parallel": {
+                "help": "",
+                "default": 1,
+                "search": [1, 2, 4, 8],
+                "read": "args.tp",
+            },
             "data_parallel": {"help": "", "default": 1, "search": [1, 2, 4, 8], "read": "args.dp"},
-            "speculative_tokens": {"help": "", "default": 0, "search": [0, 1, 2], "read": "args.spec"},
+            "speculative_tokens": {
+                "help": "",
+                "default": 0,
+                "search": [0, 1, 2],
+                "read": "args.spec",
+            },
             "speculative_mode": {
                 "help": "",
                 "default": "plain",

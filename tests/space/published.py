@@ -1,9 +1,11 @@
-"""Configurations as their authors publish them, cut to what says how large a model is, and what they say of it.
+"""Configurations as their authors publish them, cut to what says how large a model is, and what
+they say of it.
 
-Sources: ``https://huggingface.co/<name>/blob/main/config.json``; parameters from model cards and reports: DeepSeek-V3
-(arXiv:2412.19437), Kimi K2 (arXiv:2507.20534), GLM-4.5 (arXiv:2508.06471), Qwen3 (arXiv:2505.09388), Qwen2
-(arXiv:2407.10671), gpt-oss (arXiv:2508.10925), Mixtral (arXiv:2401.04088), Gemma 3 (arXiv:2503.19786); model cards of
-GLM-5.2, Llama 3 and 4, Mistral Small 3. In units of 10^9; None: not published, or all are active.
+Sources: ``https://huggingface.co/<name>/blob/main/config.json``; parameters from model cards and
+reports: DeepSeek-V3 (arXiv:2412.19437), Kimi K2 (arXiv:2507.20534), GLM-4.5 (arXiv:2508.06471),
+Qwen3 (arXiv:2505.09388), Qwen2 (arXiv:2407.10671), gpt-oss (arXiv:2508.10925), Mixtral
+(arXiv:2401.04088), Gemma 3 (arXiv:2503.19786); model cards of GLM-5.2, Llama 3 and 4, Mistral Small
+3. In units of 10^9; None: not published, or all are active.
 """
 
 from __future__ import annotations
@@ -12,7 +14,11 @@ from typing import Any
 
 from tests.space.published_qwen import QWEN3_5_9B, QWEN3_5_35B, QWEN3_8B, QWEN3_14B, QWEN3_32B
 
-FP8_BLOCKS = {"quant_method": "fp8", "weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+FP8_BLOCKS = {
+    "quant_method": "fp8",
+    "weight_block_size": [128, 128],
+    "activation_scheme": "dynamic",
+}
 DEEPSEEK_V3: dict[str, Any] = {
     "architectures": ["DeepseekV3ForCausalLM"],
     "model_type": "deepseek_v3",
@@ -58,10 +64,21 @@ INT4_EXPERTS = {
         "group_0": {
             "targets": ["Linear"],
             "input_activations": None,
-            "weights": {"num_bits": 4, "type": "int", "group_size": 32, "strategy": "group", "symmetric": True},
+            "weights": {
+                "num_bits": 4,
+                "type": "int",
+                "group_size": 32,
+                "strategy": "group",
+                "symmetric": True,
+            },
         }
     },
-    "ignore": ["lm_head", "re:.*self_attn.*", "re:.*shared_experts.*", r"re:.*mlp\.(gate|up|gate_up|down)_proj.*"],
+    "ignore": [
+        "lm_head",
+        "re:.*self_attn.*",
+        "re:.*shared_experts.*",
+        r"re:.*mlp\.(gate|up|gate_up|down)_proj.*",
+    ],
 }
 GLM_4_6: dict[str, Any] = {
     "architectures": ["Glm4MoeForCausalLM"],
@@ -195,7 +212,11 @@ LLAMA_70B: dict[str, Any] = {
     "num_key_value_heads": 8,
     "intermediate_size": 28672,
     "max_position_embeddings": 131072,
-    "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192, "rope_type": "llama3"},
+    "rope_scaling": {
+        "factor": 8.0,
+        "original_max_position_embeddings": 8192,
+        "rope_type": "llama3",
+    },
     "tie_word_embeddings": False,
     "torch_dtype": "bfloat16",
 }

@@ -1,4 +1,5 @@
-"""Configurations of dense and hybrid Qwen3 models, as `tests.space.published` has others; same sources."""
+"""Configurations of dense and hybrid Qwen3 models, as `tests.space.published` has others; same
+sources."""
 
 from __future__ import annotations
 
@@ -26,7 +27,12 @@ QWEN3_14B = {
     "num_attention_heads": 40,
     "intermediate_size": 17408,
 }
-QWEN3_32B = {**QWEN3_14B, "num_hidden_layers": 64, "num_attention_heads": 64, "intermediate_size": 25600}
+QWEN3_32B = {
+    **QWEN3_14B,
+    "num_hidden_layers": 64,
+    "num_attention_heads": 64,
+    "intermediate_size": 25600,
+}
 QWEN3_5_9B: dict[str, Any] = {
     "architectures": ["Qwen3_5ForConditionalGeneration"],
     "model_type": "qwen3_5",

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from autotune.space.context import Context, Normaliser, broken_rules, default_of, effective, normalised
+from autotune.space.context import (
+    Context,
+    Normaliser,
+    broken_rules,
+    default_of,
+    effective,
+    normalised,
+)
 from autotune.space.enumeration import enumerate_engine, why_empty
 from autotune.space.schema import Case
 from autotune.trial import Configuration
@@ -23,9 +30,9 @@ VALUES: dict[str, list[Any]] = {
     "max_running_requests": [None, 48, 256, 1024],
     "kv_cache_dtype": ["auto", "fp8_ds_mla"],
 }
-configurations = st.fixed_dictionaries({name: st.sampled_from(values) for name, values in VALUES.items()}).map(
-    lambda knobs: Configuration("toy", knobs)
-)
+configurations = st.fixed_dictionaries(
+    {name: st.sampled_from(values) for name, values in VALUES.items()}
+).map(lambda knobs: Configuration("toy", knobs))
 
 
 def defaults(context: Context) -> dict[str, Any]:
@@ -57,34 +64,47 @@ def test_enumeration_equals_brute_force(version: str) -> None:
 def test_a_knob_that_a_later_one_switches_off_is_at_its_default() -> None:
     card = TOY.model_copy(update={"knobs": dict(reversed(TOY.knobs.items())), "rules": []})
     space = enumerate_engine(card, context("2.0"))
-    met = {(c.knobs["speculative_tokens"], c.knobs["speculative_mode"]) for c in space.configurations}
+    met = {
+        (c.knobs["speculative_tokens"], c.knobs["speculative_mode"]) for c in space.configurations
+    }
     assert met == {(0, "plain"), (1, "plain"), (1, "tree"), (2, "plain"), (2, "tree")}
 
 
 def test_every_combination_is_accounted_for() -> None:
     space = enumerate_engine(TOY, context())
-    assert space.combinations == len(space.configurations) + space.equivalents + sum(space.removed.values())
+    assert space.combinations == len(space.configurations) + space.equivalents + sum(
+        space.removed.values()
+    )
     pinned = enumerate_engine(TOY, context(), {"speculative_tokens": 2})
-    others = math.prod(len(values) for name, values in VALUES.items() if name != "speculative_tokens")
+    others = math.prod(
+        len(values) for name, values in VALUES.items() if name != "speculative_tokens"
+    )
     assert pinned.combinations == others, "with drafts every knob has all its values"
     assert space.removed["all-gpus"] > 0
     assert space.removed["tree-needs-two"] > 0
 
 
 def test_the_rule_that_removed_the_last_is_named_not_the_one_that_removed_most() -> None:
-    """Layouts that do not use all GPUs go first and are many; the pinned tree fails where all else had passed."""
+    """Layouts that do not use all GPUs go first and are many; the pinned tree fails where all else
+    had passed."""
     pins = {"speculative_mode": "tree", "speculative_tokens": 1}
     space = enumerate_engine(TOY, context("2.0"), pins)
     assert not space.configurations
-    assert space.removed["all-gpus"] > space.removed["tree-needs-two"] == sum(space.last.values()) > 0
+    assert (
+        space.removed["all-gpus"] > space.removed["tree-needs-two"] == sum(space.last.values()) > 0
+    )
     said = why_empty(TOY, space, pins)
     assert said.startswith(" with speculative_mode=tree, speculative_tokens=1: ")
     assert said.endswith("(rule tree-needs-two)")
 
 
 def test_rules_hold_in_their_version_range_only() -> None:
-    old = {c.knobs["speculative_mode"] for c in enumerate_engine(TOY, context("1.0")).configurations}
-    new = {c.knobs["speculative_mode"] for c in enumerate_engine(TOY, context("2.0")).configurations}
+    old = {
+        c.knobs["speculative_mode"] for c in enumerate_engine(TOY, context("1.0")).configurations
+    }
+    new = {
+        c.knobs["speculative_mode"] for c in enumerate_engine(TOY, context("2.0")).configurations
+    }
     assert old == {"plain"}
     assert new == {"plain", "tree"}
 
@@ -112,8 +132,12 @@ def test_two_spellings_are_one_configuration() -> None:
     assert base.knobs["max_running_requests"] == 1024
     assert effective(TOY, base.with_knobs(speculative_mode="tree"), context()) == base
     assert effective(TOY, base.with_knobs(max_running_requests=None), context()) == base
-    capped, effects = normalised(TOY, base.with_knobs(speculative_tokens=1, max_running_requests=None), context("1.0"))
-    spelled = effective(TOY, base.with_knobs(speculative_tokens=1, max_running_requests=48), context("1.0"))
+    capped, effects = normalised(
+        TOY, base.with_knobs(speculative_tokens=1, max_running_requests=None), context("1.0")
+    )
+    spelled = effective(
+        TOY, base.with_knobs(speculative_tokens=1, max_running_requests=48), context("1.0")
+    )
     assert capped == spelled
     assert [effect.name for effect in effects] == ["cap"]
 
@@ -133,12 +157,18 @@ def test_normaliser_picks_the_version_s_rules() -> None:
         "tree-needs-two",
         "old-no-tree",
     ]
-    assert [rule.name for rule in Normaliser(TOY, context("2.0")).rules] == ["all-gpus", "tree-needs-two"]
+    assert [rule.name for rule in Normaliser(TOY, context("2.0")).rules] == [
+        "all-gpus",
+        "tree-needs-two",
+    ]
 
 
 def test_a_default_may_depend_on_the_knobs_before_it() -> None:
     knob = TOY.knobs["max_running_requests"].model_copy(
-        update={"default": [Case(value=48, when="speculative_tokens > 0"), Case(value=1024)], "search": []}
+        update={
+            "default": [Case(value=48, when="speculative_tokens > 0"), Case(value=1024)],
+            "search": [],
+        }
     )
     card = TOY.model_copy(update={"knobs": {**TOY.knobs, "max_running_requests": knob}})
     pairs = {

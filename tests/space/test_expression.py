@@ -57,7 +57,12 @@ def test_refuses_everything_but_plain_expressions(text: str) -> None:
     ],
 )
 def test_what_would_grow_without_bound_is_refused_when_it_is_evaluated(text: str) -> None:
-    scope = {"tp": 8, "args": Namespace({"given": [2000000000, 1]}), "long": "a" * 60_000, "many": 2**3000}
+    scope = {
+        "tp": 8,
+        "args": Namespace({"given": [2000000000, 1]}),
+        "long": "a" * 60_000,
+        "many": 2**3000,
+    }
     with pytest.raises(Unbounded, match="expression") as refused:
         evaluate(check(text), scope)
     assert isinstance(refused.value, BadInput)

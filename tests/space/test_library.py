@@ -29,14 +29,23 @@ LLAMA = {
 
 
 @pytest.mark.parametrize(
-    "name", ["deepseek-ai/DeepSeek-V3.2", "DEEPSEEK-V3.2", "/workspace/DeepSeek-v3.2", "models/deepseek-v3.2/"]
+    "name",
+    [
+        "deepseek-ai/DeepSeek-V3.2",
+        "DEEPSEEK-V3.2",
+        "/workspace/DeepSeek-v3.2",
+        "models/deepseek-v3.2/",
+    ],
 )
 def test_a_model_is_known_by_id_alias_and_last_component(name: str) -> None:
     assert Library().model(name).id == "deepseek-ai/DeepSeek-V3.2"
 
 
 def test_a_model_id_overrides_the_path() -> None:
-    assert Library().model("/data/weights", model_id="deepseek-ai/DeepSeek-R1").id == "deepseek-ai/DeepSeek-R1"
+    assert (
+        Library().model("/data/weights", model_id="deepseek-ai/DeepSeek-R1").id
+        == "deepseek-ai/DeepSeek-R1"
+    )
 
 
 def test_a_folder_is_known_by_its_config(tmp_path: Path) -> None:
@@ -63,7 +72,9 @@ def test_a_config_without_figures_is_refused(tmp_path: Path) -> None:
 
 
 def test_an_unknown_model_says_which_file_would_describe_it() -> None:
-    with pytest.raises(UnknownName, match=r"search_spaces/models/<name>\.yaml.*config\.json") as caught:
+    with pytest.raises(
+        UnknownName, match=r"search_spaces/models/<name>\.yaml.*config\.json"
+    ) as caught:
         Library().model("deepseek-ai/DeepSeek-V9")
     assert "deepseek-ai/DeepSeek-V3.2" in str(caught.value)
 
@@ -82,10 +93,16 @@ def test_unknown_names_are_answered_with_the_right_ones() -> None:
         ("name: x\nvendor: nvidia\nbandwidth_tb_s: [\n", 4, "not YAML"),
         ("", 1, "empty"),
         ("name: x\nvendor: intel\nbandwidth_tb_s: 1\n", 2, "vendor"),
-        ("name: x\nvendor: amd\nbandwidth_tb_s: 1\nspeed: 9\n", 4, "missing keys: generation, gpus, .*, source$"),
+        (
+            "name: x\nvendor: amd\nbandwidth_tb_s: 1\nspeed: 9\n",
+            4,
+            "missing keys: generation, gpus, .*, source$",
+        ),
     ],
 )
-def test_a_malformed_file_is_named_with_its_line(tmp_path: Path, text: str, line: int | None, problem: str) -> None:
+def test_a_malformed_file_is_named_with_its_line(
+    tmp_path: Path, text: str, line: int | None, problem: str
+) -> None:
     path = tmp_path / "node.yaml"
     path.write_text(text)
     with pytest.raises(MalformedFile, match=problem) as caught:
@@ -129,7 +146,9 @@ def test_a_node_is_found_by_what_people_type(typed: str, name: str, gpus: int) -
         ("0xh200", "h200"),
     ],
 )
-def test_no_other_gpu_is_suggested_and_a_file_to_start_from_is_named(typed: str, nearest: str) -> None:
+def test_no_other_gpu_is_suggested_and_a_file_to_start_from_is_named(
+    typed: str, nearest: str
+) -> None:
     with pytest.raises(UnknownName) as caught:
         Library().node(typed)
     assert "did you mean" not in str(caught.value)
@@ -143,7 +162,8 @@ def test_every_card_says_where_its_figures_are_from_and_what_was_not_measured() 
     for name, card in Library().hardware.items():
         assert name in measured or "nothing was measured here" in card.source, name
         assert card.fp8_tflops >= card.bf16_tflops
-        # PCIe 4.0 x16 is the slowest link there is, and no card's driver tells 7 % more or less than its data sheet.
+        # PCIe 4.0 x16 is the slowest link there is, and no card's driver tells 7 % more or less
+        # than its data sheet.
         assert card.link_gb_s >= 64
         assert (card.driver_memory_gb or card.memory_gb) == pytest.approx(card.memory_gb, rel=0.075)
 
@@ -152,7 +172,9 @@ def test_an_overlay_folder_adds_a_node(tmp_path: Path) -> None:
     (tmp_path / "hardware").mkdir()
     text = (spaces_root() / "hardware" / "h200.yaml").read_text()
     (tmp_path / "hardware" / "mine.yaml").write_text(
-        text.replace("name: h200", "name: mine").replace("[h200-sxm]", "[]").replace("gpus: 8", "gpus: 4")
+        text.replace("name: h200", "name: mine")
+        .replace("[h200-sxm]", "[]")
+        .replace("gpus: 8", "gpus: 4")
     )
     assert Library((tmp_path,)).node("mine").gpus == 4
     assert Library((tmp_path,)).node("h200").name == "h200"
@@ -160,7 +182,11 @@ def test_an_overlay_folder_adds_a_node(tmp_path: Path) -> None:
 
 def test_a_copied_card_with_another_memory_at_one_of_two_places_is_refused(tmp_path: Path) -> None:
     """An engine's memory was read from the key that the copy left as it was."""
-    copied = (spaces_root() / "hardware" / "h200.yaml").read_text().replace("memory_gb: 141", "memory_gb: 100", 1)
+    copied = (
+        (spaces_root() / "hardware" / "h200.yaml")
+        .read_text()
+        .replace("memory_gb: 141", "memory_gb: 100", 1)
+    )
     (tmp_path / "mine.yaml").write_text(copied.replace("name: h200", "name: mine"))
     with pytest.raises(MalformedFile, match="driver_memory_gb is over 10 % from memory_gb"):
         Library().node(str(tmp_path / "mine.yaml"))
@@ -168,13 +194,28 @@ def test_a_copied_card_with_another_memory_at_one_of_two_places_is_refused(tmp_p
 
 @pytest.mark.parametrize(
     ("card", "table"),
-    [("vllm/engine.yaml", "vllm/options/0.99.0.json"), ("engines/vllm.yaml", "engines/options/vllm-0.99.0.json")],
+    [
+        ("vllm/engine.yaml", "vllm/options/0.99.0.json"),
+        ("engines/vllm.yaml", "engines/options/vllm-0.99.0.json"),
+    ],
 )
-def test_an_overlay_folder_replaces_an_engine_s_card_and_adds_a_table(tmp_path: Path, card: str, table: str) -> None:
+def test_an_overlay_folder_replaces_an_engine_s_card_and_adds_a_table(
+    tmp_path: Path, card: str, table: str
+) -> None:
     text = packaged("engines", "vllm").read_text()
     for file, content in (
-        (card, text.replace("title: vLLM", "title: Ours").replace('"0.33.0"]', '"0.33.0", "0.99.0"]', 1)),
-        (table, (spaces_root() / "vllm/options/0.32.0.json").read_text().replace('"0.32.0"', '"0.99.0"')),
+        (
+            card,
+            text.replace("title: vLLM", "title: Ours").replace(
+                '"0.33.0"]', '"0.33.0", "0.99.0"]', 1
+            ),
+        ),
+        (
+            table,
+            (spaces_root() / "vllm/options/0.32.0.json")
+            .read_text()
+            .replace('"0.32.0"', '"0.99.0"'),
+        ),
     ):
         (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / file).write_text(content)
@@ -206,7 +247,9 @@ def test_the_packaged_spaces_are_valid() -> None:
 
 def test_a_workload_s_mistake_is_found(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
-    path.write_text((spaces_root() / "workloads" / "short.yaml").read_text().replace("prompts:", "promts:"))
+    path.write_text(
+        (spaces_root() / "workloads" / "short.yaml").read_text().replace("prompts:", "promts:")
+    )
     with pytest.raises(MalformedFile, match=r"promts: unknown key") as caught:
         check(path, schemas={"workloads": Workload})
     line = path.read_text()[: path.read_text().index("promts")].count("\n") + 1

@@ -1,4 +1,5 @@
-"""Engines from packages: found by their entry points without being imported, and harmless where they are broken."""
+"""Engines from packages: found by their entry points without being imported, and harmless where
+they are broken."""
 
 from __future__ import annotations
 
@@ -79,15 +80,26 @@ def test_a_broken_package_says_what_is_wrong_with_it(tmp_path: Path) -> None:
     (tmp_path / "broken_x.py").write_text("")
     (tmp_path / "broken_y.py").write_text("class Engine(:\n")
     (tmp_path / "autotune_capital.py").write_text("from autotune.engines import Engine\n")
-    card = (ROOT / "examples" / "llama_server" / "autotune_llama_server" / "llama_server.yaml").read_text()
+    card = (
+        ROOT / "examples" / "llama_server" / "autotune_llama_server" / "llama_server.yaml"
+    ).read_text()
     for name in ("unloadable", "unparsable", "Capital"):
-        (tmp_path / f"{name}.yaml").write_text(card.replace("engine: llama_server", f"engine: {name}"))
+        (tmp_path / f"{name}.yaml").write_text(
+            card.replace("engine: llama_server", f"engine: {name}")
+        )
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, [ROOT, tmp_path]))}
-    done = subprocess.run([sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", ASK], env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
-    known, cardless, unloadable, unparsable, works, recognised, understood, doctor = done.stdout.splitlines()
+    known, cardless, unloadable, unparsable, works, recognised, understood, doctor = (
+        done.stdout.splitlines()
+    )
     assert {"cardless", "unloadable", "vllm"} <= set(known.split())
-    assert cardless == "the engine 'cardless' has no card: put cardless.yaml next to the module broken_x"
+    assert (
+        cardless
+        == "the engine 'cardless' has no card: put cardless.yaml next to the module broken_x"
+    )
     assert unloadable.startswith("the engine 'unloadable' cannot be loaded (")
     assert unparsable.startswith("the engine 'unparsable' cannot be loaded (SyntaxError: ")
     assert (works, recognised) == ("vllm capital capital", "vllm")

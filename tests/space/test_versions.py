@@ -1,4 +1,5 @@
-"""Version ranges: no version falls between two ranges that meet, a release candidate least of all."""
+"""Version ranges: no version falls between two ranges that meet, a release candidate least of
+all."""
 
 from __future__ import annotations
 
@@ -15,7 +16,9 @@ from autotune.space.schema import Knob
 from autotune.trial import Configuration
 from tests.engines.settings import LIBRARY
 
-RELEASES = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(lambda parts: ".".join(map(str, parts)))
+RELEASES = st.lists(st.integers(0, 3), min_size=1, max_size=3).map(
+    lambda parts: ".".join(map(str, parts))
+)
 PRE, POST, DEV = (st.sampled_from(["", f"{kind}0", f"{kind}2"]) for kind in ("rc", ".post", ".dev"))
 BOUNDS = st.tuples(RELEASES, PRE, POST, DEV).map("".join)
 VERSIONS = st.tuples(BOUNDS, st.sampled_from(["", "+cpu"])).map("".join)
@@ -43,7 +46,9 @@ def test_every_version_is_on_one_side_of_every_bound(version: str, bound: str) -
         ("1.2.0rc5", "==1.2.*", True),
     ],
 )
-def test_a_candidate_counts_as_its_release_unless_the_bound_is_one(version: str, versions: str, held: bool) -> None:
+def test_a_candidate_counts_as_its_release_unless_the_bound_is_one(
+    version: str, versions: str, held: bool
+) -> None:
     assert in_range(version, versions) is held
 
 
@@ -62,18 +67,34 @@ def test_a_candidate_has_its_release_s_table(name: str, version: str, near: str)
 
 @pytest.mark.parametrize(
     ("version", "flag"),
-    [("1.0.0", "--extra_llm_api_options"), ("1.2.0rc8", "--extra_llm_api_options"), ("1.2.0", "--config")],
+    [
+        ("1.0.0", "--extra_llm_api_options"),
+        ("1.2.0rc8", "--extra_llm_api_options"),
+        ("1.2.0", "--config"),
+    ],
 )
-def test_candidates_of_tensorrt_llm_take_the_older_name_of_the_file_s_option(version: str, flag: str) -> None:
+def test_candidates_of_tensorrt_llm_take_the_older_name_of_the_file_s_option(
+    version: str, flag: str
+) -> None:
     kind = engine("tensorrt_llm", LIBRARY)
     judged = Context(LIBRARY.model("deepseek-ai/DeepSeek-R1"), LIBRARY.node("h200"), 8, version)
-    assert flag in kind.command_with(kind.card.knobs["torch_compile"].emit, judged.scope({}), judged).argv
+    assert (
+        flag
+        in kind.command_with(kind.card.knobs["torch_compile"].emit, judged.scope({}), judged).argv
+    )
 
 
 def test_before_its_version_a_knob_keeps_its_default_and_cannot_be_set_or_read() -> None:
     known = LIBRARY.engine("vllm")
     knob = Knob.model_validate(
-        {"help": "", "since": "0.13", "default": "a", "search": ["a", "b"], "read": "'b'", "emit": [{"args": ["--x"]}]}
+        {
+            "help": "",
+            "since": "0.13",
+            "default": "a",
+            "search": ["a", "b"],
+            "read": "'b'",
+            "emit": [{"args": ["--x"]}],
+        }
     )
     kind = type(engine("vllm"))(known.model_copy(update={"knobs": {**known.knobs, "x": knob}}))
     command = kind.command(with_x(kind, "0.13.0", "a"), setting("0.13.0"))
@@ -82,7 +103,9 @@ def test_before_its_version_a_knob_keeps_its_default_and_cannot_be_set_or_read()
         assert search_values(knob, judged.scope({}), version) == searched
         assert kind.knobs(kind.parse(command, version), judged).knobs["x"] == read
     assert "--x" in kind.command(with_x(kind, "0.13.0", "b"), setting("0.13.0")).argv
-    with pytest.raises(BadInput, match=r"vLLM 0\.11\.0 has no option for x='b', which began with 0\.13"):
+    with pytest.raises(
+        BadInput, match=r"vLLM 0\.11\.0 has no option for x='b', which began with 0\.13"
+    ):
         kind.command(with_x(kind, "0.11.0", "b"), setting("0.11.0"))
 
 

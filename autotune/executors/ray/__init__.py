@@ -1,13 +1,14 @@
 """Run trials on the nodes of a Ray cluster, through Ray Tune.
 
-The study decides what to try (`autotune.search`) and Ray Tune where resources are free: it runs in a thread of its own,
-with a searcher that hands out the trials of a queue. `cluster` has the connection, which nodes fit, which autotune they
-have, and which of them runs which trial. Only this package imports ray.
-Sources: https://docs.ray.io/en/latest/tune/api/suggestion.html (``Searcher``),
+The study decides what to try (`autotune.search`) and Ray Tune where resources are free: it runs in
+a thread of its own, with a searcher that hands out the trials of a queue. `cluster` has the
+connection, which nodes fit, which autotune they have, and which of them runs which trial. Only this
+package imports ray. Sources: https://docs.ray.io/en/latest/tune/api/suggestion.html (``Searcher``),
 https://docs.ray.io/en/latest/tune/tutorials/tune-resources.html (``PlacementGroupFactory``).
 
-A second queue brings messages, results and the files of trials from the nodes, as they come. They are not Ray Tune's
-own results: it keeps the latest of every trial until the end, and a log of a real server is large.
+A second queue brings messages, results and the files of trials from the nodes, as they come. They
+are not Ray Tune's own results: it keeps the latest of every trial until the end, and a log of a
+real server is large.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ from autotune.trial import Launch, Trial, TrialResult
 POLL_S = 1.0
 """Seconds between two polls of Ray Tune for lost trials."""
 TRIES = 2
-"""Tries of a trial whose node or process is lost. A node that loses this number of processes in a row is excluded."""
+"""Tries of a trial whose node or process is lost. A node that loses this number of processes in a
+row is excluded."""
 CLOSE_S = 30.0
 NOTICE_S = 5.0
 """Seconds by which Ray reports a lost process before its lost node."""
@@ -103,10 +105,16 @@ def own_folder(kind: str, name: str = "") -> tempfile.TemporaryDirectory[str]:
     prefix = f"{kind}-{_safe(platform.node())}-"
     for left in Path(tempfile.gettempdir()).glob(f"{prefix}*"):
         pid = left.name.removeprefix(prefix).partition("-")[0]
-        if pid.isdecimal() and not Path(f"/proc/{pid}").exists() and left.stat().st_uid == os.getuid():
+        if (
+            pid.isdecimal()
+            and not Path(f"/proc/{pid}").exists()
+            and left.stat().st_uid == os.getuid()
+        ):
             shutil.rmtree(left, ignore_errors=True)
     # A container's files may be another user's.
-    return tempfile.TemporaryDirectory(prefix=f"{prefix}{os.getpid()}-{_safe(name)}-", ignore_cleanup_errors=True)
+    return tempfile.TemporaryDirectory(
+        prefix=f"{prefix}{os.getpid()}-{_safe(name)}-", ignore_cleanup_errors=True
+    )
 
 
 def _safe(name: str) -> str:
@@ -134,7 +142,8 @@ def unpack(content: bytes, folder: Path) -> None:
 
 
 def _harmless(member: tarfile.TarInfo, folder: str) -> tarfile.TarInfo | None:
-    """Skip unsafe entries that a server may leave next to its log: devices, and links out of the folder."""
+    """Skip unsafe entries that a server may leave next to its log: devices, and links out of the
+    folder."""
     try:
         return tarfile.data_filter(member, folder)
     except tarfile.FilterError:
@@ -167,7 +176,9 @@ class Task:
         if self.node.kind:
             bundle[self.node.kind] = A_LITTLE
         return tune.PlacementGroupFactory(
-            [bundle], strategy="STRICT_PACK", bundle_label_selector=[{"ray.io/node-id": self.node.node_id}]
+            [bundle],
+            strategy="STRICT_PACK",
+            bundle_label_selector=[{"ray.io/node-id": self.node.node_id}],
         )
 
 
@@ -187,7 +198,8 @@ class TrialQueueSearcher(Searcher, tune.Stopper):
             # While nothing runs Ray Tune asks for trials for minutes, and looks at no stopper.
             return Searcher.FINISHED
         try:
-            # And it sleeps for a second between two times that it asks: waited for here, a task starts at once.
+            # And it sleeps for a second between two times that it asks: waited for here, a task
+            # starts at once.
             task = self.tasks.get(block=not self._keys)
         except queue.Empty:
             return None
@@ -244,7 +256,9 @@ class TuneThread:
         try:
             tune.Tuner(
                 tune.with_resources(self._trainable, lambda config: config["task"].placement()),
-                tune_config=tune.TuneConfig(search_alg=self.searcher, num_samples=-1, reuse_actors=True),
+                tune_config=tune.TuneConfig(
+                    search_alg=self.searcher, num_samples=-1, reuse_actors=True
+                ),
                 run_config=tune.RunConfig(
                     name="study",
                     storage_path=self._folder.name,
@@ -257,8 +271,11 @@ class TuneThread:
             self.error = error
 
 
-def run_trial(config: dict[str, Any], setup: EvaluationSetup, queue: Any, folder: str) -> dict[str, int]:
-    """Evaluate the trial of ``{"task": Task}``, and put its result and files into the tuner's queue.
+def run_trial(
+    config: dict[str, Any], setup: EvaluationSetup, queue: Any, folder: str
+) -> dict[str, int]:
+    """Evaluate the trial of ``{"task": Task}``, and put its result and files into the tuner's
+    queue.
 
     Relative paths in commands refer to the tuner's working `folder`, where it exists here too.
     """
@@ -266,7 +283,9 @@ def run_trial(config: dict[str, Any], setup: EvaluationSetup, queue: Any, folder
     tell = queue.actor.put.remote
     tell(Started(task.key))
     with environment_of_ray_start(), own_folder(TRIAL_FOLDER, task.node.name) as own:
-        setup = replace(setup, folder=Path(own), notify=lambda text: tell(on_node(text, task.node.name)))
+        setup = replace(
+            setup, folder=Path(own), notify=lambda text: tell(on_node(text, task.node.name))
+        )
         (setup.folder / "trials").mkdir()
         with contextlib.chdir(folder if os.path.isdir(folder) else own):
             outcome = outcome_of(lambda trial: setup.evaluator()(trial), task.trial)
@@ -281,10 +300,12 @@ def run_trial(config: dict[str, Any], setup: EvaluationSetup, queue: Any, folder
 
 @contextlib.contextmanager
 def environment_of_ray_start() -> Iterator[None]:
-    """Restore a server's inherited environment to that of ``ray start``, as far as Ray has changed it.
+    """Restore a server's inherited environment to that of ``ray start``, as far as Ray has changed
+    it.
 
-    That is the number of threads, which Ray sets by its own count of processors: a server would run with one. And when
-    memory is short, Linux would end the process of a trial and all below it first (``oom_score_adj``; ``man 5 proc``).
+    That is the number of threads, which Ray sets by its own count of processors: a server would run
+    with one. And when memory is short, Linux would end the process of a trial and all below it
+    first (``oom_score_adj``; ``man 5 proc``).
     """
     before = Path("/proc/self/environ").read_bytes().split(b"\0")
     given = any(line.startswith(f"{_THREADS}=".encode()) for line in before)
@@ -302,10 +323,16 @@ def environment_of_ray_start() -> Iterator[None]:
 
 
 class RayExecutor:
-    """An `autotune.executors.Executor`; arguments as of `factory.executor_for` and `cluster.Cluster`."""
+    """An `autotune.executors.Executor`; arguments as of `factory.executor_for` and
+    `cluster.Cluster`."""
 
     def __init__(
-        self, address: str, own_cluster: bool, setup: EvaluationSetup, needs: Sequence[int], most_nodes: int
+        self,
+        address: str,
+        own_cluster: bool,
+        setup: EvaluationSetup,
+        needs: Sequence[int],
+        most_nodes: int,
     ) -> None:
         self._setup, self._least, self._most = setup, min(needs, default=1), max(needs, default=1)
         self._pool = NodePool(most_nodes)
@@ -314,7 +341,9 @@ class RayExecutor:
             self._cluster.check(needs)
             self._refresh()
             self._queue = create_queue(self._cluster.driver_node_id)
-            self._tune = TuneThread(setup=replace(setup, notify=silent), queue=self._queue, folder=os.getcwd())
+            self._tune = TuneThread(
+                setup=replace(setup, notify=silent), queue=self._queue, folder=os.getcwd()
+            )
         except BaseException:
             self._cluster.close()
             raise
@@ -325,7 +354,9 @@ class RayExecutor:
         self._losses: dict[str, tuple[int, int]] = {}
         self._serial = itertools.count(1)
         used, unused = self._pool.used, self._pool.unused
-        setup.notify(f"Ray: trials run on {', '.join(f'{node.name} ({node.gpus} GPUs)' for node in used)}")
+        setup.notify(
+            f"Ray: trials run on {', '.join(f'{node.name} ({node.gpus} GPUs)' for node in used)}"
+        )
         if unused:
             setup.notify(
                 f"{len(used)} of {len(used) + unused} nodes are used: with {setup.spec.launches} launches "
@@ -364,7 +395,8 @@ class RayExecutor:
                     raise head_is_gone(error) from error
                 # Results first.
                 self._events = sorted(
-                    events, key=lambda e: not (isinstance(e, Ended) and isinstance(e.outcome, TrialResult))
+                    events,
+                    key=lambda e: not (isinstance(e, Ended) and isinstance(e.outcome, TrialResult)),
                 )
             # One after the other: what raises must not cost the results that came with it.
             while self._events and not self._finished:
@@ -406,7 +438,9 @@ class RayExecutor:
         node = self._pool.assign(key, gpus, trial.node, avoid)
         if node is None:
             why = "; ".join(f"{name}: {problem}" for name, problem in self._pool.retired.items())
-            raise CannotGoOn(f"no {spec.hardware.name} node with {gpus} GPUs remains in the Ray cluster. {why}".strip())
+            raise CannotGoOn(
+                f"no {spec.hardware.name} node with {gpus} GPUs remains in the Ray cluster. {why}".strip()
+            )
         needed = gpus if spec.hardware.vendor != "cpu" else 0
         task = self._running[key] = Task(key, trial, needed, node, tries, serial, time.monotonic())
         self._tune.searcher.tasks.put(task)
@@ -440,7 +474,8 @@ class RayExecutor:
         self._pool.release(task.key)
 
     def _recover(self) -> None:
-        """Start lost trials again after all events are handled; raises if nothing more can be launched."""
+        """Start lost trials again after all events are handled; raises if nothing more can be
+        launched."""
         self._cluster.check_head()
         self._report_waiting()
         while self._lost:
@@ -481,16 +516,21 @@ class RayExecutor:
         self._forget(task)
         name, trial = task.node.name, task.trial
         count, latest = self._losses.get(name, (0, 0))
-        # Of those that ran side by side, lost at once, the first counts; a node that is gone loses none.
+        # Of those that ran side by side, lost at once, the first counts; a node that is gone loses
+        # none.
         if not self._is_gone(task.node) and task.serial >= latest:
             self._losses[name] = count + 1, next(self._serial)
             if count + 1 >= TRIES and any(node.name != name for node in self._pool.used):
                 self.retire(name, f"it lost the processes of {TRIES} trials in a row")
         if task.tries < TRIES:
-            self._setup.notify(f"launch {trial.number}: node {name}, or its process there, is gone; it is retried once")
+            self._setup.notify(
+                f"launch {trial.number}: node {name}, or its process there, is gone; it is retried once"
+            )
             self._start(replace(trial, node=""), task.tries + 1, avoid=name)
             return
-        message = f"Node {name}, or the process there, was lost while the trial ran, as in the first try."
+        message = (
+            f"Node {name}, or the process there, was lost while the trial ran, as in the first try."
+        )
         self._finished.append(Launch(trial, replace(self._setup.lost(message), node=name)))
 
     def _is_gone(self, node: Node) -> bool:

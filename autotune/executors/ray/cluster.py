@@ -32,12 +32,14 @@ VERSION_S = 120.0
 ANSWER_S = 20.0
 """Seconds for a head node's first answer, which may be slow."""
 HEAD_S = 15.0
-"""Seconds for an unresponsive head node to return. Ray silently ends the tuner's process after 60 s."""
+"""Seconds for an unresponsive head node to return. Ray silently ends the tuner's process after 60
+s."""
 ACCELERATOR = "accelerator_type:"
 """Prefix of the resources with which Ray names detected GPUs."""
 
 _WORKERS = {
-    # Ray would kill the watchdog with the process that ran a trial, and nobody would end its server's other processes.
+    # Ray would kill the watchdog with the process that ran a trial, and nobody would end its
+    # server's other processes.
     "RAY_kill_child_processes_on_worker_exit": "0",
     # Ray would have servers and load yield to every other process.
     "RAY_worker_niceness": "0",
@@ -57,7 +59,8 @@ NodeInfo = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Node:
-    """Node with the study's hardware; a trial takes a little of the resource `kind` that names it, if any."""
+    """Node with the study's hardware; a trial takes a little of the resource `kind` that names it,
+    if any."""
 
     name: str
     node_id: str
@@ -69,8 +72,10 @@ class Cluster:
     """A connection to a Ray cluster.
 
     Args:
-        address: ``HOST:PORT`` of the head node; empty: the cluster that runs on this machine, else a new one.
-        own: whether to start a cluster of this machine alone, which declares the node's GPUs; without an address.
+        address: ``HOST:PORT`` of the head node; empty: the cluster that runs on this machine, else
+            a new one.
+        own: whether to start a cluster of this machine alone, which declares the node's GPUs;
+            without an address.
 
     Raises:
         BadInput: nothing answers there, or it is another version of Ray or of Python.
@@ -104,14 +109,20 @@ class Cluster:
         infos = _node_infos()
         names, kind = names_of(infos), self._spec.hardware.name
         return [
-            Node(names[info["NodeID"]], info["NodeID"], self._gpus(info), kind if kind in info["Resources"] else "")
+            Node(
+                names[info["NodeID"]],
+                info["NodeID"],
+                self._gpus(info),
+                kind if kind in info["Resources"] else "",
+            )
             for info in infos
             if info["Alive"] and self._gpus(info) > 0
             if not self._needs_gpus or kind == "local" or _is_of(info, kind)
         ]
 
     def check(self, needs: Sequence[int]) -> None:
-        """Raise `BadInput` if a candidate fits no node, or a node lacks this version of autotune."""
+        """Raise `BadInput` if a candidate fits no node, or a node lacks this version of
+        autotune."""
         nodes = self.nodes()
         if not nodes:
             alive = [info for info in _node_infos() if info["Alive"]]
@@ -127,14 +138,18 @@ class Cluster:
                 f"a candidate needs {most} GPUs on one node, but the largest {self._spec.hardware.name} node of the "
                 f"cluster has {largest}; use --gpus {largest}"
             )
-        _, refused = self._versions.admit([node for node in nodes if node.gpus >= most], ALL_COMPLETED)
+        _, refused = self._versions.admit(
+            [node for node in nodes if node.gpus >= most], ALL_COMPLETED
+        )
         if refused:
             raise BadInput(refused[0][1])
 
     def admitted(self, least: int) -> tuple[list[Node], list[tuple[Node, str]]]:
-        """Return the nodes of at least this number of GPUs that may get trials, and the excluded ones with reasons.
+        """Return the nodes of at least this number of GPUs that may get trials, and the excluded
+        ones with reasons.
 
-        One that has joined since the last time is asked which autotune it has, and is in neither until it answers.
+        One that has joined since the last time is asked which autotune it has, and is in neither
+        until it answers.
         """
         return self._versions.admit([node for node in self.nodes() if node.gpus >= least])
 
@@ -156,7 +171,8 @@ class Cluster:
 
 
 class VersionCheck:
-    """Admit the nodes with this autotune version. Each is checked before its first trial, also if it joins later."""
+    """Admit the nodes with this autotune version. Each is checked before its first trial, also if
+    it joins later."""
 
     def __init__(self, ask: Callable[[Node], Future[str]] | None = None) -> None:
         self._ask = ask or _ask_version
@@ -168,8 +184,8 @@ class VersionCheck:
     ) -> tuple[list[Node], list[tuple[Node, str]]]:
         """Return the suitable nodes, and the others, once each, with the problem in a sentence.
 
-        Nodes that have yet to answer are in neither. While there are no others they are waited for, with
-        `ALL_COMPLETED` in any case.
+        Nodes that have yet to answer are in neither. While there are no others they are waited for,
+        with `ALL_COMPLETED` in any case.
         """
         for node in nodes:
             if node.node_id not in self._answers:
@@ -177,7 +193,11 @@ class VersionCheck:
         if wait_for == ALL_COMPLETED or not any(map(self._is_over, nodes)):
             wait([self._answers[node.node_id][0] for node in nodes], VERSION_S, wait_for)
         problems = {node: self._problem(node) for node in nodes if self._is_over(node)}
-        refused = [(node, why) for node, why in problems.items() if why and node.node_id not in self._reported]
+        refused = [
+            (node, why)
+            for node, why in problems.items()
+            if why and node.node_id not in self._reported
+        ]
         self._reported |= {node.node_id for node, _ in refused}
         return [node for node, why in problems.items() if not why], refused
 
@@ -203,7 +223,9 @@ class VersionCheck:
 
 def _ask_version(node: Node) -> Future[str]:
     remote = ray.remote(num_cpus=0, max_retries=0)(_version)
-    version: Future[str] = remote.options(label_selector={"ray.io/node-id": node.node_id}).remote().future()
+    version: Future[str] = (
+        remote.options(label_selector={"ray.io/node-id": node.node_id}).remote().future()
+    )
     return version
 
 
@@ -249,20 +271,26 @@ def _is_of(info: NodeInfo, hardware: str) -> bool:
     """Return whether a node declares a kind of hardware, or Ray detected its GPUs as such."""
     if hardware in info["Resources"]:
         return True
-    kinds = (name.removeprefix(ACCELERATOR) for name in info["Resources"] if name.startswith(ACCELERATOR))
+    kinds = (
+        name.removeprefix(ACCELERATOR) for name in info["Resources"] if name.startswith(ACCELERATOR)
+    )
     return any(is_kind(name.replace("-", " "), hardware) for name in kinds)
 
 
 def _resources(info: NodeInfo) -> str:
-    shown = {n: v for n, v in info["Resources"].items() if not n.startswith(("node:", "memory", "object_store"))}
+    shown = {
+        n: v
+        for n, v in info["Resources"].items()
+        if not n.startswith(("node:", "memory", "object_store"))
+    }
     return ", ".join(f"{value:g} {name}" for name, value in sorted(shown.items())) or "nothing"
 
 
 def _join(address: str) -> None:
     """Join the cluster of a head node.
 
-    It is greeted in HTTP/2 first, as Ray's gRPC speaks it: Ray would ask anything else for a quarter of an hour.
-    Source: RFC 9113, sections 3.4 (the first frame is SETTINGS) and 4.1.
+    It is greeted in HTTP/2 first, as Ray's gRPC speaks it: Ray would ask anything else for a
+    quarter of an hour. Source: RFC 9113, sections 3.4 (the first frame is SETTINGS) and 4.1.
     """
     host, _, port = address.rpartition(":")
     problem = ""
@@ -278,8 +306,11 @@ def _join(address: str) -> None:
     except (OSError, ValueError) as error:
         problem = str(error)
     if problem:
-        raise BadInput(f"no Ray cluster answers at {address} ({problem}); start one with: ray start --head --port 6379")
-    # Ray takes the address of an outside interface for this machine's, where a cluster on loopback has none.
+        raise BadInput(
+            f"no Ray cluster answers at {address} ({problem}); start one with: ray start --head --port 6379"
+        )
+    # Ray takes the address of an outside interface for this machine's, where a cluster on loopback
+    # has none.
     here = {"_node_ip_address": host} if host.startswith("127.") and host != "127.0.0.1" else {}
     try:
         with _quiet():
@@ -313,11 +344,21 @@ def _cannot_be_joined(which: str, address: str, error: BaseException) -> BadInpu
 def _start(spec: StudySpec, **declared: int) -> None:
     """Start a cluster of this machine only: on loopback, without a dashboard."""
     resources = {spec.hardware.name: 1}
-    _init(address="local", resources=resources, include_dashboard=False, _node_ip_address="127.0.0.1", **declared)
+    _init(
+        address="local",
+        resources=resources,
+        include_dashboard=False,
+        _node_ip_address="127.0.0.1",
+        **declared,
+    )
 
 
 def _init(**options: Any) -> None:
-    before = signal.getsignal(signal.SIGTERM) if threading.current_thread() is threading.main_thread() else None
+    before = (
+        signal.getsignal(signal.SIGTERM)
+        if threading.current_thread() is threading.main_thread()
+        else None
+    )
     workers = {"env_vars": _WORKERS}
     ray.init(log_to_driver=False, logging_level=logging.CRITICAL, runtime_env=workers, **options)
     if before is not None:
@@ -339,7 +380,11 @@ class NodePool:
     @property
     def used(self) -> list[Node]:
         """List the nodes that trials may run on: the first seen ones of those present."""
-        fit = [self._present[name] for name in self._order if name in self._present and name not in self.retired]
+        fit = [
+            self._present[name]
+            for name in self._order
+            if name in self._present and name not in self.retired
+        ]
         return fit[: self._most]
 
     @property
@@ -368,9 +413,9 @@ class NodePool:
     def assign(self, key: str, gpus: int, wanted: str = "", avoid: str = "") -> Node | None:
         """Assign a node to a trial; None if no node has this number of GPUs.
 
-        The fullest node on which it can start, so that whole nodes stay free for trials that need one; else the one
-        with the shortest queue. Another than `wanted` is assigned where that is gone, and `avoid` where it is the only
-        one.
+        The fullest node on which it can start, so that whole nodes stay free for trials that need
+        one; else the one with the shortest queue. Another than `wanted` is assigned where that is
+        gone, and `avoid` where it is the only one.
         """
         fit = [node for node in self.used if node.gpus >= gpus]
         fit = [node for node in fit if node.name == wanted] or fit
@@ -394,7 +439,8 @@ def host_of(info: NodeInfo) -> str:
 def names_of(infos: Sequence[NodeInfo]) -> dict[str, str]:
     """Name each node, by id: by host name if that is unique, else by Ray's name for the node.
 
-    Nodes that are gone count too, so that a name stays when others come and go; one that came back has its name again.
+    Nodes that are gone count too, so that a name stays when others come and go; one that came back
+    has its name again.
     """
     machines = {(host_of(info), info["NodeName"]) for info in infos}
     hosts = Counter(host for host, _ in machines)
@@ -403,5 +449,7 @@ def names_of(infos: Sequence[NodeInfo]) -> dict[str, str]:
     for info in infos:
         host, ray_name = host_of(info), str(info["NodeName"])
         name = host if hosts[host] == 1 else ray_name
-        names[info["NodeID"]] = name if alive[host, ray_name] <= 1 else f"{name}-{info['NodeID'][:6]}"
+        names[info["NodeID"]] = (
+            name if alive[host, ray_name] <= 1 else f"{name}-{info['NodeID'][:6]}"
+        )
     return names

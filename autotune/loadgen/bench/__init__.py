@@ -1,1 +1,2 @@
-"""``autotune bench`` and ``autotune compare``: options, results as JSON, their table, comparison of two results."""
+"""``autotune bench`` and ``autotune compare``: options, results as JSON, their table, comparison of
+two results."""

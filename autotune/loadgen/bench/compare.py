@@ -23,14 +23,16 @@ Result = Mapping[str, Any]
 _LENGTHS_DIFFER = 0.01  # Largest difference of mean lengths between two seeds of one workload
 _NOT_STATED = "not stated"
 _OURS = ("workload", "seed", "evidence")
-ONE_RUN = "with one run each the run-to-run noise is unknown: measure with --repeats, or on new launches"
+ONE_RUN = (
+    "with one run each the run-to-run noise is unknown: measure with --repeats, or on new launches"
+)
 
 
 def ratio_interval(a: Sequence[float], b: Sequence[float]) -> Interval | None:
     """Return Welch's interval of B over A, of geometric means, as a change in percent.
 
-    Spreads may differ (B. L. Welch, Biometrika 34, 1947); logarithms, as a node's noise multiplies. None for fewer
-    than two values on a side, or a value that is not above 0.
+    Spreads may differ (B. L. Welch, Biometrika 34, 1947); logarithms, as a node's noise multiplies.
+    None for fewer than two values on a side, or a value that is not above 0.
     """
     if min(len(a), len(b)) < 2 or min(*a, *b) <= 0:
         return None
@@ -44,7 +46,11 @@ def ratio_interval(a: Sequence[float], b: Sequence[float]) -> Interval | None:
     return 100 * math.expm1(change - half), 100 * math.expm1(change + half)
 
 
-SHOWN = tuple(name for name, metric in METRICS.items() if metric.time_power and not name.startswith(("std", "dur")))
+SHOWN = tuple(
+    name
+    for name, metric in METRICS.items()
+    if metric.time_power and not name.startswith(("std", "dur"))
+)
 """Throughputs and latencies, in the order of the result file."""
 
 
@@ -54,7 +60,8 @@ class Change:
 
     Attributes:
         interval: 95 % interval of the change in percent, from launches or repeats; None if unknown.
-        on_a_node: 90 % interval on real nodes of a predicted change, with the errors of the simulator.
+        on_a_node: 90 % interval on real nodes of a predicted change, with the errors of the
+            simulator.
         predicted: whether that interval decides, also where it is not known.
     """
 
@@ -112,12 +119,22 @@ class Comparison:
     def to_json(self) -> dict[str, Any]:
         metrics = changes_json(self.changes)
         points = {load: changes_json(changes) for load, changes in self.points.items()}
-        whole = {"a": self.a, "b": self.b, "comparable": not self.warnings, "warnings": self.warnings}
+        whole = {
+            "a": self.a,
+            "b": self.b,
+            "comparable": not self.warnings,
+            "warnings": self.warnings,
+        }
         return {**whole, "metrics": metrics, "points": points, "notes": self.notes}
 
     def lines(self) -> list[str]:
         """Format the comparison for people: the warnings come before the numbers."""
-        lines = [f"A  {self.a}", f"B  {self.b}", *(f"WARNING: {text}" for text in self.warnings), ""]
+        lines = [
+            f"A  {self.a}",
+            f"B  {self.b}",
+            *(f"WARNING: {text}" for text in self.warnings),
+            "",
+        ]
         for load, changes in (self.points or {"": self.changes}).items():
             lines += [f"{load}:"] if load else []
             lines += [*rows_of(changes), ""]
@@ -141,11 +158,14 @@ def rows_of(changes: Sequence[Change]) -> list[str]:
 
 
 def compare(path_a: Path, path_b: Path) -> Comparison:
-    """Compare two result files, in sweeps the common loads; raises `BadInput` for an invalid result."""
+    """Compare two result files, in sweeps the common loads; raises `BadInput` for an invalid
+    result."""
     a, b = read(path_a), read(path_b)
     for path, result in ((path_a, a), (path_b, b)):
         if result.get("invalid"):
-            raise BadInput(f"{path}: its measurement is invalid ({result['invalid']}); measure it again")
+            raise BadInput(
+                f"{path}: its measurement is invalid ({result['invalid']}); measure it again"
+            )
     loads_a, loads_b = _loads(a), _loads(b)
     sweep = max(len(loads_a), len(loads_b)) > 1
     common = {load: (of_a, loads_b[load]) for load, of_a in loads_a.items() if load in loads_b}
@@ -154,7 +174,9 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
         both = ((name, number(of_a.get(name)), number(of_b.get(name))) for name in SHOWN)
         # The repeats of a sweep are over all its loads.
         changes = (
-            Change(name, x, y, None if sweep else ratio_interval(_repeats(a, name), _repeats(b, name)))
+            Change(
+                name, x, y, None if sweep else ratio_interval(_repeats(a, name), _repeats(b, name))
+            )
             for name, x, y in both
             if x is not None and y is not None
         )
@@ -177,13 +199,16 @@ def compare(path_a: Path, path_b: Path) -> Comparison:
 def _loads(result: Result) -> dict[str, Result]:
     """Return the metrics of each load of a result, by its description."""
     listed = result.get("points")
-    points = [point for point in listed if isinstance(point, dict)] if isinstance(listed, list) else []
+    points = (
+        [point for point in listed if isinstance(point, dict)] if isinstance(listed, list) else []
+    )
     loads = {str(point.get("load")): point["metrics"] for point in points if "metrics" in point}
     return loads if len(loads) > 1 else {_load_of(result): result}
 
 
 def _load_of(result: Result) -> str:
-    """Describe the load in the words of `Arrival.describe`; from vLLM's keys if ours are missing."""
+    """Describe the load in the words of `Arrival.describe`; from vLLM's keys if ours are
+    missing."""
     if isinstance(result.get("load"), str):
         return str(result["load"])
     concurrency, rate = number(result.get("max_concurrency")), number(result.get("request_rate"))
@@ -203,7 +228,9 @@ def _repeats(result: Result, metric: str = HEADLINE) -> list[float]:
 def _differences(a: Result, b: Result, sweep: bool) -> list[str]:
     """Name the differences in how A and B were measured."""
     reasons = []
-    of_a, of_b = (str(result.get("evidence") or _NOT_STATED) for result in (a, b))  # vLLM's files do not say
+    of_a, of_b = (
+        str(result.get("evidence") or _NOT_STATED) for result in (a, b)
+    )  # vLLM's files do not say
     if of_a != of_b and _NOT_STATED in (of_a, of_b):
         reasons.append(f"evidence of A: {of_a}; evidence of B: {of_b}")
     elif of_a != of_b:
@@ -213,25 +240,39 @@ def _differences(a: Result, b: Result, sweep: bool) -> list[str]:
         reasons.append(f"{of_a.upper()}: both come from an emulated engine")
     facts_a, facts_b = _facts(a, sweep), _facts(b, sweep)
     both = ((name, fact, facts_b.get(name)) for name, fact in facts_a.items())
-    reasons += [f"different {name}: {x} in A, {y} in B" for name, x, y in both if None not in (x, y) and x != y]
+    reasons += [
+        f"different {name}: {x} in A, {y} in B"
+        for name, x, y in both
+        if None not in (x, y) and x != y
+    ]
     for name, result in (("A", a), ("B", b)):
         missing = [key for key in _OURS if result.get(key) is None]
         if missing:
             reasons.append(f"{name} does not state its {', '.join(missing)}; they may differ")
     for name, key in (("input", "total_input_tokens"), ("output", "total_output_tokens")):
-        means = [(number(result.get(key)) or 0.0) / max(float(result["completed"]), 1.0) for result in (a, b)]
+        means = [
+            (number(result.get(key)) or 0.0) / max(float(result["completed"]), 1.0)
+            for result in (a, b)
+        ]
         if abs(means[0] - means[1]) > _LENGTHS_DIFFER * max(means):
-            reasons.append(f"different lengths: {means[0]:.1f} {name} tokens per request in A, {means[1]:.1f} in B")
+            reasons.append(
+                f"different lengths: {means[0]:.1f} {name} tokens per request in A, {means[1]:.1f} in B"
+            )
     return reasons
 
 
 def _facts(result: Result, sweep: bool) -> dict[str, object]:
     """Return the facts that two comparable results have in common, by name; None if not stated."""
-    named, count = result.get("endpoint") or result.get("backend"), number(result.get("num_prompts"))
+    named, count = (
+        result.get("endpoint") or result.get("backend"),
+        number(result.get("num_prompts")),
+    )
     facts: dict[str, object] = {"model": result.get("model_id"), "workload": result.get("workload")}
     if not sweep:
         facts["load"] = _load_of(result)
-        facts["number of prompts per repeat"] = None if count is None else f"{count / len(_repeats(result)):g}"
+        facts["number of prompts per repeat"] = (
+            None if count is None else f"{count / len(_repeats(result)):g}"
+        )
     if named is not None:
         facts["endpoint"] = "chat completions" if "chat" in str(named) else "completions"
     if "per second" in _load_of(result):
@@ -240,8 +281,15 @@ def _facts(result: Result, sweep: bool) -> dict[str, object]:
 
 
 def _unmatched(a: Collection[str], b: Collection[str], sweep: bool) -> list[str]:
-    pairs = (("A", [load for load in a if load not in b]), ("B", [load for load in b if load not in a]))
-    return [f"only {name} has the load {', '.join(loads)}: not compared" for name, loads in pairs if sweep and loads]
+    pairs = (
+        ("A", [load for load in a if load not in b]),
+        ("B", [load for load in b if load not in a]),
+    )
+    return [
+        f"only {name} has the load {', '.join(loads)}: not compared"
+        for name, loads in pairs
+        if sweep and loads
+    ]
 
 
 def _validity(name: str, result: Result) -> list[str]:

@@ -1,8 +1,10 @@
-"""Result of a bench, repeats joined, as JSON: the keys of ``vllm bench serve --save-result``, and our own keys.
+"""Result of a bench, repeats joined, as JSON: the keys of ``vllm bench serve --save-result``, and
+our own keys.
 
-Its keys were read off vLLM 0.13.0 and 0.32.0 (``vllm/benchmarks/serve.py``). What it writes per request with
-``--save-detailed`` stands in the columnar file of `loadgen.request_file`. ``docs/files.md`` says what ours are. For
-people it is printed in the shape of ``vllm bench serve``: its titles and sections first, ours behind.
+Its keys were read off vLLM 0.13.0 and 0.32.0 (``vllm/benchmarks/serve.py``). What it writes per
+request with ``--save-detailed`` stands in the columnar file of `loadgen.request_file`.
+``docs/files.md`` says what ours are. For people it is printed in the shape of ``vllm bench serve``:
+its titles and sections first, ours behind.
 """
 
 from __future__ import annotations
@@ -29,7 +31,13 @@ from autotune.loadgen.capacity.search import CONFIRM_S, LOADS, LoadSearch, descr
 from autotune.loadgen.capacity.search import check as check_load_search
 from autotune.loadgen.client.messages import Progress as LoadProgress
 from autotune.loadgen.client.target import Target
-from autotune.loadgen.measuring import FoundCapacity, LoadOptions, Measurement, to_json, worst_client
+from autotune.loadgen.measuring import (
+    FoundCapacity,
+    LoadOptions,
+    Measurement,
+    to_json,
+    worst_client,
+)
 from autotune.loadgen.prefix_cache import CacheReport
 from autotune.loadgen.request_file import has_requests, requests_path, write_requests
 from autotune.loadgen.server_client import tokenizer_for
@@ -62,7 +70,9 @@ class Bench(BenchOptions):
         """Return the server, with the API key from an environment variable."""
         key = os.environ.get(self.api_key_env, "").strip() if self.api_key_env is not None else None
         if key == "":
-            raise BadInput(f"--api-key-env {self.api_key_env}: this environment variable is not set")
+            raise BadInput(
+                f"--api-key-env {self.api_key_env}: this environment variable is not set"
+            )
         return Target.parse(self.url, key)
 
     @property
@@ -77,7 +87,9 @@ class Bench(BenchOptions):
         if self.find_load is not None:
             self._check_find_load(workload)
         if self.concurrency and self.request_rate is not None:
-            raise BadInput("--concurrency and --request-rate are mutually exclusive: a load is closed or open")
+            raise BadInput(
+                "--concurrency and --request-rate are mutually exclusive: a load is closed or open"
+            )
         if self.concurrency:
             return workload.with_concurrencies(self.concurrency)
         arrival = arrival_of(None, self.request_rate, self.burstiness)
@@ -94,7 +106,9 @@ class Bench(BenchOptions):
             "--keep-cache": self.keep_cache,
         }
         if given := [option for option, value in decided.items() if value]:
-            raise BadInput(f"{' and '.join(given)}: --find-load sets the load itself; remove the option")
+            raise BadInput(
+                f"{' and '.join(given)}: --find-load sets the load itself; remove the option"
+            )
         assert self.find_load is not None
         check_load_search(self.find_load, workload, self.slos)
 
@@ -110,9 +124,12 @@ class Bench(BenchOptions):
         return slos_of(self.slo)
 
     def check(self) -> None:
-        """Raise `BadInput` for an option outside its range, or a result file that is not writable."""
+        """Raise `BadInput` for an option outside its range, or a result file that is not
+        writable."""
         if self.prompts == "ids" and "chat" in self.endpoint:
-            raise BadInput(f"--prompts ids: {self.endpoint} takes text; token ids go to /v1/completions")
+            raise BadInput(
+                f"--prompts ids: {self.endpoint} takes text; token ids go to /v1/completions"
+            )
         parse_goodput(self.goodput)
         Rent.of(self, self.gpus)
         self.check_result_file()
@@ -123,13 +140,18 @@ class Bench(BenchOptions):
         other = path is not None and path.exists() and not path.is_file()
         if path is not None and (other or not os.access(path.absolute().parent, os.W_OK)):
             raise BadInput(f"--save-result {path}: not writable; give a file in an existing folder")
-        if path is not None and (beside := requests_path(path)).exists() and not has_requests(beside):
+        if (
+            path is not None
+            and (beside := requests_path(path)).exists()
+            and not has_requests(beside)
+        ):
             raise BadInput(
                 f"--save-result {path}: {beside.name} lies next to it and is no result's; choose another name"
             )
 
     def load_options(self, workload: Workload, target: Target) -> LoadOptions:
-        """Return the load's options, with a tokenizer only for text; raises `BadInput` for no limit or tokenizer."""
+        """Return the load's options, with a tokenizer only for text; raises `BadInput` for no limit
+        or tokenizer."""
         architecture = None
         with suppress(BadInput):  # only of a model that the packaged library knows
             architecture = Library().model(self.model).architecture
@@ -140,7 +162,9 @@ class Bench(BenchOptions):
             endpoint=self.endpoint,
             api_key=target.api_key,
             vocabulary=architecture.vocab_size if architecture is not None else None,
-            tokenizer=tokenizer_for(self.tokenizer, target, self.model) if text or self.tokenizer else None,
+            tokenizer=tokenizer_for(self.tokenizer, target, self.model)
+            if text or self.tokenizer
+            else None,
             as_text=self.prompts == "text",
             workers=self.workers,
             slos=goodput_limits(parse_goodput(self.goodput)) or self.slos,
@@ -189,7 +213,9 @@ def result(
         "endpoint": options.endpoint,
         "invalid": next((run.invalid for run in runs if run.invalid), None),
         "workload": workload.name,
-        "load": ways[0] if len(ways) == 1 else f"{len(arrivals)} load points, {ways[0]} to {ways[-1]}",
+        "load": ways[0]
+        if len(ways) == 1
+        else f"{len(arrivals)} load points, {ways[0]} to {ways[-1]}",
         "lengths_source": workload.lengths_source(tokenizer),
         "seed": options.seed,
         "evidence": evidence.value,
@@ -205,7 +231,10 @@ def result(
         **whole,
         "client": worst_client([point["client"] for point in whole["points"]]),
         "repeats": [
-            {"seed": run.seed, **{name: run.metrics[name] for name in _OF_A_REPEAT if name in run.metrics}}
+            {
+                "seed": run.seed,
+                **{name: run.metrics[name] for name in _OF_A_REPEAT if name in run.metrics},
+            }
             for run in runs
         ],
         # As in vLLM's: no goodput where no limit was asked for.
@@ -217,9 +246,14 @@ def result(
 
 
 def searched(
-    options: Bench, workload: Workload, evidence: Evidence, came: FoundCapacity, tokenizer: Tokenizer | None
+    options: Bench,
+    workload: Workload,
+    evidence: Evidence,
+    came: FoundCapacity,
+    tokenizer: Tokenizer | None,
 ) -> dict[str, Any]:
-    """Return the result of a load search, ready for JSON: the load of the capacity, with the curve of all loads.
+    """Return the result of a load search, ready for JSON: the load of the capacity, with the curve
+    of all loads.
 
     Where there is none, ``nearest_miss`` has the limit that the lightest load breaks.
     """
@@ -229,7 +263,13 @@ def searched(
     miss = None
     if found.missed is not None:
         broken, load = found.missed
-        miss = {"slo": broken.slo, "metric": broken.metric, "value": broken.value, "limit": broken.limit, "load": load}
+        miss = {
+            "slo": broken.slo,
+            "metric": broken.metric,
+            "value": broken.value,
+            "limit": broken.limit,
+            "load": load,
+        }
     whole = result(options, workload, evidence, shown, tokenizer)
     return {
         **whole,
@@ -249,13 +289,17 @@ def _common(values: Sequence[Any]) -> Any:
 
 
 def save(path: Path, result: Mapping[str, Any], runs: Sequence[Measurement]) -> dict[str, Any]:
-    """Write the result, and its requests next to it; returns the written result, with ``requests_file``.
+    """Write the result, and its requests next to it; returns the written result, with
+    ``requests_file``.
 
-    The requests come first: a result that is there is whole. Raises `BadInput` when a file cannot be written.
+    The requests come first: a result that is there is whole. Raises `BadInput` when a file cannot
+    be written.
     """
     beside = requests_path(path)
     written = {**result, "requests_file": beside.name}
-    about = {name: result[name] for name in ("workload", "load", "seed", "evidence", "model_id", "date")}
+    about = {
+        name: result[name] for name in ("workload", "load", "seed", "evidence", "model_id", "date")
+    }
     try:
         write_requests(beside, [log for run in runs for log in run.logs], about)
         write_atomically(path, json.dumps(written, allow_nan=False) + "\n")
@@ -265,11 +309,14 @@ def save(path: Path, result: Mapping[str, Any], runs: Sequence[Measurement]) -> 
 
 
 def read(path: Path) -> dict[str, Any]:
-    """Read a file of `save` or ``vllm bench serve --save-result``; raises `BadInput`, `MalformedFile` for others."""
+    """Read a file of `save` or ``vllm bench serve --save-result``; raises `BadInput`,
+    `MalformedFile` for others."""
     try:
         result = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise BadInput(f"{path}: cannot be read ({error.strerror}); give two result files, or two studies") from error
+        raise BadInput(
+            f"{path}: cannot be read ({error.strerror}); give two result files, or two studies"
+        ) from error
     except (ValueError, RecursionError) as error:
         raise MalformedFile(path, _FORM) from error
     if not isinstance(result, dict):
@@ -311,7 +358,8 @@ _VLLM = {
 }
 """The figures of ``vllm bench serve`` with its titles, in its order."""
 _OF_A_SWEEP = ("completed", "failed", "duration", "total_input_tokens", "total_output_tokens")
-"""Figures that are summed over load points; a throughput or a latency belongs to one of them, in the curve."""
+"""Figures that are summed over load points; a throughput or a latency belongs to one of them, in
+the curve."""
 _LATENCIES = (
     ("ttft", "Time to First Token", "TTFT"),
     ("tpot", "Time per Output Token (excl. 1st token)", "TPOT"),
@@ -323,7 +371,10 @@ _CLIENT = {
     "loop_lag_p99_ms": "Event loop lag P99 (ms)",
     "send_delay_p99_ms": "Send delay P99 (ms)",
 }
-_DRAFTS = {"spec_decode_acceptance_rate": "Acceptance rate (%)", "spec_decode_acceptance_length": "Acceptance length"}
+_DRAFTS = {
+    "spec_decode_acceptance_rate": "Acceptance rate (%)",
+    "spec_decode_acceptance_length": "Acceptance length",
+}
 _CURVE = (
     ("total tok/s", "total_token_throughput"),
     ("output tok/s", "output_throughput"),
@@ -341,14 +392,18 @@ def table(result: Mapping[str, Any]) -> list[str]:
     Of a load search: the curve, what was found, and the table of the load that is the capacity.
     """
     if by := result.get("find_load"):
-        points = [{"label": described(by, row[LOADS[by]]), "metrics": row} for row in result["curve"]]
+        points = [
+            {"label": described(by, row[LOADS[by]]), "metrics": row} for row in result["curve"]
+        ]
         found = [f"{sentence}." for sentence in result["load_search"]]
         found += [*_figures(result, shown_in("capacity")), ""]
         return [*curve(points), "", *found, *table({**result, "find_load": None})]
     sweep = len(result["points"]) > 1
     lines = [*curve(result["points"]), ""] if sweep else []
     emulated = result["evidence"] != Evidence.MEASURED
-    title = f" Serving Benchmark Result{' (' + result['evidence'].upper() + ')' if emulated else ''} "
+    title = (
+        f" Serving Benchmark Result{' (' + result['evidence'].upper() + ')' if emulated else ''} "
+    )
     lines.append(title.center(_WIDTH, "="))
     lines += _figures(result, _OF_A_SWEEP if sweep else _VLLM)
     for name, heading, short in () if sweep else _LATENCIES:
@@ -359,7 +414,11 @@ def table(result: Mapping[str, Any]) -> list[str]:
     derived = [] if sweep else _figures(result, shown_in("bench"))
     lines += ["Per GPU, per user, and costs".center(_WIDTH, "-"), *derived] if derived else []
     lines += [f"INVALID: {result['invalid']}"] if result["invalid"] else []
-    lines += [*_workload(result, sweep), "Client".center(_WIDTH, "-"), *_figures(result["client"], _CLIENT, _CLIENT)]
+    lines += [
+        *_workload(result, sweep),
+        "Client".center(_WIDTH, "-"),
+        *_figures(result["client"], _CLIENT, _CLIENT),
+    ]
     return [*lines, _line("Kept up", "no" if result["client_bound"] else "yes"), "=" * _WIDTH]
 
 
@@ -367,20 +426,33 @@ def curve(points: Sequence[Mapping[str, Any]]) -> list[str]:
     """Format a line per load point: throughput against latency; latencies in ms."""
     names = [str(point["label"] or point["load"]) for point in points]
     wide = max(map(len, ["load", *names]))
-    rows = [f"{'load':<{wide}}" + "".join(f"{heading:>14}" for heading, _ in _CURVE) + "  (latencies in ms)"]
+    rows = [
+        f"{'load':<{wide}}"
+        + "".join(f"{heading:>14}" for heading, _ in _CURVE)
+        + "  (latencies in ms)"
+    ]
     for name, point in zip(names, points, strict=True):
-        rows.append(f"{name:<{wide}}" + "".join(f"{readable.number(point['metrics'][key]):>14}" for _, key in _CURVE))
+        rows.append(
+            f"{name:<{wide}}"
+            + "".join(f"{readable.number(point['metrics'][key]):>14}" for _, key in _CURVE)
+        )
     return rows
 
 
 def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
     """Format the requests, and the figures of the server's caches and drafts."""
-    lines = ["Workload".center(_WIDTH, "-"), _line("Workload", result["workload"]), _line("Load", result["load"])]
+    lines = [
+        "Workload".center(_WIDTH, "-"),
+        _line("Workload", result["workload"]),
+        _line("Load", result["load"]),
+    ]
     lines += [_line("Seed", str(result["seed"])), _line("Evidence", result["evidence"])]
     cache, reason = result["cache"], result["steady"].get("reason")
     lines += [] if sweep else _figures(result, [STEADY])
     lines += [f"  no steady state: {reason}"] if reason else []
-    emptied = "yes" if cache["reset"] == "done" else f"no: {cache['reset_reason'] or cache['reset']}"
+    emptied = (
+        "yes" if cache["reset"] == "done" else f"no: {cache['reset_reason'] or cache['reset']}"
+    )
     if cache["kept"]:
         emptied = "no, as requested"
     elif cache["reset"] is None:
@@ -393,7 +465,9 @@ def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
     if len(repeats) < 2:
         return lines
     values = [repeat[HEADLINE] for repeat in repeats]
-    title = f"Repeats, {'all load points as one load' if sweep else 'total token throughput'} (tok/s)"
+    title = (
+        f"Repeats, {'all load points as one load' if sweep else 'total token throughput'} (tok/s)"
+    )
     lines.append(title.center(_WIDTH, "-"))
     shown = readable.numbers([*values, sum(values) / len(values)])
     seeds = (f"Seed {repeat['seed']}" for repeat in repeats)
@@ -401,7 +475,9 @@ def _workload(result: Mapping[str, Any], sweep: bool) -> list[str]:
     return [*lines, _line("95 % interval of the mean", readable.interval(mean_interval(values)))]
 
 
-def _figures(values: Mapping[str, Any], names: Iterable[str], titles: Mapping[str, str] = _VLLM) -> list[str]:
+def _figures(
+    values: Mapping[str, Any], names: Iterable[str], titles: Mapping[str, str] = _VLLM
+) -> list[str]:
     """Format the figures of the result: a load without limit has no rate."""
     lines = []
     for name in names:
@@ -421,9 +497,7 @@ def progress_line(label: str, progress: LoadProgress) -> str:
     name = f"{label}: " if label else ""
     failed = f", {progress.failed} failed" if progress.failed else ""
     in_flight = progress.sent - progress.finished
-    return (
-        f"{name}{progress.finished} of {progress.total} done, {in_flight} in flight{failed}, {progress.chunks:,} chunks"
-    )
+    return f"{name}{progress.finished} of {progress.total} done, {in_flight} in flight{failed}, {progress.chunks:,} chunks"
 
 
 Interval = tuple[float, float]
@@ -451,13 +525,16 @@ def moments(values: Floats) -> tuple[float, float]:
 
 
 class LiveLine:
-    """Show progress of a bench inside a ``with`` block: a bar on a terminal, else a line about every 5 s."""
+    """Show progress of a bench inside a ``with`` block: a bar on a terminal, else a line about
+    every 5 s."""
 
     def __init__(self, console: Console) -> None:
         self._console, self._printed_ns = console, perf_counter_ns()
         words = TextColumn("{task.description}", markup=False, table_column=Column(no_wrap=True))
         columns = (words, BarColumn(bar_width=12), TimeElapsedColumn())
-        self._bar = Progress(*columns, console=console, transient=True, disable=not console.is_terminal)
+        self._bar = Progress(
+            *columns, console=console, transient=True, disable=not console.is_terminal
+        )
         self._task = self._bar.add_task("warming up", total=None)
 
     def __enter__(self) -> LiveLine:
@@ -471,7 +548,9 @@ class LiveLine:
         """Show the progress of the load of this label."""
         line, now_ns = progress_line(label, progress), perf_counter_ns()
         if self._console.is_terminal:
-            self._bar.update(self._task, description=line, completed=progress.finished, total=progress.total)
+            self._bar.update(
+                self._task, description=line, completed=progress.finished, total=progress.total
+            )
         elif now_ns - self._printed_ns >= _PLAIN_EVERY_NS:
             self._printed_ns = now_ns
             self._console.print(line, highlight=False, markup=False)

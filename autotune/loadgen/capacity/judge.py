@@ -1,13 +1,15 @@
 """Decision about a load: does it meet every SLO, with stated error odds?
 
-A limit on a quantile, ``p99_ttft_ms<=2000``, is one on a share: at most 1 % of the requests may take longer. Of n
-requests the number that do is binomial, so a test of that share says how sure a verdict is (the exact test of
-C. J. Clopper and E. S. Pearson, Biometrika 26, 1934). Requests that follow each other share a queue and fare alike: by
-how much their share spreads more between batches than it would by itself, so many fewer do they count for. A limit on
-a mean is judged by Student's test on the means of batches. A limit on anything else is compared with the figure. An
-open load must be carried, too: its backlog does not grow, by Student's test on its changes.
+A limit on a quantile, ``p99_ttft_ms<=2000``, is one on a share: at most 1 % of the requests may
+take longer. Of n requests the number that do is binomial, so a test of that share says how sure a
+verdict is (the exact test of C. J. Clopper and E. S. Pearson, Biometrika 26, 1934). Requests that
+follow each other share a queue and fare alike: by how much their share spreads more between batches
+than it would by itself, so many fewer do they count for. A limit on a mean is judged by Student's
+test on the means of batches. A limit on anything else is compared with the figure. An open load
+must be carried, too: its backlog does not grow, by Student's test on its changes.
 
-Looking again after more requests gives chance more tries, and so do several limits: `ERROR` is shared out among them.
+Looking again after more requests gives chance more tries, and so do several limits: `ERROR` is
+shared out among them.
 """
 
 from __future__ import annotations
@@ -24,23 +26,26 @@ from autotune.metrics.records import LATENCIES, QUANTILES, RequestRecords, tpot_
 from autotune.trial import Metrics
 
 ERROR = 0.05
-"""Odds that a load which violates a limit is judged to meet it, or the reverse; over all looks at it."""
+"""Odds that a load which violates a limit is judged to meet it, or the reverse; over all looks at
+it."""
 UNCONFIRMED = 0.2
 """Odds that a recommended load violates a limit, from the long load that confirms it."""
 LOOKS = 2
-"""Looks at one load, each after doubling its requests. After the last look the figure itself decides: a load still
-undecided is as close to the limit as the test can resolve."""
+"""Looks at one load, each after doubling its requests. After the last look the figure itself
+decides: a load still undecided is as close to the limit as the test can resolve."""
 BATCHES = 20
 """Number of batches of consecutive requests, for their correlation."""
 BY_CHANCE = 1.59
-"""Variance inflation exceeded by this number of batches in one of 20 cases for independent requests: chi-squared
-with 19 degrees of freedom. Smaller values count as chance."""
+"""Variance inflation exceeded by this number of batches in one of 20 cases for independent
+requests: chi-squared with 19 degrees of freedom. Smaller values count as chance."""
 COMMON = 0.1
 """Share of the slowest requests used to estimate the correlation of consecutive requests."""
 NEAR = 1.5
-"""Ratio of limit to quantile above which correlation is ignored: only another load could reach the limit."""
+"""Ratio of limit to quantile above which correlation is ignored: only another load could reach the
+limit."""
 GROWTH = 0.1
-"""Share of the sent requests by which the backlog of an open load may grow if the load meets the limits."""
+"""Share of the sent requests by which the backlog of an open load may grow if the load meets the
+limits."""
 STEPS = 10
 """Parts of the second half of an open load used to measure the change of its backlog."""
 
@@ -50,7 +55,8 @@ class Broken:
     """The limit that a load violates most.
 
     Attributes:
-        slo: as text; for a load that breaks none but is not carried or answered, what is wrong with it.
+        slo: as text; for a load that breaks none but is not carried or answered, what is wrong with
+            it.
         value, limit: of its metric.
         excess: by what share of the limit; 0.1 is 10 %.
     """
@@ -64,14 +70,16 @@ class Broken:
 
 @dataclass(frozen=True, slots=True)
 class Judgement:
-    """Verdict on a load: whether it meets every limit (None while undecided), and the violated limit."""
+    """Verdict on a load: whether it meets every limit (None while undecided), and the violated
+    limit."""
 
     kept: bool | None
     broken: Broken | None
 
 
 def least_requests(slos: Sequence[Slo], looks: int = LOOKS) -> int:
-    """Return the fewest requests that can show that a load meets every limit: none beyond it, at the first look.
+    """Return the fewest requests that can show that a load meets every limit: none beyond it, at
+    the first look.
 
     437 for two limits on a 99th percentile, 86 for two on a 95th.
     """
@@ -123,7 +131,9 @@ def judge(
     return Judgement(beyond is None if last else None, beyond)
 
 
-def _verdict(slo: Slo, runs: Sequence[RequestRecords], metrics: Metrics, error: float) -> bool | None:
+def _verdict(
+    slo: Slo, runs: Sequence[RequestRecords], metrics: Metrics, error: float
+) -> bool | None:
     """Return whether one limit is met; None while undecided."""
     quantile, statistic = _quantile(slo), slo.metric.partition("_")[0]
     samples = _samples(slo, runs)
@@ -137,7 +147,8 @@ def _verdict(slo: Slo, runs: Sequence[RequestRecords], metrics: Metrics, error: 
 
 
 def share_kept(values: Floats, limit: float, allowed: float, error: float) -> bool | None:
-    """Return whether at most this share of all requests is beyond a limit; None if the test is undecided.
+    """Return whether at most this share of all requests is beyond a limit; None if the test is
+    undecided.
 
     Args:
         values: of each request, in the order of sending.
@@ -152,7 +163,8 @@ def share_kept(values: Floats, limit: float, allowed: float, error: float) -> bo
         level = min(limit, float(np.quantile(values, 1 - max(allowed, COMMON))))
         count /= _inflation(values > level)
     over = count * float((values > limit).mean())
-    # P(X >= k) of a binomial is the incomplete beta function, which takes what n and k are not: fractions.
+    # P(X >= k) of a binomial is the incomplete beta function, which takes what n and k are not:
+    # fractions.
     at_least = float(betainc(over, count - over + 1, allowed)) if over > 0 else 1.0
     at_most = 1.0 - float(betainc(over + 1, count - over, allowed)) if over < count else 1.0
     if at_most <= error:
@@ -161,7 +173,8 @@ def share_kept(values: Floats, limit: float, allowed: float, error: float) -> bo
 
 
 def mean_kept(values: Floats, limit: float, error: float) -> bool | None:
-    """Return whether a mean is at most a limit, from the means of batches; None if the test is undecided."""
+    """Return whether a mean is at most a limit, from the means of batches; None if the test is
+    undecided."""
     from scipy.special import stdtr
 
     batches = min(BATCHES, len(values))
@@ -178,7 +191,8 @@ def mean_kept(values: Floats, limit: float, error: float) -> bool | None:
 
 
 def _inflation(beyond: Bools) -> float:
-    """Return the design effect: the variance of batches' shares over that of independent requests."""
+    """Return the design effect: the variance of batches' shares over that of independent
+    requests."""
     share = float(beyond.mean())
     batches = min(BATCHES, len(beyond))
     if not 0 < share < 1 or batches < 2:
@@ -188,10 +202,14 @@ def _inflation(beyond: Bools) -> float:
     return ratio if ratio > BY_CHANCE else 1.0
 
 
-def _carried(run: RequestRecords, rate: float, last: bool, confirm: bool) -> tuple[bool | None, Broken]:
-    """Return whether the backlog of an open load does not grow; to confirm it, none of `GROWTH` may be undecided.
+def _carried(
+    run: RequestRecords, rate: float, last: bool, confirm: bool
+) -> tuple[bool | None, Broken]:
+    """Return whether the backlog of an open load does not grow; to confirm it, none of `GROWTH` may
+    be undecided.
 
-    A growth by less than that is open until the last look: the chance of one look would end the search far too low.
+    A growth by less than that is open until the last look: the chance of one look would end the
+    search far too low.
     """
     least, mean, most = growth(run, ERROR)
     served = rate * (1 - mean)
@@ -203,15 +221,20 @@ def _carried(run: RequestRecords, rate: float, last: bool, confirm: bool) -> tup
 
 
 def growth(run: RequestRecords, error: float) -> tuple[float, float, float]:
-    """Return growth of the backlog in the second half of an open load, as a share of the requests: low, mean, high.
+    """Return growth of the backlog in the second half of an open load, as a share of the requests:
+    low, mean, high.
 
-    Changes from step to step are taken for independent, as of a queue that wanders freely (Student's test). Those of a
-    queue that returns to its level cancel out, so its bounds are wider than they need to be.
+    Changes from step to step are taken for independent, as of a queue that wanders freely
+    (Student's test). Those of a queue that returns to its level cancel out, so its bounds are wider
+    than they need to be.
     """
     from scipy.special import stdtrit
 
     ends = np.quantile(run.sent_s, np.linspace(0.5, 1.0, STEPS + 1))
-    sent, ended = (np.searchsorted(np.sort(times), ends, side="right") for times in (run.sent_s, run.finished_s))
+    sent, ended = (
+        np.searchsorted(np.sort(times), ends, side="right")
+        for times in (run.sent_s, run.finished_s)
+    )
     changes = np.diff(sent - ended) / max(1.0, float(np.diff(sent).mean()))
     width = float(stdtrit(STEPS - 1, 1 - error)) * float(changes.std(ddof=1)) / math.sqrt(STEPS)
     mean = float(changes.mean())
@@ -219,7 +242,8 @@ def growth(run: RequestRecords, error: float) -> tuple[float, float, float]:
 
 
 def _samples(slo: Slo, runs: Sequence[RequestRecords]) -> Floats | None:
-    """Return the latencies in ms of a limit, in the order of sending; None for other metrics and token gaps."""
+    """Return the latencies in ms of a limit, in the order of sending; None for other metrics and
+    token gaps."""
     parts = slo.metric.split("_")
     if not is_latency(slo) or parts[1] == "itl":
         return None
@@ -230,7 +254,9 @@ def _samples(slo: Slo, runs: Sequence[RequestRecords]) -> Floats | None:
         if parts[1] == "tpot":
             values, order = tpot_ms(done), order[done.output_tokens[order] > 1]
         else:
-            values = ((done.first_token_s if parts[1] == "ttft" else done.finished_s) - done.sent_s) * 1e3
+            values = (
+                (done.first_token_s if parts[1] == "ttft" else done.finished_s) - done.sent_s
+            ) * 1e3
         series.append(values[order])
     return np.concatenate(series) if series else np.empty(0)
 

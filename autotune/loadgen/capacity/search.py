@@ -1,17 +1,18 @@
 """`LoadSearch`: choose the next load, and summarise the results.
 
-The load is doubled until one breaks a limit, halved until one keeps them, then bisected (`Bracket`). Bisection is
-geometric: a load is known within a share of itself, at 8 in flight as at 800. `FoundLoad` is the end, in figures and
-in words.
+The load is doubled until one breaks a limit, halved until one keeps them, then bisected
+(`Bracket`). Bisection is geometric: a load is known within a share of itself, at 8 in flight as at
+800. `FoundLoad` is the end, in figures and in words.
 
     search = LoadSearch("concurrency", slos, workload)
     while (probe := search.ask()) is not None:
         search.tell(send(probe.workload(workload), probe.seed(seed)))
     search.found.metrics
 
-Begins with a few requests one after the other: they tell how long a request takes by itself, and show at once where no
-load can keep the limits. From there loads are as long as the verdict needs, see `LoadSearch._requests`. A rate that is
-to be recommended is then sent for ten minutes, and gives way to a lighter one where the limits are not shown to hold.
+Begins with a few requests one after the other: they tell how long a request takes by itself, and
+show at once where no load can keep the limits. From there loads are as long as the verdict needs,
+see `LoadSearch._requests`. A rate that is to be recommended is then sent for ten minutes, and gives
+way to a lighter one where the limits are not shown to hold.
 """
 
 from __future__ import annotations
@@ -24,7 +25,14 @@ from typing import Literal
 import numpy as np
 
 from autotune.errors import BadInput
-from autotune.loadgen.capacity.judge import LOOKS, Broken, Judgement, is_latency, judge, least_requests
+from autotune.loadgen.capacity.judge import (
+    LOOKS,
+    Broken,
+    Judgement,
+    is_latency,
+    judge,
+    least_requests,
+)
 from autotune.loadgen.workloads import Workload
 from autotune.loadgen.workloads.arrivals import Arrival
 from autotune.loadgen.workloads.lengths import SessionLengths, TraceLengths
@@ -40,7 +48,8 @@ TOLERANCE = 0.1
 
 @dataclass
 class Bracket:
-    """The loads around the capacity, none beyond the lightest or the heaviest, and their verdicts."""
+    """The loads around the capacity, none beyond the lightest or the heaviest, and their
+    verdicts."""
 
     lightest: float
     heaviest: float
@@ -57,16 +66,22 @@ class Bracket:
     def broken(self) -> float | None:
         """The lightest load above it that violated a limit; None while there is none."""
         floor = self.kept or 0.0
-        return min((load for load, kept in self.verdicts.items() if not kept and load > floor), default=None)
+        return min(
+            (load for load, kept in self.verdicts.items() if not kept and load > floor),
+            default=None,
+        )
 
     @property
     def not_monotone(self) -> tuple[float, float] | None:
         """A load that violated a limit, and a heavier one that met all."""
-        lower = [load for load, kept in self.verdicts.items() if not kept and load < (self.kept or 0.0)]
+        lower = [
+            load for load, kept in self.verdicts.items() if not kept and load < (self.kept or 0.0)
+        ]
         return (max(lower), self.kept) if lower and self.kept is not None else None
 
     def next(self, hint: float | None = None) -> float | None:
-        """Return the next load to try; None when the capacity is known. No load above a `hint` is feasible."""
+        """Return the next load to try; None when the capacity is known. No load above a `hint` is
+        feasible."""
         kept, broken = self.kept, self.broken
         if not self.verdicts or (kept is None and self.start not in self.verdicts):
             return self.start
@@ -94,7 +109,8 @@ class Bracket:
 
 By = Literal["concurrency", "rate"]
 LOADS: dict[By, str] = {"concurrency": "concurrency", "rate": "request_rate"}
-"""Key of a load in a row of the curve, by the searched quantity; with ``capacity_`` before it, of the result."""
+"""Key of a load in a row of the curve, by the searched quantity; with ``capacity_`` before it, of
+the result."""
 SHAPES = {
     "concurrency": "this number of requests in flight: a stream sends its next one when an answer ends; "
     "the streams start spread over the time of a request, not all at once",
@@ -110,7 +126,8 @@ class FoundLoad:
 
     Attributes:
         capacity: the heaviest load that keeps every SLO; 0 where the lightest breaks one.
-        broken_at: the lightest load above it that breaks one; None: the heaviest load that was tried keeps them.
+        broken_at: the lightest load above it that breaks one; None: the heaviest load that was
+            tried keeps them.
         not_monotone: a load that broke an SLO, and a heavier one that kept them all.
         died_at: the load after which the server answered nothing any more; None: it lives.
         missed: where there is no capacity, what broke at the lightest load, and that load.
@@ -165,12 +182,13 @@ def of(broken: Broken) -> str:
 ALONE = 8
 """Requests sent one after the other, before any load."""
 TURNOVERS = 5
-"""Requests of a load per request in flight: fewer show no steady state (`autotune.metrics.formulas`)."""
+"""Requests of a load per request in flight: fewer show no steady state
+(`autotune.metrics.formulas`)."""
 SPARE = 1.2
 """Factor on the number of requests if they took longer than expected."""
 PATIENCE = 5.0
-"""Duration of an open load over the time in which a queue that grows by `TOLERANCE` reaches the limit; `FIRST` of
-`CONFIRM_S` at most."""
+"""Duration of an open load over the time in which a queue that grows by `TOLERANCE` reaches the
+limit; `FIRST` of `CONFIRM_S` at most."""
 CONFIRM_S = 600.0
 """Duration in seconds of the open load that confirms a recommended rate."""
 FIRST = 0.25
@@ -186,14 +204,16 @@ START_RATE, LIGHTEST_RATE = 4.0, 1 / 8
 LEAST_OPEN = 200
 """Least requests of an open load: arrivals are bursty, and one burst would decide fewer."""
 OVERLOADED = 0.5
-"""Share served below which a server is far beyond its limits: its throughput gives the next guess."""
+"""Share served below which a server is far beyond its limits: its throughput gives the next
+guess."""
 MOST_REQUESTS = 100_000
 """Requests of one probe."""
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A load, in flight or per second (`by`), sent once; its number and the seed fix its prompts and times."""
+    """A load, in flight or per second (`by`), sent once; its number and the seed fix its prompts
+    and times."""
 
     by: By
     load: float
@@ -209,7 +229,10 @@ class Probe:
 
     def workload(self, workload: Workload) -> Workload:
         """Return the prompts of a workload at this load; a trace at its own times, sped up."""
-        label, lengths = f"{'c' if self.by == 'concurrency' else 'r'}{self.load:g}", workload.points[0].lengths
+        label, lengths = (
+            f"{'c' if self.by == 'concurrency' else 'r'}{self.load:g}",
+            workload.points[0].lengths,
+        )
         arrival = self.arrival
         if self.by == "rate" and isinstance(lengths, TraceLengths):
             arrival = Arrival(kind="trace", speedup=self.load / lengths.trace.rate)
@@ -229,7 +252,8 @@ class _Load:
     Attributes:
         target: requests after which it is looked at next.
         looks: that were had.
-        lengthened: whether it was begun anew, as it was too short for the time that its requests take.
+        lengthened: whether it was begun anew, as it was too short for the time that its requests
+            take.
         ramp_s: seconds over which its streams started.
         confirms: whether it is to be recommended, and lasts as long as that needs; it has one look.
     """
@@ -251,9 +275,15 @@ class _Load:
 
     def row(self, by: By) -> Metrics:
         """Return its row of the curve."""
-        numbers = {name: value for name, value in self.metrics.items() if isinstance(value, int | float)}
+        numbers = {
+            name: value for name, value in self.metrics.items() if isinstance(value, int | float)
+        }
         load = int(self.load) if by == "concurrency" else self.load
-        return {LOADS[by]: load, **numbers, "kept": self.judgement.kept is not False and not self.judgement.broken}
+        return {
+            LOADS[by]: load,
+            **numbers,
+            "kept": self.judgement.kept is not False and not self.judgement.broken,
+        }
 
 
 def check(by: By, workload: Workload, slos: Sequence[Slo]) -> None:
@@ -266,7 +296,11 @@ def check(by: By, workload: Workload, slos: Sequence[Slo]) -> None:
             "finds the highest feasible speedup"
         )
     if len(workload.points) > 1 or kinds not in ({"all_at_once"}, {"trace"}):
-        fixed = f"{len(workload.points)} load points" if len(workload.points) > 1 else f"a load: {', '.join(arrivals)}"
+        fixed = (
+            f"{len(workload.points)} load points"
+            if len(workload.points) > 1
+            else f"a load: {', '.join(arrivals)}"
+        )
         raise BadInput(
             f"--find-load with workload {workload.name}: it fixes {fixed}; use one that sends all prompts at "
             "once, e.g. sharegpt or random:1000:200"
@@ -287,7 +321,8 @@ class LoadSearch:
         workload: its prompts bound the concurrency.
         looks: that a load may have.
         limits: that a request keeps to be good; empty: `slos`.
-        confirm_s: seconds for which a rate is sent before it is recommended; 0: it is not confirmed.
+        confirm_s: seconds for which a rate is sent before it is recommended; 0: it is not
+            confirmed.
         at_once: all streams of a load start together, as after a restart of what sends them.
 
     Raises `BadInput` as `check` does.
@@ -313,7 +348,10 @@ class LoadSearch:
         self._confirm_s = confirm_s if by == "rate" and not self._recorded_rate else 0.0
         self._limits = tuple(limits) or tuple(slos)
         # A limit on the capacity itself is for whoever compares servers.
-        self._by, self._slos = by, tuple(slo for slo in slos if not slo.metric.startswith("capacity_"))
+        self._by, self._slos = (
+            by,
+            tuple(slo for slo in slos if not slo.metric.startswith("capacity_")),
+        )
         # Of a rate, as if its requests took no longer than one alone.
         self._most, self._looks, self._at_once = most, looks, at_once
         self._alone = self._load = _Load(1.0, min(ALONE, self._prompts))
@@ -351,14 +389,19 @@ class LoadSearch:
         """
         probe = self._probe
         assert probe is not None, "the search is over"
-        failed = [load for load, one in self._loads.items() if one.metrics.get("failed") and load >= probe.load]
+        failed = [
+            load
+            for load, one in self._loads.items()
+            if one.metrics.get("failed") and load >= probe.load
+        ]
         self._died_at = min(failed, default=probe.load)
         self._bracket.verdicts[self._died_at] = False
         self._probe = None
         return f"{described(probe.by, probe.load)}: no answer; the server died at {described(probe.by, self._died_at)}"
 
     def _search(self) -> Iterator[Probe]:
-        """Run the whole search: sequential requests, the bracket's loads, then the loads to confirm."""
+        """Run the whole search: sequential requests, the bracket's loads, then the loads to
+        confirm."""
         alone = self._alone
         yield Probe("concurrency", 1.0, alone.target, 0)
         if self._by == "rate" and alone.metrics["completed"]:
@@ -367,14 +410,17 @@ class LoadSearch:
             lightest, heaviest, start = (rounded(alone.load * share) for share in shares)
             self._bracket = Bracket(lightest, heaviest, min(start, heaviest), whole=False)
         if alone.judgement.kept is False:
-            # What takes too long by itself does so under every load: one more is tried, to see whether that is so.
+            # What takes too long by itself does so under every load: one more is tried, to see
+            # whether that is so.
             self._bracket.verdicts[self._bracket.lightest] = False
         if not alone.metrics["completed"]:
             return
         while (load := self._bracket.next(self._hint)) is not None:
             yield from self._sent_until_decided(_Load(load, self._requests(load)))
         while (load := self._to_confirm()) is not None:
-            needed = max(min(math.ceil(load * self._confirm_s), MOST_REQUESTS), self._requests(load))
+            needed = max(
+                min(math.ceil(load * self._confirm_s), MOST_REQUESTS), self._requests(load)
+            )
             yield from self._sent_until_decided(_Load(load, needed, confirms=True))
 
     def _sent_until_decided(self, load: _Load) -> Iterator[Probe]:
@@ -395,7 +441,8 @@ class LoadSearch:
         if self._by == "concurrency":
             load.ramp_s = 0.0 if self._at_once else self._request_s(load.load)
         elif self._bracket.kept is None and not load.runs and not self._recorded_rate:
-            # A load that is far too heavy shows it soon; one that is not is then sent for as long as it must be.
+            # A load that is far too heavy shows it soon; one that is not is then sent for as long
+            # as it must be.
             requests = min(requests, max(LEAST_OPEN, least_requests(self._slos, self._looks)))
             load.target += requests if requests < load.missing else 0
         return Probe(self._by, load.load, min(requests, self._prompts), self._sent, load.ramp_s)
@@ -403,25 +450,38 @@ class LoadSearch:
     def _judge(self, probe: Probe, load: _Load) -> None:
         """Decide a load from its requests."""
         needed = math.ceil(TURNOVERS * probe.load * float(load.metrics["mean_e2el_ms"]) / 1e3)
-        settled = probe.by == "concurrency" or load.confirms or load.lengthened or len(load.runs[-1]) >= needed
+        settled = (
+            probe.by == "concurrency"
+            or load.confirms
+            or load.lengthened
+            or len(load.runs[-1]) >= needed
+        )
         settled |= bool(self._recorded_rate)
         rate = probe.load if probe.by == "rate" and settled and not self._recorded_rate else None
         last = load.looks >= self._looks
         confirm = load.confirms and load.looks > 0
-        load.judgement = judge(self._slos, load.runs, load.metrics, rate, last, self._looks, confirm)
+        load.judgement = judge(
+            self._slos, load.runs, load.metrics, rate, last, self._looks, confirm
+        )
         if load.judgement.kept is False:
             return
         if not settled:
-            load.lengthened, load.looks, load.target = True, 0, min(math.ceil(SPARE * needed), MOST_REQUESTS)
+            load.lengthened, load.looks, load.target = (
+                True,
+                0,
+                min(math.ceil(SPARE * needed), MOST_REQUESTS),
+            )
             load.runs.clear()
         if load is not self._alone and not load.looks:
             load.judgement = replace(load.judgement, kept=None)  # too few requests to show that
 
     def _to_confirm(self) -> float | None:
-        """Return the next load to confirm; None when the recommended one is confirmed, or none can be.
+        """Return the next load to confirm; None when the recommended one is confirmed, or none can
+        be.
 
-        The figures at both ends of the bracket tell where the limit is reached. One that is not confirmed gives way to
-        one that is lighter by `STEP` at least, and one that is confirmed to a heavier one where there is room for that.
+        The figures at both ends of the bracket tell where the limit is reached. One that is not
+        confirmed gives way to one that is lighter by `STEP` at least, and one that is confirmed to
+        a heavier one where there is room for that.
         """
         kept, broken = self._bracket.kept, self._bracket.broken
         if not self._confirm_s:
@@ -442,20 +502,26 @@ class LoadSearch:
     def _pressure(self, load: float) -> float:
         """Return the logarithm of the largest share of a limit that a load uses; 0 at the limit."""
         metrics = self._loads[load].metrics if load in self._loads else {}
-        shares = [1 + slo.excess(float(metrics[slo.metric])) for slo in self._slos if slo.metric in metrics]
+        shares = [
+            1 + slo.excess(float(metrics[slo.metric]))
+            for slo in self._slos
+            if slo.metric in metrics
+        ]
         return math.log(max([1e-3, *shares]))
 
     def _request_s(self, load: float) -> float:
         """Return the seconds of a request at the heaviest load lighter than this one."""
-        lighter = max((one for one in self._loads if one < load and self._loads[one].runs), default=None)
+        lighter = max(
+            (one for one in self._loads if one < load and self._loads[one].runs), default=None
+        )
         known = self._alone if lighter is None else self._loads[lighter]
         return float(known.metrics["mean_e2el_ms"]) / 1e3
 
     def _requests(self, load: float) -> int:
         """Return the number of requests of the first look at a load.
 
-        So many that a verdict is possible and a steady state is seen; of an open load so many that a queue which grows
-        by `TOLERANCE` comes to the limit.
+        So many that a verdict is possible and a steady state is seen; of an open load so many that
+        a queue which grows by `TOLERANCE` comes to the limit.
         """
         if self._recorded_rate:
             return self._prompts
@@ -463,10 +529,17 @@ class LoadSearch:
         if self._by == "concurrency":
             needed.append(TURNOVERS * load)
         else:
-            waits = [slo for slo in self._slos if is_latency(slo) and slo.metric.split("_")[1] in ("ttft", "e2el")]
+            waits = [
+                slo
+                for slo in self._slos
+                if is_latency(slo) and slo.metric.split("_")[1] in ("ttft", "e2el")
+            ]
             slack_ms = [slo.limit - float(self._alone.metrics[slo.metric]) for slo in waits]
             needed += [float(LEAST_OPEN), TURNOVERS * load * self._request_s(load)]
-            needed += [load * min(PATIENCE * slack / 1e3 / TOLERANCE, FIRST * CONFIRM_S) for slack in slack_ms]
+            needed += [
+                load * min(PATIENCE * slack / 1e3 / TOLERANCE, FIRST * CONFIRM_S)
+                for slack in slack_ms
+            ]
         return min(math.ceil(max(needed)), MOST_REQUESTS)
 
     @property
@@ -491,8 +564,12 @@ class LoadSearch:
         metrics = {
             **measured,
             f"capacity_{LOADS[self._by]}": load,
-            "capacity_total_token_throughput": measured["steady_total_token_throughput"] if capacity else 0.0,
-            "capacity_output_tokens_per_s_per_user": 1e3 / per_token_ms if capacity and per_token_ms else 0.0,
+            "capacity_total_token_throughput": measured["steady_total_token_throughput"]
+            if capacity
+            else 0.0,
+            "capacity_output_tokens_per_s_per_user": 1e3 / per_token_ms
+            if capacity and per_token_ms
+            else 0.0,
             **({"capacity_speedup": load / self._recorded_rate} if self._recorded_rate else {}),
             **({"capacity_ramp_s": shown.ramp_s} if capacity and self._by == "concurrency" else {}),
             "capacity_broken_at": broken_at,
@@ -500,7 +577,9 @@ class LoadSearch:
             "capacity_not_monotone": list(monotone) if monotone else None,
             "curve": [one.row(self._by) for one in sorted(tried, key=lambda one: one.load)],
         }
-        return FoundLoad(self._by, capacity or 0.0, broken_at, monotone, missed, self._died_at, metrics)
+        return FoundLoad(
+            self._by, capacity or 0.0, broken_at, monotone, missed, self._died_at, metrics
+        )
 
     def _line(self, probe: Probe, load: _Load, records: RequestRecords) -> str:
         """Describe a probe in one line."""
@@ -510,7 +589,9 @@ class LoadSearch:
         if judgement.kept is False and judgement.broken is not None:
             word = f"violates {of(judgement.broken)}"
         figures = [
-            f"{slo.metric} {readable.number(metrics[slo.metric])}" for slo in self._slos if slo.metric in metrics
+            f"{slo.metric} {readable.number(metrics[slo.metric])}"
+            for slo in self._slos
+            if slo.metric in metrics
         ]
         seconds = float(records.finished_s.max() - records.sent_s.min()) if len(records) else 0.0
         return f"{what}: {word}; {', '.join(figures)}; {len(records)} requests in {seconds:.1f} s"
@@ -518,7 +599,12 @@ class LoadSearch:
 
 def beside(metrics: Metrics) -> Metrics:
     """Return the metrics of a load that its records do not contain."""
-    names = ("client_bound", "cache_hit_rate", "spec_decode_acceptance_rate", "spec_decode_acceptance_length")
+    names = (
+        "client_bound",
+        "cache_hit_rate",
+        "spec_decode_acceptance_rate",
+        "spec_decode_acceptance_length",
+    )
     return {name: metrics[name] for name in (*names, *ENERGY) if name in metrics}
 
 

@@ -5,5 +5,6 @@
     stream        one HTTP exchange, stamped per read of the socket; its server-sent events
     target        the server's address
 
-Nothing here is imported that takes long to load: a worker is a process of its own (`autotune.loadgen.measuring`).
+Nothing here is imported that takes long to load: a worker is a process of its own
+(`autotune.loadgen.measuring`).
 """

@@ -1,9 +1,12 @@
-"""Load generator: send the requests of a `Schedule`, built before the clock starts, and record the answers.
+"""Load generator: send the requests of a `Schedule`, built before the clock starts, and record the
+answers.
 
-Several processes can share a load: each sends a schedule of its own from the same absolute start, and
-`RequestLog.merged` joins what they saw. Such a worker is ``python -m autotune.loadgen.client.generator IN OUT``: its
-messages are those of `autotune.loadgen.client.messages`, IN and OUT ends of two one-way `multiprocessing.Pipe`. It
-lives as long as the other end of IN is held: when the process that started it is gone, by whatever signal, it ends.
+Several processes can share a load: each sends a schedule of its own from the same absolute start,
+and `RequestLog.merged` joins what they saw. Such a worker is ``python -m
+autotune.loadgen.client.generator IN OUT``: its messages are those of
+`autotune.loadgen.client.messages`, IN and OUT ends of two one-way `multiprocessing.Pipe`. It lives
+as long as the other end of IN is held: when the process that started it is gone, by whatever
+signal, it ends.
 """
 
 from __future__ import annotations
@@ -50,13 +53,15 @@ from autotune.loadgen.client.stream import (
 from autotune.loadgen.client.target import Target
 
 _AT_ONCE = 64
-"""Connections opened at the same time before a load: fewer than the smallest usual backlog of a listening socket."""
+"""Connections opened at the same time before a load: fewer than the smallest usual backlog of a
+listening socket."""
 
 _AFTER_DONE_S = 2.0  # Longest wait for the end of the body after the end of the stream
 HEAD_START_NS = 20_000_000
 """Nanoseconds from the last preparation to the first request."""
 _BURST = 8
-"""Requests sent between two polls of the sockets: first answers arrive before the last request is sent."""
+"""Requests sent between two polls of the sockets: first answers arrive before the last request is
+sent."""
 _REPORT_S = 0.5
 _EXTRA_FILES = 64  # Additional open files: the log, the event loop, and library files during a load
 
@@ -98,7 +103,9 @@ class Connections:
                 failed.add(server)
 
         try:
-            await asyncio.gather(*(open_one(self._servers[i % len(self._servers)]) for i in range(count)))
+            await asyncio.gather(
+                *(open_one(self._servers[i % len(self._servers)]) for i in range(count))
+            )
             yield
         finally:
             for connection in self._all:
@@ -171,8 +178,12 @@ class StallTimeouts:
         finally:
             del self._active[exchange]
             self._latest_ns = max(self._latest_ns, exchange.events.heard_ns)
-            # An end that the server brought about is a sign of life; one request given up must not keep the others.
-            if exchange.outcome is not None and exchange.outcome.kind is not OutcomeKind.STALL_TIMEOUT:
+            # An end that the server brought about is a sign of life; one request given up must not
+            # keep the others.
+            if (
+                exchange.outcome is not None
+                and exchange.outcome.kind is not OutcomeKind.STALL_TIMEOUT
+            ):
                 self._latest_ns = max(self._latest_ns, exchange.finished_ns)
 
     @property
@@ -200,7 +211,11 @@ class StallTimeouts:
             elif now_ns - since_ns > int(limit_s * 1e9):
                 message = f"no further event for {self._limit_s:g} s, after {len(exchange.events.times_ns)} with text"
                 if not exchange.events.heard_ns:
-                    begun = f"HTTP {exchange.status} and then no event" if exchange.status else "no answer"
+                    begun = (
+                        f"HTTP {exchange.status} and then no event"
+                        if exchange.status
+                        else "no answer"
+                    )
                     message = f"{begun}, and none to any other request, for {self._limit_s:g} s"
                 over.append((exchange, RequestOutcome(OutcomeKind.STALL_TIMEOUT, message)))
         return over
@@ -221,7 +236,8 @@ def event_loop() -> Iterator[asyncio.Runner]:
 
 
 class Generator:
-    """One run of one schedule, on one event loop; raises `BadInput` for too few open files, or no address."""
+    """One run of one schedule, on one event loop; raises `BadInput` for too few open files, or no
+    address."""
 
     def __init__(self, target: Target, schedule: Schedule, timeouts: RequestTimeouts) -> None:
         in_flight = min(schedule.concurrency, len(schedule))
@@ -242,11 +258,13 @@ class Generator:
     async def run(
         self, start: Callable[[], int], on_progress: Callable[[Progress], None] | None = None
     ) -> tuple[RequestLog, ClientHealth]:
-        """Open the connections, send the schedule, and wait for every answer; server failures do not raise.
+        """Open the connections, send the schedule, and wait for every answer; server failures do
+        not raise.
 
         Args:
-            start: called when the connections are open, and may block: the moment of the first request, on the clock
-                of `time.perf_counter_ns`, which all processes of a machine share.
+            start: called when the connections are open, and may block: the moment of the first
+                request, on the clock of `time.perf_counter_ns`, which all processes of a machine
+                share.
             on_progress: called about twice a second.
         """
         async with self._connections.opened(self._schedule.at_once):
@@ -254,7 +272,9 @@ class Generator:
             await _until(start_ns)
             monitor = LoopMonitor()
             async with asyncio.TaskGroup() as watchers:
-                background = [watchers.create_task(work) for work in (monitor.run(), self._stalls.watch())]
+                background = [
+                    watchers.create_task(work) for work in (monitor.run(), self._stalls.watch())
+                ]
                 if on_progress is not None:
                     background.append(watchers.create_task(self._report(on_progress)))
                 if self._schedule.ramp_s:
@@ -278,12 +298,16 @@ class Generator:
             if send_s > 0:
                 self._delays_s[request] = await _until(start_ns + int(send_s * 1e9))
             exchange = self._begun(request)
-            group.create_task(self._send(request, exchange, self._schedule.requests[request], self._slots.release))
+            group.create_task(
+                self._send(request, exchange, self._schedule.requests[request], self._slots.release)
+            )
             if request % _BURST == 0:
                 await asyncio.sleep(0)
 
     def _begun(self, request: int, events: EventStream | None = None) -> Exchange:
-        exchange = Exchange(int(self._schedule.output_tokens[request]), self._schedule.streaming, events)
+        exchange = Exchange(
+            int(self._schedule.output_tokens[request]), self._schedule.streaming, events
+        )
         self._exchanges[request] = exchange
         return exchange
 
@@ -318,8 +342,9 @@ class Generator:
     ) -> None:
         """Send a request on an idle connection or a new one, wait for its end, and call `done`.
 
-        A kept connection that the server closed before it answered is no fault of the server: the request goes
-        once more, over a new connection, and keeps the time at which it was first sent.
+        A kept connection that the server closed before it answered is no fault of the server: the
+        request goes once more, over a new connection, and keeps the time at which it was first
+        sent.
         """
         connections = self._connections
         try:
@@ -334,7 +359,11 @@ class Generator:
                         await connection.run(exchange, data)
                     connections.give_back(server, connection)
                     assert exchange.outcome is not None
-                    if kept is None or exchange.started or exchange.outcome.kind is not OutcomeKind.CLOSED:
+                    if (
+                        kept is None
+                        or exchange.started
+                        or exchange.outcome.kind is not OutcomeKind.CLOSED
+                    ):
                         break
                     kept, exchange.outcome, self._retries[request] = None, None, 1
             outcome = exchange.outcome
@@ -372,7 +401,8 @@ async def _until(due_ns: int) -> float:
 
 
 def allow_open_files(connections: int, surely: bool = True) -> None:
-    """Allow this number of further sockets; raises `BadInput` beyond the hard limit if they will `surely` be open."""
+    """Allow this number of further sockets; raises `BadInput` beyond the hard limit if they will
+    `surely` be open."""
     opened = Path("/proc/self/fd")
     need = connections + (len(list(opened.iterdir())) + _EXTRA_FILES if opened.is_dir() else 0)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -400,7 +430,9 @@ def serve(tasks: connection.Connection, answers: connection.Connection) -> None:
         try:
             schedule = task.schedule()
             with event_loop() as runner:
-                generator = Generator(task.target.beginning_with(task.worker), schedule, task.timeouts)
+                generator = Generator(
+                    task.target.beginning_with(task.worker), schedule, task.timeouts
+                )
                 result: tuple[RequestLog, ClientHealth] | BadInput
                 result = runner.run(generator.run(start_ns, answers.send))
         except AutotuneError as error:

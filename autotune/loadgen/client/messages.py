@@ -1,11 +1,12 @@
 """Messages between the worker processes of a load and the process that started them.
 
-For each load, in this order: in comes a `WorkerTask`, out goes `READY`, in comes the start in ns, out go
-`Progress` about twice a second and at last a pair of `RequestLog` and `ClientHealth`. A task that cannot be sent is
-answered with a `BadInput`, a fault of the worker itself with a `ClientFailed`.
+For each load, in this order: in comes a `WorkerTask`, out goes `READY`, in comes the start in ns,
+out go `Progress` about twice a second and at last a pair of `RequestLog` and `ClientHealth`. A task
+that cannot be sent is answered with a `BadInput`, a fault of the worker itself with a
+`ClientFailed`.
 
-`RequestLog` has a load in columns, one element per request. `ClientHealth` says whether the client kept up, the first
-thing to distrust in a measurement.
+`RequestLog` has a load in columns, one element per request. `ClientHealth` says whether the client
+kept up, the first thing to distrust in a measurement.
 """
 
 from __future__ import annotations
@@ -28,7 +29,8 @@ from autotune.metrics.records import COLUMNS, SERIES, RequestRecords
 
 _TICK_S = 0.02
 _SCHEDSTAT = Path("/proc/thread-self/schedstat")
-"""Times of the thread: ns on a CPU, ns runnable but not running, time slices (the kernel's sched-stats.rst)."""
+"""Times of the thread: ns on a CPU, ns runnable but not running, time slices (the kernel's
+sched-stats.rst)."""
 
 
 _SPAN_S = 2.0
@@ -43,15 +45,17 @@ _LIMITS: tuple[tuple[str, float, str, str], ...] = (
 )
 """Limits beyond which the client may have determined the numbers: figure, limit, format, and words.
 
-``benchmarks/client_self_test.py`` compares them with the truth. On two cores shared with other work, 1,000 to 40,000
-chunks per second, they detected every load whose p99 of TTFT was more than 20 ms late; biases of 10 to 20 ms passed in
-3 of 16 loads. The run delay detected them: accurate loads had at most 15 %, others mostly over 20 %.
+``benchmarks/client_self_test.py`` compares them with the truth. On two cores shared with other
+work, 1,000 to 40,000 chunks per second, they detected every load whose p99 of TTFT was more than 20
+ms late; biases of 10 to 20 ms passed in 3 of 16 loads. The run delay detected them: accurate loads
+had at most 15 %, others mostly over 20 %.
 """
 
 
 @dataclass(frozen=True, slots=True)
 class ClientHealth:
-    """Figures of the client during one load; for several workers, the worst; zeros if none reported.
+    """Figures of the client during one load; for several workers, the worst; zeros if none
+    reported.
 
     Attributes:
         cpu_share: of one core, by the thread that sends and reads.
@@ -70,11 +74,15 @@ class ClientHealth:
     @classmethod
     def of_all(cls, workers: Sequence[ClientHealth]) -> ClientHealth:
         """Return the worst of each figure over the workers, and the sum of their chunks."""
-        worst = {field.name: max(getattr(worker, field.name) for worker in workers) for field in fields(cls)}
+        worst = {
+            field.name: max(getattr(worker, field.name) for worker in workers)
+            for field in fields(cls)
+        }
         return cls(**{**worst, "chunks": sum(worker.chunks for worker in workers)})
 
     def excess(self, burst: bool = True) -> str:
-        """Name the figures beyond the limits; empty if the client kept up. A burst sends all requests at once."""
+        """Name the figures beyond the limits; empty if the client kept up. A burst sends all
+        requests at once."""
         if self.span_s < (_SPAN_S if burst else _SPAN_WITHOUT_BURST_S):
             return ""
         beyond = [
@@ -85,7 +93,10 @@ class ClientHealth:
         return ", ".join(beyond)
 
     def to_json(self) -> dict[str, Any]:
-        return {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
+        return {
+            name: round(value, 4) if isinstance(value, float) else value
+            for name, value in asdict(self).items()
+        }
 
 
 class LoopMonitor:
@@ -93,7 +104,11 @@ class LoopMonitor:
 
     def __init__(self) -> None:
         self._lags_s: list[float] = []
-        self._began_s, self._cpu_s, self._waited_s = time.perf_counter(), time.thread_time(), _run_delay_s()
+        self._began_s, self._cpu_s, self._waited_s = (
+            time.perf_counter(),
+            time.thread_time(),
+            _run_delay_s(),
+        )
 
     async def run(self) -> None:
         """Take samples until cancelled."""
@@ -116,7 +131,8 @@ class LoopMonitor:
 
 
 def _run_delay_s() -> float:
-    """Return the seconds in which this thread was runnable but not running; 0 if the kernel does not count them."""
+    """Return the seconds in which this thread was runnable but not running; 0 if the kernel does
+    not count them."""
     try:
         return int(_SCHEDSTAT.read_text().split()[1]) / 1e9
     except (OSError, IndexError, ValueError):
@@ -132,11 +148,12 @@ class RequestLog:
     """Log of the requests of one load, or of one worker's part of it.
 
     Attributes:
-        records: what the metrics are made of; times in seconds of ``CLOCK_MONOTONIC``, one clock for all
-            processes of a machine. A request that failed has NaN where it knows nothing.
+        records: what the metrics are made of; times in seconds of ``CLOCK_MONOTONIC``, one clock
+            for all processes of a machine. A request that failed has NaN where it knows nothing.
         retries: connections that turned out stale before the request was answered, shape (n,).
         send_delay_s: how much later than planned each was sent, shape (n,); zeros in a closed loop.
-        cached_tokens: prompt tokens that the server took from its cache, shape (n,); NaN where it does not tell.
+        cached_tokens: prompt tokens that the server took from its cache, shape (n,); NaN where it
+            does not tell.
         expected_tokens: how many tokens each answer was asked to have, shape (n,).
     """
 
@@ -152,7 +169,9 @@ class RequestLog:
         return len(self.outcomes)
 
     @classmethod
-    def of(cls, exchanges: Sequence[Exchange], retries: Sequence[int], send_delay_s: Floats) -> RequestLog:
+    def of(
+        cls, exchanges: Sequence[Exchange], retries: Sequence[int], send_delay_s: Floats
+    ) -> RequestLog:
         """Build the columns from finished exchanges."""
         outcomes = tuple(exchange.outcome for exchange in exchanges if exchange.outcome is not None)
         assert len(outcomes) == len(exchanges), "a load ends when all its requests have"
@@ -172,11 +191,20 @@ class RequestLog:
             ok=ok,
             itl_ms=np.concatenate([none, *(np.diff(t) for t in good)]) / 1e6,
             token_s=np.concatenate([none, *good]) / 1e9,
-            # A chunk may carry several tokens and does not say how many: the request's tokens, spread evenly.
+            # A chunk may carry several tokens and does not say how many: the request's tokens,
+            # spread evenly.
             token_n=np.repeat(counts[ok, 1] / np.maximum(chunks[ok], 1), chunks[ok]),
         )
         expected = np.array([exchange.expected_tokens for exchange in exchanges], dtype=np.int64)
-        return cls(records, outcomes, np.array(retries, dtype=np.int64), send_delay_s, counts[:, 2], chunks, expected)
+        return cls(
+            records,
+            outcomes,
+            np.array(retries, dtype=np.int64),
+            send_delay_s,
+            counts[:, 2],
+            chunks,
+            expected,
+        )
 
     @classmethod
     def merged(cls, logs: Sequence[RequestLog], places: Sequence[Ints] | None = None) -> RequestLog:
@@ -184,8 +212,8 @@ class RequestLog:
 
         Args:
             logs: by worker.
-            places: of each worker's requests in the load, ascending; None: the first requests of all workers come
-                first, then the second ones, as they were dealt.
+            places: of each worker's requests in the load, ascending; None: the first requests of
+                all workers come first, then the second ones, as they were dealt.
         """
         places = places if places is not None else [np.arange(len(log)) for log in logs]
         workers = np.repeat(np.arange(len(logs)), [len(log) for log in logs])
@@ -193,7 +221,8 @@ class RequestLog:
         outcomes = [outcome for log in logs for outcome in log.outcomes]
         records = [log.records for log in logs]
         columns = {name: _joined(records, name)[dealt] for name in COLUMNS}
-        # The series hold the successful requests one after the other: of each, its chunks, or the gaps between them.
+        # The series hold the successful requests one after the other: of each, its chunks, or the
+        # gaps between them.
         chunks = np.where(_joined(records, "ok"), _joined(logs, "chunks"), 0)
         for name, lengths in zip(SERIES, (np.maximum(chunks - 1, 0), chunks, chunks), strict=True):
             pieces = np.split(_joined(records, name), np.cumsum(lengths)[:-1])
@@ -210,11 +239,14 @@ class RequestLog:
         """Return mean tokens per successful answer, measured and requested; zeros for none."""
         ok = self.records.ok
         count = max(int(ok.sum()), 1)
-        return float(self.records.output_tokens[ok].sum()) / count, float(self.expected_tokens[ok].sum()) / count
+        return float(self.records.output_tokens[ok].sum()) / count, float(
+            self.expected_tokens[ok].sum()
+        ) / count
 
     @property
     def length_error(self) -> float:
-        """Return the relative error of the mean output length over successful requests; 0 for none."""
+        """Return the relative error of the mean output length over successful requests; 0 for
+        none."""
         written, expected = self.mean_lengths
         return abs(written / expected - 1) if expected else 0.0
 
@@ -228,7 +260,8 @@ READY = "ready"
 
 @dataclass(frozen=True, slots=True)
 class RequestTimeouts:
-    """Timeouts of a request: `stall_s` without an event of its stream, or before the first event of any stream."""
+    """Timeouts of a request: `stall_s` without an event of its stream, or before the first event of
+    any stream."""
 
     connect_s: float = 10.0
     stall_s: float = 600.0
@@ -239,8 +272,8 @@ class Conversation:
     """A session in progress: a turn's body needs the previous answer, which is part of the history.
 
     Attributes:
-        turns: of each its number in the load, its place in the schedule of the worker that sends it, and what the
-            user says, made before the clock starts.
+        turns: of each its number in the load, its place in the schedule of the worker that sends
+            it, and what the user says, made before the clock starts.
     """
 
     target: Target
@@ -250,14 +283,19 @@ class Conversation:
     messages: list[dict[str, str]] = field(default_factory=list)
 
     def request(self, number: int) -> tuple[bytes, float]:
-        """Return the HTTP request of a turn, with the whole history, and the think time before it in seconds."""
+        """Return the HTTP request of a turn, with the whole history, and the think time before it
+        in seconds."""
         turns, (request, _, text) = self.requests.turns, self.turns[number]
         assert turns is not None
-        system, tools = turns.systems[turns.system[request]] if turns.system[request] >= 0 else ("", ())
+        system, tools = (
+            turns.systems[turns.system[request]] if turns.system[request] >= 0 else ("", ())
+        )
         if number == 0 and system:
             self.messages.append({"role": "system", "content": system})
         self.messages.append({"role": "user", "content": text})
-        body = self.prompts.history_body(self.messages, tools, int(self.requests.output_tokens[request]))
+        body = self.prompts.history_body(
+            self.messages, tools, int(self.requests.output_tokens[request])
+        )
         return self.target.request(self.prompts.endpoint, body), float(turns.think_s[request])
 
     def answered(self, text: str) -> None:
@@ -273,8 +311,8 @@ class Schedule:
         requests: whole HTTP requests, in the order of sending, n entries.
         send_s: seconds after the start at which each may be sent, shape (n,), ascending.
         output_tokens: how many tokens each must bring, shape (n,).
-        conversations: of sessions, whose requests are made when the answers before are there; then `requests` is empty
-            and `concurrency` counts sessions.
+        conversations: of sessions, whose requests are made when the answers before are there; then
+            `requests` is empty and `concurrency` counts sessions.
         ramp_s: seconds in which the streams of a closed loop begin, evenly; 0 = all at once.
     """
 
@@ -297,7 +335,8 @@ class Schedule:
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """Every n-th request (or session) of a load point, for one of n workers; concurrency is split evenly.
+    """Every n-th request (or session) of a load point, for one of n workers; concurrency is split
+    evenly.
 
     Attributes:
         requests: of the whole load point: what a prompt says depends on the request's number in it.
@@ -320,7 +359,9 @@ class WorkerTask:
         if (turns := self.requests.turns) is None:
             bodies = prompts.bodies(self.requests, self.key, slice(self.worker, None, self.workers))
         else:
-            for place, request in enumerate(self.requests.dealt(self.worker, self.workers).tolist()):
+            for place, request in enumerate(
+                self.requests.dealt(self.worker, self.workers).tolist()
+            ):
                 if turns.after[request] < 0:
                     begun.append(Conversation(self.target, prompts, self.requests))
                 content = self.requests.contents[request]

@@ -1,11 +1,12 @@
 """Measured path: one kept-alive HTTP/1.1 connection, one request on it at a time.
 
-An `asyncio.Protocol` on httptools: each read of the socket is stamped once, before anything is parsed.
+An `asyncio.Protocol` on httptools: each read of the socket is stamped once, before anything is
+parsed.
 
-The events of a streamed answer are parsed from bytes that come in any pieces. Server-sent events as in
-https://html.spec.whatwg.org/multipage/server-sent-events.html. An event with text, which is hot, is told by a byte
-match; only the few events without text and the last ones are decoded as JSON. Outcomes of requests are a closed list,
-so that every fault is named and counted.
+The events of a streamed answer are parsed from bytes that come in any pieces. Server-sent events as
+in https://html.spec.whatwg.org/multipage/server-sent-events.html. An event with text, which is hot,
+is told by a byte match; only the few events without text and the last ones are decoded as JSON.
+Outcomes of requests are a closed list, so that every fault is named and counted.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ Usage = tuple[int, int, int | None]
 """Prompt tokens, generated tokens, and cached prompt tokens if reported."""
 
 MAX_KEPT = 16 * 2**10
-"""Bytes or characters stored of a server's message: longer than the shown part, so that an API key in it can be
-removed completely (`Target.redacted`)."""
+"""Bytes or characters stored of a server's message: longer than the shown part, so that an API key
+in it can be removed completely (`Target.redacted`)."""
 
 _STATUSES = frozenset(HTTPStatus)
 
@@ -40,10 +41,11 @@ _MAX_COUNT = 2**53  # Least number that is no token count; from here on floats a
 class OutcomeKind(StrEnum):
     """Ways in which a request can end.
 
-    ``ok``; ``connect_error``: no connection; ``http_status``: the server refused; ``closed``: the connection ended
-    before the answer did; ``stall_timeout``: nothing came for too long; ``malformed``: not the protocol;
-    ``server_error``: the answer reports an error; ``no_usage``: it is whole, but the token counts are missing. An
-    answer of another length than asked for is no failure: `RequestLog.length_error` judges the mean.
+    ``ok``; ``connect_error``: no connection; ``http_status``: the server refused; ``closed``: the
+    connection ended before the answer did; ``stall_timeout``: nothing came for too long;
+    ``malformed``: not the protocol; ``server_error``: the answer reports an error; ``no_usage``: it
+    is whole, but the token counts are missing. An answer of another length than asked for is no
+    failure: `RequestLog.length_error` judges the mean.
     """
 
     OK = "ok"
@@ -58,7 +60,8 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RequestOutcome:
-    """Outcome of one request: its kind, the message (the server's words, if any), the status of ``http_status``."""
+    """Outcome of one request: its kind, the message (the server's words, if any), the status of
+    ``http_status``."""
 
     kind: OutcomeKind
     message: str = ""
@@ -88,13 +91,17 @@ def tally(outcomes: Iterable[RequestOutcome]) -> dict[str, int]:
 
 
 def failure_sentence(outcomes: Iterable[RequestOutcome]) -> str:
-    """Return a sentence on the failed requests, each kind with the first message; empty if none failed."""
+    """Return a sentence on the failed requests, each kind with the first message; empty if none
+    failed."""
     listed = list(outcomes)
     counts = tally(outcome for outcome in listed if not outcome.ok)
     if not counts:
         return ""
     first: Mapping[str, str] = {outcome.name: outcome.message for outcome in reversed(listed)}
-    parts = [f"{count} {name} ({first[name]})" if first[name] else f"{count} {name}" for name, count in counts.items()]
+    parts = [
+        f"{count} {name} ({first[name]})" if first[name] else f"{count} {name}"
+        for name, count in counts.items()
+    ]
     return f"{sum(counts.values())} of {len(listed)} requests failed: {'; '.join(parts)}"
 
 
@@ -160,14 +167,19 @@ def one_line(text: str) -> str:
 
 
 def usage_counts(usage: Any) -> Usage | None:
-    """Return prompt, generated and (if reported) cached tokens of a ``usage`` object; None unless both counts exist."""
+    """Return prompt, generated and (if reported) cached tokens of a ``usage`` object; None unless
+    both counts exist."""
     if not isinstance(usage, dict):
         return None
     read, written = _count(usage.get("prompt_tokens")), _count(usage.get("completion_tokens"))
     if read is None or written is None:
         return None
     details = usage.get("prompt_tokens_details")
-    return read, written, _count(details.get("cached_tokens")) if isinstance(details, dict) else None
+    return (
+        read,
+        written,
+        _count(details.get("cached_tokens")) if isinstance(details, dict) else None,
+    )
 
 
 def _count(value: Any) -> int | None:
@@ -178,7 +190,8 @@ MAX_EVENT_BYTES = 32 * 2**20
 """Longest event of a token; a longer one ends the request as ``malformed``."""
 
 _KEPT = 3
-"""Events stored as bytes: usage is in one of the last (with the last token, after it, or before ``[DONE]``)."""
+"""Events stored as bytes: usage is in one of the last (with the last token, after it, or before
+``[DONE]``)."""
 
 _TEXT = re.compile(rb'"(?:text|content|reasoning_content|reasoning)"\s*:\s*"[^"]')
 _BOM = b"\xef\xbb\xbf"
@@ -191,7 +204,8 @@ class EventStream:
     Attributes:
         times_ns: one entry per event that carries a token, in order.
         last_ns: when the last event with a choice came; 0 before the first.
-        heard_ns: when the last event of any kind came; comments (a server's heartbeat) do not count.
+        heard_ns: when the last event of any kind came; comments (a server's heartbeat) do not
+            count.
         others: how many events came that carry no plain text.
         problem: what ended the stream early, if anything did.
     """
@@ -209,7 +223,9 @@ class EventStream:
 
     def feed(self, body: bytes, now_ns: int) -> None:
         """Parse the next piece of the body, received at `now_ns`; it may be cut anywhere."""
-        if self._open_cr or b"\r" in body:  # CR LF and CR end a line too; a CR at the end waits, for its LF may come
+        if (
+            self._open_cr or b"\r" in body
+        ):  # CR LF and CR end a line too; a CR at the end waits, for its LF may come
             body = b"\r" + body if self._open_cr else body
             self._open_cr = body.endswith(b"\r")
             body = body.removesuffix(b"\r").replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -246,7 +262,8 @@ class EventStream:
         self._carry, self._stray = bytearray(), b""
 
     def usage(self) -> Usage | None:
-        """Return prompt tokens, generated tokens, and cached prompt tokens if reported; None without counts."""
+        """Return prompt tokens, generated tokens, and cached prompt tokens if reported; None
+        without counts."""
         while self._recent:  # later than what `_usage` holds
             event = self._recent.pop()
             if b'"usage"' in event and self._look_for_usage(event):
@@ -355,8 +372,9 @@ class EventStream:
 def _carries_token(choice: Mapping[str, Any], first: bool) -> bool:
     """Return whether an event without plain text represents a token.
 
-    A token may have no text of its own (half a character, a special token), and engines send it so. An event that
-    only opens the answer (the role) is none; one that only closes it (the reason) is one if no other came before.
+    A token may have no text of its own (half a character, a special token), and engines send it so.
+    An event that only opens the answer (the role) is none; one that only closes it (the reason) is
+    one if no other came before.
     """
     delta = choice.get("delta")
     body = delta if isinstance(delta, dict) else choice
@@ -398,7 +416,11 @@ def _said(event: bytes) -> str:
     with suppress(ValueError):
         chunk: Any = parsed(data)
         choices = chunk.get("choices") if isinstance(chunk, dict) else None
-        choice = choices[0] if isinstance(choices, list) and choices and isinstance(choices[0], dict) else {}
+        choice = (
+            choices[0]
+            if isinstance(choices, list) and choices and isinstance(choices[0], dict)
+            else {}
+        )
         delta = choice.get("delta")
         text = delta.get("content") if isinstance(delta, dict) else choice.get("text")
         return text if isinstance(text, str) else ""
@@ -422,7 +444,9 @@ class Exchange:
         location: where the server says the answer is to be found, if it says so.
     """
 
-    def __init__(self, expected_tokens: int, streaming: bool = True, events: EventStream | None = None) -> None:
+    def __init__(
+        self, expected_tokens: int, streaming: bool = True, events: EventStream | None = None
+    ) -> None:
         self.expected_tokens, self.streaming = expected_tokens, streaming
         self.sent_ns = perf_counter_ns()
         self.finished_ns = 0
@@ -457,7 +481,9 @@ class Exchange:
             outcome = RequestOutcome(OutcomeKind.NO_USAGE, "the answer holds no token counts")
             if self.streaming and not events.done:  # then nobody knows either whether it is whole
                 count = len(events.times_ns)
-                outcome = malformed(f"the stream ends after {count} events with text, without token counts or [DONE]")
+                outcome = malformed(
+                    f"the stream ends after {count} events with text, without token counts or [DONE]"
+                )
         self._end(outcome, events.last_ns if outcome.ok else now_ns)
 
     def cut(self, outcome: RequestOutcome, now_ns: int) -> None:
@@ -504,9 +530,12 @@ class Connection(asyncio.Protocol):
         self._unasked: RequestOutcome | None = None
 
     async def run(self, exchange: Exchange, request: bytes) -> None:
-        """Send a request and wait for its end, which sets its outcome; cancelling closes the connection."""
+        """Send a request and wait for its end, which sets its outcome; cancelling closes the
+        connection."""
         if not self.open:  # lost between the moment it was made and this one
-            exchange.fail(self._unasked or RequestOutcome(OutcomeKind.CLOSED, _where(exchange, None)))
+            exchange.fail(
+                self._unasked or RequestOutcome(OutcomeKind.CLOSED, _where(exchange, None))
+            )
             return
         assert self._transport is not None
         self._head = 0
@@ -535,7 +564,9 @@ class Connection(asyncio.Protocol):
             self._transport.abort()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's own class does not derive from it
+        self._transport = cast(
+            asyncio.Transport, transport
+        )  # uvloop's own class does not derive from it
         self.open = True
 
     def data_received(self, data: bytes) -> None:
@@ -565,7 +596,8 @@ class Connection(asyncio.Protocol):
         if exchange is None:
             return
         now_ns = perf_counter_ns()
-        # The end of the connection ends the answer where no length was announced and the stream is complete.
+        # The end of the connection ends the answer where no length was announced and the stream is
+        # complete.
         may_end = exc is None and exchange.status == 200 and not self._has_length
         if may_end and (exchange.events.ended if exchange.streaming else exchange.body):
             exchange.complete(now_ns)
@@ -598,7 +630,9 @@ class Connection(asyncio.Protocol):
         self._streams = exchange.streaming and exchange.status == 200
         if self._coding and exchange.status == 200:
             coding = one_line(self._coding.decode("latin-1"))
-            exchange.events.problem = malformed(f"the answer has the encoding {coding}, which was not requested")
+            exchange.events.problem = malformed(
+                f"the answer has the encoding {coding}, which was not requested"
+            )
 
     def on_body(self, body: bytes) -> None:
         exchange = self._exchange
@@ -615,7 +649,11 @@ class Connection(asyncio.Protocol):
             return  # an interim answer, such as 100 Continue
         exchange.complete(self._now_ns)
         # An answer may come before the request is out, whose rest would stand before the next one.
-        writing = self.open and self._transport is not None and self._transport.get_write_buffer_size() > 0
+        writing = (
+            self.open
+            and self._transport is not None
+            and self._transport.get_write_buffer_size() > 0
+        )
         if not self._keep_alive or exchange.events.problem is not None or writing:
             self.close()
         self._wake()

@@ -12,7 +12,9 @@ from autotune.errors import BadInput
 
 _MAX_MESSAGE = 300
 
-BALANCING = "to the server with the fewest requests in flight, of those that the client process sent"
+BALANCING = (
+    "to the server with the fewest requests in flight, of those that the client process sent"
+)
 """Policy that spreads requests over several servers."""
 
 _TELLING = 8  # Least length of a prefix of an API key that is hidden
@@ -31,7 +33,8 @@ class Target:
 
     @classmethod
     def parse(cls, url: str, api_key: str | None = None) -> Target:
-        """Parse ``[http[s]://]HOST[:PORT][/PREFIX]``, or several with commas; raises `BadInput` for anything else."""
+        """Parse ``[http[s]://]HOST[:PORT][/PREFIX]``, or several with commas; raises `BadInput` for
+        anything else."""
         first, *others = (cls._parse_one(one, api_key) for one in url.split(","))
         return replace(first, others=tuple(others))
 
@@ -56,8 +59,12 @@ class Target:
             raise BadInput("the API key has invalid characters for an HTTP header")
         prefix = parts.path.rstrip("/").removesuffix("/v1")
         if not (prefix.isascii() and prefix.isprintable()) or " " in prefix or port == 0:
-            raise BadInput(f"URL {url!r}: no port 0, and no path that needs %-encoding; write http://HOST:PORT")
-        return cls(parts.scheme, host, port or (443 if parts.scheme == "https" else 80), prefix, api_key)
+            raise BadInput(
+                f"URL {url!r}: no port 0, and no path that needs %-encoding; write http://HOST:PORT"
+            )
+        return cls(
+            parts.scheme, host, port or (443 if parts.scheme == "https" else 80), prefix, api_key
+        )
 
     @property
     def servers(self) -> tuple[Target, ...]:
@@ -106,9 +113,12 @@ class Target:
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + body
 
     def redacted(self, text: str) -> str:
-        """Remove the API key from a message, which a server may repeat; cut to a length for reports."""
+        """Remove the API key from a message, which a server may repeat; cut to a length for
+        reports."""
         key = self.api_key or ""
         if key and key[:_TELLING] in text:
-            for length in range(len(key), min(_TELLING, len(key)) - 1, -1):  # what a server cuts off may end within it
+            for length in range(
+                len(key), min(_TELLING, len(key)) - 1, -1
+            ):  # what a server cuts off may end within it
                 text = text.replace(key[:length], "***")
         return text if len(text) <= _MAX_MESSAGE else f"{text[:_MAX_MESSAGE]}…"

@@ -1,8 +1,8 @@
 """Workloads: the requests sent to a server, by familiar names.
 
 A workload is a list of load points, measured one after the other on one server. The named ones are
-documents of ``search_spaces/workloads/``; ``random:IN:OUT[:N]``, ``sharegpt:FILE[:N]``, ``jsonl:FILE``,
-``trace:FILE`` and ``sessions:FILE`` are made on the spot.
+documents of ``search_spaces/workloads/``; ``random:IN:OUT[:N]``, ``sharegpt:FILE[:N]``,
+``jsonl:FILE``, ``trace:FILE`` and ``sessions:FILE`` are made on the spot.
 """
 
 from __future__ import annotations
@@ -61,16 +61,26 @@ _HINT = (
     "others are described in search_spaces/workloads/<name>.yaml."
 )
 
-_SWEPT = (("lengths", "input_tokens"), ("lengths", "output_tokens"), ("prompts",), ("arrival", "concurrency"))
+_SWEPT = (
+    ("lengths", "input_tokens"),
+    ("lengths", "output_tokens"),
+    ("prompts",),
+    ("arrival", "concurrency"),
+)
 """Fields of a load point that may have a list instead of a number; the last changes first."""
 
 _TEXTS = (ShareGPTLengths, FileLengths, SessionLengths, LibraryTextLengths)
 """Kinds of `lengths` whose prompts are text; the others send random token ids."""
 
-_OWN_PROMPTS = (FileLengths, SessionLengths, TraceLengths)  # Kinds of `lengths` with whole prompts from a user's file
+_OWN_PROMPTS = (
+    FileLengths,
+    SessionLengths,
+    TraceLengths,
+)  # Kinds of `lengths` with whole prompts from a user's file
 
 LEAST_OF_HALF = 200
-"""Least prompts of half a file: fewer do not fill a batch, and their 99th percentile is the slowest two."""
+"""Least prompts of half a file: fewer do not fill a batch, and their 99th percentile is the slowest
+two."""
 
 _LABELS = {"prompts": "b", "input_tokens": "in", "output_tokens": "out", "concurrency": "c"}
 """Prefix of each swept number in a label, in its order."""
@@ -97,7 +107,9 @@ class Workload(Part):
 
     name: str
     description: str
-    origin: str = Field(description="who uses it, and which of its figures are choices of this project")
+    origin: str = Field(
+        description="who uses it, and which of its figures are choices of this project"
+    )
     points: list[LoadPoint] = Field(min_length=1)
     prefix: Prefix | None = None
     streaming: bool = True
@@ -108,7 +120,9 @@ class Workload(Part):
         """Expand a list in place of a number into one load point for each."""
         if not isinstance(points, list) or not any(map(_swept, points)):
             return points
-        return [one for number, point in enumerate(points, start=1) for one in _expanded(point, number)]
+        return [
+            one for number, point in enumerate(points, start=1) for one in _expanded(point, number)
+        ]
 
     @model_validator(mode="after")
     def _check(self) -> Workload:
@@ -116,9 +130,14 @@ class Workload(Part):
             if problem := _misfit(point.lengths, point.arrival):
                 raise ValueError(problem)
         if self.prefix is not None:
-            shortest = min(p.lengths.input_tokens if isinstance(p.lengths, FixedLengths) else 0 for p in self.points)
+            shortest = min(
+                p.lengths.input_tokens if isinstance(p.lengths, FixedLengths) else 0
+                for p in self.points
+            )
             if shortest < self.prefix.tokens:
-                raise ValueError("prefix.tokens must not exceed the input tokens of a load point of fixed lengths")
+                raise ValueError(
+                    "prefix.tokens must not exceed the input tokens of a load point of fixed lengths"
+                )
         return self
 
     @property
@@ -133,19 +152,29 @@ class Workload(Part):
 
     @property
     def tokens_in_flight(self) -> float:
-        """Tokens of the requests in flight, prompts and answers, on average; of the load point with most."""
+        """Tokens of the requests in flight, prompts and answers, on average; of the load point with
+        most."""
         drawn = [self.draw(position, 0) for position in range(len(self.points))]
         means = [float((one.input_tokens + one.output_tokens).mean()) for one in drawn]
-        return max(self._in_flight(point) * mean for point, mean in zip(self.points, means, strict=True))
+        return max(
+            self._in_flight(point) * mean for point, mean in zip(self.points, means, strict=True)
+        )
 
     @staticmethod
     def _in_flight(point: LoadPoint) -> float:
-        return math.inf if point.arrival.open_loop else min(point.arrival.concurrency or point.prompts, point.prompts)
+        return (
+            math.inf
+            if point.arrival.open_loop
+            else min(point.arrival.concurrency or point.prompts, point.prompts)
+        )
 
     @property
     def shares_prefixes(self) -> bool:
-        """True if prompts may have a common start: by a prefix of the workload, or by the text of a user's file."""
-        return self.prefix is not None or any(isinstance(point.lengths, _OWN_PROMPTS) for point in self.points)
+        """True if prompts may have a common start: by a prefix of the workload, or by the text of a
+        user's file."""
+        return self.prefix is not None or any(
+            isinstance(point.lengths, _OWN_PROMPTS) for point in self.points
+        )
 
     @property
     def has_text(self) -> bool:
@@ -157,14 +186,16 @@ class Workload(Part):
         return self.with_arrival(arrival_of(concurrency=concurrency))
 
     def with_arrival(self, arrival: Arrival) -> Workload:
-        """Return the same prompts with these arrivals; load points that differ only in arrival become one."""
+        """Return the same prompts with these arrivals; load points that differ only in arrival
+        become one."""
         points = [point.model_copy(update={"arrival": arrival}) for point in self._distinct()]
         if problem := next(filter(None, (_misfit(point.lengths, arrival) for point in points)), ""):
             raise BadInput(problem)
         return self.model_copy(update={"points": points})
 
     def with_concurrencies(self, concurrencies: Sequence[int]) -> Workload:
-        """Return a curve: for each a load point c4, c8, … with its own prompts; raises `BadInput` for none."""
+        """Return a curve: for each a load point c4, c8, … with its own prompts; raises `BadInput`
+        for none."""
         if not concurrencies:
             raise BadInput("a curve needs at least one concurrency, e.g. 4,8,16")
         points = []
@@ -184,10 +215,17 @@ class Workload(Part):
         return list(first.values())
 
     def with_prompts(self, count: int) -> Workload:
-        """Return the load with this number of prompts; raises `BadInput` for several loads, or a file's own one."""
+        """Return the load with this number of prompts; raises `BadInput` for several loads, or a
+        file's own one."""
         name = f"{self.name}:{count}"
-        if len(self.points) > 1 or isinstance(self.points[0].lengths, TraceLengths | SessionLengths) or not count:
-            raise BadInput(f"--workload {name}: a number of prompts (above 0) needs a workload of one load")
+        if (
+            len(self.points) > 1
+            or isinstance(self.points[0].lengths, TraceLengths | SessionLengths)
+            or not count
+        ):
+            raise BadInput(
+                f"--workload {name}: a number of prompts (above 0) needs a workload of one load"
+            )
         point = self.points[0].model_copy(update={"prompts": count})
         description = f"{count} prompts of {self.name}, {point.arrival.describe()}"
         return self.model_copy(update={"name": name, "description": description, "points": [point]})
@@ -198,14 +236,17 @@ class Workload(Part):
         return any(isinstance(point.lengths, Limited) for point in self.points)
 
     def half(self, number: Half) -> Workload | None:
-        """Return the load with the first or second half of its files' requests; None if that is too little."""
+        """Return the load with the first or second half of its files' requests; None if that is too
+        little."""
         points = []
         for point in self.points:
             if isinstance(point.lengths, Limited):
                 lengths = point.lengths.model_copy(update={"half": number})
                 prompts = point.prompts
                 if isinstance(lengths, FileLengths | TraceLengths):
-                    rows = lengths.rows if isinstance(lengths, FileLengths) else lengths.trace.blocks
+                    rows = (
+                        lengths.rows if isinstance(lengths, FileLengths) else lengths.trace.blocks
+                    )
                     prompts = min(prompts, len(rows))
                 elif isinstance(lengths, SessionLengths):
                     prompts = lengths.turns
@@ -222,11 +263,15 @@ class Workload(Part):
         return halved
 
     def lengths_source(self, tokenizer: Tokenizer | None = None) -> str:
-        """Describe the source of the lengths of prompts and answers, for a report; `tokenizer` as in `draw`."""
-        return "; ".join(dict.fromkeys(point.lengths.source(tokenizer or Approximate()) for point in self.points))
+        """Describe the source of the lengths of prompts and answers, for a report; `tokenizer` as
+        in `draw`."""
+        return "; ".join(
+            dict.fromkeys(point.lengths.source(tokenizer or Approximate()) for point in self.points)
+        )
 
     def draw(self, position: int, seed: int, tokenizer: Tokenizer | None = None) -> Requests:
-        """Return the requests of one load point: the same for one seed, new prompts for another seed or point.
+        """Return the requests of one load point: the same for one seed, new prompts for another
+        seed or point.
 
         Args:
             tokenizer: counts the tokens of a file's text; None = approximated.
@@ -267,7 +312,9 @@ class Workload(Part):
                 point.lengths.check_fits(context)
         if self.longest_request > context:
             longest = f"its longest request has {self.longest_request:,} tokens"
-            raise BadInput(f"--workload {self.name}: {longest}, but the model takes at most {context:,}")
+            raise BadInput(
+                f"--workload {self.name}: {longest}, but the model takes at most {context:,}"
+            )
 
 
 def _misfit(lengths: Lengths, arrival: Arrival) -> str:
@@ -286,7 +333,8 @@ def _swept(point: Any) -> dict[tuple[str, ...], list[Any]]:
 
 
 def _expanded(point: Any, number: int) -> list[LoadPoint]:
-    """Return the load points of a written one with lists; checked here, where their place in the file is known."""
+    """Return the load points of a written one with lists; checked here, where their place in the
+    file is known."""
     swept, points = _swept(point), []
     for values in product(*swept.values()):
         one, numbers = deepcopy(point), {}
@@ -298,9 +346,13 @@ def _expanded(point: Any, number: int) -> list[LoadPoint]:
             # A misspelt key is also a missing one: name what stands there.
             first = min(error.errors(), key=lambda e: e["type"] != "extra_forbidden")
             where = ".".join(map(str, first["loc"]))
-            raise ValueError(f"load point {number}: {where}: {first['msg'].removeprefix('Value error, ')}") from error
+            raise ValueError(
+                f"load point {number}: {where}: {first['msg'].removeprefix('Value error, ')}"
+            ) from error
         labels = [f"{short}{numbers[name]}" for name, short in _LABELS.items() if name in numbers]
-        points.append(checked.model_copy(update={"label": "-".join(filter(None, (checked.label, *labels)))}))
+        points.append(
+            checked.model_copy(update={"label": "-".join(filter(None, (checked.label, *labels)))})
+        )
     if not points:
         raise ValueError(f"load point {number}: an empty list in place of a number gives no load")
     return points
@@ -314,7 +366,8 @@ def _at(document: Any, path: Sequence[str]) -> dict[str, Any]:
 
 
 def load_workload(text: str, library: Library | None = None) -> Workload:
-    """Return a workload by name or form (``short:500``, ``random:IN:OUT``); raises `UnknownName`, `BadInput`."""
+    """Return a workload by name or form (``short:500``, ``random:IN:OUT``); raises `UnknownName`,
+    `BadInput`."""
     form, colon, rest = text.partition(":")
     if colon and form in _FORMS and not rest.isdecimal():
         return _in_form(text)
@@ -341,7 +394,8 @@ def _read(path: Path) -> Workload:
 
 
 def _in_form(text: str) -> Workload:
-    """Make a workload of a form such as ``random:IN:OUT``; raises `BadInput` for a malformed one."""
+    """Make a workload of a form such as ``random:IN:OUT``; raises `BadInput` for a malformed
+    one."""
     kind = text.partition(":")[0]
     pattern, usage = _FORMS[kind]
     match = pattern.fullmatch(text)
@@ -351,12 +405,20 @@ def _in_form(text: str) -> Workload:
     file, arrival, origin = match[1], Arrival(), f"the file {match[1]}"
     lengths: Lengths
     if kind == "random":
-        read, written, prompts = (int(part) if part else _DEFAULT_PROMPTS for part in match.groups())
-        lengths, origin = FixedLengths(input_tokens=read, output_tokens=written), "asked for by this form"
+        read, written, prompts = (
+            int(part) if part else _DEFAULT_PROMPTS for part in match.groups()
+        )
+        lengths, origin = (
+            FixedLengths(input_tokens=read, output_tokens=written),
+            "asked for by this form",
+        )
         what = f"{prompts} prompts of {read} random tokens with answers of {written} tokens, all at once"
     elif kind == "sharegpt":
         check_sharegpt(Path(file))
-        lengths, prompts = ShareGPTLengths(kind="sharegpt", file=file), int(match[2] or _DEFAULT_PROMPTS)
+        lengths, prompts = (
+            ShareGPTLengths(kind="sharegpt", file=file),
+            int(match[2] or _DEFAULT_PROMPTS),
+        )
         passing = f"{prompts} prompts of {file} that pass vLLM's filter"
         what = f"{passing}, answers of the lengths in the file, all at once"
     elif kind == "jsonl":
@@ -364,7 +426,10 @@ def _in_form(text: str) -> Workload:
         prompts = len(lengths.rows)
         what = f"the {prompts} requests of {file}, all at once"
     elif kind == "trace":
-        lengths, arrival = TraceLengths(kind="trace", file=file), Arrival(kind="trace", speedup=speedup)
+        lengths, arrival = (
+            TraceLengths(kind="trace", file=file),
+            Arrival(kind="trace", speedup=speedup),
+        )
         prompts, origin = len(lengths.trace.lines), f"the trace {file}"
         what = f"the {prompts} requests of {file}, {arrival.describe()}"
     else:
@@ -376,15 +441,19 @@ def _in_form(text: str) -> Workload:
 
 
 def with_speedup(names: Sequence[str], speedup: float | None) -> tuple[str, ...]:
-    """Return the workloads' names, with traces replayed this number of times faster; None: unchanged.
+    """Return the workloads' names, with traces replayed this number of times faster; None:
+    unchanged.
 
-    Raises `BadInput` for a number that is none above 0, or where nothing is a trace or one has its speed already.
+    Raises `BadInput` for a number that is none above 0, or where nothing is a trace or one has its
+    speed already.
     """
     traces = [name for name in names if name.startswith("trace:")]
     if speedup is None:
         return tuple(names)
     if not 0 < speedup < math.inf:
-        raise BadInput(f"--speedup {speedup:g}: write a number above 0, such as 10 for ten times as fast")
+        raise BadInput(
+            f"--speedup {speedup:g}: write a number above 0, such as 10 for ten times as fast"
+        )
     if not traces:
         raise BadInput(f"--speedup {speedup:g} is for a trace: give one with --workload trace:FILE")
     for name in traces:

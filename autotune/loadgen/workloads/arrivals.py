@@ -33,16 +33,19 @@ class Part(BaseModel):
 class Arrival(Part):
     """Times at which requests are sent; rates are in requests per second.
 
-    ``all_at_once``: all in the same instant. ``closed_loop``: `concurrency` in flight, the next one when one ends; its
-    streams begin evenly over `ramp_s` seconds, so that no burst of first prompts is taken for the load itself.
-    ``constant``: `request_rate`, evenly spaced. ``poisson``: `request_rate` with exponentially distributed gaps.
-    ``gamma``: gaps of a gamma distribution whose shape is `burstiness`: below 1 is burstier than Poisson, above 1 more
-    even. ``trace``: at the times of a trace, `speedup` times as fast.
+    ``all_at_once``: all in the same instant. ``closed_loop``: `concurrency` in flight, the next one
+    when one ends; its streams begin evenly over `ramp_s` seconds, so that no burst of first prompts
+    is taken for the load itself. ``constant``: `request_rate`, evenly spaced. ``poisson``:
+    `request_rate` with exponentially distributed gaps. ``gamma``: gaps of a gamma distribution
+    whose shape is `burstiness`: below 1 is burstier than Poisson, above 1 more even. ``trace``: at
+    the times of a trace, `speedup` times as fast.
 
     Names and meaning are those of ``vllm bench serve`` (``--request-rate``, ``--burstiness``).
     """
 
-    kind: Literal["all_at_once", "closed_loop", "constant", "poisson", "gamma", "trace"] = "all_at_once"
+    kind: Literal["all_at_once", "closed_loop", "constant", "poisson", "gamma", "trace"] = (
+        "all_at_once"
+    )
     concurrency: int | None = Field(default=None, gt=0)
     request_rate: float | None = Field(default=None, gt=0, allow_inf_nan=False)
     burstiness: float = Field(default=1.0, ge=0.001, allow_inf_nan=False)
@@ -70,7 +73,8 @@ class Arrival(Part):
         bursts = "" if self.burstiness == 1 else f" with burstiness {self.burstiness:g}"
         return {
             "all_at_once": "all at once",
-            "closed_loop": f"{self.concurrency} at a time" + (f", begun over {self.ramp_s:.3g} s" * bool(self.ramp_s)),
+            "closed_loop": f"{self.concurrency} at a time"
+            + (f", begun over {self.ramp_s:.3g} s" * bool(self.ramp_s)),
             "constant": f"{self.request_rate or 0:g} requests per second, evenly spaced",
             "poisson": f"{self.request_rate or 0:g} requests per second, Poisson arrivals",
             "gamma": f"{self.request_rate or 0:g} requests per second, gamma arrivals{bursts}",
@@ -78,7 +82,9 @@ class Arrival(Part):
         }[self.kind]
 
 
-def arrival_of(concurrency: int | None = None, request_rate: float | None = None, burstiness: float = 1.0) -> Arrival:
+def arrival_of(
+    concurrency: int | None = None, request_rate: float | None = None, burstiness: float = 1.0
+) -> Arrival:
     """Return the arrival process for the numbers of a command line; none = all at once.
 
     Args:
@@ -87,7 +93,9 @@ def arrival_of(concurrency: int | None = None, request_rate: float | None = None
     Raises `BadInput`: numbers that exclude each other or are out of range.
     """
     if concurrency is not None and request_rate is not None:
-        raise BadInput("a concurrency and a request rate are mutually exclusive: a load is closed or open")
+        raise BadInput(
+            "a concurrency and a request rate are mutually exclusive: a load is closed or open"
+        )
     if request_rate is None and burstiness != 1:
         raise BadInput("burstiness belongs to a request rate: give one")
     if request_rate is None:
@@ -105,10 +113,12 @@ def arrival_of(concurrency: int | None = None, request_rate: float | None = None
 
 
 def send_times(arrival: Arrival, requests: int, workload: str, point: int, seed: int) -> Floats:
-    """Return the send times, seconds after the first, shape (requests,), ascending; zeros for a closed loop.
+    """Return the send times, seconds after the first, shape (requests,), ascending; zeros for a
+    closed loop.
 
-    The same for the same (seed, workload, load point). Random gaps are stretched so that together they take as long as
-    the rate asks for, as ``vllm bench serve`` does: a seed moves the bursts, not the mean rate.
+    The same for the same (seed, workload, load point). Random gaps are stretched so that together
+    they take as long as the rate asks for, as ``vllm bench serve`` does: a seed moves the bursts,
+    not the mean rate.
     """
     rate = arrival.request_rate
     if rate is None:

@@ -1,4 +1,5 @@
-"""Lengths of prompts and answers: fixed, a table of quantiles, those of a file with its text, or of a trace."""
+"""Lengths of prompts and answers: fixed, a table of quantiles, those of a file with its text, or of
+a trace."""
 
 from __future__ import annotations
 
@@ -43,15 +44,24 @@ _LEAST_DOCUMENTATION = 400  # Least characters of a documentation string that co
 
 
 def passages(
-    kind: TextKind, tokens: int, count: int, generator: np.random.Generator, half: Half | None = None
+    kind: TextKind,
+    tokens: int,
+    count: int,
+    generator: np.random.Generator,
+    half: Half | None = None,
 ) -> list[str]:
-    """Choose passages of about this number of tokens from lines' starts; raises `BadInput` for too little text."""
+    """Choose passages of about this number of tokens from lines' starts; raises `BadInput` for too
+    little text."""
     size = int(tokens * _CHARACTERS_PER_TOKEN[kind])
     texts = documents(kind)
     ends = enumerate(len(text) - size for text in texts)
-    places = half_of([(number, start) for number, end in ends for start in range(0, end, size)], half)
+    places = half_of(
+        [(number, start) for number, end in ends for start in range(0, end, size)], half
+    )
     if len(places) < count:
-        raise BadInput(f"{count} prompts of {tokens} tokens are requested, but Python's {kind} has {len(places)}")
+        raise BadInput(
+            f"{count} prompts of {tokens} tokens are requested, but Python's {kind} has {len(places)}"
+        )
     chosen = []
     for number, start in (places[place] for place in generator.permutation(len(places))[:count]):
         line = texts[number].find("\n", start, start + size // 2) + 1 if start else 0
@@ -63,14 +73,17 @@ def passages(
 def documents(kind: TextKind) -> tuple[str, ...]:
     """Return the texts of the passages, in a fixed order: this Python's documentation or its code.
 
-    Speculative decoding lives on text that can be guessed, which random tokens are not. These are under the PSF
-    licence, which lets them be redistributed; one Python version always gives the same text.
+    Speculative decoding lives on text that can be guessed, which random tokens are not. These are
+    under the PSF licence, which lets them be redistributed; one Python version always gives the
+    same text.
 
     Raises `BadInput`: this Python was installed without them.
     """
     found = tuple(_prose() if kind == "prose" else _sources())
     if not found:
-        raise BadInput(f"this Python was installed without the {kind} of its standard library; use another workload")
+        raise BadInput(
+            f"this Python was installed without the {kind} of its standard library; use another workload"
+        )
     return found
 
 
@@ -94,7 +107,8 @@ class Drawn(NamedTuple):
 
     Attributes:
         contents: what the prompts say, None where it is random; empty = all random.
-        send_s: when a trace sends them, seconds after the first, shape (prompts,); None where nothing says so.
+        send_s: when a trace sends them, seconds after the first, shape (prompts,); None where
+            nothing says so.
     """
 
     input_tokens: Ints
@@ -132,12 +146,15 @@ class FixedLengths(Part):
 class TableLengths(Part):
     """A distribution as a table of quantiles, linear in between.
 
-    Each draw takes one value from every of n equal slices of the distribution, in random order: a seed gives
-    new prompts, but the sums hardly move, so that two seeds differ less than two configurations.
+    Each draw takes one value from every of n equal slices of the distribution, in random order: a
+    seed gives new prompts, but the sums hardly move, so that two seeds differ less than two
+    configurations.
     """
 
     kind: Literal["quantiles"]
-    stand_in_for: str | None = Field(default=None, description="the dataset whose lengths these are")
+    stand_in_for: str | None = Field(
+        default=None, description="the dataset whose lengths these are"
+    )
     input_quantiles: dict[float, float] = Field(description="quantile in 0..1 to tokens")
     output_quantiles: dict[float, float]
     total_limit: int = Field(gt=1, description="input + output; the output is cut to fit")
@@ -146,8 +163,15 @@ class TableLengths(Part):
     def _check(self) -> TableLengths:
         for name, table in (("input", self.input_quantiles), ("output", self.output_quantiles)):
             points, lengths = list(table), list(table.values())
-            if points[:1] != [0.0] or points[-1:] != [1.0] or points != sorted(points) or lengths != sorted(lengths):
-                raise ValueError(f"{name}_quantiles must run from 0 to 1 with lengths that do not fall")
+            if (
+                points[:1] != [0.0]
+                or points[-1:] != [1.0]
+                or points != sorted(points)
+                or lengths != sorted(lengths)
+            ):
+                raise ValueError(
+                    f"{name}_quantiles must run from 0 to 1 with lengths that do not fall"
+                )
         return self
 
     @property
@@ -176,13 +200,17 @@ class ShareGPTLengths(Limited):
         return MOST_TOTAL_TOKENS
 
     def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
-        """Draw other conversations for each state of the generator; raises `BadInput` if the file holds too few."""
+        """Draw other conversations for each state of the generator; raises `BadInput` if the file
+        holds too few."""
         return _drawn(sample(Path(self.file), prompts, generator, tokenizer, self.half), tokenizer)
 
     def source(self, tokenizer: Tokenizer) -> str:
-        """Describe the source of the lengths, for a report; with the number of rows that are no conversations."""
+        """Describe the source of the lengths, for a report; with the number of rows that are no
+        conversations."""
         held = conversations(Path(self.file))
-        skipped = f" ({held.skipped} of its {held.rows} rows are no conversation)" if held.skipped else ""
+        skipped = (
+            f" ({held.skipped} of its {held.rows} rows are no conversation)" if held.skipped else ""
+        )
         return f"{self.file}{skipped}, {_counted(tokenizer)}"
 
 
@@ -201,10 +229,13 @@ class FileLengths(Limited):
         return tuple(half_of(read_requests(Path(self.file)), self.half))
 
     def draw(self, prompts: int, _generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
-        """Draw the requests; raises `BadInput` if the file holds too few: repeats would come from the prefix cache."""
+        """Draw the requests; raises `BadInput` if the file holds too few: repeats would come from
+        the prefix cache."""
         rows = self.rows[:prompts]
         if len(rows) < prompts:
-            raise BadInput(f"{self.file} holds {len(rows)} requests, but {prompts} prompts are requested")
+            raise BadInput(
+                f"{self.file} holds {len(rows)} requests, but {prompts} prompts are requested"
+            )
         return _drawn(rows, tokenizer)
 
     def source(self, tokenizer: Tokenizer) -> str:
@@ -213,7 +244,8 @@ class FileLengths(Limited):
 
 
 class LibraryTextLengths(Limited):
-    """Real prose or code that every Python includes, see `passages`: of about this number of tokens."""
+    """Real prose or code that every Python includes, see `passages`: of about this number of
+    tokens."""
 
     kind: Literal["library_text"]
     text: Literal["prose", "code"]
@@ -226,18 +258,22 @@ class LibraryTextLengths(Limited):
         return self.input_tokens * 3 // 2 + self.output_tokens
 
     def draw(self, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
-        """Draw other passages for each state of the generator; raises `BadInput` if there are too few."""
+        """Draw other passages for each state of the generator; raises `BadInput` if there are too
+        few."""
         texts = passages(self.text, self.input_tokens, prompts, generator, self.half)
         read = np.array([max(tokenizer.count(text), 1) for text in texts])
         return Drawn(read, np.full(prompts, self.output_tokens), texts)
 
     def source(self, tokenizer: Tokenizer) -> str:
         of = "documentation" if self.text == "prose" else "standard library"
-        return f"{self.text} of the {of} of Python {platform.python_version()}, {_counted(tokenizer)}"
+        return (
+            f"{self.text} of the {of} of Python {platform.python_version()}, {_counted(tokenizer)}"
+        )
 
 
 class TraceLengths(Limited):
-    """The requests of a trace, see `read_trace`: from the top, in order, for every seed. Halves are of time."""
+    """The requests of a trace, see `read_trace`: from the top, in order, for every seed. Halves are
+    of time."""
 
     kind: Literal["trace"]
     file: str
@@ -260,19 +296,31 @@ class TraceLengths(Limited):
         beyond = np.flatnonzero(self._totals > context)
         if len(beyond):
             first = int(beyond[0])
-            raise MalformedFile(self.file, beyond_context(int(self._totals[first]), context), self.trace.lines[first])
+            raise MalformedFile(
+                self.file,
+                beyond_context(int(self._totals[first]), context),
+                self.trace.lines[first],
+            )
 
     def draw(self, prompts: int, _generator: np.random.Generator, _tokenizer: Tokenizer) -> Drawn:
         """Draw the requests; raises `BadInput` if the trace holds too few."""
         trace = self.trace
         if len(trace.lines) < prompts:
-            raise BadInput(f"{self.file} holds {len(trace.lines)} requests, but {prompts} prompts are requested")
+            raise BadInput(
+                f"{self.file} holds {len(trace.lines)} requests, but {prompts} prompts are requested"
+            )
         some = slice(0, prompts)
         blocks = trace.blocks[some] if any(trace.blocks) else ()
-        return Drawn(trace.input_tokens[some], trace.output_tokens[some], (), trace.send_s[some], blocks)
+        return Drawn(
+            trace.input_tokens[some], trace.output_tokens[some], (), trace.send_s[some], blocks
+        )
 
     def source(self, _tokenizer: Tokenizer) -> str:
-        shared = "and shared prefixes" if any(self.trace.blocks) else "without shared prefixes (not recorded)"
+        shared = (
+            "and shared prefixes"
+            if any(self.trace.blocks)
+            else "without shared prefixes (not recorded)"
+        )
         return f"lengths of the trace {self.file} {shared}, made of random tokens"
 
 
@@ -296,16 +344,20 @@ class SessionLengths(Limited):
         return sum(len(session.turns) for session in self.sessions)
 
     def check_fits(self, context: int) -> None:
-        """Raise `BadInput` for a session whose history grows longer than a context, with its line."""
+        """Raise `BadInput` for a session whose history grows longer than a context, with its
+        line."""
         for session in self.sessions:
             tokens = session.longest(Approximate())
             if tokens > context:
                 raise MalformedFile(self.file, beyond_context(tokens, context), session.line)
 
     def draw(self, prompts: int, _generator: np.random.Generator, tokenizer: Tokenizer) -> Drawn:
-        """Draw the turns; raises `BadInput` for another number than the file's: a session is sent to its end."""
+        """Draw the turns; raises `BadInput` for another number than the file's: a session is sent
+        to its end."""
         if prompts != self.turns:
-            raise BadInput(f"{self.file} holds {self.turns} turns and sends all; prompts: {prompts} differs")
+            raise BadInput(
+                f"{self.file} holds {self.turns} turns and sends all; prompts: {prompts} differs"
+            )
         return drawn_turns(self.sessions, tokenizer)
 
     def source(self, tokenizer: Tokenizer) -> str:
@@ -315,7 +367,8 @@ class SessionLengths(Limited):
 
 
 def drawn_turns(sessions: Sequence[Session], tokenizer: Tokenizer) -> Drawn:
-    """Return the turns of some sessions, one session after the other; a prompt is the history and the turn."""
+    """Return the turns of some sessions, one session after the other; a prompt is the history and
+    the turn."""
     numbers: dict[tuple[str, str], int] = {}
     preambles: list[int] = []
     systems: list[tuple[str, Sequence[object]]] = []
@@ -336,9 +389,16 @@ def drawn_turns(sessions: Sequence[Session], tokenizer: Tokenizer) -> Drawn:
             rows.append((history + own, after, turn.think_s, own, system, begin))
             history += own + turn.output_tokens
     said = [turn for session in sessions for turn in session.turns]
-    reads, afters, thinks, owns, numbered, begins = (np.array(column) for column in zip(*rows, strict=True))
+    reads, afters, thinks, owns, numbered, begins = (
+        np.array(column) for column in zip(*rows, strict=True)
+    )
     turns = Turns(afters, thinks, owns, numbered, begins, systems)
-    return Drawn(reads, np.array([turn.output_tokens for turn in said]), [turn.content for turn in said], turns=turns)
+    return Drawn(
+        reads,
+        np.array([turn.output_tokens for turn in said]),
+        [turn.content for turn in said],
+        turns=turns,
+    )
 
 
 def beyond_context(tokens: int, context: int) -> str:
@@ -347,7 +407,13 @@ def beyond_context(tokens: int, context: int) -> str:
 
 
 Lengths = Annotated[
-    FixedLengths | TableLengths | ShareGPTLengths | FileLengths | LibraryTextLengths | TraceLengths | SessionLengths,
+    FixedLengths
+    | TableLengths
+    | ShareGPTLengths
+    | FileLengths
+    | LibraryTextLengths
+    | TraceLengths
+    | SessionLengths,
     Field(discriminator="kind"),
 ]
 

@@ -1,18 +1,20 @@
 """Files of requests: ``jsonl:FILE``, ``sharegpt:FILE``, ``sessions:FILE`` and ``trace:FILE``.
 
-``jsonl``: one request per line, as `_REQUEST_FORM` says. ``sharegpt``: a ShareGPT file, sampled by vLLM's rules.
+``jsonl``: one request per line, as `_REQUEST_FORM` says. ``sharegpt``: a ShareGPT file, sampled by
+vLLM's rules.
 
-``sessions``: conversations of several turns, one JSON object per line, in the form of AIPerf's multi-turn input
-(https://docs.nvidia.com/aiperf, *Multi-Turn Conversations*): ``{"session_id": …, "turns": [{"text": …, "delay": ms},
-…]}``, with a length for every answer, and with what AIPerf has options for: turns of random text, a system prompt,
-tools.
+``sessions``: conversations of several turns, one JSON object per line, in the form of AIPerf's
+multi-turn input (https://docs.nvidia.com/aiperf, *Multi-Turn Conversations*): ``{"session_id": …,
+"turns": [{"text": …, "delay": ms}, …]}``, with a length for every answer, and with what AIPerf has
+options for: turns of random text, a system prompt, tools.
 
-``trace``: when requests came, how long they were and which prefixes they shared, in one of two published forms, told
-apart by the first line. Mooncake (https://github.com/kvcache-ai/Mooncake, FAST25-release), one JSON object per line:
-``timestamp`` in ms, ``input_length``, ``output_length``, ``hash_ids``; each id stands for one block of 512 prompt
-tokens, the last one for what is left, and equal ids are equal blocks. Azure's LLM inference traces
-(https://github.com/Azure/AzurePublicDataset), CSV: ``TIMESTAMP`` (date and time), ``ContextTokens``,
-``GeneratedTokens``; they say nothing of prefixes.
+``trace``: when requests came, how long they were and which prefixes they shared, in one of two
+published forms, told apart by the first line. Mooncake (https://github.com/kvcache-ai/Mooncake,
+FAST25-release), one JSON object per line: ``timestamp`` in ms, ``input_length``, ``output_length``,
+``hash_ids``; each id stands for one block of 512 prompt tokens, the last one for what is left, and
+equal ids are equal blocks. Azure's LLM inference traces
+(https://github.com/Azure/AzurePublicDataset), CSV: ``TIMESTAMP`` (date and time),
+``ContextTokens``, ``GeneratedTokens``; they say nothing of prefixes.
 """
 
 from __future__ import annotations
@@ -39,8 +41,8 @@ from autotune.loadgen.tokenizers import Tokenizer
 FEWEST_TOKENS = 4
 MOST_INPUT_TOKENS = 1024
 MOST_TOTAL_TOKENS = 2048
-"""vLLM's filter (``is_valid_sequence`` in vllm/benchmarks/datasets.py): at least 4 tokens each way, at most 1024 of a
-prompt, at most 2048 of prompt and answer."""
+"""vLLM's filter (``is_valid_sequence`` in vllm/benchmarks/datasets.py): at least 4 tokens each way,
+at most 1024 of a prompt, at most 2048 of prompt and answer."""
 
 BLOCK_TOKENS = 512
 """Prompt tokens of one of Mooncake's hash ids."""
@@ -55,10 +57,16 @@ _REQUEST_FORM = (
     '{"prompt": "text" or [token ids], "output_tokens": M}, {"messages": [{"role": "user", "content": "…"}], '
     '"output_tokens": M}, or {"input_tokens": N, "output_tokens": M} for a random prompt, with whole numbers > 0'
 )
-_SHAREGPT_FORM = 'a ShareGPT file is a JSON list of {"conversations": [{"from": "human", "value": "…"}, …]}'
-_TURN_FORM = '{"user": "text", "output_tokens": N, "think_s": S} or {"input_tokens": N, "output_tokens": N}'
+_SHAREGPT_FORM = (
+    'a ShareGPT file is a JSON list of {"conversations": [{"from": "human", "value": "…"}, …]}'
+)
+_TURN_FORM = (
+    '{"user": "text", "output_tokens": N, "think_s": S} or {"input_tokens": N, "output_tokens": N}'
+)
 _SESSION_FORM = f'{{"turns": [{_TURN_FORM}, …], "system": "text", "tools": […]}}'
-_MOONCAKE_FORM = '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, …]}'
+_MOONCAKE_FORM = (
+    '{"timestamp": 27482, "input_length": 6955, "output_length": 52, "hash_ids": [46, 47, …]}'
+)
 _AZURE_FORM = f"a header {','.join(_AZURE)} and rows such as 2023-11-16 18:15:46.6805900,374,44"
 
 Half = Literal[1, 2]
@@ -68,7 +76,8 @@ _Item = TypeVar("_Item")
 
 
 def _kept(read: Callable[[Path], _Held]) -> Callable[[Path], _Held]:
-    """Cache a reader's result until the file's time or size changes; `BadInput` for a file that is no text."""
+    """Cache a reader's result until the file's time or size changes; `BadInput` for a file that is
+    no text."""
     cached = lru_cache(maxsize=4)(lambda path, *_version: read(path))
 
     @wraps(read)
@@ -87,11 +96,14 @@ def _readable(path: Path) -> Iterator[None]:
     except OSError as error:
         raise BadInput(f"workload file {path} cannot be read: {error.strerror}") from error
     except UnicodeDecodeError as error:
-        raise MalformedFile(path, f"is not UTF-8 text ({error.reason} at byte {error.start})") from error
+        raise MalformedFile(
+            path, f"is not UTF-8 text ({error.reason} at byte {error.start})"
+        ) from error
 
 
 def half_of(items: Sequence[_Item], half: Half | None) -> Sequence[_Item]:
-    """Return one of each two neighbours, at random with a fixed seed (a sorted file has equal halves); None: all."""
+    """Return one of each two neighbours, at random with a fixed seed (a sorted file has equal
+    halves); None: all."""
     if half is None:
         return items
     toss = np.random.default_rng(len(items)).integers(0, 2, len(items) // 2)
@@ -99,21 +111,31 @@ def half_of(items: Sequence[_Item], half: Half | None) -> Sequence[_Item]:
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:
-    """Yield the lines that are not blank, with their numbers; JSON text may hold other separators than line feeds."""
+    """Yield the lines that are not blank, with their numbers; JSON text may hold other separators
+    than line feeds."""
     with path.open(encoding="utf-8-sig", newline="\n") as file:
         yield from ((number, line) for number, line in enumerate(file, start=1) if line.strip())
 
 
 def parsed_line(path: Path, number: int, line: str, form: type[_AnyLine], right: str) -> _AnyLine:
-    """Read the JSON object on a line; raises `MalformedFile`, whose message ends with the expected form (`right`)."""
+    """Read the JSON object on a line; raises `MalformedFile`, whose message ends with the expected
+    form (`right`)."""
     try:
         return form.model_validate_json(line)
     except ValidationError as error:
         first = error.errors()[0]
-    problem = "not JSON" if first["type"] == "json_invalid" else first["msg"].removeprefix("Value error, ")
+    problem = (
+        "not JSON"
+        if first["type"] == "json_invalid"
+        else first["msg"].removeprefix("Value error, ")
+    )
     # Entries of lists count from 1; names of the members of a union are left out.
     parts = [str(part + 1) if isinstance(part, int) else part for part in first["loc"]]
-    where = ".".join(part for part in parts if part.isalnum() or ("_" in part and part not in ("str", "int", "float")))
+    where = ".".join(
+        part
+        for part in parts
+        if part.isalnum() or ("_" in part and part not in ("str", "int", "float"))
+    )
     raise MalformedFile(path, f"{where + ': ' if where else ''}{problem}; write {right}", number)
 
 
@@ -148,7 +170,14 @@ class FileRequest(NamedTuple):
             return self.stated_tokens
         if isinstance(self.content, str):
             return max(tokenizer.count(self.content), 1)
-        return max(sum(tokenizer.count(part["content"]) for part in self.content or () if isinstance(part, dict)), 1)
+        return max(
+            sum(
+                tokenizer.count(part["content"])
+                for part in self.content or ()
+                if isinstance(part, dict)
+            ),
+            1,
+        )
 
 
 class _Message(_Line, extra="allow"):
@@ -179,16 +208,22 @@ class _RequestLine(_Line):
 
 @_kept
 def read_requests(path: Path) -> tuple[FileRequest, ...]:
-    """Read a ``jsonl:`` file, in its order; raises `BadInput`, `MalformedFile` for a line of another form."""
+    """Read a ``jsonl:`` file, in its order; raises `BadInput`, `MalformedFile` for a line of
+    another form."""
     lines = _lines(path)
-    requests = tuple(parsed_line(path, n, line, _RequestLine, _REQUEST_FORM).request for n, line in lines)
+    requests = tuple(
+        parsed_line(path, n, line, _RequestLine, _REQUEST_FORM).request for n, line in lines
+    )
     if not requests:
-        raise MalformedFile(path, f"holds no request, one JSON object per line: write {_REQUEST_FORM}", 1)
+        raise MalformedFile(
+            path, f"holds no request, one JSON object per line: write {_REQUEST_FORM}", 1
+        )
     return requests
 
 
 class Conversations(NamedTuple):
-    """Conversations of a ShareGPT file: the first two turns of each with two or more, in the file's order."""
+    """Conversations of a ShareGPT file: the first two turns of each with two or more, in the file's
+    order."""
 
     pairs: list[tuple[str, str]]
     rows: int
@@ -199,10 +234,12 @@ class Conversations(NamedTuple):
 def conversations(path: Path) -> Conversations:
     """Read the conversations of a ShareGPT file.
 
-    It is a JSON list (or one object per line) of ``{"conversations": [{"from": …, "value": "…"}, …]}``; the usual one,
-    ShareGPT_V3_unfiltered_cleaned_split.json, is 640 MB with 94,000 conversations; only the first two turns are kept.
+    It is a JSON list (or one object per line) of ``{"conversations": [{"from": …, "value": "…"},
+    …]}``; the usual one, ShareGPT_V3_unfiltered_cleaned_split.json, is 640 MB with 94,000
+    conversations; only the first two turns are kept.
 
-    Raises `BadInput`: the file cannot be read; `MalformedFile`: it is not JSON, or holds no conversation.
+    Raises `BadInput`: the file cannot be read; `MalformedFile`: it is not JSON, or holds no
+    conversation.
     """
     pairs: list[tuple[str, str]] = []
     count = skipped = 0
@@ -216,7 +253,9 @@ def conversations(path: Path) -> Conversations:
         elif len(said) == 2:
             pairs.append((said[0], said[1]))
     if not pairs:
-        raise MalformedFile(path, f"none of its {count} rows is a conversation of two turns; {_SHAREGPT_FORM}")
+        raise MalformedFile(
+            path, f"none of its {count} rows is a conversation of two turns; {_SHAREGPT_FORM}"
+        )
     return Conversations(pairs, count, skipped)
 
 
@@ -227,12 +266,18 @@ def check_sharegpt(path: Path) -> None:
 
 
 def sample(
-    path: Path, prompts: int, generator: np.random.Generator, tokenizer: Tokenizer, half: Half | None = None
+    path: Path,
+    prompts: int,
+    generator: np.random.Generator,
+    tokenizer: Tokenizer,
+    half: Half | None = None,
 ) -> list[FileRequest]:
-    """Choose the first ones, in an order drawn by `generator`, that pass vLLM's filter; `half` as in `half_of`.
+    """Choose the first ones, in an order drawn by `generator`, that pass vLLM's filter; `half` as
+    in `half_of`.
 
-    The first turn is the prompt, and the second turn's length that of the answer. No more is tokenized than must be.
-    A file with fewer is refused: vLLM would send some twice, and the second time would come out of the prefix cache.
+    The first turn is the prompt, and the second turn's length that of the answer. No more is
+    tokenized than must be. A file with fewer is refused: vLLM would send some twice, and the second
+    time would come out of the prefix cache.
 
     Raises `BadInput`: the file cannot be read, or holds fewer.
     """
@@ -256,7 +301,8 @@ def sample(
 
 
 def rows(path: Path) -> list[Any]:
-    """Return the elements of a file's list, or of its lines; raises `MalformedFile` for invalid JSON."""
+    """Return the elements of a file's list, or of its lines; raises `MalformedFile` for invalid
+    JSON."""
     text = path.read_text(encoding="utf-8-sig")
     whole = [text] if text.lstrip().startswith("[") else []
     try:
@@ -277,13 +323,18 @@ class Session(NamedTuple):
 
     @property
     def preamble(self) -> str:
-        """Return the text before the first turn: tools and system prompt, in the order of chat templates."""
-        return "\n\n".join(filter(None, (json.dumps(self.tools) if self.tools else "", self.system)))
+        """Return the text before the first turn: tools and system prompt, in the order of chat
+        templates."""
+        return "\n\n".join(
+            filter(None, (json.dumps(self.tools) if self.tools else "", self.system))
+        )
 
     def longest(self, tokenizer: Tokenizer) -> int:
         """Return the tokens of the last turn's prompt and answer: of the whole conversation."""
         preamble = tokenizer.count(self.preamble) if self.preamble else 0
-        return preamble + sum(turn.input_tokens(tokenizer) + turn.output_tokens for turn in self.turns)
+        return preamble + sum(
+            turn.input_tokens(tokenizer) + turn.output_tokens for turn in self.turns
+        )
 
 
 class _Turn(_Line):
@@ -291,7 +342,9 @@ class _Turn(_Line):
     input_tokens: Count | None = None
     output_tokens: Count = Field(validation_alias=AliasChoices("output_tokens", "output_length"))
     think_s: float | None = Field(default=None, ge=0, le=_MOST_THINK_S)
-    delay_ms: float = Field(default=0, ge=0, le=1e3 * _MOST_THINK_S, validation_alias=AliasChoices("delay_ms", "delay"))
+    delay_ms: float = Field(
+        default=0, ge=0, le=1e3 * _MOST_THINK_S, validation_alias=AliasChoices("delay_ms", "delay")
+    )
 
     @model_validator(mode="after")
     def _check(self) -> _Turn:
@@ -302,7 +355,9 @@ class _Turn(_Line):
     @property
     def request(self) -> FileRequest:
         think_s = self.delay_ms / 1e3 if self.think_s is None else self.think_s
-        return FileRequest(self.user, self.input_tokens if self.user is None else None, self.output_tokens, think_s)
+        return FileRequest(
+            self.user, self.input_tokens if self.user is None else None, self.output_tokens, think_s
+        )
 
 
 class _SessionLine(_Line):
@@ -315,9 +370,11 @@ class _SessionLine(_Line):
 def read_sessions(path: Path) -> tuple[Session, ...]:
     """Read the sessions of a file, in its order.
 
-    A line without turns gives the system prompt and the tools of all sessions below it that have none of their own.
+    A line without turns gives the system prompt and the tools of all sessions below it that have
+    none of their own.
 
-    Raises `BadInput`: the file cannot be read; `MalformedFile`: a line is no session, or there is none.
+    Raises `BadInput`: the file cannot be read; `MalformedFile`: a line is no session, or there is
+    none.
     """
     sessions, shared = list[Session](), _SessionLine()
     for number, line in _lines(path):
@@ -329,7 +386,11 @@ def read_sessions(path: Path) -> tuple[Session, ...]:
         if row.turns is None:
             shared = _SessionLine(system=system, tools=tools)
         else:
-            sessions.append(Session(tuple(turn.request for turn in row.turns), system or "", tools or [], number))
+            sessions.append(
+                Session(
+                    tuple(turn.request for turn in row.turns), system or "", tools or [], number
+                )
+            )
     if not sessions:
         raise MalformedFile(path, f"holds no session, one JSON object per line: {_SESSION_FORM}", 1)
     return tuple(sessions)
@@ -353,7 +414,8 @@ class Trace(NamedTuple):
 
     @property
     def rate(self) -> float:
-        """Return requests per second, from the first to the last; at most one per millisecond (the resolution)."""
+        """Return requests per second, from the first to the last; at most one per millisecond (the
+        resolution)."""
         return len(self.lines) / max(float(self.send_s[-1]), 1e-3 * len(self.lines))
 
     def part(self, half: Half | None) -> Trace:
@@ -361,7 +423,12 @@ class Trace(NamedTuple):
         middle = len(self.lines) // 2
         if half is None or not middle:
             return self
-        cut = self._replace(**{name: one[(half - 1) * middle : half * middle] for name, one in self._asdict().items()})
+        cut = self._replace(
+            **{
+                name: one[(half - 1) * middle : half * middle]
+                for name, one in self._asdict().items()
+            }
+        )
         return cut._replace(send_s=cut.send_s - cut.send_s[0])
 
 
@@ -388,7 +455,8 @@ class _MooncakeLine(_Line):
 
 @_kept
 def read_trace(path: Path) -> Trace:
-    """Read the requests of a trace; raises `BadInput`, `MalformedFile` for another form, or decreasing times."""
+    """Read the requests of a trace; raises `BadInput`, `MalformedFile` for another form, or
+    decreasing times."""
     lines = _lines(path)
     first_number, first = next(lines, (1, ""))
     columns = [name.strip() for name in _cells(first)]
@@ -409,10 +477,18 @@ def read_trace(path: Path) -> Trace:
         found.append(row)
         numbers.append(number)
     if not found:
-        raise MalformedFile(path, f"holds no request; a line per request: {_MOONCAKE_FORM}, or {_AZURE_FORM}", 1)
+        raise MalformedFile(
+            path, f"holds no request; a line per request: {_MOONCAKE_FORM}, or {_AZURE_FORM}", 1
+        )
     at_s, read, written, blocks = zip(*found, strict=True)
     send_s = np.array(at_s) - at_s[0]
-    return Trace(send_s, np.array(read, np.int64), np.array(written, np.int64), blocks, np.array(numbers, np.int64))
+    return Trace(
+        send_s,
+        np.array(read, np.int64),
+        np.array(written, np.int64),
+        blocks,
+        np.array(numbers, np.int64),
+    )
 
 
 def _mooncake(path: Path, number: int, line: str) -> _TraceRow:
@@ -428,7 +504,9 @@ def _azure(places: Sequence[int], path: Path, number: int, line: str) -> _TraceR
         if not (0 < counts[0] < 2**31 and 0 <= counts[1] < 2**31):
             raise ValueError("no numbers of tokens")
     except (ValueError, IndexError) as error:
-        raise MalformedFile(path, f"no row of an Azure trace: write {_AZURE_FORM}", number) from error
+        raise MalformedFile(
+            path, f"no row of an Azure trace: write {_AZURE_FORM}", number
+        ) from error
     # Some of the published files name the zone, which is UTC, and others do not.
     zoned = time if time.tzinfo is not None else time.replace(tzinfo=UTC)
     return (zoned - _EPOCH).total_seconds(), counts[0], max(counts[1], 1), None

@@ -1,8 +1,9 @@
 """Export the recommended configuration in the usual deployment formats.
 
-A format is one function in one file of this package and one line in `FORMATS`: `(winner) -> str`, where the winner is
-the recommended configuration with what the study knows of it. No output holds a secret: where the study used one, the
-output asks for it or leaves it out and says so. `write_artefacts` writes all forms, with the reports, at a study's end.
+A format is one function in one file of this package and one line in `FORMATS`: `(winner) -> str`,
+where the winner is the recommended configuration with what the study knows of it. No output holds a
+secret: where the study used one, the output asks for it or leaves it out and says so.
+`write_artefacts` writes all forms, with the reports, at a study's end.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ __all__ = ["FORMATS", "Format", "Winner", "all_of", "export", "winner_of"]
 class Format:
     """An export format: its text, the usual file name, and the file's permissions.
 
-    One `engine` alone may read it. `without_command`: it can say something of a replayed row without a known command.
-    `searched`: it tells what a load search found.
+    One `engine` alone may read it. `without_command`: it can say something of a replayed row
+    without a known command. `searched`: it tells what a load search found.
     """
 
     render: Callable[[Winner], str]
@@ -42,8 +43,11 @@ class Format:
     searched: bool = False
 
     def fits(self, winner: Winner) -> bool:
-        """Return whether the format fits a winner of this engine with the known parts of its command."""
-        told = (self.without_command or not winner.choice.stand_in) and (winner.capacities or not self.searched)
+        """Return whether the format fits a winner of this engine with the known parts of its
+        command."""
+        told = (self.without_command or not winner.choice.stand_in) and (
+            winner.capacities or not self.searched
+        )
         return self.engine in (None, winner.choice.engine) and bool(told)
 
 
@@ -73,7 +77,8 @@ def check_format(name: str) -> Format:
 def export(winner: Winner, name: str) -> str:
     """Return the winner's text in a format of `FORMATS`.
 
-    Raises `UnknownName` for no format, `BadInput` for one that this winner, its engine or its image does not have.
+    Raises `UnknownName` for no format, `BadInput` for one that this winner, its engine or its image
+    does not have.
     """
     wanted = check_format(name)
     if winner.image is not None and not wanted.container:
@@ -82,7 +87,9 @@ def export(winner: Winner, name: str) -> str:
     if wanted.fits(winner):
         return wanted.render(winner)
     if wanted.searched:
-        raise BadInput(f"the load of study {winner.spec.study!r} was not searched for: tune with --find-load and --slo")
+        raise BadInput(
+            f"the load of study {winner.spec.study!r} was not searched for: tune with --find-load and --slo"
+        )
     fitting = ", ".join(known for known, form in FORMATS.items() if form.fits(winner))
     if winner.choice.stand_in:
         raise BadInput(
@@ -95,7 +102,8 @@ def export(winner: Winner, name: str) -> str:
 
 
 def all_of(winner: Winner) -> tuple[dict[str, str], dict[str, list[str]]]:
-    """Return file name to text in every format that fits this winner, and reason to the file names that do not."""
+    """Return file name to text in every format that fits this winner, and reason to the file names
+    that do not."""
     texts: dict[str, str] = {}
     denied: dict[str, list[str]] = {}
     for name, form in FORMATS.items():
@@ -114,7 +122,8 @@ EXPORTS = "exports"
 def write_artefacts(
     folder: Path, spec: StudySpec, launches: Sequence[Launch], recommendation: Recommendation
 ) -> list[str]:
-    """Write every file of a finished study (repeatable); return why formats of its winner are missing.
+    """Write every file of a finished study (repeatable); return why formats of its winner are
+    missing.
 
     ``serve.sh`` lies beside the report, every other form that the winner has in ``exports/``.
     """
@@ -123,7 +132,9 @@ def write_artefacts(
     (folder / PICTURES).mkdir(exist_ok=True)
     for path in (folder / PICTURES).glob("*.svg"):
         # Of an earlier writing; a picture of the user's own stays.
-        if f"{PICTURES}/{path.name}" not in files and DRAWN in path.read_text(encoding="utf-8", errors="replace"):
+        if f"{PICTURES}/{path.name}" not in files and DRAWN in path.read_text(
+            encoding="utf-8", errors="replace"
+        ):
             path.unlink()
     for name, content in files.items():
         write_atomically(folder / name, content)

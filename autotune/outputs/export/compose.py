@@ -1,8 +1,10 @@
-"""``compose.yaml``: the recommended server as a service of ``docker compose up``, published on loopback.
+"""``compose.yaml``: the recommended server as a service of ``docker compose up``, published on
+loopback.
 
-Several are services that differ in their GPUs alone, behind nginx, which counts requests in flight as the client did
-(https://nginx.org/en/docs/http/ngx_http_upstream_module.html, least_conn; its image is one of Docker's official ones).
-Keys: https://docs.docker.com/reference/compose-file/ (services, configs with content, GPU reservations, interpolation).
+Several are services that differ in their GPUs alone, behind nginx, which counts requests in flight
+as the client did (https://nginx.org/en/docs/http/ngx_http_upstream_module.html, least_conn; its
+image is one of Docker's official ones). Keys: https://docs.docker.com/reference/compose-file/
+(services, configs with content, GPU reservations, interpolation).
 """
 
 from __future__ import annotations
@@ -11,24 +13,38 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from autotune.outputs.export.winner import Container, Winner, chooses_gpus, container_of, doubled, required, yaml_file
+from autotune.outputs.export.winner import (
+    Container,
+    Winner,
+    chooses_gpus,
+    container_of,
+    doubled,
+    required,
+    yaml_file,
+)
 from autotune.serving.docker_run import FILES_FOLDER, docker_card
 from autotune.trial import PORT, written
 
-# Not by urllib, which would ask the proxy that Docker names in every container's environment where one is configured.
+# Not by urllib, which would ask the proxy that Docker names in every container's environment where
+# one is configured.
 _ASK = f"import sys; from http.client import HTTPConnection; asked = HTTPConnection('127.0.0.1', {PORT}, timeout=20); "
 _ASK += "asked.request('GET', sys.argv[1]); sys.exit(asked.getresponse().status != 200)"
 
 
 _BALANCER = "nginx:stable"
-_NGINX = Template(files("autotune.outputs.export").joinpath("nginx.conf").read_text(encoding="utf-8"))
+_NGINX = Template(
+    files("autotune.outputs.export").joinpath("nginx.conf").read_text(encoding="utf-8")
+)
 
 
 def render(winner: Winner) -> str:
     """Return the file's text."""
     container = container_of(winner)
     server = _service(container)
-    configs = {f"file-{i}": {"content": doubled(text)} for i, text in enumerate(container.files.values(), 1)}
+    configs = {
+        f"file-{i}": {"content": doubled(text)}
+        for i, text in enumerate(container.files.values(), 1)
+    }
     services = {"server": server}
     if winner.servers:  # All GPUs go into each of them.
         ports, names = server.pop("ports"), [f"server-{i}" for i in range(winner.replicas)]
@@ -57,7 +73,10 @@ def render(winner: Winner) -> str:
         f"Weights come from {own_weights}; change volumes if yours are elsewhere.",
         container.start_limit_source,
         *(["Needs Docker Compose 2.23.1 or later, which writes the files."] if configs else []),
-        *(f"set {name} to the secret that this command needs, outside or in .env" for name in container.secrets),
+        *(
+            f"set {name} to the secret that this command needs, outside or in .env"
+            for name in container.secrets
+        ),
     ]
     return yaml_file(winner, about, document)
 
@@ -78,7 +97,8 @@ def _service(container: Container) -> dict[str, Any]:
     if container.files:
         service["working_dir"] = FILES_FOLDER
         service["configs"] = [
-            {"source": f"file-{i}", "target": f"{FILES_FOLDER}/{name}"} for i, name in enumerate(container.files, 1)
+            {"source": f"file-{i}", "target": f"{FILES_FOLDER}/{name}"}
+            for i, name in enumerate(container.files, 1)
         ]
     for option in (*card.options, *card.devices[container.vendor]):
         _set_option(service, option[0], option[-1])

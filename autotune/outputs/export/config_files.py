@@ -1,11 +1,12 @@
 """Write the engines' own config files.
 
-vLLM and SGLang read YAML with ``--config``: long option names without hyphens in front. Both turn the file into
-command-line words before they parse: true becomes a bare flag, a list several values, all else one value. A JSON
-argument stays a string, which every version understands. ``trtllm-serve`` reads the engine's own file; options of the
-command line that are fields of it go into it, and where both name one, the file's value stands, as in the engine. What
-concerns the server alone (host, port, parsers) stays on the command line.
-Sources: https://docs.vllm.ai/en/latest/configuration/serve_args.html,
+vLLM and SGLang read YAML with ``--config``: long option names without hyphens in front. Both turn
+the file into command-line words before they parse: true becomes a bare flag, a list several values,
+all else one value. A JSON argument stays a string, which every version understands.
+``trtllm-serve`` reads the engine's own file; options of the command line that are fields of it go
+into it, and where both name one, the file's value stands, as in the engine. What concerns the
+server alone (host, port, parsers) stays on the command line. Sources:
+https://docs.vllm.ai/en/latest/configuration/serve_args.html,
 https://docs.sglang.io/advanced_features/server_arguments.html,
 https://nvidia.github.io/TensorRT-LLM/commands/trtllm-serve/trtllm-serve.html.
 """
@@ -36,9 +37,11 @@ from autotune.space.entry import in_range
 
 
 class Parts(NamedTuple):
-    """A command line's parts: the program's words, and options (True for a flag, a list for several values).
+    """A command line's parts: the program's words, and options (True for a flag, a list for several
+    values).
 
-    The rest are words that a config file cannot hold (short or repeated options); secrets are options with one.
+    The rest are words that a config file cannot hold (short or repeated options); secrets are
+    options with one.
     """
 
     program: list[str]
@@ -48,7 +51,8 @@ class Parts(NamedTuple):
 
 
 def _parse(argv: list[str]) -> Parts:
-    """Split a command line: program and positional words first, then options, in autotune's own order."""
+    """Split a command line: program and positional words first, then options, in autotune's own
+    order."""
     split = groups(argv)
     parts = Parts(split[0], {}, [], [])
     seen = [group[0].partition("=")[0] for group in split[1:]]
@@ -60,10 +64,19 @@ def _parse(argv: list[str]) -> Parts:
         elif not name.startswith("--") or seen.count(name) > 1:
             parts.rest.extend(group)
         else:
-            # A number where writing it and reading it back gives the same word, else the word itself.
-            read = [yaml.safe_load(word) if re.fullmatch(r"-?\d+(?:\.\d+)?", word) else word for word in values]
-            scalars = [value if str(value) == word else word for value, word in zip(read, values, strict=True)]
-            parts.options[name[2:]] = scalars if len(scalars) > 1 else scalars[0] if scalars else True
+            # A number where writing it and reading it back gives the same word, else the word
+            # itself.
+            read = [
+                yaml.safe_load(word) if re.fullmatch(r"-?\d+(?:\.\d+)?", word) else word
+                for word in values
+            ]
+            scalars = [
+                value if str(value) == word else word
+                for value, word in zip(read, values, strict=True)
+            ]
+            parts.options[name[2:]] = (
+                scalars if len(scalars) > 1 else scalars[0] if scalars else True
+            )
     return parts
 
 
@@ -82,8 +95,17 @@ def render_config(winner: Winner) -> str:
     flags = any(value is True for value in document.values())
     if flags and not in_range(version_of_parser(choice, kind), kind.flags_in_file):
         title, since = kind.card.title, kind.flags_in_file.removeprefix(">=")
-        notes.append(f"{title} before {since} misreads flags in this file: export the shell format instead")
-    return _file(winner, document, [*program, "--config", name, *parts.rest], choice.files, parts.secrets, notes)
+        notes.append(
+            f"{title} before {since} misreads flags in this file: export the shell format instead"
+        )
+    return _file(
+        winner,
+        document,
+        [*program, "--config", name, *parts.rest],
+        choice.files,
+        parts.secrets,
+        notes,
+    )
 
 
 def _file(
@@ -94,15 +116,26 @@ def _file(
     secrets: Iterable[str],
     notes: Iterable[str] = (),
 ) -> str:
-    """Return YAML in the order of the command line; its first lines show its use with files and secrets."""
+    """Return YAML in the order of the command line; its first lines show its use with files and
+    secrets."""
     choice = winner.choice
     given = settings_without_secrets(choice.env)
     settings = [f"{name}={shell.quoted(value)}" for name, value in given.items()]
     needed = [f"needs {name} next to it; the shell format writes that file" for name in files]
     if choice.container:
-        needed.append(f"measured in a container of {choice.container[-1]}; the shell format starts it")
-    needed += [f"left out because its value is a secret: pass {option} on the command line" for option in secrets]
-    about = [*heading(winner), "use: " + " ".join([*settings, shlex.join(command)]), *needed, *notes]
+        needed.append(
+            f"measured in a container of {choice.container[-1]}; the shell format starts it"
+        )
+    needed += [
+        f"left out because its value is a secret: pass {option} on the command line"
+        for option in secrets
+    ]
+    about = [
+        *heading(winner),
+        "use: " + " ".join([*settings, shlex.join(command)]),
+        *needed,
+        *notes,
+    ]
     # No allow_unicode: PyYAML would write line breaks such as U+0085 that it reads back as a space.
     return comment(about) + yaml.safe_dump(document, sort_keys=False, width=2**20)
 
@@ -111,7 +144,9 @@ def render_trtllm(winner: Winner) -> str:
     """Return the file's text; its first lines hold the command that uses it."""
     choice, parts = winner.choice, _parse(model_first(winner.choice, winner.engine))
     # The options that name the file, and those that are fields of it.
-    known = yaml.safe_load(files("autotune.outputs.export").joinpath("trtllm_config.yaml").read_text())
+    known = yaml.safe_load(
+        files("autotune.outputs.export").joinpath("trtllm_config.yaml").read_text()
+    )
     named = [name for name in known["config_options"] if name in parts.options]
     own = [str(parts.options.pop(name)) for name in named]
     # The config file that the command line names, where autotune wrote it.

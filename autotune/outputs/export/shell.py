@@ -1,7 +1,8 @@
-"""Shell scripts: ``serve.sh`` starts the recommended server exactly as measured, ``docker-run.sh`` in a container.
+"""Shell scripts: ``serve.sh`` starts the recommended server exactly as measured, ``docker-run.sh``
+in a container.
 
-The container's options are those of a launch by ``--on docker`` but for the network: there the server is on the
-host's, here one port of it is published, on loopback.
+The container's options are those of a launch by ``--on docker`` but for the network: there the
+server is on the host's, here one port of it is published, on loopback.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ _LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 def render(winner: Winner) -> str:
-    """Return the script. It passes further arguments on, so that ``serve.sh --host 0.0.0.0`` overrides the address."""
+    """Return the script. It passes further arguments on, so that ``serve.sh --host 0.0.0.0``
+    overrides the address."""
     choice = winner.choice
     if choice.stand_in:
         told = f"the replayed table has no start command of {choice.engine}; its row is: "
@@ -40,8 +42,11 @@ def render(winner: Winner) -> str:
     own = f"It listens on {host}, as your command does; to change that: ./serve.sh --host 127.0.0.1"
     loopback = "It listens on loopback by default; to change that: ./serve.sh --host 0.0.0.0"
     about = [*heading(winner), loopback if host in _LOOPBACK else own]
-    # A container's words set its variables; only those that they name without a value come from outside.
-    outside = {n: value for n, value in choice.env.items() if not choice.container or referenced(value)}
+    # A container's words set its variables; only those that they name without a value come from
+    # outside.
+    outside = {
+        n: value for n, value in choice.env.items() if not choice.container or referenced(value)
+    }
     # In a container the files lie in the working folder.
     lines = _arguments(choice.container, choice.files) if choice.container else []
     # A command that does not say where to listen must not listen on every interface.
@@ -54,7 +59,8 @@ def render(winner: Winner) -> str:
 
 
 def render_docker(winner: Winner) -> str:
-    """Return the script. It passes further arguments to the server; ``PUBLISH`` is the address on the host."""
+    """Return the script. It passes further arguments to the server; ``PUBLISH`` is the address on
+    the host."""
     container, port = container_of(winner), winner.port
     about = [
         *heading(winner),
@@ -63,7 +69,9 @@ def render_docker(winner: Winner) -> str:
     ]
     servers = winner.servers
     if servers:
-        about[-1] = "Their address is 127.0.0.1 by default; to change that: PUBLISH=0.0.0.0 ./docker-run.sh"
+        about[-1] = (
+            "Their address is 127.0.0.1 by default; to change that: PUBLISH=0.0.0.0 ./docker-run.sh"
+        )
     # A secret goes in by name, so that it is on no command line.
     inside = container.plain_env
     secret = {name: value for name, value in container.env.items() if name not in inside}
@@ -74,16 +82,30 @@ def render_docker(winner: Winner) -> str:
     lines.append(f'--publish "${{PUBLISH:-127.0.0.1:{port}}}:{PORT}"')
     if servers:
         lines[-1] = f'--publish "${{PUBLISH:-127.0.0.1}}":{port_of_gpus(port)}:{PORT}'
-    weights = shlex.quote(container.weights) if container.weights else '"${HF_HOME:-$HOME/.cache/huggingface}"'
+    weights = (
+        shlex.quote(container.weights)
+        if container.weights
+        else '"${HF_HOME:-$HOME/.cache/huggingface}"'
+    )
     volumes = [shlex.quote(f"{name}:{folder}") for folder, name in container.caches.items()]
-    volumes += [f"{weights}:{card.models}", *(shlex.quote(f"{path}:{path}:ro") for path in container.mounts)]
-    volumes += [f'"$folder"/{shlex.quote(f"{name}:{FILES_FOLDER}/{name}:ro")}' for name in container.files]
+    volumes += [
+        f"{weights}:{card.models}",
+        *(shlex.quote(f"{path}:{path}:ro") for path in container.mounts),
+    ]
+    volumes += [
+        f'"$folder"/{shlex.quote(f"{name}:{FILES_FOLDER}/{name}:ro")}' for name in container.files
+    ]
     lines += [f"--volume {volume}" for volume in volumes]
     inside = {**container.gpu_choice, **inside}
     if servers:  # The loop says which GPUs to take, and that goes in by name.
         inside = {name: value for name, value in inside.items() if not chooses_gpus(name)}
     inherited = [name for name in card.variables if name not in inside]
-    named = [f"HF_HOME={card.models}", *inherited, *(f"{n}={v}" for n, v in inside.items()), *secret]
+    named = [
+        f"HF_HOME={card.models}",
+        *inherited,
+        *(f"{n}={v}" for n, v in inside.items()),
+        *secret,
+    ]
     lines += [f"--env {shlex.quote(setting)}" for setting in dict.fromkeys(named)]
     if container.files:
         lines.append(f"--workdir {FILES_FOLDER}")
@@ -92,13 +114,21 @@ def render_docker(winner: Winner) -> str:
     return _script(winner, about, container.files, lines)
 
 
-def _script(winner: Winner, about: list[str], files: Mapping[str, str], lines: Sequence[str]) -> str:
-    """Return a script that writes the server's files and runs one command of quoted `lines`, or one per server."""
+def _script(
+    winner: Winner, about: list[str], files: Mapping[str, str], lines: Sequence[str]
+) -> str:
+    """Return a script that writes the server's files and runs one command of quoted `lines`, or one
+    per server."""
     servers = winner.servers
     if servers:
         ports = (winner.port + int(number.partition(",")[0]) for number in numbers_of(servers))
-        nginx = f"upstream {{ least_conn; {' '.join(f'server 127.0.0.1:{port};' for port in ports)} }}"
-        about = [*about, f"If one server ends, all end. Load balancer in front of them, for nginx: {nginx}"]
+        nginx = (
+            f"upstream {{ least_conn; {' '.join(f'server 127.0.0.1:{port};' for port in ports)} }}"
+        )
+        about = [
+            *about,
+            f"If one server ends, all end. Load balancer in front of them, for nginx: {nginx}",
+        ]
     script = ["#!/usr/bin/env bash", *comment(about).splitlines(), "set -euo pipefail"]
     if files:
         made = 'folder="$(mktemp -d "${TMPDIR:-/tmp}/autotune-serve.XXXXXX")"  # not removed: the server reads it'
@@ -112,7 +142,8 @@ def _script(winner: Winner, about: list[str], files: Mapping[str, str], lines: S
 
 
 def writing(files: Mapping[str, str], folder: str = "") -> list[str]:
-    """Return POSIX shell commands that write files into a folder (quoted, with a slash at the end)."""
+    """Return POSIX shell commands that write files into a folder (quoted, with a slash at the
+    end)."""
     lines: list[str] = []
     for name, content in files.items():
         place = folder + shlex.quote(name)
@@ -125,7 +156,8 @@ def writing(files: Mapping[str, str], folder: str = "") -> list[str]:
 def _started(env: Mapping[str, str], servers: Sequence[Mapping[str, str]] = ()) -> list[str]:
     """Return the start of a command with these variables; the script asks for secrets.
 
-    One server replaces the script, so that signals reach it; ``env``, so that any variable name will do.
+    One server replaces the script, so that signals reach it; ``env``, so that any variable name
+    will do.
     """
     settings = [f"{name}={quoted(value)}" for name, value in settings_without_secrets(env).items()]
     if servers:

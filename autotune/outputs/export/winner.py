@@ -1,4 +1,5 @@
-"""The input of every export format: the recommended server, with everything needed to run it elsewhere.
+"""The input of every export format: the recommended server, with everything needed to run it
+elsewhere.
 
 Images, devices, caches and where files lie in a container are those of a launch by ``--on docker``
 (`autotune.serving.docker_run`).
@@ -30,24 +31,43 @@ from autotune.replay.table import UNKNOWN
 from autotune.search.decide.sequential_test import Spread, mean
 from autotune.serving import StartupTimeouts
 from autotune.serving.command import absolute_paths, with_serving
-from autotune.serving.docker_run import docker_card, image_of, mounted_paths, own_entrypoint, volume_name
+from autotune.serving.docker_run import (
+    docker_card,
+    image_of,
+    mounted_paths,
+    own_entrypoint,
+    volume_name,
+)
 from autotune.space.context import gpus_of, replicas_of, servers_of
 from autotune.space.entry import in_range
 from autotune.study.home import library_of
 from autotune.study.recommendation import Choice, Recommendation
 from autotune.study.spec import StudySpec
-from autotune.trial import PORT, Command, Configuration, Evidence, Launch, Metrics, Role, State, reference_in
+from autotune.trial import (
+    PORT,
+    Command,
+    Configuration,
+    Evidence,
+    Launch,
+    Metrics,
+    Role,
+    State,
+    reference_in,
+)
 
 ANYWHERE = "0.0.0.0"
 """Listen address in a container, whose loopback is not reachable from outside."""
 SHARED_MEMORY_GIB = 32
-"""Size of /dev/shm if a container cannot share the host's: the value of SGLang's documentation for ``docker run``
-(https://docs.sglang.io, install with Docker: ``--shm-size 32g``); vLLM and TensorRT-LLM need less."""
+"""Size of /dev/shm if a container cannot share the host's: the value of SGLang's documentation for
+``docker run`` (https://docs.sglang.io, install with Docker: ``--shm-size 32g``); vLLM and
+TensorRT-LLM need less."""
 NAME_LENGTH = 40
-"""Most characters of a name: a dstack run's name has at most 41; a DNS label with an ending such as ``-cache``, 63."""
+"""Most characters of a name: a dstack run's name has at most 41; a DNS label with an ending such as
+``-cache``, 63."""
 
 _START_MARGIN = 3.0
-"""Allowed start time over the slowest measured one: a cold page cache, a slower disk, kernels still to compile."""
+"""Allowed start time over the slowest measured one: a cold page cache, a slower disk, kernels still
+to compile."""
 _LEAST_START_S = 600.0
 _MODELS = "HF_HOME"
 _ROOM = 1.25  # Volume size over weights: room for compiled kernels, tokenizer, temporary files of a download
@@ -55,25 +75,34 @@ _NUMBER = re.compile(r"-(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?")
 
 
 def variable_of(name: str) -> str:
-    """Return the environment variable for the secret under an option's or a variable's name: ``API_KEY``."""
+    """Return the environment variable for the secret under an option's or a variable's name:
+    ``API_KEY``."""
     variable = re.sub(r"\W+", "_", name, flags=re.ASCII).strip("_").upper() or "SECRET"
     return variable if not variable[0].isdigit() else f"_{variable}"
 
 
 def without_secrets(argv: Sequence[str]) -> list[str]:
-    """Replace secrets by ``${NAME}``, word by word; a word that contains a secret is replaced as a whole."""
+    """Replace secrets by ``${NAME}``, word by word; a word that contains a secret is replaced as a
+    whole."""
     words: list[str] = []
     for word, option in redact.hidden(argv):
         name, equals, _ = word.partition("=")
         reference = f"${{{variable_of(option)}}}" if option is not None else word
-        words.append(f"{name}={reference}" if option is not None and equals and word.startswith("-") else reference)
+        words.append(
+            f"{name}={reference}"
+            if option is not None and equals and word.startswith("-")
+            else reference
+        )
     return words
 
 
 def settings_without_secrets(env: Mapping[str, str]) -> dict[str, str]:
     """Return the variables, with ``${NAME}`` in place of a secret."""
     secret = {name for name, value in redact.env(env).items() if value != env[name]}
-    return {name: f"${{{variable_of(name)}}}" if name in secret else value for name, value in env.items()}
+    return {
+        name: f"${{{variable_of(name)}}}" if name in secret else value
+        for name, value in env.items()
+    }
 
 
 def doubled(text: str) -> str:
@@ -82,7 +111,8 @@ def doubled(text: str) -> str:
 
 
 def required(variable: str) -> str:
-    """Return a reference to a variable, at which a shell and Compose stop with a message if it is not set."""
+    """Return a reference to a variable, at which a shell and Compose stop with a message if it is
+    not set."""
     return f"${{{variable}:?set {variable} to the secret that this command needs}}"
 
 
@@ -93,7 +123,8 @@ def asked_for(argv: Sequence[str], env: Mapping[str, str]) -> list[str]:
 
 
 def groups(argv: Sequence[str]) -> list[list[str]]:
-    """Split words into the program's (those before the first option) and each option with its values."""
+    """Split words into the program's (those before the first option) and each option with its
+    values."""
     # In `python3 -m module` the -m is none of the server's options.
     program = 3 if list(argv[1:2]) == ["-m"] else 1
     split: list[list[str]] = [list(argv[:program])]
@@ -124,7 +155,11 @@ def heading(winner: Winner) -> list[str]:
         f"{choice.engine} {choice.engine_version} for {recommendation.model} "
         f"on {recommendation.gpus} x {recommendation.hardware}",
         f"recommended by autotune, study {recommendation.study}, configuration {choice.fingerprint}",
-        *([f"{winner.replicas} servers of {winner.gpus} GPUs each share the load"] if winner.replicas > 1 else []),
+        *(
+            [f"{winner.replicas} servers of {winner.gpus} GPUs each share the load"]
+            if winner.replicas > 1
+            else []
+        ),
         f"evidence: {worth}",
         f"{objective.metric} on {objective.workload}: {readable.number(objective.value)}{sure}",
         words.gain(recommendation),
@@ -135,13 +170,19 @@ def heading(winner: Winner) -> list[str]:
 
 
 def image_notes(winner: Winner) -> list[str]:
-    """Warn of files that a container does not see, and of an image whose name is derived and may not exist."""
+    """Warn of files that a container does not see, and of an image whose name is derived and may
+    not exist."""
     choice, kind = winner.choice, winner.engine
     version, words = version_of_parser(choice, kind), kind.arguments(choice.engine_argv) or ()
     with suppress(BadInput):
-        options = grouped(kind, kind.prepare(words, version, Command(tuple(words), {}, choice.files)), version)
+        options = grouped(
+            kind, kind.prepare(words, version, Command(tuple(words), {}, choice.files)), version
+        )
         if lost := missing_files(kind.card, list(options)):
-            return [f"not in the container, as it is not on this machine: {', '.join(lost)}", *_derived(winner)]
+            return [
+                f"not in the container, as it is not on this machine: {', '.join(lost)}",
+                *_derived(winner),
+            ]
     return _derived(winner)
 
 
@@ -151,16 +192,22 @@ def _derived(winner: Winner) -> list[str]:
     entry = image_of(winner.engine.card, winner.spec.hardware, winner.choice.engine_version)
     if entry is None or in_range(winner.choice.engine_version, entry.seen):
         return []
-    return [f"image: the tag is derived from earlier versions' names, check that it exists ({entry.source})"]
+    return [
+        f"image: the tag is derived from earlier versions' names, check that it exists ({entry.source})"
+    ]
 
 
 def comment(texts: list[str]) -> str:
-    """Return lines as comments of shell or YAML; no text can end the comment or make the file invalid."""
-    return "".join(f"# {''.join(sign if sign.isprintable() else ' ' for sign in text)}\n" for text in texts)
+    """Return lines as comments of shell or YAML; no text can end the comment or make the file
+    invalid."""
+    return "".join(
+        f"# {''.join(sign if sign.isprintable() else ' ' for sign in text)}\n" for text in texts
+    )
 
 
 _PLAIN = re.compile(r"(?:--?[A-Za-z]|[A-Za-z/])[A-Za-z0-9_./:-]+")
-"""Text that every reader takes as text: ``1e3`` is text to PyYAML and a number to Kubernetes and Compose."""
+"""Text that every reader takes as text: ``1e3`` is text to PyYAML and a number to Kubernetes and
+Compose."""
 
 
 class _Dumper(yaml.SafeDumper):
@@ -177,13 +224,17 @@ _Dumper.add_representer(str, _text)
 
 
 def dump_yaml(*documents: Any) -> str:
-    """Return YAML documents, keys in their order, lines not folded; readers of YAML 1.1 and 1.2 agree."""
+    """Return YAML documents, keys in their order, lines not folded; readers of YAML 1.1 and 1.2
+    agree."""
     # No allow_unicode: PyYAML would write line breaks such as U+0085 that it reads back as a space.
-    return "---\n".join(yaml.dump(d, Dumper=_Dumper, sort_keys=False, width=2**20) for d in documents)
+    return "---\n".join(
+        yaml.dump(d, Dumper=_Dumper, sort_keys=False, width=2**20) for d in documents
+    )
 
 
 def yaml_file(winner: Winner, about: list[str], *documents: Any) -> str:
-    """Return YAML documents of a server in a container; the first lines describe content and use."""
+    """Return YAML documents of a server in a container; the first lines describe content and
+    use."""
     return comment([*heading(winner), *image_notes(winner), *about]) + dump_yaml(*documents)
 
 
@@ -202,7 +253,8 @@ def _floor(value: float) -> str:
 
 
 def render_capacity(winner: Winner) -> str:
-    """Return the load of one deployment within the limits, for programs that compute the number of replicas."""
+    """Return the load of one deployment within the limits, for programs that compute the number of
+    replicas."""
     key, rows = winner.spec.load_key, winner.capacities
     logs = [math.log(row[f"capacity_{key}"] / winner.replicas) for row in rows]
     half = Spread.pooled([logs]).half_width([len(logs)]) or 0.0
@@ -211,7 +263,10 @@ def render_capacity(winner: Winner) -> str:
     if goal.interval90_on_a_node:
         ends = [per_replica * end / goal.value for end in goal.interval90_on_a_node]
         on_a_node = [min(low, ends[0]), max(high, ends[1])]
-    least, which = (on_a_node or [low])[0], "90 % interval on a node" if on_a_node else "95 % interval"
+    least, which = (
+        (on_a_node or [low])[0],
+        "90 % interval on a node" if on_a_node else "95 % interval",
+    )
     rate, bound = least, f"the lower end of the {which}"
     if key == "concurrency":
         at = [one for row in rows for one in row[CURVE] if one[key] == row[f"capacity_{key}"]]
@@ -228,8 +283,15 @@ def render_capacity(winner: Winner) -> str:
         "interval95": [low, high],
         "interval90_on_a_node": on_a_node,
         "load": SHAPES[key],
-        **{"requests_per_s": rate, "arithmetic": told, "start_s": max(winner.ready_s, default=None)},
-        **{"slo": [str(slo) for slo in winner.spec.slos], "evidence": winner.recommendation.evidence.value},
+        **{
+            "requests_per_s": rate,
+            "arithmetic": told,
+            "start_s": max(winner.ready_s, default=None),
+        },
+        **{
+            "slo": [str(slo) for slo in winner.spec.slos],
+            "evidence": winner.recommendation.evidence.value,
+        },
         **{"evidence_of": winner.recommendation.evidence_of, "launches": len(logs)},
         **{"workload": winner.spec.workloads[0], "gpus": winner.gpus},
     }
@@ -240,9 +302,9 @@ def render_capacity(winner: Winner) -> str:
 class Winner:
     """A recommendation with a start command, on `gpus` for each of its servers.
 
-    `ready_s` are the seconds from launch to ready of each launch that became ready. `image` is the user's; None: the
-    measured one, else the one that is known for it. `capacities` are the metrics of its launches with a load
-    search: of the finals, where it has any.
+    `ready_s` are the seconds from launch to ready of each launch that became ready. `image` is the
+    user's; None: the measured one, else the one that is known for it. `capacities` are the metrics
+    of its launches with a load search: of the finals, where it has any.
     """
 
     recommendation: Recommendation
@@ -255,12 +317,14 @@ class Winner:
 
     @property
     def servers(self) -> tuple[dict[str, str], ...]:
-        """Return the settings of each of several servers on top of the common ones; empty for one server."""
+        """Return the settings of each of several servers on top of the common ones; empty for one
+        server."""
         return servers_of(self.choice.config, self.spec.hardware.vendor)
 
     @property
     def port(self) -> int:
-        """Return the port, of several servers that before the first, at which people reach it: the command's own."""
+        """Return the port, of several servers that before the first, at which people reach it: the
+        command's own."""
         return Command(tuple(self.choice.engine_argv)).apart_from_port()[1]
 
     @property
@@ -273,9 +337,13 @@ class Winner:
 
 
 def winner_of(
-    recommendation: Recommendation, spec: StudySpec, launches: Sequence[Launch], image: str | None = None
+    recommendation: Recommendation,
+    spec: StudySpec,
+    launches: Sequence[Launch],
+    image: str | None = None,
 ) -> Winner:
-    """Return a study's recommendation, in a container `image`; raises `BadInput` if it has no start command."""
+    """Return a study's recommendation, in a container `image`; raises `BadInput` if it has no start
+    command."""
     choice = recommendation.recommended
     if choice is None:
         raise BadInput(
@@ -283,7 +351,9 @@ def winner_of(
             f"see `autotune report {recommendation.study}`"
         )
     if choice.external:
-        raise BadInput(f"autotune did not start the server ({choice.argv[0]}), so there is no command to export")
+        raise BadInput(
+            f"autotune did not start the server ({choice.argv[0]}), so there is no command to export"
+        )
     same = [
         launch
         for launch in launches
@@ -296,15 +366,21 @@ def winner_of(
         recommendation,
         choice,
         spec,
-        ready_s=tuple(launch.result.times_s["ready"] for launch in same if launch.result.times_s.get("ready")),
-        capacities=tuple(launch.result.metrics[spec.workloads[0]] for launch in loaded) if spec.load_key else (),
-        gpus=gpus_of(Configuration(choice.engine, choice.config), recommendation.gpus) // replicas_of(choice.config),
+        ready_s=tuple(
+            launch.result.times_s["ready"] for launch in same if launch.result.times_s.get("ready")
+        ),
+        capacities=tuple(launch.result.metrics[spec.workloads[0]] for launch in loaded)
+        if spec.load_key
+        else (),
+        gpus=gpus_of(Configuration(choice.engine, choice.config), recommendation.gpus)
+        // replicas_of(choice.config),
         image=image,
     )
 
 
 def in_image(winner: Winner) -> list[str]:
-    """Return the command as an image runs it, with secrets as ``${NAME}``; raises `BadInput` if no image can."""
+    """Return the command as an image runs it, with secrets as ``${NAME}``; raises `BadInput` if no
+    image can."""
     kind = winner.engine
     argv, installed = model_first(winner.choice, kind), winner.spec.installed.get(kind.name)
     arguments = kind.arguments(argv)
@@ -315,7 +391,9 @@ def in_image(winner: Winner) -> list[str]:
     elif installed is not None and tuple(argv[: len(installed.program)]) == installed.program:
         program, arguments = list(kind.card.program), tuple(argv[len(installed.program) :])
     else:
-        raise BadInput(f"{argv[0]!r} is not a start command of {kind.card.title}: no command in an image is known")
+        raise BadInput(
+            f"{argv[0]!r} is not a start command of {kind.card.title}: no command in an image is known"
+        )
     # A folder named from where the study was made lies elsewhere in a container.
     return without_secrets([*program, *absolute_paths(arguments, winner.choice.files)])
 
@@ -323,7 +401,8 @@ def in_image(winner: Winner) -> list[str]:
 def model_first(choice: Choice, kind: Engine) -> list[str]:
     """Return the engine's words with the model first: ``-tp 8 MODEL`` becomes ``MODEL -tp 8``.
 
-    Only the engine's parser can tell that MODEL is no value of ``-tp``; other readers of the words cannot.
+    Only the engine's parser can tell that MODEL is no value of ``-tp``; other readers of the words
+    cannot.
     """
     argv, parsed = choice.engine_argv, parsed_command(choice, kind)
     arguments = kind.arguments(argv)
@@ -332,18 +411,23 @@ def model_first(choice: Choice, kind: Engine) -> list[str]:
     start = len(argv) - len(arguments)
     for place in (i for i, word in enumerate(argv) if i > start and word == parsed.model):
         moved = [*argv[:start], argv[place], *argv[start:place], *argv[place + 1 :]]
-        if parsed_command(choice.model_copy(update={"argv": [*choice.container, *moved]}), kind) == parsed:
+        if (
+            parsed_command(choice.model_copy(update={"argv": [*choice.container, *moved]}), kind)
+            == parsed
+        ):
             return moved
     return argv
 
 
 def version_of_parser(choice: Choice, kind: Engine) -> str:
-    """Return the version whose parser reads the command: the newest if a replayed row names no version."""
+    """Return the version whose parser reads the command: the newest if a replayed row names no
+    version."""
     return kind.card.newest if choice.engine_version == UNKNOWN else choice.engine_version
 
 
 def parsed_command(choice: Choice, kind: Engine) -> ParsedCommand | None:
-    """Return the command as the engine parses it; None for options unknown to the bundled copy of its parser."""
+    """Return the command as the engine parses it; None for options unknown to the bundled copy of
+    its parser."""
     try:
         command = Command(tuple(choice.engine_argv), choice.env, choice.files)
         return kind.parse(command, version_of_parser(choice, kind))
@@ -379,13 +463,16 @@ class Container:
         name: a DNS label of at most `NAME_LENGTH` characters that begins with a letter.
         argv: the engine's command, listening on `ANYWHERE` and `PORT`.
         own_entrypoint: the image's own entry point runs these words; else it has to be set aside.
-        env: the recommended variables but `gpu_choice`, which choose among a node's GPUs, and this machine's caches.
+        env: the recommended variables but `gpu_choice`, which choose among a node's GPUs, and this
+            machine's caches.
         files: name to content of files in the working folder.
         mounts: files and folders of the host that the command names.
-        caches: folders that should outlive the container, to a volume's name that tells image and GPU.
+        caches: folders that should outlive the container, to a volume's name that tells image and
+            GPU.
         health: the path that answers 200 when the server is ready.
         model: an id at Hugging Face, or an absolute path; `served` is the name in requests.
-        weights: the host's Hugging Face cache as the recommended variables name it; None: they do not.
+        weights: the host's Hugging Face cache as the recommended variables name it; None: they do
+            not.
         storage_gib: of the caches, in whole tens; room for the weights unless they are mounted.
     """
 
@@ -430,10 +517,13 @@ def container_of(winner: Winner) -> Container:
     argv, parsed, image = in_image(winner), parsed_command(choice, kind), _image(winner)
     model = model_named(argv, kind) or winner.spec.model.id
     if model.startswith("."):
-        raise BadInput(f"the model folder {model!r} does not exist here; export on the machine of the study")
+        raise BadInput(
+            f"the model folder {model!r} does not exist here; export on the machine of the study"
+        )
     env = settings_without_secrets(choice.env)
     weights = env.pop(_MODELS, None)
-    # What exists here of the paths that the command names, and a model's folder, which may lie on another machine.
+    # What exists here of the paths that the command names, and a model's folder, which may lie on
+    # another machine.
     mounts, is_local = mounted_paths(argv), model.startswith("/")
     if is_local and not any(PurePosixPath(model).is_relative_to(path) for path in mounts):
         mounts.append(model)
@@ -447,14 +537,19 @@ def container_of(winner: Winner) -> Container:
         image=image,
         # What a launch needs besides, to be measured, is no part of the recommendation.
         argv=with_serving(
-            argv, kind.card.serving.model_copy(update={"arguments": [], "port_flags": {}}), ANYWHERE, PORT
+            argv,
+            kind.card.serving.model_copy(update={"arguments": [], "port_flags": {}}),
+            ANYWHERE,
+            PORT,
         ),
         own_entrypoint=own_entrypoint(kind.card, hardware, image),
         env={name: value for name, value in env.items() if not chooses_gpus(name)},
         gpu_choice={name: value for name, value in env.items() if chooses_gpus(name)},
         files=choice.files,
         mounts=tuple(sorted(mounts)),
-        caches={folder: volume_name(image, hardware.name, folder) for folder in docker_card().caches},
+        caches={
+            folder: volume_name(image, hardware.name, folder) for folder in docker_card().caches
+        },
         health=kind.card.serving.health,
         start_limit_s=limit_s,
         start_limit_source=limit_source,
@@ -462,12 +557,16 @@ def container_of(winner: Winner) -> Container:
         served=text_of(parsed, "served_model_name") or model,
         revision=text_of(parsed, "revision"),
         weights=weights if weights and weights.startswith("/") else None,
-        storage_gib=10 * max(2, 0 if is_local else math.ceil(_ROOM * winner.spec.model.weights_gb * 1e9 / 2**30 / 10)),
+        storage_gib=10
+        * max(
+            2, 0 if is_local else math.ceil(_ROOM * winner.spec.model.weights_gb * 1e9 / 2**30 / 10)
+        ),
     )
 
 
 def chooses_gpus(variable: str) -> bool:
-    """Return whether a variable selects GPUs of a machine by number, as ``CUDA_VISIBLE_DEVICES``."""
+    """Return whether a variable selects GPUs of a machine by number, as
+    ``CUDA_VISIBLE_DEVICES``."""
     return variable.endswith("_VISIBLE_DEVICES")
 
 
@@ -476,20 +575,29 @@ def _start_limit(winner: Winner) -> tuple[int, str]:
     evidence = winner.recommendation.origin
     if not winner.ready_s or evidence is Evidence.EMULATED:
         limit_s = math.ceil(StartupTimeouts().total_s)
-        why = "its starts were EMULATED and loaded no weights" if winner.ready_s else "the study has no measured start"
+        why = (
+            "its starts were EMULATED and loaded no weights"
+            if winner.ready_s
+            else "the study has no measured start"
+        )
         return limit_s, f"start limit {limit_s} s, as in autotune: {why}"
     slowest_s = max(winner.ready_s)
     limit_s = math.ceil(max(_LEAST_START_S, _START_MARGIN * slowest_s))
     kind = "measured" if evidence is Evidence.MEASURED else evidence.value.upper()
     said = f"the slowest of {len(winner.ready_s)} {kind} starts took {slowest_s:.0f} s"
-    return limit_s, f"start limit {limit_s} s: {said}; cold disks and caches may take {_START_MARGIN:.0f} times as long"
+    return (
+        limit_s,
+        f"start limit {limit_s} s: {said}; cold disks and caches may take {_START_MARGIN:.0f} times as long",
+    )
 
 
 def _image(winner: Winner) -> str:
     choice, hardware, card = winner.choice, winner.spec.hardware, winner.engine.card
     if winner.image is not None:
         if not winner.image or any(sign.isspace() for sign in winner.image):
-            raise BadInput(f"--image {winner.image!r}: name an image with its tag, e.g. vllm/vllm-openai:v0.32.0")
+            raise BadInput(
+                f"--image {winner.image!r}: name an image with its tag, e.g. vllm/vllm-openai:v0.32.0"
+            )
         return winner.image
     if choice.container:
         return choice.container[-1]

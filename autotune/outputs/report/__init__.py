@@ -1,4 +1,5 @@
-"""Report of a study: `render.render` makes the report, `words.conclusion` the lines for a terminal."""
+"""Report of a study: `render.render` makes the report, `words.conclusion` the lines for a
+terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from autotune.trial import Launch
 
 @dataclass(frozen=True, slots=True)
 class StudyRecord:
-    """The input of a report: a study, its launches by number, and its folder ``<home>/studies/<name>``."""
+    """The input of a report: a study, its launches by number, and its folder
+    ``<home>/studies/<name>``."""
 
     spec: StudySpec
     launches: Sequence[Launch]

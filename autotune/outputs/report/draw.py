@@ -53,16 +53,20 @@ logging.getLogger("matplotlib").setLevel(logging.ERROR)
 
 
 def drawn(picture: Picture, watermark: str) -> str:
-    """Return a picture as an inline SVG element, with a watermark across it unless the text is empty."""
+    """Return a picture as an inline SVG element, with a watermark across it unless the text is
+    empty."""
     with mpl.rc_context(), warnings.catch_warnings():
         mpl.rcdefaults()  # whatever the user's own file says
         # The same file whenever the study is the same; ids that no other picture of the page has.
         mpl.rcParams.update(_STYLE | {"svg.hashsalt": picture.name})
-        # A name in a script that the built-in font lacks: the reader's own font shows it, only its width is a guess.
+        # A name in a script that the built-in font lacks: the reader's own font shows it, only its
+        # width is a guess.
         warnings.filterwarnings("ignore", "Glyph .* missing from font")
         columns = min(2, len(picture.panels))
         rows = math.ceil(len(picture.panels) / columns)
-        figure = Figure(figsize=(PIXELS / _INCH, rows * picture.height / _INCH), layout="constrained")
+        figure = Figure(
+            figsize=(PIXELS / _INCH, rows * picture.height / _INCH), layout="constrained"
+        )
         places = figure.subplots(rows, columns, squeeze=False).ravel().tolist()
         first = 0
         for axes, panel in zip(places, picture.panels, strict=False):
@@ -73,16 +77,36 @@ def drawn(picture: Picture, watermark: str) -> str:
         if picture.keys:
             handles = []
             for look, shape in picture.keys:
-                style: _Style = {"linestyle": shape} if shape in ("-", "--") else {"linestyle": "none", "marker": shape}
-                handles.append(Line2D([], [], color=LIGHT[look], markersize=6, linewidth=1.4, **style))
+                style: _Style = (
+                    {"linestyle": shape}
+                    if shape in ("-", "--")
+                    else {"linestyle": "none", "marker": shape}
+                )
+                handles.append(
+                    Line2D([], [], color=LIGHT[look], markersize=6, linewidth=1.4, **style)
+                )
             wide = max(map(len, picture.keys.values())) > 14
-            space: _Style = {"handletextpad": 0.4, "columnspacing": 1.2, "handlelength": 1.4, "frameon": False}
+            space: _Style = {
+                "handletextpad": 0.4,
+                "columnspacing": 1.2,
+                "handlelength": 1.4,
+                "frameon": False,
+            }
             names = list(picture.keys.values())
             figure.legend(handles, names, loc="outside upper left", ncols=3 if wide else 5, **space)
         if watermark:
             size = 0.9 * 72 * PIXELS / _INCH / len(watermark)
             middle: _Style = {"ha": "center", "va": "center"}
-            figure.text(0.53, 0.52, watermark, fontsize=size, alpha=0.1, weight="bold", gid=_WATERMARK, **middle)
+            figure.text(
+                0.53,
+                0.52,
+                watermark,
+                fontsize=size,
+                alpha=0.1,
+                weight="bold",
+                gid=_WATERMARK,
+                **middle,
+            )
         text = StringIO()
         figure.savefig(text, format="svg", transparent=True, metadata={"Date": None})
     _, _, body = printable(text.getvalue()).partition("</metadata>")
@@ -92,7 +116,9 @@ def drawn(picture: Picture, watermark: str) -> str:
         body = body.replace(colour, f"var(--{look},{colour})")
     # A point has its title and the watermark its class; other names of matplotlib's are no use.
     titles = (escape(printable(point.told)) for panel in picture.panels for point in panel.points)
-    opened = {f"{_POINT}{i}": f'<g class="mark"><title>{title}</title>' for i, title in enumerate(titles)}
+    opened = {
+        f"{_POINT}{i}": f'<g class="mark"><title>{title}</title>' for i, title in enumerate(titles)
+    }
     opened[_WATERMARK] = f'<g class="{_WATERMARK}">'
     body = _GROUP.sub(lambda group: opened.get(group[1], "<g>"), body)
     view_box = f"{72 * PIXELS / _INCH:g} {72 * rows * picture.height / _INCH:g}"
@@ -107,13 +133,20 @@ def _panel(axes: Axes, panel: Panel, first: int) -> None:
         axes.axvspan(place - 0.5, place + 0.5, color=LIGHT["band"], linewidth=0)
     for line in panel.lines:
         shape = "--" if line.dashed else "-"
-        style: _Style = {"color": LIGHT[line.look], "linewidth": 1.2, "linestyle": shape, "zorder": 2}
+        style: _Style = {
+            "color": LIGHT[line.look],
+            "linewidth": 1.2,
+            "linestyle": shape,
+            "zorder": 2,
+        }
         if len(line.ys) == 1 and not line.xs:
             axes.axhline(line.ys[0], **style)
         elif len(line.xs) == 1 and not line.ys:
             axes.axvline(line.xs[0], **style)
         else:
-            axes.plot(line.xs, line.ys, drawstyle="steps-post" if line.stepped else "default", **style)
+            axes.plot(
+                line.xs, line.ys, drawstyle="steps-post" if line.stepped else "default", **style
+            )
     for number, point in enumerate(panel.points, first):
         _point(axes, point, f"{_POINT}{number}", 6.5 if len(panel.points) <= _MANY else 4.0)
     axes.autoscale_view()
@@ -151,7 +184,9 @@ def _scale(axes: Axes, panel: Panel) -> None:
             axis.set_major_locator(LogLocator(subs=(1, 2, 5), numticks=9))
             axis.set_minor_locator(NullLocator())
         else:
-            axis.set_major_locator(MaxNLocator(6, steps=[1, 2, 5, 10], integer=panel.whole and name == "x"))
+            axis.set_major_locator(
+                MaxNLocator(6, steps=[1, 2, 5, 10], integer=panel.whole and name == "x")
+            )
         axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.10g}"))
     if ticks := panel.y_ticks:
         axes.yaxis.set_major_locator(FixedLocator(list(range(len(ticks)))))
@@ -163,7 +198,8 @@ def _scale(axes: Axes, panel: Panel) -> None:
 
 
 def alone(drawing: str) -> str:
-    """Return the picture as a standalone file with its own background, light or dark as the reader's screen."""
+    """Return the picture as a standalone file with its own background, light or dark as the
+    reader's screen."""
     variables = "".join(f"--{look}:{colour};" for look, colour in DARK.items())
     style = (
         "svg{background:#fff;font-family:system-ui,sans-serif}"

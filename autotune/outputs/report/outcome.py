@@ -1,4 +1,5 @@
-"""The first sections of the report: conclusion, before and after, workloads, the front of two goals, gain per knob.
+"""The first sections of the report: conclusion, before and after, workloads, the front of two
+goals, gain per knob.
 
 Behind them what was asked and how it was measured, and how to do it again.
 """
@@ -47,11 +48,16 @@ def opening(study: StudyRecord) -> list[str]:
     if outcome.verdict is not Verdict.UNFINISHED:
         return [title, worth]
     of = f"{outcome.launches} of at most {max(outcome.launches, study.spec.launches)} launches"
-    return [title, f"> **UNFINISHED.** {of} have ended; nothing is decided, and nothing is recommended yet.", worth]
+    return [
+        title,
+        f"> **UNFINISHED.** {of} have ended; nothing is decided, and nothing is recommended yet.",
+        worth,
+    ]
 
 
 def conclusion(study: StudyRecord) -> list[str | text.Facts]:
-    """Return verdict and gain, the command, its trade-offs, the alternatives with their cost, and a summary."""
+    """Return verdict and gain, the command, its trade-offs, the alternatives with their cost, and a
+    summary."""
     outcome, parts = study.recommendation, list[str | text.Facts]()
     if outcome.verdict is Verdict.UNFINISHED:
         return _so_far(study)
@@ -64,19 +70,37 @@ def conclusion(study: StudyRecord) -> list[str | text.Facts]:
         spec = study.spec.strict
         asked = ", ".join(text.code(slo.told) for slo in spec.slos) or "none"
         broke = [(launch.trial.number, broken_slos(spec, launch)) for launch in ran]
-        lines = [f"- launch {number}: {text.plain('; '.join(broken))}" for number, broken in broke if broken]
+        lines = [
+            f"- launch {number}: {text.plain('; '.join(broken))}"
+            for number, broken in broke
+            if broken
+        ]
         figures = f"Valid launches: {len(ran)}; beyond a limit: {len(lines)}. Limits: {asked}."
-        parts += [figures if ran else "No launch is valid. The failures and their causes are below.", "\n".join(lines)]
+        parts += [
+            figures if ran else "No launch is valid. The failures and their causes are below.",
+            "\n".join(lines),
+        ]
     elif choice.external:
-        parts.append(f"autotune did not start the server ({text.code(choice.argv[0])}); its command is unknown.")
+        parts.append(
+            f"autotune did not start the server ({text.code(choice.argv[0])}); its command is unknown."
+        )
     else:
-        what = "The table has no command; its row in the form of one" if choice.stand_in else "Serving command"
-        parts += [f"{what} ({text.plain(choice.engine)} {choice.engine_version}):", _command(choice)]
+        what = (
+            "The table has no command; its row in the form of one"
+            if choice.stand_in
+            else "Serving command"
+        )
+        parts += [
+            f"{what} ({text.plain(choice.engine)} {choice.engine_version}):",
+            _command(choice),
+        ]
     told = [*words.sentences(outcome), *filter(None, [words.remaining(outcome)])]
     parts += [_listed(words.promises(outcome)), *map(_command, outcome.alternatives), _listed(told)]
     failures = (row.result.failure for row in study.launches if row.trial.role is Role.BASELINE)
     if outcome.baseline is None and (failure := next(filter(None, failures), None)):
-        parts.append(f"The baseline failed with {words.failed(failure)}: {text.plain(redact.text(failure.message))}")
+        parts.append(
+            f"The baseline failed with {words.failed(failure)}: {text.plain(redact.text(failure.message))}"
+        )
     if outcome.stop_reason:
         parts.append(f"The study ended because: {text.plain(outcome.stop_reason)}.")
     return parts
@@ -130,11 +154,16 @@ def _facts(study: StudyRecord) -> text.Facts:
                 f" from {known:,}" if known not in (None, longest) else ""
             )
         row = outcome.workloads.get(goal.workload)
-        before, after = (row.baseline if row and baseline else None), row.recommended if row else None
+        before, after = (
+            (row.baseline if row and baseline else None),
+            row.recommended if row else None,
+        )
         for name in ("p99_ttft_ms", "p99_tpot_ms"):
             old, new = ((side or {}).get(name) for side in (before, after))
             if new and name != goal.metric:
-                facts[text.title(name)] = " from ".join(readable.numbers([new, old] if old else [new]))
+                facts[text.title(name)] = " from ".join(
+                    readable.numbers([new, old] if old else [new])
+                )
     facts["Launches"] = f"{outcome.launches}, {text.seconds(outcome.duration_s)}"
     return text.Facts(facts)
 
@@ -161,24 +190,37 @@ def regressions(study: StudyRecord) -> list[str]:
 
 
 def comparison(study: StudyRecord) -> list[str]:
-    """Tabulate baseline and recommendation: the objective over the workloads, then the metrics of each."""
+    """Tabulate baseline and recommendation: the objective over the workloads, then the metrics of
+    each."""
     outcome, spec, objective = study.recommendation, study.spec, study.spec.objective
     if not outcome.workloads or outcome.address:
         return []
 
-    def row(heading: str, name: str, old: object, new: object, last: str, change: str) -> dict[str, str]:
+    def row(
+        heading: str, name: str, old: object, new: object, last: str, change: str
+    ) -> dict[str, str]:
         before, after = readable.numbers([old, new])
         return {heading: name, "Baseline": before, "Recommended": after, last: change}
 
     heading_of_gains = readable.gain_heading(objective)
-    sides = {name: (both.baseline or {}, both.recommended or {}) for name, both in outcome.workloads.items()}
+    sides = {
+        name: (both.baseline or {}, both.recommended or {})
+        for name, both in outcome.workloads.items()
+    }
     rows = []
     for name, (before, after) in sides.items():
-        gain, shown = readable.gain(objective, outcome.workloads[name].gain_percent), text.code(name)
+        gain, shown = (
+            readable.gain(objective, outcome.workloads[name].gain_percent),
+            text.code(name),
+        )
         values = before.get(objective), after.get(objective)
         rows.append(row("Workload", shown, *values, heading_of_gains, gain))
-    goals = [choice.objective if choice else None for choice in (outcome.baseline, outcome.recommended)]
-    if weighted := next((goal for goal in goals if goal and goal.workload not in outcome.workloads), None):
+    goals = [
+        choice.objective if choice else None for choice in (outcome.baseline, outcome.recommended)
+    ]
+    if weighted := next(
+        (goal for goal in goals if goal and goal.workload not in outcome.workloads), None
+    ):
         name = f"weighted geometric mean, {text.code(weighted.workload)}"
         gain = readable.gain(objective, outcome.gain_percent)
         old, new = (goal.value if goal else None for goal in goals)
@@ -193,7 +235,9 @@ def comparison(study: StudyRecord) -> list[str]:
         for metric in dict.fromkeys((*SHOWN, *asked, *COSTS)):
             old, new = before.get(metric), after.get(metric)
             if old is not None or new is not None:
-                lines.append(row("Metric", text.title(metric), old, new, "Change", readable.change(old, new)))
+                lines.append(
+                    row("Metric", text.title(metric), old, new, "Change", readable.change(old, new))
+                )
         parts += [f"### {text.code(name)}", text.table(lines, " rrr")]
     return parts
 
@@ -204,7 +248,10 @@ def alone(study: StudyRecord) -> list[str]:
     for name, both in outcome.workloads.items() if outcome.address else ():
         found = both.recommended or {}
         known = (m for m in dict.fromkeys((*SHOWN, study.spec.objective, *COSTS)) if m in found)
-        rows = [{"Metric": text.title(metric), "Measured": readable.number(found[metric])} for metric in known]
+        rows = [
+            {"Metric": text.title(metric), "Measured": readable.number(found[metric])}
+            for metric in known
+        ]
         parts += [f"### {text.code(name)}", text.table(rows, " r")]
     return parts
 
@@ -229,7 +276,9 @@ def matrix(study: StudyRecord) -> list[str]:
     parts += [text.plain(f"The recommended configuration {lost}.")] if lost else []
     for row in outcome.matrix:
         best = [text.code(name) for name, cell in row.workloads.items() if cell.best]
-        if best and (outcome.recommended is None or row.fingerprint != outcome.recommended.fingerprint):
+        if best and (
+            outcome.recommended is None or row.fingerprint != outcome.recommended.fingerprint
+        ):
             parts.append(
                 f"Best mean on {' and '.join(best)}: the {row.role}, {row.engine} {text.code(row.fingerprint)}."
             )
@@ -257,7 +306,11 @@ def _block(command: str, argv: Sequence[str], env: Mapping[str, str]) -> str:
 
 def front(study: StudyRecord) -> list[str]:
     """Tabulate the non-dominated configurations, or loads of an engine, of two goals."""
-    points, outcome, loads = study.recommendation.front, study.recommendation, study.spec.front_over_rungs
+    points, outcome, loads = (
+        study.recommendation.front,
+        study.recommendation,
+        study.spec.front_over_rungs,
+    )
     if not points:
         return []
     which = "Every measured configuration that meets the SLOs and that no other one beats"
@@ -272,7 +325,10 @@ def front(study: StudyRecord) -> list[str]:
     chosen = outcome.recommended.fingerprint if outcome.recommended else ""
     for engine in dict.fromkeys(point.engine if loads else "" for point in points):
         mine = [point for point in points if engine in ("", point.engine)]
-        names = {one: f"{engine} {i}".strip() for i, one in enumerate(dict.fromkeys(p.fingerprint for p in mine), 1)}
+        names = {
+            one: f"{engine} {i}".strip()
+            for i, one in enumerate(dict.fromkeys(p.fingerprint for p in mine), 1)
+        }
         rows = []
         for point in mine:
             name = f"{names[point.fingerprint]}{' (recommended)' if point.fingerprint == chosen else ''}"
@@ -305,8 +361,15 @@ def curves(study: StudyRecord) -> list[str]:
         return []
     workload = outcome.workloads.get(pair.workload)
     both = (workload.baseline, workload.recommended) if workload else ()
-    rows = [{r["concurrency"]: r for r in (side or {}).get(CURVE, ()) if "concurrency" in r} for side in both]
-    beside = [name for name in _BESIDE if name != pair.metric and any(name in m for r in rows for m in r.values())]
+    rows = [
+        {r["concurrency"]: r for r in (side or {}).get(CURVE, ()) if "concurrency" in r}
+        for side in both
+    ]
+    beside = [
+        name
+        for name in _BESIDE
+        if name != pair.metric and any(name in m for r in rows for m in r.values())
+    ]
     body, heading = [], readable.gain_heading(pair.metric)
     for point in pair.points:
         row = {
@@ -329,7 +392,11 @@ def curves(study: StudyRecord) -> list[str]:
     ]
     if said := words.crossing(outcome):
         parts.append(f"**{said}**")
-    if outcome.baseline and outcome.recommended and any(point.faster == "baseline" for point in pair.points):
+    if (
+        outcome.baseline
+        and outcome.recommended
+        and any(point.faster == "baseline" for point in pair.points)
+    ):
         parts += ["The baseline's command:", _command(outcome.baseline)]
     lines = [
         f"- launch {launch.trial.number} at {row.get('concurrency')} in flight is invalid: "
@@ -352,9 +419,13 @@ def contributions(study: StudyRecord) -> list[str]:
                 "Setting": text.code(row.knob),
                 "Without it": text.code(text.scalar(row.from_)),
                 "In this command": text.code(text.scalar(row.to)),
-                heading: "needed to start" if row.needed_to == "start" else readable.gain(metric, row.gain_percent),
+                heading: "needed to start"
+                if row.needed_to == "start"
+                else readable.gain(metric, row.gain_percent),
                 "95 % interval": readable.gains(metric, row.ci95),
-                "Odds": "–" if row.odds is None else f"{100 * row.odds:.0f} %{', a coin toss' * row.coin_toss}",
+                "Odds": "–"
+                if row.odds is None
+                else f"{100 * row.odds:.0f} %{', a coin toss' * row.coin_toss}",
                 "Measured on": text.plain(needed + row.measured_on),
             }
         )
@@ -404,40 +475,63 @@ def setup(study: StudyRecord) -> list[str]:
         "Engines searched": engines,
         "Trials ran on": f"{spec.on} ({outcome.label})",
         "Objective": f"{text.title(spec.objective)} on {_aim(spec)}",
-        "Second goal": ", ".join(f"{text.title(goal)} on {text.code(spec.workloads[0])}" for goal in spec.goals[1:]),
+        "Second goal": ", ".join(
+            f"{text.title(goal)} on {text.code(spec.workloads[0])}" for goal in spec.goals[1:]
+        ),
         "Limits (SLOs)": ", ".join(text.code(str(slo)) for slo in spec.slos) or "none",
-        "A good request meets": ", ".join(f"{text.title(f'{n}_ms')} {limit:g}" for n, limit in spec.goodput.items()),
+        "A good request meets": ", ".join(
+            f"{text.title(f'{n}_ms')} {limit:g}" for n, limit in spec.goodput.items()
+        ),
         **rows_of(spec),
         "Pinned knobs": text.knobs(spec.pins) or "none",
-        "Baseline": text.code(redact.text(spec.baseline)) if spec.baseline else "the default one (launch 0)",
+        "Baseline": text.code(redact.text(spec.baseline))
+        if spec.baseline
+        else "the default one (launch 0)",
         "Budget": f"{spec.launches} launches" + (f", {spec.hours:g} hours" if spec.hours else ""),
         "Sampler, seed, noise": f"{spec.sampler}, seed {spec.seed}, {noise}",
     }
     notes = "\n".join(f"- {text.plain(redact.text(note))}" for note in spec.notes)
-    table = text.table([{"What": k, "Value": value} for k, value in rows.items() if value or k == "Engines searched"])
+    table = text.table(
+        [
+            {"What": k, "Value": value}
+            for k, value in rows.items()
+            if value or k == "Engines searched"
+        ]
+    )
     loads = text.table([_load(study, name) for name in spec.workloads], "  rrr")
     return [table, notes, "Workloads, with the client's counts:", loads]
 
 
 def _load(study: StudyRecord, name: str) -> dict[str, str]:
-    """Return a workload's row: its requests and arrivals, and the counts of the first launch that completed it."""
+    """Return a workload's row: its requests and arrivals, and the counts of the first launch that
+    completed it."""
     said = "–"
     with suppress(BadInput):  # a file that is gone, or a name of a library of one's own
         workload = load_workload(name)
-        offered = dict.fromkeys(f"{point.prompts} prompts {point.arrival.describe()}" for point in workload.points)
+        offered = dict.fromkeys(
+            f"{point.prompts} prompts {point.arrival.describe()}" for point in workload.points
+        )
         searched = study.spec.load_key and name == study.spec.workloads[0]
         how = "arrival times set by the load search" if searched else "; ".join(offered)
         streaming = "streamed" if workload.streaming else "not streamed"
         # A form such as random:IN:OUT says itself where it comes from.
         origin = "" if ":" in name else f"; from: {text.plain(workload.origin)}"
         said = f"{text.plain(workload.description)}. Offered: {how}, {streaming}{origin}"
-    complete = (launch.result.metrics for launch in study.launches if launch.result.state is State.COMPLETE)
+    complete = (
+        launch.result.metrics for launch in study.launches if launch.result.state is State.COMPLETE
+    )
     metrics = next((metrics[name] for metrics in complete if name in metrics), {})
     done = metrics.get("completed")
-    row = {"Workload": text.code(name), "Requests and arrivals": said, "Requests": f"{done:,.0f}" if done else "–"}
+    row = {
+        "Workload": text.code(name),
+        "Requests and arrivals": said,
+        "Requests": f"{done:,.0f}" if done else "–",
+    }
     for side in ("input", "output"):
         total = metrics.get(f"total_{side}_tokens")
-        row[f"Mean {side} tokens"] = readable.number(total / done if total is not None and done else None)
+        row[f"Mean {side} tokens"] = readable.number(
+            total / done if total is not None and done else None
+        )
     return row
 
 
@@ -451,7 +545,9 @@ def hours(study: StudyRecord) -> list[str]:
     seconds = Counter[str]()
     for launch in study.launches:
         seconds.update(launch.result.times_s)
-    shares = ", ".join(f"{phase} {100 * took / seconds.total():.1f} %" for phase, took in seconds.items() if took)
+    shares = ", ".join(
+        f"{phase} {100 * took / seconds.total():.1f} %" for phase, took in seconds.items() if took
+    )
     cost = words.money(study.recommendation)
     return [text.plain(" ".join([*cost, f"By phase: {shares}."]))] if cost else []
 
@@ -471,7 +567,9 @@ def limits(study: StudyRecord) -> list[str]:
             "where none failed here. Trust the ranking more than the numbers."
         )
         if unseen := words.not_simulated(outcome):
-            points.append(f"{unseen} No figure depends on these settings; on a real server they may matter.")
+            points.append(
+                f"{unseen} No figure depends on these settings; on a real server they may matter."
+            )
     points += [
         f"They are valid for one node of {outcome.gpus} × {outcome.hardware} and the named engine versions; "
         "another version may give other numbers.",
@@ -484,12 +582,15 @@ def limits(study: StudyRecord) -> list[str]:
         words.unjudged(outcome),
     ]
     if outcome.recommended and outcome.recommended.objective.repeats < 2:
-        points.append("The recommended configuration was launched only once: its figure has no interval.")
+        points.append(
+            "The recommended configuration was launched only once: its figure has no interval."
+        )
     return ["\n".join(f"- {point}" for point in points)]
 
 
 def reproduction(study: StudyRecord) -> list[str]:
-    """Render the command that repeats the study, and a list of its files; empty for an unfinished study."""
+    """Render the command that repeats the study, and a list of its files; empty for an unfinished
+    study."""
     if study.recommendation.verdict is Verdict.UNFINISHED:
         return []
     home = study.folder.resolve().parent.parent

@@ -53,9 +53,11 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One pair of axes: `bands` are ranges with a darker background, `y_ticks` name the positions 0, 1, 2 … of y.
+    """One pair of axes: `bands` are ranges with a darker background, `y_ticks` name the positions
+    0, 1, 2 … of y.
 
-    The axes in `logarithmic` (``x``, ``y`` or both) are; numbers of x may be `whole`, y may begin at `zero`.
+    The axes in `logarithmic` (``x``, ``y`` or both) are; numbers of x may be `whole`, y may begin
+    at `zero`.
     """
 
     x_label: str
@@ -72,9 +74,11 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class Picture:
-    """A picture that answers one question; `name` is its file name, `told` the answer in a sentence or two (Markdown).
+    """A picture that answers one question; `name` is its file name, `told` the answer in a sentence
+    or two (Markdown).
 
-    Panels stand two in a row, of `height` CSS pixels; `keys` is the legend, look and shape to words.
+    Panels stand two in a row, of `height` CSS pixels; `keys` is the legend, look and shape to
+    words.
     """
 
     name: str
@@ -90,7 +94,8 @@ Part = str | text.Facts | Picture
 
 _CSS = files("autotune.outputs.report").joinpath("page.css").read_text(encoding="utf-8")
 LIGHT, DARK = (
-    dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", rules)) for rules in re.findall(r":root {(.*?)}", _CSS, re.S)
+    dict(re.findall(r"--(\w+): (#[0-9a-f]{6});", rules))
+    for rules in re.findall(r":root {(.*?)}", _CSS, re.S)
 )
 """Colours of page and pictures by purpose; a drawn picture holds marks in their place."""
 
@@ -116,12 +121,18 @@ def tried(study: StudyRecord) -> Picture | None:
         broken = tables.broken_slos(spec, launch) if value is not None else []
         if value is None:
             shape = "x"
-            said = words.failed(launch.result.failure) if launch.result.failure else launch.result.state.value
+            said = (
+                words.failed(launch.result.failure)
+                if launch.result.failure
+                else launch.result.state.value
+            )
         else:
             said = readable.number(value) + (f", breaks {'; '.join(broken)}" if broken else "")
         look = "bad" if broken or value is None else look
         name = f"launch {number} ({launch.trial.role.value}), {launch.trial.configuration.engine}"
-        points.append(Point(f"{name}: {said}\n{_command(launch)}", look, number, value or 0.0, shape))
+        points.append(
+            Point(f"{name}: {said}\n{_command(launch)}", look, number, value or 0.0, shape)
+        )
         kept += points[-1:] if value is not None else []
     finals = [launch.trial.number for launch in study.launches if launch.trial.role is Role.FINAL]
     keys = {look: _short(engine) for engine, look in looks.items()}
@@ -144,7 +155,9 @@ def tried(study: StudyRecord) -> Picture | None:
         others["invalid"] = len(points) - len(kept)
         without = "".join(f", {number} {kind}" for kind, number in others.items() if number)
         lucky = (
-            "; chance may have helped it, so the finals launch the model's choice, less idle settings" if finals else ""
+            "; chance may have helped it, so the finals launch the model's choice, less idle settings"
+            if finals
+            else ""
         )
         told = (
             f"{text.count(len(study.launches), 'launch', 'launches')}, {len(kept)} valid{without}. "
@@ -160,7 +173,13 @@ def finals(study: StudyRecord) -> Picture | None:
     names, points = list[str](), list[Point]()
     choices = {name: choice for choice, name in _decided(study)}
     for row, (_, who, group) in enumerate(tables.finalists(study)):
-        look = "baseline" if who.startswith("baseline") else "chosen" if "recommended" in who else "fourth"
+        look = (
+            "baseline"
+            if who.startswith("baseline")
+            else "chosen"
+            if "recommended" in who
+            else "fourth"
+        )
         names.append(f"{who}\n{_short(group[0].trial.configuration.engine)}")
         for launch in group:
             if (value := achieved(study.spec, launch)) is not None:
@@ -180,11 +199,14 @@ def finals(study: StudyRecord) -> Picture | None:
         "Each dot is a new launch, in alternating order; earlier launches of the baseline are included, the search's "
         "are not."
     )
-    return Picture("finals", "Is the gain significant?", told, [panel], keys, height=90 + 60 * len(names))
+    return Picture(
+        "finals", "Is the gain significant?", told, [panel], keys, height=90 + 60 * len(names)
+    )
 
 
 def speed(study: StudyRecord) -> Picture | None:
-    """Draw throughput per GPU against speed per user: each configuration, and the front of the two."""
+    """Draw throughput per GPU against speed per user: each configuration, and the front of the
+    two."""
     looks = _looks(study)
     points = _speed_points(study, looks)
     if not points:
@@ -198,13 +220,17 @@ def speed(study: StudyRecord) -> Picture | None:
     sides = {"x": [point.x for point in points], "y": [point.y for point in points]}
     # The most that was reached for all where each user has at least so much: a staircase.
     corners = [(before[0], after[1]) for before, after in pairwise(front)]
-    steps = [place for pair in zip(front, corners, strict=False) for place in pair] + list(front[-1:])
+    steps = [place for pair in zip(front, corners, strict=False) for place in pair] + list(
+        front[-1:]
+    )
     panel = Panel(
         "output tok/s per user (1000 / mean TPOT in ms)",
         "total tok/s per GPU",
         points=points,
         lines=[Line([x for x, _ in steps], [y for _, y in steps], "soft")],
-        logarithmic="".join(axis for axis, values in sides.items() if max(values) > _WIDE * min(values)),
+        logarithmic="".join(
+            axis for axis, values in sides.items() if max(values) > _WIDE * min(values)
+        ),
     )
     told = (
         f"Up: total throughput per GPU. Right: speed for each user. Workload: "
@@ -215,11 +241,18 @@ def speed(study: StudyRecord) -> Picture | None:
 
 
 def _speed_points(study: StudyRecord, looks: Mapping[str, tuple[str, str]]) -> list[Point]:
-    """Return each configuration by the means of its launches, and each further load of a launch's curve."""
+    """Return each configuration by the means of its launches, and each further load of a launch's
+    curve."""
     workload, points = study.spec.workloads[0], list[Point]()
     roles = {choice.fingerprint: name for choice, name in _decided(study)}
 
-    def add(rows: Sequence[Launch], style: tuple[str, str], role: str, pair: tuple[float, float], load: str) -> None:
+    def add(
+        rows: Sequence[Launch],
+        style: tuple[str, str],
+        role: str,
+        pair: tuple[float, float],
+        load: str,
+    ) -> None:
         numbers = ", ".join(str(row.trial.number) for row in rows)
         told = (
             f"{f'{role}: ' if role else ''}{rows[0].trial.configuration.engine}{load}, "
@@ -231,7 +264,9 @@ def _speed_points(study: StudyRecord, looks: Mapping[str, tuple[str, str]]) -> l
 
     for group in tables.by_configuration(study, tables.undisturbed(study)).values():
         counted = tables.counted(study, group)
-        pairs = {row.trial.number: _speeds(row, row.result.metrics.get(workload, {})) for row in counted}
+        pairs = {
+            row.trial.number: _speeds(row, row.result.metrics.get(workload, {})) for row in counted
+        }
         known = [pair for pair in pairs.values() if pair]
         rows = [row for row in counted if pairs[row.trial.number]]
         if not rows:
@@ -241,7 +276,13 @@ def _speed_points(study: StudyRecord, looks: Mapping[str, tuple[str, str]]) -> l
         own = looks[rows[0].trial.configuration.engine]
         look, shape = {"recommended": ("ink", "*"), "baseline": ("ink", "X")}.get(role, own)
         look = "bad" if tables.broken_slos(study.spec, rows[0]) else look
-        add(rows, (look, shape), role, (geometric_mean(x for x, _ in known), geometric_mean(y for _, y in known)), "")
+        add(
+            rows,
+            (look, shape),
+            role,
+            (geometric_mean(x for x, _ in known), geometric_mean(y for _, y in known)),
+            "",
+        )
         for row in rows:
             for load, metrics in _curve(row, workload):
                 if pair := _speeds(row, metrics):
@@ -250,9 +291,12 @@ def _speed_points(study: StudyRecord, looks: Mapping[str, tuple[str, str]]) -> l
 
 
 def _curve(launch: Launch, workload: str) -> list[tuple[float, Metrics]]:
-    """Return load (concurrency or request rate) and metrics of each valid row of a launch's curve."""
+    """Return load (concurrency or request rate) and metrics of each valid row of a launch's
+    curve."""
     rows = launch.result.metrics.get(workload, {}).get(CURVE)
-    loads = ((row.get("concurrency", row.get("request_rate")), row) for row in rows or () if counts(row))
+    loads = (
+        (row.get("concurrency", row.get("request_rate")), row) for row in rows or () if counts(row)
+    )
     return [(load, row) for load, row in loads if load]
 
 
@@ -289,23 +333,54 @@ def contributions(study: StudyRecord) -> Picture | None:
         return None
     names = ["\n".join(map(_short, row.knob.replace(" + ", "+").split("+")[:3])) for row in rows]
     panel = Panel(
-        f"{readable.gain_heading(metric).lower()}, %", "", points=points, y_ticks=names, lines=[Line([0.0], [], "soft")]
+        f"{readable.gain_heading(metric).lower()}, %",
+        "",
+        points=points,
+        y_ticks=names,
+        lines=[Line([0.0], [], "soft")],
     )
     keys = {("chosen", "D"): "gain, with its 95 % interval"}
-    keys |= {("bad", "x"): "does not start without it"} if any(point.look == "bad" for point in points) else {}
-    return Picture("contributions", "What does each setting add?", "", [panel], keys, height=100 + 38 * len(rows))
+    keys |= (
+        {("bad", "x"): "does not start without it"}
+        if any(point.look == "bad" for point in points)
+        else {}
+    )
+    return Picture(
+        "contributions",
+        "What does each setting add?",
+        "",
+        [panel],
+        keys,
+        height=100 + 38 * len(rows),
+    )
 
 
 def curves(study: StudyRecord) -> Picture | None:
-    """Draw throughput and latencies over the load, a line per launch of baseline and recommended configuration."""
-    workload, groups = study.spec.workloads[0], tables.by_configuration(study, tables.undisturbed(study)).values()
+    """Draw throughput and latencies over the load, a line per launch of baseline and recommended
+    configuration."""
+    workload, groups = (
+        study.spec.workloads[0],
+        tables.by_configuration(study, tables.undisturbed(study)).values(),
+    )
     rows = []
     for choice, side in reversed(_decided(study)):
-        own = (g for g in groups if choice.fingerprint in {row.trial.configuration.fingerprint for row in g})
+        own = (
+            g
+            for g in groups
+            if choice.fingerprint in {row.trial.configuration.fingerprint for row in g}
+        )
         group = next(own, [])
-        launches = [launch for launch in group if launch.trial.role in study.spec.judged_by] or group
-        rows += [(side, launch, curve) for launch in launches if (curve := _curve(launch, workload))]
-    metrics = [name for name in _OVER_LOAD if any(name in point for *_, curve in rows for _, point in curve)]
+        launches = [
+            launch for launch in group if launch.trial.role in study.spec.judged_by
+        ] or group
+        rows += [
+            (side, launch, curve) for launch in launches if (curve := _curve(launch, workload))
+        ]
+    metrics = [
+        name
+        for name in _OVER_LOAD
+        if any(name in point for *_, curve in rows for _, point in curve)
+    ]
     if not metrics:
         return None
     concurrent = any("concurrency" in point for *_, curve in rows for _, point in curve)
@@ -320,10 +395,20 @@ def curves(study: StudyRecord) -> Picture | None:
                 told = f"{what}, load {load:g}, {text.title(metric)}: {readable.number(value)}"
                 points.append(Point(told, look, load, value, shape))
             lines.append(Line([load for load, _ in values], [value for _, value in values], look))
-        lines += [Line([], [slo.limit], "bad", dashed=True) for slo in study.spec.slos if slo.metric == metric]
-        panels.append(Panel(over, "", text.title(metric), points, lines, logarithmic="x", zero=True))
+        lines += [
+            Line([], [slo.limit], "bad", dashed=True)
+            for slo in study.spec.slos
+            if slo.metric == metric
+        ]
+        panels.append(
+            Panel(over, "", text.title(metric), points, lines, logarithmic="x", zero=True)
+        )
     keys = {_SIDES[side]: side for side, *_ in rows}
-    limits = "; the dashed line is a limit" if any(slo.metric in metrics for slo in study.spec.slos) else ""
+    limits = (
+        "; the dashed line is a limit"
+        if any(slo.metric in metrics for slo in study.spec.slos)
+        else ""
+    )
     told = f"Every load that was tried on {text.code(workload)}, a line for each launch{limits}."
     return Picture("curves", "What happens under other loads?", told, panels, keys, height=220)
 

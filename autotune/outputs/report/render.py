@@ -25,9 +25,7 @@ _TYPED = '<pre><code class="language-bash">'
 _OPTION = re.compile(r"(?<=\s)(--?[\w-]+)")
 """No line break at the hyphens of an option."""
 _HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
-_POLICY = (
-    f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
-)
+_POLICY = f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{_HASH}'; base-uri 'none'; form-action 'none'"
 
 
 def page(parts: Sequence[Part], drawn: Callable[[Picture], str]) -> str:
@@ -60,9 +58,16 @@ def _body(parts: Iterable[Part], drawn: Callable[[Picture], str]) -> Iterable[st
         if isinstance(part, str) and part.startswith("## "):
             yield "</details>" if folded else ""
             folded = part.removeprefix("## ") in _FOLDED
-            yield f"<details><summary>{parser.render(part)}</summary>" if folded else parser.render(part)
+            yield (
+                f"<details><summary>{parser.render(part)}</summary>"
+                if folded
+                else parser.render(part)
+            )
         elif isinstance(part, text.Facts):
-            rows = (f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in part.rows.items())
+            rows = (
+                f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>"
+                for name, value in part.rows.items()
+            )
             yield f'<dl class="facts">{"".join(rows)}</dl>'
         elif isinstance(part, Picture):
             yield f"{parser.render(part.told)}<figure id='{part.name}'>{drawn(part)}</figure>"
@@ -119,23 +124,32 @@ _FOLDED = (
 
 
 def render(study: StudyRecord, format: Literal["md", "html"]) -> str:
-    """Return the study's report, without secrets, as Markdown with GitHub's tables or as one self-contained page."""
+    """Return the study's report, without secrets, as Markdown with GitHub's tables or as one
+    self-contained page."""
     parts = _parts(study)
     if format == "html":
         return page(parts, partial(_drawn, study))
     unfinished = study.recommendation.verdict is Verdict.UNFINISHED
     # No picture lies in the folder of an unfinished study.
-    return _markdown(part.told if unfinished and isinstance(part, Picture) else part for part in parts)
+    return _markdown(
+        part.told if unfinished and isinstance(part, Picture) else part for part in parts
+    )
 
 
 def files_of(study: StudyRecord) -> dict[str, str]:
-    """Return every file of the report, path within the study's folder to content; each picture is drawn once."""
+    """Return every file of the report, path within the study's folder to content; each picture is
+    drawn once."""
     from autotune.outputs.report import draw
 
     parts = _parts(study)
     drawings = {part.name: _drawn(study, part) for part in parts if isinstance(part, Picture)}
-    files = {"report.md": _markdown(parts), "report.html": page(parts, lambda picture: drawings[picture.name])}
-    return files | {f"{PICTURES}/{name}.svg": draw.alone(drawing) for name, drawing in drawings.items()}
+    files = {
+        "report.md": _markdown(parts),
+        "report.html": page(parts, lambda picture: drawings[picture.name]),
+    }
+    return files | {
+        f"{PICTURES}/{name}.svg": draw.alone(drawing) for name, drawing in drawings.items()
+    }
 
 
 def _parts(study: StudyRecord) -> list[Part]:
@@ -143,7 +157,12 @@ def _parts(study: StudyRecord) -> list[Part]:
     parts: list[Part] = [*outcome.opening(study)]
     for heading, sections in _SECTIONS:
         made = [section(study) for section in sections]
-        shown = [part for one in made for part in ([one] if isinstance(one, Picture) else one or ()) if part]
+        shown = [
+            part
+            for one in made
+            for part in ([one] if isinstance(one, Picture) else one or ())
+            if part
+        ]
         if shown:
             parts += [f"## {heading.format(**goals)}", *shown]
     return parts
@@ -153,7 +172,9 @@ def _markdown(parts: Iterable[Part]) -> str:
     told: list[str] = []
     for part in parts:
         if isinstance(part, Picture):
-            told += filter(None, (part.told, f"![{text.plain(part.question)}]({PICTURES}/{part.name}.svg)"))
+            told += filter(
+                None, (part.told, f"![{text.plain(part.question)}]({PICTURES}/{part.name}.svg)")
+            )
         else:
             told.append(text.table([part.rows]) if isinstance(part, text.Facts) else part)
     return text.printable("\n\n".join(told) + "\n")

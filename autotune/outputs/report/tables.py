@@ -15,7 +15,8 @@ from autotune.trial import Launch, Role, Scalar, State
 
 
 def engines(study: StudyRecord) -> list[str]:
-    """Tabulate the best configuration of each engine, and list the engines that were not searched."""
+    """Tabulate the best configuration of each engine, and list the engines that were not
+    searched."""
     usual = references(study.launches)
     rows = []
     if study.recommendation.address:
@@ -33,7 +34,10 @@ def engines(study: StudyRecord) -> list[str]:
             }
         )
     table = text.table(rows, " rr")
-    excluded = [f"- **{text.plain(e.engine)}**: {text.plain(e.reason)}" for e in study.recommendation.excluded]
+    excluded = [
+        f"- **{text.plain(e.engine)}**: {text.plain(e.reason)}"
+        for e in study.recommendation.excluded
+    ]
     left_out = ["Not searched:", "\n".join(excluded)] if excluded else []
     return [table or "No launch meets the limits.", *left_out]
 
@@ -44,8 +48,14 @@ def finals(study: StudyRecord) -> list[str]:
     for fingerprint, who, group in finalists(study):
         values = values_of(study, group)
         shown = readable.numbers(achieved(study.spec, row) for row in group)
-        each = ", ".join(f"{value} (#{row.trial.number})" for value, row in zip(shown, group, strict=True))
-        spread = f"{stdev(values) / mean(values) * 100:.1f} %" if len(values) > 1 and mean(values) else "–"
+        each = ", ".join(
+            f"{value} (#{row.trial.number})" for value, row in zip(shown, group, strict=True)
+        )
+        spread = (
+            f"{stdev(values) / mean(values) * 100:.1f} %"
+            if len(values) > 1 and mean(values)
+            else "–"
+        )
         who = f"{who} {text.code(fingerprint)}{words.marked(study.recommendation, fingerprint)}"
         row = {"Configuration": who, "Each launch": each, "Mean": readable.number(average(values))}
         rows.append({**row, "Spread (standard deviation)": spread})
@@ -55,12 +65,18 @@ def finals(study: StudyRecord) -> list[str]:
 def finalists(study: StudyRecord) -> list[tuple[str, str, list[Launch]]]:
     """Return fingerprint, role and launches of each configuration that the finals compared.
 
-    One that was launched once, to show what a setting adds, is left out unless it is recommended or the baseline.
+    One that was launched once, to show what a setting adds, is left out unless it is recommended or
+    the baseline.
     """
     if not any(launch.trial.role is Role.FINAL for launch in study.launches):
         return []
-    sides = (("recommended", study.recommendation.recommended), ("baseline", study.recommendation.baseline))
-    compared = (launch for launch in undisturbed(study) if launch.trial.role in study.spec.judged_by)
+    sides = (
+        ("recommended", study.recommendation.recommended),
+        ("baseline", study.recommendation.baseline),
+    )
+    compared = (
+        launch for launch in undisturbed(study) if launch.trial.role in study.spec.judged_by
+    )
     rows = []
     for fingerprint, group in by_configuration(study, compared).items():
         own = {fingerprint, *(launch.trial.configuration.fingerprint for launch in group)}
@@ -71,7 +87,8 @@ def finalists(study: StudyRecord) -> list[tuple[str, str, list[Launch]]]:
 
 
 def resolutions(study: StudyRecord) -> list[str]:
-    """Describe the arguments that engines resolved to another value than requested; one sentence each."""
+    """Describe the arguments that engines resolved to another value than requested; one sentence
+    each."""
     lines = []
     for row in study.recommendation.resolutions:
         several, twin = len(row.launches) > 1, ""
@@ -95,7 +112,9 @@ def launches(study: StudyRecord) -> list[str]:
         made, result = launch.trial.configuration, launch.result
         changed = differing(launch, usual[made.engine])
         varied[made.engine] |= changed.keys()
-        knobs = "reference" if made == usual[made.engine].trial.configuration else text.knobs(changed)
+        knobs = (
+            "reference" if made == usual[made.engine].trial.configuration else text.knobs(changed)
+        )
         knobs += words.marked(study.recommendation, made.fingerprint)
         value = achieved(study.spec, launch)
         row = {
@@ -120,8 +139,14 @@ def launches(study: StudyRecord) -> list[str]:
         rows.append(row)
     known = []
     for engine, launch in usual.items():
-        own = {name: value for name, value in launch.trial.configuration.knobs.items() if name in varied[engine]}
-        known.append(f"- {engine} (launch {launch.trial.number}): {text.knobs(own) or 'nothing differs'}")
+        own = {
+            name: value
+            for name, value in launch.trial.configuration.knobs.items()
+            if name in varied[engine]
+        }
+        known.append(
+            f"- {engine} (launch {launch.trial.number}): {text.knobs(own) or 'nothing differs'}"
+        )
     note = (
         "Reference of each engine, with the knobs that its launches vary (for all engines, "
         "`tensor_parallel` is the GPUs of an attention replica, `data_parallel` the replicas):"
@@ -135,18 +160,26 @@ def failures(study: StudyRecord) -> list[str]:
     for launch in study.launches:
         if (failure := launch.result.failure) is not None:
             fault = "" if failure.blames_the_configuration else " (not the configuration's fault)"
-            groups.setdefault((f"{words.failed(failure)}{fault}", failure.message), []).append(launch)
+            groups.setdefault((f"{words.failed(failure)}{fault}", failure.message), []).append(
+                launch
+            )
     parts = []
     for (kind, message), group in sorted(groups.items(), key=lambda one: one[0]):
-        numbers = ", ".join(f"{row.trial.number} ({row.trial.configuration.engine})" for row in group)
-        parts += [f"### {kind}", f"{text.plain(redact.text(message))} Launches: {text.plain(numbers)}."]
+        numbers = ", ".join(
+            f"{row.trial.number} ({row.trial.configuration.engine})" for row in group
+        )
+        parts += [
+            f"### {kind}",
+            f"{text.plain(redact.text(message))} Launches: {text.plain(numbers)}.",
+        ]
         excerpt = group[0].result.failure.log_excerpt if group[0].result.failure else ""
         parts += [text.block(redact.text(excerpt))] if excerpt else []
     return parts or ["None failed."]
 
 
 def nodes(study: StudyRecord) -> list[str]:
-    """Tabulate the nodes; empty for one node. The conclusion names each node that differs beyond noise."""
+    """Tabulate the nodes; empty for one node. The conclusion names each node that differs beyond
+    noise."""
     shares = study.recommendation.nodes
     if not shares:
         return []
@@ -174,7 +207,8 @@ def nodes(study: StudyRecord) -> list[str]:
 
 
 def broken_slos(spec: StudySpec, launch: Launch) -> list[str]:
-    """Return the SLOs that a launch violates, with excess and value; a missing metric violates its SLO."""
+    """Return the SLOs that a launch violates, with excess and value; a missing metric violates its
+    SLO."""
     metrics = launch.result.metrics.get(spec.workloads[0], {})
     broken = []
     for slo in spec.slos:
@@ -187,9 +221,14 @@ def broken_slos(spec: StudySpec, launch: Launch) -> list[str]:
 
 
 def by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str, list[Launch]]:
-    """Return fingerprint to its launches, equivalents included, in the order of their first launch."""
+    """Return fingerprint to its launches, equivalents included, in the order of their first
+    launch."""
     launched = {launch.trial.configuration.fingerprint for launch in study.launches}
-    own = (row.trial.configuration.fingerprint for row in study.launches if row.trial.role is Role.BASELINE)
+    own = (
+        row.trial.configuration.fingerprint
+        for row in study.launches
+        if row.trial.role is Role.BASELINE
+    )
     canonical = canonical_of(study.launches, launched, next(own, None))
     groups: dict[str, list[Launch]] = {}
     for launch in launches:
@@ -199,8 +238,13 @@ def by_configuration(study: StudyRecord, launches: Iterable[Launch]) -> dict[str
 
 
 def _disturbed(study: StudyRecord) -> set[str]:
-    """Return the shares of the GPUs on which launches slowed each other: all launches there are invalid."""
-    return {share.node for share in study.recommendation.nodes if share.baseline is None and is_beside(share.node)}
+    """Return the shares of the GPUs on which launches slowed each other: all launches there are
+    invalid."""
+    return {
+        share.node
+        for share in study.recommendation.nodes
+        if share.baseline is None and is_beside(share.node)
+    }
 
 
 def undisturbed(study: StudyRecord) -> list[Launch]:
@@ -212,7 +256,8 @@ def undisturbed(study: StudyRecord) -> list[Launch]:
 def counted(study: StudyRecord, group: Sequence[Launch]) -> list[Launch]:
     """Return the valid launches of one configuration: those of the finals, and all of the baseline.
 
-    Those of the search are biased, as they decided who came into the finals; they count where there are no others.
+    Those of the search are biased, as they decided who came into the finals; they count where there
+    are no others.
     """
     chosen = [launch for launch in group if launch.trial.role in study.spec.judged_by]
     return chosen or list(group)
@@ -230,11 +275,14 @@ def values_of(study: StudyRecord, group: Iterable[Launch]) -> list[float]:
 
 
 def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
-    """Return a launch, the mean and the count of the best feasible configuration per engine, the best engine first."""
+    """Return a launch, the mean and the count of the best feasible configuration per engine, the
+    best engine first."""
     sign = 1 if maximises(study.spec.objective) else -1
     best: dict[str, tuple[Launch, float, int]] = {}
     for launches in by_configuration(study, undisturbed(study)).values():
-        group = [launch for launch in counted(study, launches) if launch.result.state is State.COMPLETE]
+        group = [
+            launch for launch in counted(study, launches) if launch.result.state is State.COMPLETE
+        ]
         values = values_of(study, group)
         middle = average(values)
         if middle is None or any(broken_slos(study.spec, launch) for launch in group):
@@ -246,10 +294,13 @@ def best_per_engine(study: StudyRecord) -> list[tuple[Launch, float, int]]:
 
 
 def references(launches: Sequence[Launch]) -> dict[str, Launch]:
-    """Return per engine the reference launch of its descriptions: its default, the baseline, or its first."""
+    """Return per engine the reference launch of its descriptions: its default, the baseline, or its
+    first."""
     order = {Role.DEFAULT: 0, Role.BASELINE: 1}
     chosen: dict[str, Launch] = {}
-    for launch in sorted(launches, key=lambda row: (order.get(row.trial.role, 2), row.trial.number)):
+    for launch in sorted(
+        launches, key=lambda row: (order.get(row.trial.role, 2), row.trial.number)
+    ):
         chosen.setdefault(launch.trial.configuration.engine, launch)
     return chosen
 
@@ -265,14 +316,21 @@ def differing(launch: Launch, reference: Launch) -> dict[str, Scalar]:
 
 
 def capacities(study: StudyRecord) -> list[str]:
-    """Tabulate the loads tried on the last launch (of the finals, if any) of the recommended command and baseline."""
+    """Tabulate the loads tried on the last launch (of the finals, if any) of the recommended
+    command and baseline."""
     outcome, spec, parts = study.recommendation, study.spec, list[str]()
     key = spec.load_key
     unit = "in flight" if key == "concurrency" else "requests per second"
     shown = ["steady_total_token_throughput", *dict.fromkeys(slo.metric for slo in spec.slos)]
     complete = [launch for launch in study.launches if launch.result.state is State.COMPLETE]
-    for name, choice in {"Recommended": outcome.recommended, "Baseline": outcome.baseline}.items() if key else ():
-        own = [row for row in complete if choice and row.trial.configuration.fingerprint == choice.fingerprint]
+    for name, choice in (
+        {"Recommended": outcome.recommended, "Baseline": outcome.baseline}.items() if key else ()
+    ):
+        own = [
+            row
+            for row in complete
+            if choice and row.trial.configuration.fingerprint == choice.fingerprint
+        ]
         if not own:
             continue
         launch = max(own, key=lambda row: (row.trial.role is Role.FINAL, row.trial.number))
@@ -281,7 +339,11 @@ def capacities(study: StudyRecord) -> list[str]:
         if capacity := metrics.get(f"capacity_{key}"):
             above = metrics.get("capacity_broken_at")
             told = f"Capacity: {capacity:g} {unit}"
-            told += f"; {above:g} violate a limit." if above else ", the heaviest load tried; it may be higher."
+            told += (
+                f"; {above:g} violate a limit."
+                if above
+                else ", the heaviest load tried; it may be higher."
+            )
             if (dead := metrics.get("capacity_died_at")) is not None:
                 told += f" The server died at {dead:g}."
             if (pair := metrics.get("capacity_not_monotone")) is not None:
@@ -297,7 +359,11 @@ def capacities(study: StudyRecord) -> list[str]:
             }
             for row in metrics.get("curve") or ()
         ]
-        parts += [f"### {name}, launch {launch.trial.number}", told, text.table(rows, "r" * (len(shown) + 2))]
+        parts += [
+            f"### {name}, launch {launch.trial.number}",
+            told,
+            text.table(rows, "r" * (len(shown) + 2)),
+        ]
     return parts
 
 
@@ -319,7 +385,11 @@ def answers(study: StudyRecord) -> list[str]:
             continue
         own = baseline is not None and baseline.fingerprint == trial.configuration.fingerprint
         engine = f"{trial.configuration.engine} {text.code(trial.configuration.fingerprint)}"
-        outcome = {None: "compared with" if own else "not compared", True: "passes", False: "**fails**"}
+        outcome = {
+            None: "compared with" if own else "not compared",
+            True: "passes",
+            False: "**fails**",
+        }
         rows.append(
             {
                 "#": str(trial.number),
@@ -333,9 +403,16 @@ def answers(study: StudyRecord) -> list[str]:
             }
         )
         if check.examples:
-            parts += [f"### Launch {trial.number} gives different answers", text.plain(f"{'; '.join(check.reasons)}.")]
+            parts += [
+                f"### Launch {trial.number} gives different answers",
+                text.plain(f"{'; '.join(check.reasons)}."),
+            ]
         for one in check.examples:
-            lines = (f"prompt    {one.prompt}", f"baseline  {one.baseline}", f"here      {one.finalist}")
+            lines = (
+                f"prompt    {one.prompt}",
+                f"baseline  {one.baseline}",
+                f"here      {one.finalist}",
+            )
             parts.append(text.block(redact.text("\n".join(lines))))
     known = [check for _, check in checked if check is not None]
     notes = dict.fromkeys(text.plain(check.note) + "." for check in known if check.note)

@@ -27,7 +27,8 @@ def printable(text: str) -> str:
 
 
 def table(rows: Sequence[Mapping[str, str]], numbers: str = "") -> str:
-    """Return a table of rows, heading to cell; "" without any. Columns with ``r`` in `numbers` are right-aligned."""
+    """Return a table of rows, heading to cell; "" without any. Columns with ``r`` in `numbers` are
+    right-aligned."""
     if not rows:
         return ""
     marks = ["--:" if numbers[i : i + 1] == "r" else "---" for i in range(len(rows[0]))]
@@ -35,7 +36,13 @@ def table(rows: Sequence[Mapping[str, str]], numbers: str = "") -> str:
 
 
 def _row(cells: Iterable[str]) -> str:
-    return "| " + " | ".join(" ".join(cell.split()).replace("\\|", "|").replace("|", "\\|") for cell in cells) + " |"
+    return (
+        "| "
+        + " | ".join(
+            " ".join(cell.split()).replace("\\|", "|").replace("|", "\\|") for cell in cells
+        )
+        + " |"
+    )
 
 
 def code(text: str) -> str:
@@ -61,14 +68,17 @@ def plain(text: str) -> str:
 
 def prose(text: str) -> str:
     """Escape as `plain`, and format what stands between backticks as code."""
-    return re.sub(r"\\`(.+?)\\`", lambda found: code(re.sub(r"\\(.)", r"\1", found[1])), plain(text))
+    return re.sub(
+        r"\\`(.+?)\\`", lambda found: code(re.sub(r"\\(.)", r"\1", found[1])), plain(text)
+    )
 
 
 _WORD = re.compile(r"""(?:[^\s'"]|'[^']*'|"(?:[^"\\]|\\.)*")+""")
 
 
 def command(text: str, width: int) -> str:
-    """Break the lines of a shell command at its options, with backslashes; here-documents stay as they are."""
+    """Break the lines of a shell command at its options, with backslashes; here-documents stay as
+    they are."""
     head, end, typed = text.rpartition("AUTOTUNE_EOF\n")
     try:
         # A quoted text of several lines leaves a quote open in its first.
@@ -83,7 +93,12 @@ def _broken(line: str, width: int) -> str:
         return line
     indent, units = line[: len(line) - len(line.lstrip())], list[str]()
     for word in _WORD.findall(line):
-        if units and not word.startswith("-") and units[-1].startswith("--") and " " not in units[-1]:
+        if (
+            units
+            and not word.startswith("-")
+            and units[-1].startswith("--")
+            and " " not in units[-1]
+        ):
             units[-1] += f" {word}"
         else:
             units.append(word)
@@ -115,22 +130,52 @@ def measure(metric: str, value: float) -> str:
 
 def scalar(value: Scalar) -> str:
     """Format a knob's value; None is the engine's choice."""
-    return "engine decides" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return (
+        "engine decides"
+        if value is None
+        else str(value).lower()
+        if isinstance(value, bool)
+        else str(value)
+    )
 
 
 _SHORT = {
-    **{"tensor_parallel": "tp", "data_parallel": "dp", "expert_parallel": "ep", "pipeline_parallel": "pp"},
-    **{"decode_context_parallel": "dcp", "speculative_tokens": "mtp", "moe_all_to_all": "a2a", "moe_backend": "moe"},
-    **{"attention_backend": "attn", "prefill_attention_backend": "prefill", "decode_attention_backend": "decode"},
+    **{
+        "tensor_parallel": "tp",
+        "data_parallel": "dp",
+        "expert_parallel": "ep",
+        "pipeline_parallel": "pp",
+    },
+    **{
+        "decode_context_parallel": "dcp",
+        "speculative_tokens": "mtp",
+        "moe_all_to_all": "a2a",
+        "moe_backend": "moe",
+    },
+    **{
+        "attention_backend": "attn",
+        "prefill_attention_backend": "prefill",
+        "decode_attention_backend": "decode",
+    },
     **{"kv_cache_dtype": "kv", "context_length": "context", "memory_fraction": "memory"},
-    **{"max_running_requests": "requests", "max_batched_tokens": "batched", "cuda_graph_max_batch": "graphs"},
+    **{
+        "max_running_requests": "requests",
+        "max_batched_tokens": "batched",
+        "cuda_graph_max_batch": "graphs",
+    },
 }
 """Short names of knobs; other knobs are spelled out."""
 
 
 def short(name: str, value: Scalar) -> str:
     """Format a knob in a few characters, e.g. ``tp 8``."""
-    word = "auto" if value is None else {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+    word = (
+        "auto"
+        if value is None
+        else {True: "on", False: "off"}[value]
+        if isinstance(value, bool)
+        else value
+    )
     return f"{_SHORT.get(name, name.replace('_', ' '))} {word}"
 
 

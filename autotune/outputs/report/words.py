@@ -50,18 +50,35 @@ def conclusion(outcome: Recommendation) -> str:
 def sentences(outcome: Recommendation) -> list[str]:
     """Return the conclusion, a paragraph per topic."""
     lost = trade_off(outcome)
-    parts = [_sentence(outcome), _open(outcome), *_way_on(outcome), load_shape(outcome), _few_good(outcome)]
-    parts += [gain(outcome), prompts(outcome), f"It {lost}." if lost else "", crossing(outcome), _answers(outcome)]
+    parts = [
+        _sentence(outcome),
+        _open(outcome),
+        *_way_on(outcome),
+        load_shape(outcome),
+        _few_good(outcome),
+    ]
+    parts += [
+        gain(outcome),
+        prompts(outcome),
+        f"It {lost}." if lost else "",
+        crossing(outcome),
+        _answers(outcome),
+    ]
     return [*filter(None, [*parts, _speculation(outcome), _front(outcome), short_load(outcome)])]
 
 
 def brief(outcome: Recommendation) -> list[str]:
-    """Return the conclusion for a terminal: verdict with gain, its cost, and the remaining potential."""
+    """Return the conclusion for a terminal: verdict with gain, its cost, and the remaining
+    potential."""
     choice, baseline, cost = outcome.recommended, outcome.baseline, outcome.study_cost
     told = [_sentence(outcome), *_way_on(outcome)]
     if choice is not None and baseline is not None and choice.fingerprint != baseline.fingerprint:
         verdict, (name, unit) = outcome.qualified_verdict, title_of(choice.objective.metric)
-        verdict = verdict.capitalize() if outcome.origin is Evidence.MEASURED else f"{outcome.label}: {verdict}"
+        verdict = (
+            verdict.capitalize()
+            if outcome.origin is Evidence.MEASURED
+            else f"{outcome.label}: {verdict}"
+        )
         mine, theirs = readable.numbers(one.objective.value for one in (choice, baseline))
         metric, at = choice.objective.metric, carried(_of_objective(outcome))
         figure = " ".join(filter(None, (name, mine, unit, at)))
@@ -80,15 +97,26 @@ def brief(outcome: Recommendation) -> list[str]:
             told.append(f"Measure it: autotune verify {outcome.study} --on process")
     told.insert(1, _open(outcome))
     lost = trade_off(outcome)
-    told += [not_simulated(outcome), load_shape(outcome), _few_good(outcome), f"It {lost}." if lost else ""]
+    told += [
+        not_simulated(outcome),
+        load_shape(outcome),
+        _few_good(outcome),
+        f"It {lost}." if lost else "",
+    ]
     told += [crossing(outcome), _answers(outcome), _front(outcome)]
     costs = [*_trade_offs(outcome), *_slower(outcome)]
     costs += [] if outcome.address else beside_the_baseline(outcome)
     if choice is not None and choice.longest_request_tokens:
         costs.append(f"Longest request {choice.longest_request_tokens:,} tokens.")
     costs += [f"Another command {other.label}: see the report." for other in outcome.alternatives]
-    hours = f"The study took {readable.number(cost.node_hours)} node-hours." if cost is not None else ""
-    told += [" ".join(own_command(outcome)), " ".join(costs), f"{remaining(outcome)} {hours}".strip()]
+    hours = (
+        f"The study took {readable.number(cost.node_hours)} node-hours." if cost is not None else ""
+    )
+    told += [
+        " ".join(own_command(outcome)),
+        " ".join(costs),
+        f"{remaining(outcome)} {hours}".strip(),
+    ]
     return [*filter(None, told)]
 
 
@@ -98,21 +126,34 @@ def _open(outcome: Recommendation) -> str:
 
 
 def regression(one: Regression, outcome: Recommendation) -> list[str]:
-    """Report a comparison of two versions: each command's change, possible causes, the verdict, the next step."""
+    """Report a comparison of two versions: each command's change, possible causes, the verdict, the
+    next step."""
     label = "" if one.evidence is Evidence.MEASURED else f" ({one.evidence.upper()})"
     metric = outcome.recommended.objective.metric if outcome.recommended else ""
-    lines = [f"{one.engine} {one.to_version} against {one.from_version}{label}, {one.launches} launches:"]
+    lines = [
+        f"{one.engine} {one.to_version} against {one.from_version}{label}, {one.launches} launches:"
+    ]
     for row in one.commands:
         told = f"does not run: {row.failure}" if row.failure else "no valid launch"
         if row.change_percent is not None:
             told = readable.gain_within(metric, row.change_percent, row.change_ci95)
         now = getattr(outcome, row.role)
-        earlier = ", an earlier one" if row.fingerprint and now and now.fingerprint != row.fingerprint else ""
-        lines.append(f"{WHO[row.role]}{earlier}: {told}, {text.count(row.launches, 'launch', 'launches')}")
+        earlier = (
+            ", an earlier one"
+            if row.fingerprint and now and now.fingerprint != row.fingerprint
+            else ""
+        )
+        lines.append(
+            f"{WHO[row.role]}{earlier}: {told}, {text.count(row.launches, 'launch', 'launches')}"
+        )
     if one.old == "rows":
-        lines.append("the old version was not launched: the study's launches are used instead, from another day")
+        lines.append(
+            "the old version was not launched: the study's launches are used instead, from another day"
+        )
     if any(row.role == "baseline" for row in one.commands):
-        ahead = {True: "still ahead of", False: "behind", None: "indistinguishable from"}[one.still_ahead]
+        ahead = {True: "still ahead of", False: "behind", None: "indistinguishable from"}[
+            one.still_ahead
+        ]
         lines.append(f"on {one.to_version} the recommended command is {ahead} the baseline")
     changed = [
         f"{row.get('knob', row.get('flag'))} {text.scalar(row['from'])} → {text.scalar(row['to'])}"
@@ -126,12 +167,15 @@ def regression(one: Regression, outcome: Recommendation) -> list[str]:
             hours = f" and {readable.number(cost.node_hours)} node-hours"
             hours += f", {readable.number(cost.cost)} in money" if cost.cost else ""
         took = f"the study took {outcome.launches} launches{hours}"
-        lines.append(f"the best configuration changed: tune again, starting from this study ({took})")
+        lines.append(
+            f"the best configuration changed: tune again, starting from this study ({took})"
+        )
     return lines
 
 
 def promises(outcome: Recommendation) -> list[str]:
-    """Describe longest request and trade-offs of the recommended command, and its alternatives: a sentence each."""
+    """Describe longest request and trade-offs of the recommended command, and its alternatives: a
+    sentence each."""
     choice = outcome.recommended
     if choice is None:
         return []
@@ -144,7 +188,11 @@ def promises(outcome: Recommendation) -> list[str]:
     if outcome.gives_up is None or outcome.address or (replayed and not outcome.gives_up):
         return head  # what a table's rows promise is not known, nor what was recommended before it was recorded
     lines = [*_trade_offs(outcome), *beside_the_baseline(outcome), *own_command(outcome)]
-    lines += [] if kept or outcome.origin is not Evidence.MEASURED else ["The longest request is unknown."]
+    lines += (
+        []
+        if kept or outcome.origin is not Evidence.MEASURED
+        else ["The longest request is unknown."]
+    )
     for other in outcome.alternatives:
         metric = other.objective.metric
         lead = readable.gain_in_words(metric, other.lead_percent, "it")
@@ -167,7 +215,8 @@ def _trade_offs(outcome: Recommendation) -> list[str]:
 
 
 def beside_the_baseline(outcome: Recommendation) -> list[str]:
-    """Compare what the recommended command gives its users with the baseline, value by value: a sentence or two."""
+    """Compare what the recommended command gives its users with the baseline, value by value: a
+    sentence or two."""
     given = {one.knob for one in outcome.gives_up or ()}
     rows = [one for one in outcome.promised if one.knob not in given]
     differ = [one for one in rows if one.baseline != one.recommended]
@@ -183,7 +232,8 @@ def _valued(one: PromisedValue) -> str:
 
 
 def own_command(outcome: Recommendation) -> list[str]:
-    """Say what has become of the options of the user's own command that are no knobs: a sentence for each fate."""
+    """Say what has become of the options of the user's own command that are no knobs: a sentence
+    for each fate."""
     fates = {
         "Kept from your command": outcome.kept,
         "Translated": outcome.translated,
@@ -193,7 +243,8 @@ def own_command(outcome: Recommendation) -> list[str]:
 
 
 def _slower(outcome: Recommendation) -> list[str]:
-    """Name the tail latencies of the recommended command that are longer than the baseline's, if any, in a sentence."""
+    """Name the tail latencies of the recommended command that are longer than the baseline's, if
+    any, in a sentence."""
     found = []
     for workload, row in outcome.workloads.items():
         for name in ("p99_ttft_ms", "p99_tpot_ms"):
@@ -205,14 +256,20 @@ def _slower(outcome: Recommendation) -> list[str]:
 
 
 def marked(outcome: Recommendation, fingerprint: str) -> str:
-    """Return a mark with the trade-offs of a launched configuration, for a table; empty without any."""
+    """Return a mark with the trade-offs of a launched configuration, for a table; empty without
+    any."""
     kinds = outcome.given_up.get(fingerprint)
     return f" (trade-off: {', '.join(kinds)})" if kinds else ""
 
 
 def served(choice: Choice) -> str:
-    """Return the longest request of a command, its limit, and its odds of starting; empty if unknown."""
-    longest, tokens, odds = choice.longest_request_tokens, choice.kv_cache_tokens, choice.odds_of_starting
+    """Return the longest request of a command, its limit, and its odds of starting; empty if
+    unknown."""
+    longest, tokens, odds = (
+        choice.longest_request_tokens,
+        choice.kv_cache_tokens,
+        choice.odds_of_starting,
+    )
     if longest is None:
         return ""
     cache = f"KV cache of a replica {tokens:,}" if tokens is not None else ""
@@ -224,11 +281,17 @@ def predictions(outcome: Recommendation) -> list[str]:
     """Compare prediction and measurement of each command of a verified study: a sentence each."""
     lines = []
     for one in outcome.predictions:
-        within = f" (90 % interval {readable.interval(one.predicted.interval90)})" if one.predicted.interval90 else ""
+        within = (
+            f" (90 % interval {readable.interval(one.predicted.interval90)})"
+            if one.predicted.interval90
+            else ""
+        )
         came = f"{one.failure}, not measured" if one.failure else "not measured"
         if one.measured is not None:
             error = readable.percent(one.predicted.error_percent)
-            came = f"{outcome.label} {readable.number(one.measured.value)}, prediction error {error}"
+            came = (
+                f"{outcome.label} {readable.number(one.measured.value)}, prediction error {error}"
+            )
         predicted = f"predicted {readable.number(one.predicted.value)}{within}"
         predicted += f" without {', '.join(one.not_simulated)}" if one.not_simulated else ""
         lines.append(f"{one.role[:1].upper()}{one.role[1:]} ({one.engine}): {predicted}, {came}.")
@@ -237,7 +300,9 @@ def predictions(outcome: Recommendation) -> list[str]:
 
 def not_simulated(outcome: Recommendation) -> str:
     """Name the settings on which no predicted figure depends; empty without any."""
-    one, other = (choice.not_simulated if choice else [] for choice in (outcome.recommended, outcome.baseline))
+    one, other = (
+        choice.not_simulated if choice else [] for choice in (outcome.recommended, outcome.baseline)
+    )
     names = [*one, *(f"{name} (the baseline's)" for name in other if name not in one)]
     return f"Not simulated: {', '.join(names)}." if names else ""
 
@@ -278,14 +343,19 @@ def _answers(outcome: Recommendation) -> str:
         return ""
     kinds = {"builtin": "agreement with the baseline", "tasks": "right answers", "command": "score"}
     fell = (
-        f" {text.count(worse, 'launch', 'launches')} of other commands rejected for different answers." if worse else ""
+        f" {text.count(worse, 'launch', 'launches')} of other commands rejected for different answers."
+        if worse
+        else ""
     )
     if check.passed is None:
         return f"Answers not compared with the baseline's: too few launches were left.{fell}"
     if outcome.baseline is None or outcome.recommended.fingerprint == outcome.baseline.fingerprint:
         return fell.strip()
     mine = score(check.kind, check.recommended, check.recommended_ci95)
-    theirs, threshold = score(check.kind, check.baseline, check.baseline_ci95), score(check.kind, check.threshold)
+    theirs, threshold = (
+        score(check.kind, check.baseline, check.baseline_ci95),
+        score(check.kind, check.threshold),
+    )
     return f"Answers pass: {kinds[check.kind]} {mine}, the baseline's {theirs}, threshold {threshold}.{fell}"
 
 
@@ -297,7 +367,8 @@ def unjudged(outcome: Recommendation) -> str:
 
 
 def score(kind: str, value: float | None, interval: tuple[float, float] | None = None) -> str:
-    """Return a score of a check of answers, with its interval; in percent except for a command's."""
+    """Return a score of a check of answers, with its interval; in percent except for a
+    command's."""
     if value is None:
         return "–"
     unit = "" if kind == "command" else " %"
@@ -307,7 +378,11 @@ def score(kind: str, value: float | None, interval: tuple[float, float] | None =
 
 def _speculation(outcome: Recommendation) -> str:
     """Describe the source of the draft acceptance if prompts are not real text."""
-    told = [choice.speculation for choice in (outcome.recommended, outcome.baseline) if choice is not None]
+    told = [
+        choice.speculation
+        for choice in (outcome.recommended, outcome.baseline)
+        if choice is not None
+    ]
     one = next((one for one in told if one is not None and one.random), None)
     if outcome.recommended is None or one is None or outcome.origin is Evidence.REPLAYED:
         return ""
@@ -328,7 +403,10 @@ def _speculation(outcome: Recommendation) -> str:
 
 def measured(outcome: Recommendation) -> str:
     """Describe the measurement of a server that somebody else runs, with its interval."""
-    choice, label = outcome.recommended, "Measured" if outcome.origin is Evidence.MEASURED else outcome.label
+    choice, label = (
+        outcome.recommended,
+        "Measured" if outcome.origin is Evidence.MEASURED else outcome.label,
+    )
     if choice is None:
         miss = outcome.nearest_miss
         return f"{outcome.address} does not meet the limits. {_missed(outcome, miss) if miss else ''}".rstrip()
@@ -340,7 +418,8 @@ def measured(outcome: Recommendation) -> str:
 
 
 def _way_on(outcome: Recommendation) -> list[str]:
-    """Say how to search from a server that somebody else runs; empty for other studies and for a verification."""
+    """Say how to search from a server that somebody else runs; empty for other studies and for a
+    verification."""
     if not outcome.address or outcome.predictions:
         return []
     asked = f"--model {outcome.model} --hw {outcome.hardware} --gpus {outcome.gpus}"
@@ -365,7 +444,11 @@ def _sentence(outcome: Recommendation) -> str:
     if choice.objective.interval90_on_a_node:
         figure += f", {on_a_node(choice.objective)} on a real node (90 %)"
     if baseline is None:
-        could = "carry any load within the limits" if choice.objective.metric.startswith("capacity_") else "run"
+        could = (
+            "carry any load within the limits"
+            if choice.objective.metric.startswith("capacity_")
+            else "run"
+        )
         return f"{figure}. The baseline could not {could}, so there is no comparison."
     if choice.fingerprint == baseline.fingerprint:
         known = "" if outcome.unconfirmed else ": no configuration is significantly better"
@@ -383,12 +466,17 @@ def _sentence(outcome: Recommendation) -> str:
 
 def _of_objective(outcome: Recommendation) -> Metrics:
     """Return the metrics of the recommended command under the objective's workload."""
-    row = outcome.workloads.get(outcome.recommended.objective.workload) if outcome.recommended else None
+    row = (
+        outcome.workloads.get(outcome.recommended.objective.workload)
+        if outcome.recommended
+        else None
+    )
     return (row.recommended if row else None) or {}
 
 
 def _missed(outcome: Recommendation, miss: NearestMiss) -> str:
-    """Name the limits that the closest attempt violates, by how much, and the load search if it was not used."""
+    """Name the limits that the closest attempt violates, by how much, and the load search if it was
+    not used."""
     at = "" if miss.load is None else f" at the lightest load, {miss.load:g}"
     parts = []
     for one in miss.broken or [miss]:
@@ -398,12 +486,19 @@ def _missed(outcome: Recommendation, miss: NearestMiss) -> str:
             beyond = f"{readable.beyond(Slo.parse(one.slo).excess(one.value))} beyond the limit {one.slo}"
             parts.append(f"a {text.measure(one.metric, one.value)}{at}, {beyond}")
     told = f"{'Measured' if outcome.address else 'Closest attempt'}: {_listed(parts)}."
-    broken = [one.metric for one in miss.broken if one.metric.endswith("_ms") or one.metric == VIOLATIONS]
+    broken = [
+        one.metric for one in miss.broken if one.metric.endswith("_ms") or one.metric == VIOLATIONS
+    ]
     try:
         workload = load_workload(next(iter(outcome.workloads)))
     except (BadInput, StopIteration):  # a file that is gone, or a load without a name of ours
         return told
-    if miss.load is not None or not broken or how_fixed(workload) or outcome.origin is Evidence.REPLAYED:
+    if (
+        miss.load is not None
+        or not broken
+        or how_fixed(workload)
+        or outcome.origin is Evidence.REPLAYED
+    ):
         return told
     limits, how = "these limits" if len(miss.broken) > 1 else "this limit", ""
     if VIOLATIONS in broken:
@@ -419,7 +514,9 @@ def _missed(outcome: Recommendation, miss: NearestMiss) -> str:
 def _value(outcome: Recommendation, objective: Objective, metrics: Metrics | None = None) -> str:
     weighted = "" if objective.workload in outcome.workloads else " (weighted geometric mean)"
     at = f" {at}" if objective.metric.startswith("capacity_") and (at := carried(metrics)) else ""
-    return f"a {text.measure(objective.metric, objective.value)}{at} on {objective.workload}{weighted}"
+    return (
+        f"a {text.measure(objective.metric, objective.value)}{at} on {objective.workload}{weighted}"
+    )
 
 
 def gain(outcome: Recommendation) -> str:
@@ -428,17 +525,23 @@ def gain(outcome: Recommendation) -> str:
     if outcome.address:
         return ""
     if choice is None or baseline is None:
-        unopposed = ": the baseline did not run, so the gain is unknown" if choice is not None else ""
+        unopposed = (
+            ": the baseline did not run, so the gain is unknown" if choice is not None else ""
+        )
         return f"Verdict: {outcome.verdict.value}{unopposed}."
     if outcome.gain_percent is None or choice.fingerprint == baseline.fingerprint:
         return f"Verdict: {outcome.verdict.value}, so no gain is claimed."
-    repeats = " against ".join(text.count(one.objective.repeats, "launch", "launches") for one in (choice, baseline))
+    repeats = " against ".join(
+        text.count(one.objective.repeats, "launch", "launches") for one in (choice, baseline)
+    )
     metric, sure = choice.objective.metric, f"no interval, from {repeats}"
     if outcome.gain_ci95 is not None:
         sure = f"95 % interval {readable.gains(metric, outcome.gain_ci95)}, from {repeats}"
     if ends := outcome.gain_interval90_on_a_node:
         sure += f"; 90 % prediction interval on a real node {readable.gains(metric, ends)}"
-    meaning = ": the difference may be chance" if outcome.verdict is Verdict.INDISTINGUISHABLE else ""
+    meaning = (
+        ": the difference may be chance" if outcome.verdict is Verdict.INDISTINGUISHABLE else ""
+    )
     if outcome.verdict is Verdict.BETTER and outcome.origin.predicted:
         meaning = f": measure these commands with `autotune verify {outcome.study} --on process`"
     elif outcome.verdict is Verdict.BETTER and outcome.gain_ci95:
@@ -459,13 +562,18 @@ def on_a_node(goal: Objective) -> str:
 
 
 def prompts(outcome: Recommendation) -> str:
-    """Compare the gain of the finals with the search's estimate; empty if the launches do not show it."""
+    """Compare the gain of the finals with the search's estimate; empty if the launches do not show
+    it."""
     row = next(iter(outcome.workloads.values()), None)
     if outcome.recommended is None or row is None or row.prompts is None:
         return ""
     told = f"The finals used prompts that the search {'had used' if row.prompts == 'seen' else 'had not used'}"
     told += f" ({row.sent})" if row.sent else ""
-    gained, expected, within = outcome.gain_percent, outcome.search_gain_percent, outcome.search_gain_ci95
+    gained, expected, within = (
+        outcome.gain_percent,
+        outcome.search_gain_percent,
+        outcome.search_gain_ci95,
+    )
     if expected is None or gained is None or within is None:
         return f"{told}."
     halves = [(high - low) / 2 for low, high in filter(None, (within, outcome.gain_ci95))]
@@ -473,7 +581,9 @@ def prompts(outcome: Recommendation) -> str:
     metric = outcome.recommended.objective.metric
     sure = f"(95 % interval {readable.gains(metric, within)})"
     told += f"; the search's estimate was {readable.gain(metric, expected)} {sure}"
-    return told + (": the gain on new prompts is smaller by more than chance explains." if shrinks else ".")
+    return told + (
+        ": the gain on new prompts is smaller by more than chance explains." if shrinks else "."
+    )
 
 
 def short_load(outcome: Recommendation) -> str:
@@ -488,7 +598,13 @@ def _few_good(outcome: Recommendation) -> str:
     """Warn if the objective is goodput and almost no request is good; empty otherwise."""
     choice, metrics = outcome.recommended, _of_objective(outcome)
     good, done = metrics.get(GOODPUT), metrics.get("request_throughput")
-    if choice is None or choice.objective.metric != GOODPUT or good is None or not done or good / done >= _FEW_GOOD:
+    if (
+        choice is None
+        or choice.objective.metric != GOODPUT
+        or good is None
+        or not done
+        or good / done >= _FEW_GOOD
+    ):
         return ""
     return (
         f"Only {100 * good / done:.1g} % of the requests are good: this load is far beyond the limits, so a gain means "
@@ -514,7 +630,9 @@ def crossing(outcome: Recommendation) -> str:
     for side, who in WHO.items() if not said else ():
         if at := _listed([str(p.concurrency) for p in both if p.faster == side]):
             said.append(f"{who[:1].upper()}{who[1:]} is faster at {at} in flight.")
-    return " ".join([*said, f"At {open_} in flight the two are indistinguishable." if open_ else ""]).strip()
+    return " ".join(
+        [*said, f"At {open_} in flight the two are indistinguishable." if open_ else ""]
+    ).strip()
 
 
 def money(outcome: Recommendation) -> list[str]:
@@ -522,7 +640,9 @@ def money(outcome: Recommendation) -> list[str]:
     cost = outcome.study_cost
     if cost is None:
         return []
-    whose = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: ", as recorded"}.get(outcome.evidence, "")
+    whose = {Evidence.SIMULATED: " of the simulated node", Evidence.REPLAYED: ", as recorded"}.get(
+        outcome.evidence, ""
+    )
     hours = f"{readable.number(cost.node_hours)} node-hours{whose}"
     if cost.gpu_hours is not None:
         hours += f" ({readable.number(cost.gpu_hours)} GPU-hours)"
@@ -532,14 +652,17 @@ def money(outcome: Recommendation) -> list[str]:
 
 
 def trade_off(outcome: Recommendation) -> str:
-    """Name the workloads on which the recommended command is best and those on which it loses, without a subject."""
+    """Name the workloads on which the recommended command is best and those on which it loses,
+    without a subject."""
     row = next((row for row in outcome.matrix if row.role == "recommended"), None)
     if row is None or len(row.workloads) < 2:
         return ""
     lost = [
         f"loses {abs(readable.changed(row.objective.metric, cell.gain_percent) or 0):.0f} % on {name}"
         for name, cell in row.workloads.items()
-        if cell.gain_percent is not None and cell.gain_percent < 0 and (cell.ci95 is None or cell.ci95[1] < 0)
+        if cell.gain_percent is not None
+        and cell.gain_percent < 0
+        and (cell.ci95 is None or cell.ci95[1] < 0)
     ]
     if not lost:
         return ""
@@ -551,10 +674,16 @@ def trade_off(outcome: Recommendation) -> str:
 def _front(outcome: Recommendation) -> str:
     if not outcome.front:
         return ""
-    goals = [text.title(goal.metric) for goal in (outcome.front[0].objective, outcome.front[0].second)]
+    goals = [
+        text.title(goal.metric) for goal in (outcome.front[0].objective, outcome.front[0].second)
+    ]
     if any(point.concurrency is not None for point in outcome.front):
-        engines = [f"{n} of {name}" for name, n in Counter(point.engine for point in outcome.front).items()]
-        points = f"{text.count(len(outcome.front), 'load makes', 'loads make')} ({_listed(engines)})"
+        engines = [
+            f"{n} of {name}" for name, n in Counter(point.engine for point in outcome.front).items()
+        ]
+        points = (
+            f"{text.count(len(outcome.front), 'load makes', 'loads make')} ({_listed(engines)})"
+        )
     else:
         points = text.count(len(outcome.front), "configuration makes", "configurations make")
     return f"{points} the front of {goals[0]} against {goals[1]}; the report gives the command of each."

@@ -1,10 +1,11 @@
 """MLflow: one experiment per model and hardware, a parent run per study, a child run per launch.
 
-The only importer of mlflow, and it imports it late: the import and the creation of the database take
-seconds. What MLflow prints is silenced; what it would send home is switched off.
+The only importer of mlflow, and it imports it late: the import and the creation of the database
+take seconds. What MLflow prints is silenced; what it would send home is switched off.
 
-A study is never lost to MLflow: its rows are the truth (``results.jsonl``). After a failure nothing more is sent until
-the end of the study, when all of it is sent once more; ``autotune resume`` repeats that.
+A study is never lost to MLflow: its rows are the truth (``results.jsonl``). After a failure nothing
+more is sent until the end of the study, when all of it is sent once more; ``autotune resume``
+repeats that.
 """
 
 from __future__ import annotations
@@ -18,7 +19,15 @@ from pydantic import BaseModel, Field
 
 from autotune.notify import Notify, silent
 from autotune.outputs.tracking.runs import StudyRuns, is_refusal, is_trouble, reason
-from autotune.study.home import Home, database_file, is_server, place, shown, tracking_uri, write_atomically
+from autotune.study.home import (
+    Home,
+    database_file,
+    is_server,
+    place,
+    shown,
+    tracking_uri,
+    write_atomically,
+)
 from autotune.study.recommendation import Recommendation
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Role, State
@@ -27,11 +36,13 @@ _STATE = "mlflow.json"
 
 
 class SyncState(BaseModel):
-    """Content of ``mlflow.json`` in a study's folder: the study's id in MLflow, and the places with a full copy.
+    """Content of ``mlflow.json`` in a study's folder: the study's id in MLflow, and the places with
+    a full copy.
 
-    Two people may give their studies on one server one name: the id tells them apart, and is on disk before the first
-    run is made. An unreadable file is begun anew with the id that it had, or every run would be sent twice. `pages` is
-    place to the address of the launches within MLflow's pages there.
+    Two people may give their studies on one server one name: the id tells them apart, and is on
+    disk before the first run is made. An unreadable file is begun anew with the id that it had, or
+    every run would be sent twice. `pages` is place to the address of the launches within MLflow's
+    pages there.
     """
 
     study_id: str = Field(min_length=1)
@@ -59,7 +70,8 @@ class SyncState(BaseModel):
 
 
 def view_address(home: Path, study: str) -> str:
-    """Return a browser's address of a finished study's launches, best first; empty if MLflow has none."""
+    """Return a browser's address of a finished study's launches, best first; empty if MLflow has
+    none."""
     uri = tracking_uri(home)
     page = SyncState.load(home / "studies" / study).pages.get(shown(uri))
     base = shown(uri).rstrip("/") if is_server(uri) else "http://127.0.0.1:5000"
@@ -67,10 +79,11 @@ def view_address(home: Path, study: str) -> str:
 
 
 class Tracker:
-    """Send one study to MLflow, to the home's database or to ``MLFLOW_TRACKING_URI``; for one thread.
+    """Send one study to MLflow, to the home's database or to ``MLFLOW_TRACKING_URI``; for one
+    thread.
 
-    No method raises because MLflow is down, refuses or has a broken database: the user is told once, and the study is
-    sent at its end.
+    No method raises because MLflow is down, refuses or has a broken database: the user is told
+    once, and the study is sent at its end.
     """
 
     def __init__(self, home: Path, spec: StudySpec, note: Notify = silent) -> None:
@@ -98,7 +111,8 @@ class Tracker:
         return shown(self._uri) in self._sync_state.sent_to and (file is None or file.exists())
 
     def sync(self, launches: Iterable[Launch]) -> None:
-        """Synchronise the child runs with these launches: add, complete, and delete runs without a launch."""
+        """Synchronise the child runs with these launches: add, complete, and delete runs without a
+        launch."""
         self._note(f"runs go to MLflow at {self._place}")
         self._mark_sent(False)
         self._launches.clear()
@@ -112,9 +126,11 @@ class Tracker:
             self._send()
 
     def finish(self, recommendation: Recommendation, folder: Path) -> None:
-        """Write the outcome to the parent run: figures, verdict, and the files of the study's folder.
+        """Write the outcome to the parent run: figures, verdict, and the files of the study's
+        folder.
 
-        Reads MLflow's runs anew, so that missing ones are added and duplicates deleted, also after an outage.
+        Reads MLflow's runs anew, so that missing ones are added and duplicates deleted, also after
+        an outage.
         """
         was_down, self._down = self._down, False
         self._outcome = (recommendation, folder)
@@ -124,7 +140,11 @@ class Tracker:
             self._note(f"MLflow at {shown(self._uri)} answers again; the study was sent")
 
     def _send(self) -> None:
-        ran = (launch for _, launch in sorted(self._launches.items()) if launch.result.state is State.COMPLETE)
+        ran = (
+            launch
+            for _, launch in sorted(self._launches.items())
+            if launch.result.state is State.COMPLETE
+        )
         baseline = next((launch for launch in ran if launch.trial.role is Role.BASELINE), None)
         try:
             self._runs.keep_only(self._launches)
@@ -137,9 +157,15 @@ class Tracker:
                         raise
                     # MLflow works and does not take this one, which must not hold up the others.
                     refused = True
-                    self._say_once(f"MLflow does not take launch {number}: {reason(error, self._uri)}")
+                    self._say_once(
+                        f"MLflow does not take launch {number}: {reason(error, self._uri)}"
+                    )
             # Up to the first launch that is not finished yet; in the end all.
-            known = [n for place, n in enumerate(sorted(self._launches)) if n == place or self._outcome is not None]
+            known = [
+                n
+                for place, n in enumerate(sorted(self._launches))
+                if n == place or self._outcome is not None
+            ]
             self._runs.show_progress([self._launches[number] for number in known])
             if self._outcome is not None:
                 self._runs.finish(*self._outcome, self._launches.values())
@@ -152,7 +178,9 @@ class Tracker:
             self._runs.disconnect()
             self._down = True
             kept = "the study is in results.jsonl and is sent at its end"
-            self._say_once(f"MLflow at {shown(self._uri)} cannot be used ({reason(error, self._uri)}); {kept}")
+            self._say_once(
+                f"MLflow at {shown(self._uri)} cannot be used ({reason(error, self._uri)}); {kept}"
+            )
         if why := self._runs.without_files:
             lacks = "does not accept logs or reports of this study"
             self._say_once(f"MLflow at {shown(self._uri)} {lacks} ({why})")

@@ -1,4 +1,5 @@
-"""Tags, metrics and curves of launches and studies, as plain values; `runs` writes them to MLflow."""
+"""Tags, metrics and curves of launches and studies, as plain values; `runs` writes them to
+MLflow."""
 
 from __future__ import annotations
 
@@ -14,7 +15,14 @@ from autotune import redact
 from autotune.metrics.table import CURVE, PER_USER, counts, shown_in
 from autotune.outputs.report.outcome import SHOWN
 from autotune.outputs.report.render import PICTURES
-from autotune.search.objective import achieved, best_so_far, maximises, on_workloads, score, violations
+from autotune.search.objective import (
+    achieved,
+    best_so_far,
+    maximises,
+    on_workloads,
+    score,
+    violations,
+)
 from autotune.study.recommendation import SERVED, Recommendation
 from autotune.study.spec import StudySpec
 from autotune.trial import Launch, Metrics
@@ -34,14 +42,16 @@ _NAME_CHARACTERS = re.compile(r"[^\w.\- :]")
 def metric_name(text: str) -> str:
     """Return a name for a metric or param with the characters that MLflow accepts.
 
-    MLflow reads a name as a path and refuses one that would resolve to another: no "/", no leading dot.
+    MLflow reads a name as a path and refuses one that would resolve to another: no "/", no leading
+    dot.
     """
     name = _NAME_CHARACTERS.sub("_", text)[:250]
     return name if name and not name.startswith(".") else f"_{name}"
 
 
 def experiment_name(spec: StudySpec) -> str:
-    """Name the experiment of a model and its hardware, e.g. ``deepseek-ai/DeepSeek-V3.2 on 8xh200``."""
+    """Name the experiment of a model and its hardware, e.g. ``deepseek-ai/DeepSeek-V3.2 on
+    8xh200``."""
     return f"{spec.model.id} on {spec.gpus}x{spec.hardware.name}"
 
 
@@ -52,17 +62,27 @@ def _numbers(values: Mapping[str, Any]) -> dict[str, float]:
 
 
 def goal_of(spec: StudySpec) -> str:
-    """Return one quantity under one workload, by which runs can be sorted: ``total_token_throughput on sharegpt``."""
+    """Return one quantity under one workload, by which runs can be sorted: ``total_token_throughput
+    on sharegpt``."""
     return f"{spec.objective} on {on_workloads(spec)}".replace("'", "")[:TEXT_LENGTH]
 
 
-def _figures(spec: StudySpec, metrics: Metrics | None, prefix: str, more: Sequence[str] = ()) -> dict[str, float]:
-    """Return the metrics of one load in the report, in the study's goals and limits, and others with their prefix."""
-    return _numbers({f"{prefix}{name}": (metrics or {}).get(name) for name in (*SHOWN, *more, *spec.asked.values())})
+def _figures(
+    spec: StudySpec, metrics: Metrics | None, prefix: str, more: Sequence[str] = ()
+) -> dict[str, float]:
+    """Return the metrics of one load in the report, in the study's goals and limits, and others
+    with their prefix."""
+    return _numbers(
+        {
+            f"{prefix}{name}": (metrics or {}).get(name)
+            for name in (*SHOWN, *more, *spec.asked.values())
+        }
+    )
 
 
 class Point(NamedTuple):
-    """A metric's value at a step; its time is the measurement's, so that a repeated send is identical."""
+    """A metric's value at a step; its time is the measurement's, so that a repeated send is
+    identical."""
 
     name: str
     value: float
@@ -70,8 +90,11 @@ class Point(NamedTuple):
     at_ms: int
 
 
-def launch_points(spec: StudySpec, launch: Launch, baseline: Launch | None, start_ms: int) -> list[Point]:
-    """Return a launch's main numbers: the objective also as `OBJECTIVE`, and its gain over a baseline launch.
+def launch_points(
+    spec: StudySpec, launch: Launch, baseline: Launch | None, start_ms: int
+) -> list[Point]:
+    """Return a launch's main numbers: the objective also as `OBJECTIVE`, and its gain over a
+    baseline launch.
 
     Figures at other loads follow; their step is the concurrency, else the requests per minute.
     """
@@ -84,7 +107,8 @@ def launch_points(spec: StudySpec, launch: Launch, baseline: Launch | None, star
         metrics |= _figures(spec, values, f"{workload}.", more)
     metrics |= {name: getattr(launch.result, name) for name in SERVED}
     metrics |= {f"time_s.{phase}": seconds for phase, seconds in launch.result.times_s.items()}
-    # The time stamp is the launch's own, so that writing a metric again does not add a second point.
+    # The time stamp is the launch's own, so that writing a metric again does not add a second
+    # point.
     points = [Point(name, value, 0, start_ms) for name, value in _numbers(metrics).items()]
     workload, ends = spec.workloads[0], span_ms(launch)[1]
     for row in filter(counts, launch.result.metrics.get(workload, {}).get(CURVE) or ()):
@@ -95,16 +119,22 @@ def launch_points(spec: StudySpec, launch: Launch, baseline: Launch | None, star
 
 
 def progress_points(spec: StudySpec, launches: Iterable[Launch]) -> list[Point]:
-    """Return the objective of each launch, given by number, and the best so far; the step is the launch's number."""
+    """Return the objective of each launch, given by number, and the best so far; the step is the
+    launch's number."""
     by_number = {launch.trial.number: launch for launch in launches}
     values = [(number, achieved(spec, launch)) for number, launch in by_number.items()]
     rows = [("launch_objective", number, value) for number, value in values if value is not None]
-    rows += [("best_so_far", number, value) for number, value in best_so_far(spec, by_number.values())]
-    return [Point(name, value, number, span_ms(by_number[number])[1]) for name, number, value in rows]
+    rows += [
+        ("best_so_far", number, value) for number, value in best_so_far(spec, by_number.values())
+    ]
+    return [
+        Point(name, value, number, span_ms(by_number[number])[1]) for name, number, value in rows
+    ]
 
 
 def launch_tags(spec: StudySpec, launch: Launch) -> dict[str, str]:
-    """Return a launch's tags; ``verdict`` if it violates a limit, else `StudyRuns.finish` adds it at the end."""
+    """Return a launch's tags; ``verdict`` if it violates a limit, else `StudyRuns.finish` adds it
+    at the end."""
     trial, result = launch.trial, launch.result
     command = redact.argv(trial.command.words)
     settings = {} if trial.command.container else redact.env(trial.command.env)
@@ -130,7 +160,9 @@ def launch_tags(spec: StudySpec, launch: Launch) -> dict[str, str]:
     if broken := [slo for slo, beyond in violations(spec, launch).items() if beyond > 0]:
         tags["verdict"] = f"breaks {', '.join(broken)}"
     if result.failure:
-        tags["failure"] = redact.text(f"{result.failure.message}\n{result.failure.log_excerpt}".strip())
+        tags["failure"] = redact.text(
+            f"{result.failure.message}\n{result.failure.log_excerpt}".strip()
+        )
     return {name: value[:TEXT_LENGTH] for name, value in tags.items()}
 
 
@@ -147,13 +179,25 @@ def study_tags(spec: StudySpec) -> dict[str, str]:
 
 
 def study_params(spec: StudySpec) -> dict[str, Any]:
-    names = ("objective", "baseline", "launches", "hours", "on", "executor", "sampler", "noise", "seed", "gpus")
+    names = (
+        "objective",
+        "baseline",
+        "launches",
+        "hours",
+        "on",
+        "executor",
+        "sampler",
+        "noise",
+        "seed",
+        "gpus",
+    )
     return {
         "model": spec.model.id,
         "hardware": spec.hardware.name,
         "engines": ", ".join(f"{engine.name} {engine.version}" for engine in spec.engines),
         "workloads": ", ".join(spec.workloads),
-        "weights": ", ".join(f"{name}={weight:g}" for name, weight in spec.weights.items()) or "none",
+        "weights": ", ".join(f"{name}={weight:g}" for name, weight in spec.weights.items())
+        or "none",
         "pareto": spec.pareto or "none",
         "slos": ", ".join(map(str, spec.slos)) or "none",
         "pins": json.dumps(spec.pins),
@@ -185,23 +229,30 @@ def outcome_metrics(spec: StudySpec, outcome: Recommendation) -> dict[str, float
         figures |= _figures(spec, both.recommended, f"{workload}.")
         figures |= _figures(spec, both.baseline, f"baseline.{workload}.")
     for one in outcome.regressions:
-        figures |= {f"regress.{one.to_version}.{row.role}.change_percent": row.change_percent for row in one.commands}
+        figures |= {
+            f"regress.{one.to_version}.{row.role}.change_percent": row.change_percent
+            for row in one.commands
+        }
     return _numbers(figures)
 
 
 def both_curves(outcome: Recommendation, at_ms: int) -> list[Point]:
-    """Return the curves of the recommended command and of the baseline; the step is the concurrency."""
+    """Return the curves of the recommended command and of the baseline; the step is the
+    concurrency."""
     if outcome.curves is None:
         return []
     name, points = f"{outcome.curves.workload}.curve.{outcome.curves.metric}", list[Point]()
     for row in outcome.curves.points:
         sides = {name: row.recommended, f"baseline.{name}": row.baseline}
-        points += [Point(side, value, row.concurrency, at_ms) for side, value in _numbers(sides).items()]
+        points += [
+            Point(side, value, row.concurrency, at_ms) for side, value in _numbers(sides).items()
+        ]
     return points
 
 
 def note(report: str, run_id: str) -> str:
-    """Return the head of ``report.md`` for the run's page, without headings; links lead to its own pictures."""
+    """Return the head of ``report.md`` for the run's page, without headings; links lead to its own
+    pictures."""
     opening, *sections = report.split("\n## ")
     parts = [opening.partition("\n")[2], *(section.partition("\n")[2] for section in sections[:2])]
     link = f"](get-artifact?run_uuid={run_id}&path={PICTURES}%2F"
@@ -209,7 +260,11 @@ def note(report: str, run_id: str) -> str:
 
 
 def outcome_tags(outcome: Recommendation) -> dict[str, str]:
-    tags = {"verdict": outcome.verdict.value, "stop_reason": outcome.stop_reason, "evidence": outcome.label.lower()}
+    tags = {
+        "verdict": outcome.verdict.value,
+        "stop_reason": outcome.stop_reason,
+        "evidence": outcome.label.lower(),
+    }
     tags |= {f"regress.{one.to_version}": one.verdict for one in outcome.regressions}
     if outcome.holds_on_a_node is not None:
         tags["holds_on_a_node"] = str(outcome.holds_on_a_node).lower()
@@ -217,13 +272,20 @@ def outcome_tags(outcome: Recommendation) -> dict[str, str]:
         return tags
     choice = outcome.recommended
     command = redact.text(choice.command, redact.secrets_in(choice.argv, choice.env))
-    chosen = {"engine": choice.engine, "engine_version": choice.engine_version, "fingerprint": choice.fingerprint}
-    chosen["gives_up"] = ", ".join(f"{one.knob}: {one.what}" for one in outcome.gives_up or ()) or "nothing"
+    chosen = {
+        "engine": choice.engine,
+        "engine_version": choice.engine_version,
+        "fingerprint": choice.fingerprint,
+    }
+    chosen["gives_up"] = (
+        ", ".join(f"{one.knob}: {one.what}" for one in outcome.gives_up or ()) or "nothing"
+    )
     return {**tags, **chosen, "command": command[:TEXT_LENGTH]}
 
 
 def span_ms(launch: Launch) -> tuple[int, int]:
-    """Return start and end in ms, the end from the phases' seconds: virtual seconds make runs overlap."""
+    """Return start and end in ms, the end from the phases' seconds: virtual seconds make runs
+    overlap."""
     began_s = launch.result.began_s
     start = int((time.time() if began_s is None else began_s) * 1000)
     return start, start + int(launch.result.seconds * 1000)
@@ -232,24 +294,33 @@ def span_ms(launch: Launch) -> tuple[int, int]:
 def view_of(spec: StudySpec, experiment_id: str) -> tuple[str, str]:
     """Return the id of the saved view of one goal's launches, and the page's address that shows it.
 
-    The last part of the address leads past the pages for traces, with which MLflow 3.17 begins otherwise.
+    The last part of the address leads past the pages for traces, with which MLflow 3.17 begins
+    otherwise.
     """
     view_id = f"autotune-{re.sub(r'[^A-Za-z0-9_.-]+', '-', goal_of(spec))}"[:200]
-    return view_id, f"#/experiments/{experiment_id}/runs?viewStateShareKey={view_id}&workflowType=machine_learning"
+    return (
+        view_id,
+        f"#/experiments/{experiment_id}/runs?viewStateShareKey={view_id}&workflowType=machine_learning",
+    )
 
 
 def experiment_tags(spec: StudySpec, experiment_id: str, at_ms: int) -> dict[str, str]:
-    """Return tags that shape an experiment's pages: a description, and a view of one goal's launches.
+    """Return tags that shape an experiment's pages: a description, and a view of one goal's
+    launches.
 
-    MLflow has no setting for the columns that a list of runs begins with. Since 3.15 it has saved views (menu *Views*
-    above the list; https://mlflow.org/releases/3.15.0): a tag of the experiment each, with filter, order and columns.
+    MLflow has no setting for the columns that a list of runs begins with. Since 3.15 it has saved
+    views (menu *Views* above the list; https://mlflow.org/releases/3.15.0): a tag of the experiment
+    each, with filter, order and columns.
     """
     goal, metric = goal_of(spec), f"metrics.`{spec.objective}`"
     view_id, link = view_of(spec, experiment_id)
     tags = [f"tags.`{tag}`" for tag in ("engine", "verdict", "role", "study", "evidence")]
-    latencies = (f"metrics.`{spec.workloads[0]}.{name}`" for name in ("mean_ttft_ms", "mean_tpot_ms"))
+    latencies = (
+        f"metrics.`{spec.workloads[0]}.{name}`" for name in ("mean_ttft_ms", "mean_tpot_ms")
+    )
     columns = [metric, "metrics.`gain_percent`", *tags[:3], *latencies, *tags[3:]]
-    # The launches that ran, the best one first: those of one goal, as a column of two would hold different quantities.
+    # The launches that ran, the best one first: those of one goal, as a column of two would hold
+    # different quantities.
     state = {
         "searchFilter": f"tags.kind = 'launch' and tags.state = 'complete' and tags.goal = '{goal}'",
         "orderByKey": metric,
@@ -264,4 +335,7 @@ def experiment_tags(spec: StudySpec, experiment_id: str, at_ms: int) -> dict[str
         f"`tags.goal`, then *Sort* by `{spec.objective}`, which also adds its column.\n\n"
         "Serving configurations tried by autotune: a run per study, and below it one per launch.\n"
     )
-    return {f"mlflow.sharedViewState.{view_id}": json.dumps(view), "mlflow.note.content": description}
+    return {
+        f"mlflow.sharedViewState.{view_id}": json.dumps(view),
+        "mlflow.note.content": description,
+    }

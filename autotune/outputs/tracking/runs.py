@@ -1,7 +1,9 @@
-"""One study's runs in MLflow: a parent run, and a child run per launch. The only importer of mlflow's client.
+"""One study's runs in MLflow: a parent run, and a child run per launch. The only importer of
+mlflow's client.
 
-Everything here may be repeated: a run is found again by its tags, and a second one of a launch is deleted.
-`is_trouble` knows the exceptions of an MLflow that cannot be used, and `reason` puts them into words.
+Everything here may be repeated: a run is found again by its tags, and a second one of a launch is
+deleted. `is_trouble` knows the exceptions of an MLflow that cannot be used, and `reason` puts them
+into words.
 """
 
 from __future__ import annotations
@@ -38,25 +40,43 @@ if TYPE_CHECKING:
     from mlflow.entities import Experiment, Run
 
 
-_PACKAGES = ("mlflow", "sqlalchemy", "alembic", "requests", "urllib3", "databricks", "botocore", "google", "azure")
+_PACKAGES = (
+    "mlflow",
+    "sqlalchemy",
+    "alembic",
+    "requests",
+    "urllib3",
+    "databricks",
+    "botocore",
+    "google",
+    "azure",
+)
 _SCHEMA = re.compile(r"found version (\w+), but expected (\w+)")
 _PLAIN = (
     (re.compile(r"connection refused", re.IGNORECASE), "connection refused"),
     (re.compile(r"timed? ?out", re.IGNORECASE), "no answer in time"),
-    (re.compile(r"name or service not known|failed to resolve|name resolution", re.IGNORECASE), "no such host"),
+    (
+        re.compile(r"name or service not known|failed to resolve|name resolution", re.IGNORECASE),
+        "no such host",
+    ),
     (re.compile(r"connection (?:aborted|reset)|remote end closed", re.IGNORECASE), "it hung up"),
 )
 _AUTOFLUSH = "(raised as a result of Query-invoked autoflush"
 """SQLAlchemy's first line if the cause is in the second."""
 _STATUS = re.compile(r"(?:too many|error code|HTTP) (\d{3})|(\d{3}) (?:Client|Server) Error")
 _DELETED = re.compile(r"must be in the '?active'? state")
-_ADVICE = {"401": "; set MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD", "403": "; this user may not write there"}
+_ADVICE = {
+    "401": "; set MLFLOW_TRACKING_TOKEN, or _USERNAME and _PASSWORD",
+    "403": "; this user may not write there",
+}
 
 
 def is_trouble(error: Exception) -> bool:
     """Return whether an exception comes from MLflow, its database or the network."""
     roots = {kind.__module__.partition(".")[0] for kind in type(error).__mro__}
-    return isinstance(error, OSError | sqlite3.Error | ImportError) or not roots.isdisjoint(_PACKAGES)
+    return isinstance(error, OSError | sqlite3.Error | ImportError) or not roots.isdisjoint(
+        _PACKAGES
+    )
 
 
 def is_refusal(error: Exception) -> bool:
@@ -86,18 +106,30 @@ def reason(error: Exception, uri: str) -> str:
             return plain
     if isinstance(error, OSError) and error.strerror:
         return error.strerror
-    known = [credentials(uri), *(os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("TOKEN", "PASSWORD"))]
+    known = [
+        credentials(uri),
+        *(os.environ.get(f"MLFLOW_TRACKING_{name}", "") for name in ("TOKEN", "PASSWORD")),
+    ]
     said = redact.text(text, [secret for secret in known if secret]).strip().splitlines()
     lines = [line for line in said if not line.startswith(_AUTOFLUSH)]
     return re.sub(r"^\(\w+\.\w+\) ", "", lines[0])[:200] if lines else type(error).__name__
 
 
-ARTIFACTS = ("report.md", "report.html", "serve.sh", "recommendation.json", "results.jsonl", "study.yaml")
+ARTIFACTS = (
+    "report.md",
+    "report.html",
+    "serve.sh",
+    "recommendation.json",
+    "results.jsonl",
+    "study.yaml",
+)
 """Files of a study's folder that the parent run stores, if they exist."""
 
 _PARENT = "mlflow.parentRunId"
 _NOTE = "mlflow.note.content"
-_LOG_END_BYTES = 4 * 2**20  # Bytes sent from each end of a longer log; MLflow's pages show a file as a whole
+_LOG_END_BYTES = (
+    4 * 2**20
+)  # Bytes sent from each end of a longer log; MLflow's pages show a file as a whole
 _BATCH = 100  # MLflow takes 100 params and 1000 metrics in one call
 _MOST = 50_000  # runs that MLflow finds at a time
 
@@ -105,8 +137,8 @@ _MOST = 50_000  # runs that MLflow finds at a time
 class StudyRuns:
     """A study's runs in MLflow; read values are cached until `disconnect`.
 
-    Without a server ``artifacts/`` in the home folder takes the files. Every method raises what `is_trouble` knows when
-    MLflow cannot be used; what was written until then stays valid.
+    Without a server ``artifacts/`` in the home folder takes the files. Every method raises what
+    `is_trouble` knows when MLflow cannot be used; what was written until then stays valid.
     """
 
     def __init__(self, uri: str, home: Path, spec: StudySpec, study_id: str) -> None:
@@ -127,15 +159,20 @@ class StudyRuns:
         return content.view_of(self._spec, self._experiment)[1]
 
     def keep_only(self, numbers: Iterable[int]) -> None:
-        """Delete the child runs of other numbers: they were tracked but not stored, and are made again."""
+        """Delete the child runs of other numbers: they were tracked but not stored, and are made
+        again."""
         for number in set(self._children) - set(numbers):
             self._client.delete_run(self._children.pop(number).info.run_id)
 
     def record(self, launch: Launch, baseline: Launch | None) -> None:
-        """Write a launch's child run with its gain over a launch of the baseline, or complete a half-written one."""
+        """Write a launch's child run with its gain over a launch of the baseline, or complete a
+        half-written one."""
         child = self._children.get(launch.trial.number)
         mine = (launch.trial.configuration.fingerprint, launch.result.started_at)
-        if child is not None and (child.data.tags.get("fingerprint"), child.data.tags.get("started_at")) != mine:
+        if (
+            child is not None
+            and (child.data.tags.get("fingerprint"), child.data.tags.get("started_at")) != mine
+        ):
             # That of an earlier launch of the same number.
             self._client.delete_run(child.info.run_id)
             child = None
@@ -147,10 +184,16 @@ class StudyRuns:
             tags = content.launch_tags(self._spec, launch)
             tags |= {_PARENT: self._parent.info.run_id, "study_id": self._study_id}
             name = f"{trial.number:04d} {trial.role.value} {trial.configuration.engine}"
-            child = self._client.create_run(self._experiment, start_time=start, tags=tags, run_name=name)
+            child = self._client.create_run(
+                self._experiment, start_time=start, tags=tags, run_name=name
+            )
         run_id = child.info.run_id
         knobs = {"engine": trial.configuration.engine, **trial.configuration.knobs}
-        self._log_batch(run_id, content.launch_points(self._spec, launch, baseline, child.info.start_time), knobs)
+        self._log_batch(
+            run_id,
+            content.launch_points(self._spec, launch, baseline, child.info.start_time),
+            knobs,
+        )
         secrets = redact.secrets_in(trial.command.argv, trial.command.env)
         for name, log in server_logs(self._folder / "trials" / f"{trial.number:04d}").items():
             text = read_ends(log, _LOG_END_BYTES).decode(errors="replace")
@@ -163,7 +206,8 @@ class StudyRuns:
     def show_progress(self, launches: Iterable[Launch]) -> None:
         """Write the missing objectives of launches and the best so far to the parent run.
 
-        The launches are by number, without a gap: one that comes later would change the best until then.
+        The launches are by number, without a gap: one that comes later would change the best until
+        then.
         """
         points = content.progress_points(self._spec, launches)
         new = [point for point in points if point.step >= self._shown]
@@ -174,30 +218,47 @@ class StudyRuns:
                 raise
         self._shown = max([self._shown, *(point.step + 1 for point in new)])
 
-    def finish(self, recommendation: Recommendation, folder: Path, launches: Iterable[Launch]) -> None:
-        """Write the outcome to the parent run: figures, verdict, nodes, and the files of the study's folder."""
+    def finish(
+        self, recommendation: Recommendation, folder: Path, launches: Iterable[Launch]
+    ) -> None:
+        """Write the outcome to the parent run: figures, verdict, nodes, and the files of the
+        study's folder."""
         nodes = dict.fromkeys(launch.result.node for launch in launches if launch.result.node)
         run_id, start_ms = self._parent.info.run_id, self._parent.info.start_time
         logged = self._client.get_run(run_id).data.metrics
         figures = content.outcome_metrics(self._spec, recommendation).items()
         # Only what differs, so that finishing twice leaves one point.
-        changed = {name: value for name, value in figures if logged.get(content.metric_name(name)) != value}
-        points = [content.Point(name, value, 0, int(time.time() * 1000)) for name, value in changed.items()]
+        changed = {
+            name: value for name, value in figures if logged.get(content.metric_name(name)) != value
+        }
+        points = [
+            content.Point(name, value, 0, int(time.time() * 1000))
+            for name, value in changed.items()
+        ]
         self._log_batch(run_id, [*points, *content.both_curves(recommendation, start_ms)], {})
         self._tag(self._parent, {**content.outcome_tags(recommendation), "nodes": ", ".join(nodes)})
-        judged = ((recommendation.baseline, "baseline"), (recommendation.recommended, recommendation.qualified_verdict))
+        judged = (
+            (recommendation.baseline, "baseline"),
+            (recommendation.recommended, recommendation.qualified_verdict),
+        )
         verdicts = {choice.fingerprint: verdict for choice, verdict in judged if choice is not None}
         for child in self._children.values():
             if (verdict := verdicts.get(child.data.tags.get("fingerprint", ""))) is not None:
                 self._tag(child, {"verdict": verdict})
-        texts = {name: redact.text(path.read_text("utf-8")) for name in ARTIFACTS if (path := folder / name).is_file()}
+        texts = {
+            name: redact.text(path.read_text("utf-8"))
+            for name in ARTIFACTS
+            if (path := folder / name).is_file()
+        }
         if "report.md" in texts:
             self._tag(self._parent, {_NOTE: content.note(texts["report.md"], run_id)})
         for name, text in texts.items():
             self._log_text(run_id, text, name)
         for path in sorted([*(folder / EXPORTS).glob("*"), *(folder / PICTURES).glob("*")]):
             if path.is_file():
-                self._log_text(run_id, path.read_text(encoding="utf-8"), f"{path.parent.name}/{path.name}")
+                self._log_text(
+                    run_id, path.read_text(encoding="utf-8"), f"{path.parent.name}/{path.name}"
+                )
         self._client.set_terminated(run_id, "FINISHED")
 
     def kill(self) -> None:
@@ -218,7 +279,8 @@ class StudyRuns:
 
     @cached_property
     def _experiment(self) -> str:
-        """Return the experiment's id: that of model and hardware, or of another one that already holds the study."""
+        """Return the experiment's id: that of model and hardware, or of another one that already
+        holds the study."""
         name = content.experiment_name(self._spec)
         found = self._client.get_experiment_by_name(name)
         if found is None or not self._search("study", [found.experiment_id]):
@@ -239,7 +301,9 @@ class StudyRuns:
         place = None if is_server(self._uri) else folder.as_uri()
         tags = {"mlflow.experimentKind": "custom_model_development"}
         try:
-            return self._client.get_experiment(self._client.create_experiment(name, artifact_location=place, tags=tags))
+            return self._client.get_experiment(
+                self._client.create_experiment(name, artifact_location=place, tags=tags)
+            )
         except MlflowException:  # another tuner was faster
             found = self._client.get_experiment_by_name(name)
             if found is None:
@@ -259,7 +323,8 @@ class StudyRuns:
             self._client.update_run(run.info.run_id, status="RUNNING")
             self._tag(run, {"study_id": self._study_id})
         else:
-            # A view of the goal and a description, unless a person or a study gave the experiment some.
+            # A view of the goal and a description, unless a person or a study gave the experiment
+            # some.
             has = self._client.get_experiment(self._experiment).tags
             view = content.experiment_tags(self._spec, self._experiment, int(time.time() * 1000))
             for name in view.keys() - has.keys():
@@ -268,15 +333,23 @@ class StudyRuns:
             run = self._client.create_run(self._experiment, run_name=self._spec.study, tags=tags)
         if not run.data.params:  # new, or cut off before it had them
             # The column *Dataset*: the telling one of those that a list of runs begins with.
-            names = {name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in self._spec.workloads}
-            datasets = [Dataset(name[:500], digest, "autotune workload", name) for name, digest in names.items()]
-            self._client.log_inputs(run.info.run_id, [DatasetInput(dataset, []) for dataset in datasets])
+            names = {
+                name: hashlib.sha256(name.encode()).hexdigest()[:8] for name in self._spec.workloads
+            }
+            datasets = [
+                Dataset(name[:500], digest, "autotune workload", name)
+                for name, digest in names.items()
+            ]
+            self._client.log_inputs(
+                run.info.run_id, [DatasetInput(dataset, []) for dataset in datasets]
+            )
             self._log_batch(run.info.run_id, [], content.study_params(self._spec))
         return run
 
     @cached_property
     def _children(self) -> dict[int, Run]:
-        """Return launch number to child run; a duplicate run (two tuners, a repeated request) is deleted."""
+        """Return launch number to child run; a duplicate run (two tuners, a repeated request) is
+        deleted."""
         children: dict[int, Run] = {}
         parent = self._parent.info.run_id
         for run in self._search("launch", [self._experiment]):
@@ -293,11 +366,14 @@ class StudyRuns:
     def _search(self, kind: str, experiments: Sequence[str]) -> list[Run]:
         """Return this study's runs of a kind, oldest first."""
         condition = f"tags.study = '{self._spec.study}' and tags.kind = '{kind}'"
-        found = self._client.search_runs(list(experiments), condition, max_results=_MOST, order_by=["start_time ASC"])
+        found = self._client.search_runs(
+            list(experiments), condition, max_results=_MOST, order_by=["start_time ASC"]
+        )
         return [run for run in found if run.data.tags.get("study_id") == self._study_id]
 
     def _log_text(self, run_id: str, text: str, name: str) -> None:
-        """Store a file, or skip files until `disconnect`: runs must not wait for a store that refuses files."""
+        """Store a file, or skip files until `disconnect`: runs must not wait for a store that
+        refuses files."""
         if self.without_files:
             return
         try:
@@ -313,15 +389,25 @@ class StudyRuns:
                 self._client.set_tag(run.info.run_id, name, value)
                 run.data.tags[name] = value
 
-    def _log_batch(self, run_id: str, points: Iterable[content.Point], params: Mapping[str, Any]) -> None:
-        """Write metrics and params; MLflow refuses duplicate names (after replacing characters): the last is stored."""
+    def _log_batch(
+        self, run_id: str, points: Iterable[content.Point], params: Mapping[str, Any]
+    ) -> None:
+        """Write metrics and params; MLflow refuses duplicate names (after replacing characters):
+        the last is stored."""
         from mlflow.entities import Metric, Param
 
         steps = {(content.metric_name(point.name), point.step): point for point in points}
-        metrics = [Metric(name, point.value, point.at_ms, step) for (name, step), point in steps.items()]
+        metrics = [
+            Metric(name, point.value, point.at_ms, step) for (name, step), point in steps.items()
+        ]
         named = {content.metric_name(name): value for name, value in params.items()}
         values = [
-            Param(name, "engine decides" if value is None else redact.text(str(value))[: content.TEXT_LENGTH])
+            Param(
+                name,
+                "engine decides"
+                if value is None
+                else redact.text(str(value))[: content.TEXT_LENGTH],
+            )
             for name, value in named.items()
         ]
         for start in range(0, max(len(values), len(metrics)), _BATCH):
@@ -335,8 +421,9 @@ PROBE_S = 5
 _LOCKED_S = 5
 
 _HTTP = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "10", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1"}
-"""MLflow 3.17 waits 120 s for an answer and tries eight times, four minutes in all, which would stop a study. Unsent
-data is sent later; one immediate retry is for a connection closed during a measurement."""
+"""MLflow 3.17 waits 120 s for an answer and tries eight times, four minutes in all, which would
+stop a study. Unsent data is sent later; one immediate retry is for a connection closed during a
+measurement."""
 
 
 def connect(uri: str) -> MlflowClient:
@@ -362,7 +449,9 @@ def connect(uri: str) -> MlflowClient:
             if not path.exists():
                 _create(path)
             # MLflow would try for 100 s to open a file that it may not write.
-            with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=_LOCKED_S)) as database:
+            with closing(
+                sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True, timeout=_LOCKED_S)
+            ) as database:
                 database.execute("begin immediate")
                 database.execute("rollback")
         elif uri.lower().startswith("http"):
@@ -378,7 +467,8 @@ def disconnect(client: MlflowClient) -> None:
 
 
 def _probe(uri: str) -> None:
-    """Raise MLflow's exception unless a server answers, with the credentials that MLflow would use."""
+    """Raise MLflow's exception unless a server answers, with the credentials that MLflow would
+    use."""
     from mlflow.exceptions import MlflowException
     from mlflow.utils.credentials import get_default_host_creds
     from mlflow.utils.rest_utils import http_request
@@ -386,16 +476,20 @@ def _probe(uri: str) -> None:
     wait_s = min(PROBE_S, int(os.environ["MLFLOW_HTTP_REQUEST_TIMEOUT"]))
     request: Callable[..., Any] = http_request
     credentials_of: Callable[[str], Any] = get_default_host_creds
-    reply = request(credentials_of(uri), "/health", "GET", max_retries=0, timeout=wait_s, raise_on_status=False)
+    reply = request(
+        credentials_of(uri), "/health", "GET", max_retries=0, timeout=wait_s, raise_on_status=False
+    )
     # Behind a gateway there may be no such page; that is for the first real request to find out.
     if reply.status_code >= 500:
         raise MlflowException(f"HTTP {reply.status_code}")
 
 
 def _create(path: Path) -> None:
-    """Create the database next to its place and then move it there: a kill leaves all of it or nothing.
+    """Create the database next to its place and then move it there: a kill leaves all of it or
+    nothing.
 
-    MLflow builds its tables in a hundred steps and cannot go on with a database that lacks the last ones.
+    MLflow builds its tables in a hundred steps and cannot go on with a database that lacks the last
+    ones.
     """
     from mlflow import MlflowClient
 

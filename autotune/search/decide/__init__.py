@@ -1,1 +1,2 @@
-"""Decide from the launches only: finals, verdict, shortest command. Hides the statistics of the sequential test."""
+"""Decide from the launches only: finals, verdict, shortest command. Hides the statistics of the
+sequential test."""

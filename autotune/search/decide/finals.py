@@ -1,20 +1,21 @@
 """Finals: one finalist against the baseline, in alternating new launches, until the test decides.
 
-The finalist was chosen for its launches in the search, so these do not count here; the baseline was not chosen, so all
-its launches do. After each pair of launches the test of `sequential` is looked at.
+The finalist was chosen for its launches in the search, so these do not count here; the baseline was
+not chosen, so all its launches do. After each pair of launches the test of `sequential` is looked
+at.
 
-Where several nodes run a study each pair has its node, and pairs run side by side on different ones. The two of a pair
-are compared with each other and with what else ran there (`nodes.contrast`), never across nodes, so that a slow node
-favours neither.
+Where several nodes run a study each pair has its node, and pairs run side by side on different
+ones. The two of a pair are compared with each other and with what else ran there
+(`nodes.contrast`), never across nodes, so that a slow node favours neither.
 
-Control runs launch the baseline again during the search: after every `EVERY` launches while noise or drift could
-explain the lead of the best. With several nodes whatever the lead, on the node that has not had the baseline for
-longest, and on a node that may be slow.
+Control runs launch the baseline again during the search: after every `EVERY` launches while noise
+or drift could explain the lead of the best. With several nodes whatever the lead, on the node that
+has not had the baseline for longest, and on a node that may be slow.
 
-Where answers are checked, launches of the finals are asked for them, the baseline's first: what its launches differ by
-themselves is what a finalist may differ. A finalist is asked once. One that fails is laid to its settings: to a value
-that is marked as lossy before all others, to none that a launch with right answers had. Candidates that share the
-cause are put to the test after all others.
+Where answers are checked, launches of the finals are asked for them, the baseline's first: what its
+launches differ by themselves is what a finalist may differ. A finalist is asked once. One that
+fails is laid to its settings: to a value that is marked as lossy before all others, to none that a
+launch with right answers had. Candidates that share the cause are put to the test after all others.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ _SUSPECT = 0.5
 
 
 def next_node(history: History, places: Sequence[str]) -> str | None:
-    """Return the node of the next control run; None if none is due. One place without a name is ``""``."""
+    """Return the node of the next control run; None if none is due. One place without a name is
+    ``""``."""
     base = history.candidates.baseline
     due = _due(history) and (len(places) > 1 or lead(history)[0] < DRIFT)
     if not places:
@@ -58,7 +60,8 @@ def next_node(history: History, places: Sequence[str]) -> str | None:
 
 
 def change(history: History) -> float | None:
-    """Return the change of the baseline's score over its launches, by a straight line; None within noise.
+    """Return the change of the baseline's score over its launches, by a straight line; None within
+    noise.
 
     Student's t of the line's slope. It is a warning: nothing is corrected for it.
     """
@@ -84,22 +87,28 @@ def _due(history: History) -> bool:
 
 
 MOST_OF_BASELINE = 3
-"""Baseline launches on a node after which waiting for the end of the search is no reason for another one."""
+"""Baseline launches on a node after which waiting for the end of the search is no reason for
+another one."""
 LEAST_DEGREES = 5
-"""Least degrees of freedom of the spread before the test may end early: fewer end it if the spread is too small."""
+"""Least degrees of freedom of the spread before the test may end early: fewer end it if the spread
+is too small."""
 
 
 def finalist(history: History) -> int | None:
-    """Return the configuration tested by the finals: the first one that was not eliminated; None before any.
+    """Return the configuration tested by the finals: the first one that was not eliminated; None
+    before any.
 
     Those after it show what the winner's settings add.
     """
-    standing = [e.position for e in history.of_role(Role.FINAL) if not eliminated(history, e.position)]
+    standing = [
+        e.position for e in history.of_role(Role.FINAL) if not eliminated(history, e.position)
+    ]
     return next((p for p in standing if p != history.candidates.baseline), None)
 
 
 def eliminated(history: History, position: int) -> bool:
-    """Return whether the finals eliminated a configuration: it failed, violated a limit or could not be measured.
+    """Return whether the finals eliminated a configuration: it failed, violated a limit or could
+    not be measured.
 
     Or its servers hold shorter requests than was predicted, and it breaks a promise.
     """
@@ -112,10 +121,11 @@ def eliminated(history: History, position: int) -> bool:
 
 
 def looks(history: History, position: int) -> list[Look]:
-    """Return the state of a finalist against the baseline after each pair of launches and after the last.
+    """Return the state of a finalist against the baseline after each pair of launches and after the
+    last.
 
-    Not while repeats are few, unless that is all there will be. And only as far as no launch runs: with several nodes
-    they end in any order.
+    Not while repeats are few, unless that is all there will be. And only as far as no launch runs:
+    with several nodes they end in any order.
     """
     base, start = history.candidates.baseline, len(history.before_finals().entries)
     found: list[Look] = []
@@ -125,19 +135,25 @@ def looks(history: History, position: int) -> list[Look]:
             break
         fresh += entry.measured and entry.position in (base, position)
         so_far = history.upto(count)
-        whole = sum(min(mine, theirs) for mine, theirs in _by_node(so_far, position, start).values())
+        whole = sum(
+            min(mine, theirs) for mine, theirs in _by_node(so_far, position, start).values()
+        )
         last = capacity(so_far) <= count and fresh > 0 and _comparable(so_far, position)
-        if last or (whole > pairs and ((spread := so_far.spread).sd == 0 or spread.degrees >= LEAST_DEGREES)):
+        if last or (
+            whole > pairs and ((spread := so_far.spread).sd == 0 or spread.degrees >= LEAST_DEGREES)
+        ):
             pairs, fresh = whole, 0
             look = _look(so_far, position, capacity(so_far) - count)
-            # A launch on a node where the other of the two never ran tells nothing of their difference.
+            # A launch on a node where the other of the two never ran tells nothing of their
+            # difference.
             if not found or look.information > found[-1].information:
                 found.append(look)
     return found
 
 
 def looks_at_end(history: History, position: int) -> list[Look]:
-    """Return `looks` at the end: an open test has one more look, which spends the rest of the error."""
+    """Return `looks` at the end: an open test has one more look, which spends the rest of the
+    error."""
     found = looks(history, position)
     if found and sequential.outcome(found)[0] is not sequential.Outcome.OPEN:
         return found
@@ -151,7 +167,9 @@ def _look(history: History, position: int, left: int) -> Look:
     """Look at the test with this number of launches left, all of them for it."""
     mine, theirs = _compared(history, position)
     difference, now = contrast(mine, theirs)
-    at_end = planned([node for node, _ in mine], [node for node, _ in theirs], left, history.off_nodes)
+    at_end = planned(
+        [node for node, _ in mine], [node for node, _ in theirs], left, history.off_nodes
+    )
     spread = history.spread
     return Look(now / at_end, now, difference, spread.sd, spread.degrees)
 
@@ -159,7 +177,9 @@ def _look(history: History, position: int, left: int) -> Look:
 def _compared(history: History, position: int) -> tuple[list[NodeScore], list[NodeScore]]:
     """Return the valid launches of a finalist and of the baseline."""
     base = history.candidates.baseline
-    return history.node_scores(position, Role.FINAL), history.node_scores(base, *history.fresh_roles(base))
+    return history.node_scores(position, Role.FINAL), history.node_scores(
+        base, *history.fresh_roles(base)
+    )
 
 
 def _comparable(history: History, position: int) -> bool:
@@ -174,18 +194,22 @@ def finals_of(history: History, position: int) -> Sequence[Entry]:
 
 
 def _baseline_leads(history: History) -> bool:
-    """Return whether the finals start with the baseline: a finalist's answers are compared with its answers."""
+    """Return whether the finals start with the baseline: a finalist's answers are compared with its
+    answers."""
     begun = history.of_role(Role.FINAL)
     return begun[0].position == history.candidates.baseline if begun else lacks_baseline(history)
 
 
-def next_of_pair(history: History, position: int, left: int, places: Sequence[str]) -> tuple[int, str] | None:
+def next_of_pair(
+    history: History, position: int, left: int, places: Sequence[str]
+) -> tuple[int, str] | None:
     """Return the next of finalist and baseline, and the node; None if no node has work.
 
-    Finalist, baseline, baseline, finalist …, so that a node that drifts favours neither; on a place without a name the
-    baseline first where its answers are wanted. A last launch without its partner is the finalist's, which has fewer.
-    At most one pair runs on a node. What was begun is completed first, but a node where nothing of a pair runs comes
-    before one where the first of the two still does.
+    Finalist, baseline, baseline, finalist …, so that a node that drifts favours neither; on a place
+    without a name the baseline first where its answers are wanted. A last launch without its
+    partner is the finalist's, which has fewer. At most one pair runs on a node. What was begun is
+    completed first, but a node where nothing of a pair runs comes before one where the first of the
+    two still does.
 
     Args:
         left: launches that may still be made.
@@ -215,34 +239,46 @@ def next_of_pair(history: History, position: int, left: int, places: Sequence[st
 
 
 def next_control_node(history: History, places: Sequence[str]) -> str | None:
-    """Return a node on which the baseline may be launched for the finals while others end the search; or None."""
+    """Return a node on which the baseline may be launched for the finals while others end the
+    search; or None."""
     if history.spec.finals_apart:
         return None  # What it sends then is the search's.
     start, base = len(history.before_finals().entries), history.at(history.candidates.baseline)
-    taken = {e.node for e in history.entries[start:] if e.role is Role.CONTROL} | {e.node for e in history.pending}
+    taken = {e.node for e in history.entries[start:] if e.role is Role.CONTROL} | {
+        e.node for e in history.pending
+    }
     often = {node for node in places if sum(e.node == node for e in base) >= MOST_OF_BASELINE}
     return next((node for node in places if node not in taken | often), None)
 
 
 def _by_node(history: History, position: int, start: int) -> dict[str, tuple[int, int]]:
-    """Count by node the valid or running launches from `start` on: of a finalist, of the baseline."""
+    """Count by node the valid or running launches from `start` on: of a finalist, of the
+    baseline."""
     base, counts = history.candidates.baseline, dict[str, tuple[int, int]]()
     for entry in history.entries[start:]:
         if entry.position in (base, position) and not entry.says_nothing:
             mine, theirs = counts.get(entry.node, (0, 0))
-            counts[entry.node] = (mine + (entry.position != base), theirs + (entry.position == base))
+            counts[entry.node] = (
+                mine + (entry.position != base),
+                theirs + (entry.position == base),
+            )
     return counts
 
 
 def wants_answers(spec: StudySpec, trial: Trial, baseline: str, launches: Sequence[Launch]) -> bool:
-    """Return whether a launch needs checked answers, after finished ones; the baseline is given by its fingerprint."""
+    """Return whether a launch needs checked answers, after finished ones; the baseline is given by
+    its fingerprint."""
     fingerprint = trial.configuration.fingerprint
     mine = (one.result for one in launches if one.trial.configuration.fingerprint == fingerprint)
     done = [result for result in mine if result.answers_checked]
     if fingerprint == baseline:
         roles = (Role.BASELINE, Role.CONTROL, Role.FINAL)
         return trial.role in roles and len(done) < spec.reference_checks
-    return spec.reference_checks > 0 and trial.role is Role.FINAL and all(one.answers_right is None for one in done)
+    return (
+        spec.reference_checks > 0
+        and trial.role is Role.FINAL
+        and all(one.answers_right is None for one in done)
+    )
 
 
 def lacks_baseline(history: History) -> bool:
@@ -258,7 +294,9 @@ def suspected(history: History, position: int) -> bool:
     mine, odds = _settings(history, position), 1.0
     for failed in dict.fromkeys(e.position for e in history if e.right is False):
         lossy = {one.knob for one in history.given_up(failed) if one.kind == "lossy"}
-        causes = {s: _LOSSY if s[1] in lossy else _OTHER for s in _settings(history, failed) - cleared}
+        causes = {
+            s: _LOSSY if s[1] in lossy else _OTHER for s in _settings(history, failed) - cleared
+        }
         shared = sum(weight for setting, weight in causes.items() if setting in mine)
         odds *= 1 - shared / (sum(causes.values()) + _CHANCE)
     return odds < _SUSPECT

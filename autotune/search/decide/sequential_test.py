@@ -1,13 +1,16 @@
-"""Group sequential test: compare two means at several looks during their launches, with a possible stop at each.
+"""Group sequential test: compare two means at several looks during their launches, with a possible
+stop at each.
 
-Looking often finds "winners" by chance, so the stated error is spent little by little: after a fraction f of the
-planned information at most ``ERROR_RATE * f**SPENDING`` of equal configurations have passed as better (Lan and
-DeMets, Biometrika 1983; the power family is Kim and DeMets', Biometrika 1987). The bounds follow from the joint normal
-distribution of the looks by the recursion of Armitage, McPherson and Rowe (J. R. Statist. Soc. A, 1969). The spread of
-a launch is estimated, so a bound on z is turned into one on Student's t by its significance level (Jennison and
-Turnbull, Group Sequential Methods, 2000, section 11.4). Estimate and interval order the outcomes by the look at which
-the test stopped, then by the difference seen (ibid., section 8.4): the estimate is as often too high as too low, and
-the 95 % interval covers the truth in 95 % although a lucky lead stops the test early.
+Looking often finds "winners" by chance, so the stated error is spent little by little: after a
+fraction f of the planned information at most ``ERROR_RATE * f**SPENDING`` of equal configurations
+have passed as better (Lan and DeMets, Biometrika 1983; the power family is Kim and DeMets',
+Biometrika 1987). The bounds follow from the joint normal distribution of the looks by the recursion
+of Armitage, McPherson and Rowe (J. R. Statist. Soc. A, 1969). The spread of a launch is estimated,
+so a bound on z is turned into one on Student's t by its significance level (Jennison and Turnbull,
+Group Sequential Methods, 2000, section 11.4). Estimate and interval order the outcomes by the look
+at which the test stopped, then by the difference seen (ibid., section 8.4): the estimate is as
+often too high as too low, and the 95 % interval covers the truth in 95 % although a lucky lead
+stops the test early.
 """
 
 from __future__ import annotations
@@ -31,20 +34,22 @@ Z = 1.959964
 """Half the width of such an interval of a normal distribution, in standard deviations."""
 
 LEAST_FOUND = 0.3
-"""Share of tested real gains that must pass as better so that their intervals have the stated coverage.
+"""Share of tested real gains that must pass as better so that their intervals have the stated
+coverage.
 
-Small gains pass with a lucky difference alone. Of the intervals that are reported because a test passed, as many miss
-as of all, over the share that passes (false coverage rate: Benjamini and Yekutieli, J. Am. Stat. Assoc., 2005): the
-lower end has so much less of the error.
+Small gains pass with a lucky difference alone. Of the intervals that are reported because a test
+passed, as many miss as of all, over the share that passes (false coverage rate: Benjamini and
+Yekutieli, J. Am. Stat. Assoc., 2005): the lower end has so much less of the error.
 """
 LAUNCH_NOISE = 0.03
-"""Usual standard deviation between launches of one command, 3 %: expected before any repeat; a smaller effect is
-irrelevant, and no launch is spent on it."""
+"""Usual standard deviation between launches of one command, 3 %: expected before any repeat; a
+smaller effect is irrelevant, and no launch is spent on it."""
 FEW_DEGREES = 3
 """Degrees of freedom below which repeats get one more from that expectation.
 
-It keeps an interval from a single pair of launches within reason (12.7 spreads become 4.3). Where launches really vary
-by 10 %, it makes a one-sided error of 2.5 % 4.9 % on one degree of freedom and 4.7 % on two.
+It keeps an interval from a single pair of launches within reason (12.7 spreads become 4.3). Where
+launches really vary by 10 %, it makes a one-sided error of 2.5 % 4.9 % on one degree of freedom and
+4.7 % on two.
 """
 _EQUAL = 1e-12
 _LEAST_SD, _BEYOND = 1e-9, 1e-6
@@ -61,7 +66,8 @@ class Spread:
     def of(cls, squares: float, degrees: int) -> Spread:
         """Return the spread of a sum of squares.
 
-        Where all repeats, two or more, came out exactly equal, as in a replay without noise, the spread is 0.
+        Where all repeats, two or more, came out exactly equal, as in a replay without noise, the
+        spread is 0.
         """
         # Equal repeats must give exactly 0 although their mean is rounded.
         if degrees >= 2 and math.sqrt(squares / degrees) <= _EQUAL:
@@ -72,7 +78,8 @@ class Spread:
 
     @classmethod
     def pooled(cls, groups: Iterable[Sequence[float]]) -> Spread:
-        """Return the spread of repeats of several configurations, which share the noise but not the mean."""
+        """Return the spread of repeats of several configurations, which share the noise but not the
+        mean."""
         squares, degrees = 0.0, 0
         for group in groups:
             if not group:
@@ -83,7 +90,8 @@ class Spread:
         return cls.of(squares, degrees)
 
     def half_width(self, counts: Sequence[float]) -> float | None:
-        """Return half the 95 % interval of a mean (one count) or of a difference of two means (two counts).
+        """Return half the 95 % interval of a mean (one count) or of a difference of two means (two
+        counts).
 
         Student's t; None where something was not launched.
         """
@@ -134,7 +142,9 @@ class Effect:
         if high - low <= _EQUAL:
             return low
         # The mixture's lies between those of its parts.
-        return float(brentq(lambda x: 1 - self.odds(x) - chance, low - _BEYOND, high + _BEYOND, xtol=_EQUAL))
+        return float(
+            brentq(lambda x: 1 - self.odds(x) - chance, low - _BEYOND, high + _BEYOND, xtol=_EQUAL)
+        )
 
 
 def mean(values: Sequence[float]) -> float:
@@ -153,9 +163,11 @@ def percents(interval: tuple[float, float]) -> tuple[float, float]:
 
 
 ERROR_RATE = 0.025
-"""One-sided error: the largest share of studies that call a configuration equal to the baseline better."""
+"""One-sided error: the largest share of studies that call a configuration equal to the baseline
+better."""
 SPENDING = 3.0
-"""Exponent of the error spending: late looks get most of it, as with O'Brien and Fleming's bounds."""
+"""Exponent of the error spending: late looks get most of it, as with O'Brien and Fleming's
+bounds."""
 HOPELESS = 0.01
 """Probability of success, at the current trend, below which the test is stopped for futility."""
 
@@ -235,24 +247,29 @@ def estimate(looks: tuple[Look, ...]) -> tuple[float, tuple[float, float]]:
     tail, better = (1 - CONFIDENCE) / 2, ended is Outcome.BETTER
     chances = (tail * LEAST_FOUND if better else tail, 0.5, 1 - tail)
     low, middle, high = (_solved(looks[:count], ended, chance) for chance in chances)
-    # The bounds do not count on the futility rule and the interval does: it must not say more than the test.
+    # The bounds do not count on the futility rule and the interval does: it must not say more than
+    # the test.
     return middle, (max(low, 0.0) if better else min(low, 0.0), high)
 
 
 def repeated_interval(looks: Sequence[Look]) -> tuple[float, float]:
-    """Return the interval of the last look, with 95 % coverage over all looks together, for any stopping rule.
+    """Return the interval of the last look, with 95 % coverage over all looks together, for any
+    stopping rule.
 
-    Repeated confidence intervals (Jennison and Turnbull, Group Sequential Methods, 2000, chapter 9): where more than
-    one bound may end a test, as a change that is shown to be large or small.
+    Repeated confidence intervals (Jennison and Turnbull, Group Sequential Methods, 2000, chapter
+    9): where more than one bound may end a test, as a change that is shown to be large or small.
     """
     last = looks[-1]
     upper = bounds(tuple(x.fraction for x in looks), tuple(x.information for x in looks))[-1]
-    half = -float(stdtrit(last.degrees, float(ndtr(-upper)))) * last.sd / math.sqrt(last.information)
+    half = (
+        -float(stdtrit(last.degrees, float(ndtr(-upper)))) * last.sd / math.sqrt(last.information)
+    )
     return last.difference - half, last.difference + half
 
 
 def _futile(fraction: float) -> float:
-    """Return the z below which success at the last look has probability `HOPELESS`, with a flat prior."""
+    """Return the z below which success at the last look has probability `HOPELESS`, with a flat
+    prior."""
     last = float(ndtri(1 - ERROR_RATE))
     return float(last * math.sqrt(fraction) + float(ndtri(HOPELESS)) * math.sqrt(1 - fraction))
 
@@ -274,8 +291,11 @@ def _solved(looks: Sequence[Look], ended: Outcome, chance: float) -> float:
     return float(brentq(off, low, high, xtol=1e-7))
 
 
-def _at_least(looks: Sequence[Look], uppers: Sequence[float], ended: Outcome, truth: float) -> float:
-    """Return the probability of an outcome at least as good as the observed one, at this true difference."""
+def _at_least(
+    looks: Sequence[Look], uppers: Sequence[float], ended: Outcome, truth: float
+) -> float:
+    """Return the probability of an outcome at least as good as the observed one, at this true
+    difference."""
     last, path, above, below = looks[-1], _Path(), 0.0, 0.0
     for look, upper in zip(looks[:-1], uppers, strict=False):
         shift = truth * math.sqrt(look.information) / last.sd
@@ -304,7 +324,8 @@ def _z_of_t(t: float, degrees: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class _Path:
-    """Distribution of z among tests that still run, without a true difference: points, their probabilities, when."""
+    """Distribution of z among tests that still run, without a true difference: points, their
+    probabilities, when."""
 
     z: Floats = field(default_factory=lambda: np.zeros(1))
     mass: Floats = field(default_factory=lambda: np.ones(1))
@@ -324,7 +345,9 @@ class _Path:
         """Return the z reached with this probability."""
         if self.above(_REACH, information) >= chance:
             return _REACH
-        return float(brentq(lambda z: self.above(z, information) - chance, -_REACH, _REACH, xtol=1e-9))
+        return float(
+            brentq(lambda z: self.above(z, information) - chance, -_REACH, _REACH, xtol=1e-9)
+        )
 
     def onward(self, low: float, high: float, information: float) -> _Path:
         """Return the paths that crossed neither bound."""
@@ -334,7 +357,9 @@ class _Path:
             return _Path(np.zeros(1), np.zeros(1), information)
         nodes, weights = _nodes(16 * (1 + min(15, int((high - low) / (8 * sd)))))
         z = 0.5 * (high - low) * nodes + 0.5 * (high + low)
-        kernel = np.exp(-0.5 * ((z[:, None] - keep * self.z[None, :]) / sd) ** 2) / (sd * math.sqrt(2 * math.pi))
+        kernel = np.exp(-0.5 * ((z[:, None] - keep * self.z[None, :]) / sd) ** 2) / (
+            sd * math.sqrt(2 * math.pi)
+        )
         return _Path(z, (kernel @ self.mass) * weights * 0.5 * (high - low), information)
 
     def _step(self, information: float) -> tuple[float, float]:

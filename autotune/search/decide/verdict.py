@@ -1,9 +1,10 @@
 """Decide the winner, and whether it differs from the baseline.
 
-One finalist was put to the test (`finals`), so no interval needs widening for a choice among several. Where the test
-stopped at a bound the finalist is better; else it cannot be told from the baseline, which stays: where nothing is
-shown, a change of what runs in production has a risk and no gain. A shorter command that its fresh launches do not show
-to be worse takes the finalist's place (`simplify.without_idle`). A configuration that breaks a promise is no challenger
+One finalist was put to the test (`finals`), so no interval needs widening for a choice among
+several. Where the test stopped at a bound the finalist is better; else it cannot be told from the
+baseline, which stays: where nothing is shown, a change of what runs in production has a risk and no
+gain. A shorter command that its fresh launches do not show to be worse takes the finalist's place
+(`simplify.without_idle`). A configuration that breaks a promise is no challenger
 (`History.barred`).
 """
 
@@ -12,7 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from autotune.search.decide import finals, simplify
-from autotune.search.decide.sequential_test import Look, Outcome, Spread, estimate, mean, outcome, percents
+from autotune.search.decide.sequential_test import (
+    Look,
+    Outcome,
+    Spread,
+    estimate,
+    mean,
+    outcome,
+    percents,
+)
 from autotune.search.history import History
 from autotune.search.nodes import contrast
 from autotune.space.enumeration import CandidateSet
@@ -57,8 +66,13 @@ class Judgement:
 
 
 def evidence(history: History, position: int) -> list[float]:
-    """Return the scores that count: those of the finals, all of the baseline; without finals, the search's."""
-    return [e.score for e in history.evidence(position, *history.fresh_roles(position)) if e.score is not None]
+    """Return the scores that count: those of the finals, all of the baseline; without finals, the
+    search's."""
+    return [
+        e.score
+        for e in history.evidence(position, *history.fresh_roles(position))
+        if e.score is not None
+    ]
 
 
 def judge(history: History) -> Judgement:
@@ -67,8 +81,11 @@ def judge(history: History) -> Judgement:
     base = history.candidates.baseline
     challenger = finals.finalist(history)
     if challenger is None:
-        # As measured: what would keep the limits on another node is no more than a hope without a launch there.
-        challenger = max(history.challengers, key=lambda p: mean(evidence(history, p)), default=None)
+        # As measured: what would keep the limits on another node is no more than a hope without a
+        # launch there.
+        challenger = max(
+            history.challengers, key=lambda p: mean(evidence(history, p)), default=None
+        )
     gain, ended = _tested(history, challenger) if challenger is not None else (None, None)
     verdict, winner = _verdict(history, challenger, gain, ended)
     own = gain if winner == challenger else Gain(0.0, None)
@@ -91,10 +108,14 @@ def judge(history: History) -> Judgement:
 def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | None]:
     """Return the challenger's gain, and the end of its test."""
     base = history.candidates.baseline
-    both = [history.node_scores(p, *history.fresh_roles(p)) or history.node_scores(p) for p in (challenger, base)]
+    both = [
+        history.node_scores(p, *history.fresh_roles(p)) or history.node_scores(p)
+        for p in (challenger, base)
+    ]
     if not both[1]:
         return None, None
-    # The ratio of what stands in the tables; the median-unbiased estimate differs by less than a tenth of the interval.
+    # The ratio of what stands in the tables; the median-unbiased estimate differs by less than a
+    # tenth of the interval.
     gain, _ = contrast(*both)
     seen = finals.looks_at_end(history, challenger)
     if not seen:
@@ -104,8 +125,12 @@ def _tested(history: History, challenger: int) -> tuple[Gain | None, Outcome | N
 
 
 def _over_baseline(history: History, position: int) -> Gain:
-    """Return the gain of a configuration tested against another one that was tested against the baseline."""
-    both = [history.node_scores(p, *history.fresh_roles(p)) for p in (position, history.candidates.baseline)]
+    """Return the gain of a configuration tested against another one that was tested against the
+    baseline."""
+    both = [
+        history.node_scores(p, *history.fresh_roles(p))
+        for p in (position, history.candidates.baseline)
+    ]
     (gain, information), spread = contrast(*both), history.spread
     if not information:
         return Gain(gain, None)
@@ -128,6 +153,7 @@ def _verdict(
 
 
 def settings_of(candidates: CandidateSet, mine: Configuration) -> int:
-    """Count the knobs that differ from the engine's default; from None if that is not a candidate."""
+    """Count the knobs that differ from the engine's default; from None if that is not a
+    candidate."""
     default = simplify.default_knobs(candidates, mine.engine)
     return sum(value != default.get(name) for name, value in mine.knobs.items())

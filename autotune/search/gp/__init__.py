@@ -1,1 +1,2 @@
-"""Gaussian process of the scores over the candidates. Hides encoding, kernels and hyper-parameters."""
+"""Gaussian process of the scores over the candidates. Hides encoding, kernels and
+hyper-parameters."""

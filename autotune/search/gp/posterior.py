@@ -1,17 +1,19 @@
 """A Gaussian process over the enumerated candidates, averaged over samples of its hyper-parameters.
 
-The score (a logarithm) of candidate x is modelled as ``c + w·prior(x) + s·Σ v·deviation(x) + f(x) + noise``: one of the
-priors, or none, with what its uncertain figures do (v standard normal, one for each draw of them). The kernel of f is a
-sum over knobs (each knob adds its part: learned from few launches) plus a Matérn 5/2 kernel over all of them (knobs
-interact), with a scale of its own for every knob. (Rasmussen and Williams, Gaussian Processes for Machine Learning,
-2006, chapters 2, 4, 5.)
+The score (a logarithm) of candidate x is modelled as ``c + w·prior(x) + s·Σ v·deviation(x) + f(x) +
+noise``: one of the priors, or none, with what its uncertain figures do (v standard normal, one for
+each draw of them). The kernel of f is a sum over knobs (each knob adds its part: learned from few
+launches) plus a Matérn 5/2 kernel over all of them (knobs interact), with a scale of its own for
+every knob. (Rasmussen and Williams, Gaussian Processes for Machine Learning, 2006, chapters 2, 4,
+5.)
 
-With a handful of launches the likeliest hyper-parameters are often confidently wrong: hence the average. Each sample
-believes one of the alternatives: one of the priors, or none. All hyper-parameters are functions of independent standard
-normal variables, so that elliptical slice sampling (Murray, Adams and MacKay, AISTATS 2010) moves them without step
-sizes. The samples of an alternative are led from the prior to the posterior by tempering the likelihood (sequential
-Monte Carlo: Del Moral, Doucet and Jasra, J. R. Statist. Soc. B, 2006), which gives the marginal likelihood of the
-launches beside them: that decides between the alternatives.
+With a handful of launches the likeliest hyper-parameters are often confidently wrong: hence the
+average. Each sample believes one of the alternatives: one of the priors, or none. All
+hyper-parameters are functions of independent standard normal variables, so that elliptical slice
+sampling (Murray, Adams and MacKay, AISTATS 2010) moves them without step sizes. The samples of an
+alternative are led from the prior to the posterior by tempering the likelihood (sequential Monte
+Carlo: Del Moral, Doucet and Jasra, J. R. Statist. Soc. B, 2006), which gives the marginal
+likelihood of the launches beside them: that decides between the alternatives.
 """
 
 from __future__ import annotations
@@ -31,11 +33,13 @@ from autotune.arrays import Bools, Floats, Ints
 from autotune.search.decide.sequential_test import LAUNCH_NOISE, Effect
 from autotune.search.gp.kernels import Kernels
 
-# Natural-logarithm units: 0.1 is about 10 % of throughput. Of each pair: centre and spread of the logarithm.
+# Natural-logarithm units: 0.1 is about 10 % of throughput. Of each pair: centre and spread of the
+# logarithm.
 _SCALE, _BELIEVED_SCALE = (math.log(1.3), 0.5), (math.log(0.6), 0.5)
 """Scale of all effects together: of the scores themselves, and of a prior's residual."""
 _EFFECT = (math.log(0.08), 1.2)
-"""Standard deviation of one knob's own effect. Wide: a few knobs decide and most have almost no effect."""
+"""Standard deviation of one knob's own effect. Wide: a few knobs decide and most have almost no
+effect."""
 _LENGTH = (math.log(1.2), 1.2)
 """Length scale of one knob in the interaction, where its whole range is 1."""
 _ALIKE = 0.7
@@ -43,7 +47,8 @@ _ALIKE = 0.7
 _ENGINE = (math.log(0.3), 0.6)
 """The same of the engine, which always matters."""
 _ENGINE_LENGTH = (math.log(3.0), 0.5)
-"""Length scale of the engine in the interaction: engines of different levels have similar knob effects."""
+"""Length scale of the engine in the interaction: engines of different levels have similar knob
+effects."""
 _INTERACTION = (math.log(0.4), 0.5)
 """Standard deviation of the interaction of knobs."""
 _NOISE = (math.log(LAUNCH_NOISE), 0.4)
@@ -58,7 +63,8 @@ _LEAST_SHARE = 0.02
 
 
 class Sampling(NamedTuple):
-    """Effort of sampling hyper-parameters: samples of each alternative, moves of each, and samples kept of all."""
+    """Effort of sampling hyper-parameters: samples of each alternative, moves of each, and samples
+    kept of all."""
 
     particles: int
     moves: int
@@ -66,7 +72,8 @@ class Sampling(NamedTuple):
 
 
 QUICK, THOROUGH = Sampling(16, 2, 12), Sampling(64, 4, 48)
-"""Effort for the choice of a launch; and where odds are stated, which are too sure after a quick one."""
+"""Effort for the choice of a launch; and where odds are stated, which are too sure after a quick
+one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +82,12 @@ class Hyperparameters:
 
     Attributes:
         alternative: shape ``(sets,)``: index of the prior that gives the mean, or of none.
-        effects, lengths: shape ``(sets, knobs)``: standard deviation of a knob's own effect, and its length scale in
-            the interaction.
-        interaction, noise: shape ``(sets,)``: standard deviations of the interaction and of one launch.
-        weight, physics: shape ``(sets,)``: factors on the prior's mean, and on the deviations of its ensemble.
+        effects, lengths: shape ``(sets, knobs)``: standard deviation of a knob's own effect, and
+            its length scale in the interaction.
+        interaction, noise: shape ``(sets,)``: standard deviations of the interaction and of one
+            launch.
+        weight, physics: shape ``(sets,)``: factors on the prior's mean, and on the deviations of
+            its ensemble.
     """
 
     alternative: Ints
@@ -120,14 +129,20 @@ class HyperPrior:
         """Return the hyper-parameters of standard normal variables, shape ``(sets, size)``."""
         d = self.knobs
         believed = (alternative < len(self.odds) - 1) & (not self.signed)
-        scale = np.where(believed, _log_normal(z[:, 0], _BELIEVED_SCALE), _log_normal(z[:, 0], _SCALE))
+        scale = np.where(
+            believed, _log_normal(z[:, 0], _BELIEVED_SCALE), _log_normal(z[:, 0], _SCALE)
+        )
         alone, together = z[:, 5 : 5 + d], z[:, 5 + d :]
         together = math.sqrt(1 - _ALIKE**2) * together - _ALIKE * alone
         effects, lengths = _log_normal(alone, _EFFECT), _log_normal(together, _LENGTH)
         if self.engine is not None:
             effects[:, self.engine] = _log_normal(alone[:, self.engine], _ENGINE)
             lengths[:, self.engine] = _log_normal(together[:, self.engine], _ENGINE_LENGTH)
-        trust = z[:, 3] if self.signed else np.clip(_TRUST[0] + _TRUST[1] * z[:, 3], _LEAST_TRUST, _MOST_TRUST)
+        trust = (
+            z[:, 3]
+            if self.signed
+            else np.clip(_TRUST[0] + _TRUST[1] * z[:, 3], _LEAST_TRUST, _MOST_TRUST)
+        )
         return Hyperparameters(
             alternative=alternative,
             effects=scale[:, None] * effects,
@@ -140,13 +155,17 @@ class HyperPrior:
 
 
 def sample(
-    prior: HyperPrior, log_likelihood: Callable[[Hyperparameters], Floats] | None, seed: int, effort: Sampling = QUICK
+    prior: HyperPrior,
+    log_likelihood: Callable[[Hyperparameters], Floats] | None,
+    seed: int,
+    effort: Sampling = QUICK,
 ) -> tuple[Hyperparameters, Floats, Floats]:
-    """Return samples of the posterior and their weights, deterministic; and each alternative's odds.
+    """Return samples of the posterior and their weights, deterministic; and each alternative's
+    odds.
 
-    None is weighed as if no launch had spoken against it: where priors are right about the rest and wrong about the
-    best, the launches that they choose do not show it. `log_likelihood` is of the launches, shape ``(sets,)``; None: of
-    the prior without any.
+    None is weighed as if no launch had spoken against it: where priors are right about the rest and
+    wrong about the best, the launches that they choose do not show it. `log_likelihood` is of the
+    launches, shape ``(sets,)``; None: of the prior without any.
     """
     generator = np.random.default_rng([seed, prior.size])
     count = len(prior.odds)
@@ -156,7 +175,11 @@ def sample(
     log_share = np.log(prior.odds)
     if log_likelihood is not None:
         z, evidence = _tempered(
-            z, alternative, lambda z, which: log_likelihood(prior.hyper(z, which)), generator, effort.moves
+            z,
+            alternative,
+            lambda z, which: log_likelihood(prior.hyper(z, which)),
+            generator,
+            effort.moves,
         )
         log_share = log_share + evidence
     share = np.exp(log_share - log_share.max())
@@ -168,7 +191,10 @@ def sample(
     kept, weights = [], []
     for which in np.flatnonzero(share):
         sets = max(2, round(effort.kept * share[which]))
-        kept.append(which * effort.particles + np.linspace(0, effort.particles - 1, sets).round().astype(np.int64))
+        kept.append(
+            which * effort.particles
+            + np.linspace(0, effort.particles - 1, sets).round().astype(np.int64)
+        )
         weights.append(np.full(sets, share[which] / sets))
     rows = np.concatenate(kept)
     return prior.hyper(z[rows], alternative[rows]), np.concatenate(weights), odds
@@ -178,9 +204,14 @@ Likelihood = Callable[[Floats, Ints], Floats]
 
 
 def _tempered(
-    z: Floats, alternative: Ints, log_likelihood: Likelihood, generator: np.random.Generator, moves: int
+    z: Floats,
+    alternative: Ints,
+    log_likelihood: Likelihood,
+    generator: np.random.Generator,
+    moves: int,
 ) -> tuple[Floats, Floats]:
-    """Move samples of the prior to the posterior, for each alternative; also return each log evidence."""
+    """Move samples of the prior to the posterior, for each alternative; also return each log
+    evidence."""
     count = alternative[-1] + 1
     particles = len(z) // count
     level, heat, evidence = log_likelihood(z, alternative), np.zeros(count), np.zeros(count)
@@ -203,7 +234,8 @@ def _tempered(
 
 
 def _next_step(level: Floats, most: float) -> float:
-    """Return the increase of the likelihood's exponent at which half of the samples keep their weight."""
+    """Return the increase of the likelihood's exponent at which half of the samples keep their
+    weight."""
 
     def too_few(step: float) -> float:
         odds = np.exp(step * (level - level.max()))
@@ -213,7 +245,12 @@ def _next_step(level: Floats, most: float) -> float:
 
 
 def _moved(
-    z: Floats, level: Floats, alternative: Ints, heat: Floats, log_likelihood: Likelihood, dice: np.random.Generator
+    z: Floats,
+    level: Floats,
+    alternative: Ints,
+    heat: Floats,
+    log_likelihood: Likelihood,
+    dice: np.random.Generator,
 ) -> tuple[Floats, Floats]:
     """Move every sample one step along an ellipse through it and a draw from the prior."""
     draw = dice.standard_normal(z.shape)
@@ -284,13 +321,14 @@ class Posterior:
         scores: shape ``(len(positions),)``, natural-logarithm units.
         signed: the priors are about another metric, which may go with this one or against it.
         seed: of the samples of the hyper-parameters.
-        apart: shape ``(len(positions), len(positions))``: covariance of what launches measure beside their candidates'
-            scores, e.g. with random weights.
+        apart: shape ``(len(positions), len(positions))``: covariance of what launches measure
+            beside their candidates' scores, e.g. with random weights.
         effort: of the sampling.
 
     Attributes:
         weights: shape ``(sets,)``: of each sample of the hyper-parameters.
-        belief: shape ``(alternatives,)``: how likely each is after the launches; the last believes no prior.
+        belief: shape ``(alternatives,)``: how likely each is after the launches; the last believes
+            no prior.
     """
 
     def __init__(
@@ -314,11 +352,17 @@ class Posterior:
 
         def log_likelihood(hyper: Hyperparameters) -> Floats:
             """Return the log likelihood of the launches, up to a constant."""
-            _, alpha, chol, residual = self._solved(hyper, tables, rows, y, self._apart[np.ix_(chosen, chosen)])
+            _, alpha, chol, residual = self._solved(
+                hyper, tables, rows, y, self._apart[np.ix_(chosen, chosen)]
+            )
             logs = np.log(np.diagonal(chol, axis1=1, axis2=2)).sum(axis=1)
-            return np.asarray(-0.5 * np.einsum("sn,sn->s", alpha, residual) - logs, dtype=np.float64)
+            return np.asarray(
+                -0.5 * np.einsum("sn,sn->s", alpha, residual) - logs, dtype=np.float64
+            )
 
-        shape = HyperPrior(len(kernels.codes), 0 if kernels.several_engines else None, kernels.odds, signed)
+        shape = HyperPrior(
+            len(kernels.codes), 0 if kernels.several_engines else None, kernels.odds, signed
+        )
         # Less than two launches say nothing of hyper-parameters.
         self._hyper, self.weights, self.belief = sample(
             shape, log_likelihood if len(self._y) > 1 else None, seed, effort
@@ -331,7 +375,8 @@ class Posterior:
     def _solved(
         self, hyper: Hyperparameters, tables: _Tables, rows: Ints, y: Floats, apart: Floats
     ) -> tuple[Floats, Floats, Floats, Floats]:
-        """Return offsets ``(sets,)``, the launches' weights, their Cholesky factors, and their scores' residuals."""
+        """Return offsets ``(sets,)``, the launches' weights, their Cholesky factors, and their
+        scores' residuals."""
         k = tables.covariance(hyper) + apart
         k[:, np.arange(len(y)), np.arange(len(y))] += hyper.noise[:, None] ** 2
         residual = y - hyper.weight[:, None] * self._means[hyper.alternative][:, rows]
@@ -348,7 +393,8 @@ class Posterior:
     def condition_on_pending(self, rows: Ints) -> Posterior:
         """Return the posterior as if running launches of these candidates ended as predicted.
 
-        The hyper-parameters stay: what is not known yet teaches nothing, it only keeps parallel launches apart.
+        The hyper-parameters stay: what is not known yet teaches nothing, it only keeps parallel
+        launches apart.
         """
         other = copy(self)
         other._positions = np.concatenate([self._positions, rows])
@@ -361,16 +407,25 @@ class Posterior:
         """Return the posterior with some of the samples."""
         other = copy(self)
         other.weights = self.weights[chosen] / self.weights[chosen].sum()
-        other._hyper = Hyperparameters(*(getattr(self._hyper, one.name)[chosen] for one in fields(Hyperparameters)))
-        other._offset, other._alpha, other._chol = self._offset[chosen], self._alpha[chosen], self._chol[chosen]
+        other._hyper = Hyperparameters(
+            *(getattr(self._hyper, one.name)[chosen] for one in fields(Hyperparameters))
+        )
+        other._offset, other._alpha, other._chol = (
+            self._offset[chosen],
+            self._alpha[chosen],
+            self._chol[chosen],
+        )
         return other
 
     def without_priors(self) -> Posterior:
         """Return the samples without a prior: there always are some."""
-        return self._only(np.flatnonzero(self._hyper.alternative == len(self._kernels.alternatives) - 1))
+        return self._only(
+            np.flatnonzero(self._hyper.alternative == len(self._kernels.alternatives) - 1)
+        )
 
     def additive_mean(self) -> Floats:
-        """Return every candidate's mean without interactions, shape ``(candidates,)``: cheap for many candidates."""
+        """Return every candidate's mean without interactions, shape ``(candidates,)``: cheap for
+        many candidates."""
         kernels, h, total = self._kernels, self._hyper, np.zeros(len(self._kernels.encoding))
         for i, weight in enumerate(self.weights):
             which = h.alternative[i]
@@ -382,7 +437,8 @@ class Posterior:
         return total
 
     def predict(self, rows: Ints | None = None) -> list[tuple[float, Floats, Floats]]:
-        """Return per sample of the hyper-parameters its weight, means and standard deviations (without launch noise).
+        """Return per sample of the hyper-parameters its weight, means and standard deviations
+        (without launch noise).
 
         They are of the candidates at the positions `rows`; None = all.
         """
@@ -398,7 +454,8 @@ class Posterior:
         return [(float(w), mean, sd) for w, mean, sd in zip(self.weights, means, sds, strict=True)]
 
     def _conditioned(self, rows: Ints) -> tuple[Floats, Floats]:
-        """Return means of candidates, and the variance reduction by launches, shape ``(sets, launches, rows)``."""
+        """Return means of candidates, and the variance reduction by launches, shape ``(sets,
+        launches, rows)``."""
         h = self._hyper
         cross = self._tables(rows, self._positions).covariance(h)
         mean = self._offset[:, None] + h.weight[:, None] * self._means[h.alternative][:, rows]
@@ -426,22 +483,29 @@ class Posterior:
         return np.asarray(sum(w * m for w, m, _ in self.predict(rows)), dtype=np.float64)
 
     def ucb(self, rows: Ints) -> Floats:
-        """Return the highest mean plus standard deviation of a few hyper-parameter samples, shape ``(rows,)``."""
+        """Return the highest mean plus standard deviation of a few hyper-parameter samples, shape
+        ``(rows,)``."""
         few = self._only(np.sort(np.argsort(-self.weights, kind="stable")[:_FEW]))
-        return np.asarray(np.max([mean + sd for _, mean, sd in few.predict(rows)], axis=0), dtype=np.float64)
+        return np.asarray(
+            np.max([mean + sd for _, mean, sd in few.predict(rows)], axis=0), dtype=np.float64
+        )
 
     def leads(self, leader: int, others: Sequence[int]) -> list[Effect]:
-        """Return by how much a candidate's true score is above those of others: a part per sample."""
+        """Return by how much a candidate's true score is above those of others: a part per
+        sample."""
         rows = np.array([leader, *others], dtype=np.int64)
         means, white = self._conditioned(rows)
-        joint = self._tables(rows, rows).covariance(self._hyper) - np.einsum("sni,snj->sij", white, white)
+        joint = self._tables(rows, rows).covariance(self._hyper) - np.einsum(
+            "sni,snj->sij", white, white
+        )
         own = np.diagonal(joint, axis1=1, axis2=2)
         sds = np.sqrt(np.maximum(own[:, :1] + own[:, 1:] - 2 * joint[:, 0, 1:], 0.0))
         leads = means[:, :1] - means[:, 1:]
         return [Effect(self.weights, *parts) for parts in zip(leads.T, sds.T, strict=True)]
 
     def figures(self, alternative: int, logs: Floats) -> tuple[Floats, Floats, Floats]:
-        """Return the launches' estimates of the figures behind an alternative's draws: logarithms, ``(figures,)``.
+        """Return the launches' estimates of the figures behind an alternative's draws: logarithms,
+        ``(figures,)``.
 
         Args:
             logs: shape ``(figures, draws)``: what each draw adds to them.

@@ -30,7 +30,8 @@ def coverage(priors: Sequence[Prior], candidates: CandidateSet) -> str:
 
 
 def priors_of(prepared: Prepared, sources: Sequence[Source] = ()) -> list[Prior]:
-    """Return the applicable priors of a study, the best supported first; none for a single candidate.
+    """Return the applicable priors of a study, the best supported first; none for a single
+    candidate.
 
     It learns from the earlier launches in `sources`, as `sources_of` gives them.
     """

@@ -1,11 +1,12 @@
-"""Read the sources of a study's learning, launches of earlier studies and files (``--from``), and store them with it.
+"""Read the sources of a study's learning, launches of earlier studies and files (``--from``), and
+store them with it.
 
-What was learned from is copied into the new study's folder, so that a resumed study holds the same priors after the
-earlier one has grown or gone.
+What was learned from is copied into the new study's folder, so that a resumed study holds the same
+priors after the earlier one has grown or gone.
 
-An earlier study may be of another model, engine version, node or load. Its launches are fitted by the search's own
-Gaussian process, over the knobs that they vary; what the process predicts of the candidates is a
-`Prior`, whose trust the search learns. Failures say which candidates may not start.
+An earlier study may be of another model, engine version, node or load. Its launches are fitted by
+the search's own Gaussian process, over the knobs that they vary; what the process predicts of the
+candidates is a `Prior`, whose trust the search learns. Failures say which candidates may not start.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _FOLDER = "sources"
 
 @dataclass(frozen=True, slots=True)
 class Lesson:
-    """Result of one earlier launch: the logarithm of the objective, more is better; None: the configuration failed."""
+    """Result of one earlier launch: the logarithm of the objective, more is better; None: the
+    configuration failed."""
 
     configuration: Configuration
     score: float | None
@@ -52,7 +54,11 @@ class Source:
     def to_text(self) -> str:
         """Return JSON lines: the name, then a line per lesson."""
         rows = [
-            {"engine": one.configuration.engine, "config": dict(one.configuration.knobs), "score": one.score}
+            {
+                "engine": one.configuration.engine,
+                "config": dict(one.configuration.knobs),
+                "score": one.score,
+            }
             for one in self.lessons
         ]
         return "".join(json.dumps(row) + "\n" for row in ({"name": self.name}, *rows))
@@ -72,9 +78,13 @@ def sources_of(spec: StudySpec, folder: Path) -> list[Source]:
         folder: the study's; it need not exist.
 
     Raises:
-        BadInput: a source has no launch that tells of the objective, or is gone; also `MalformedFile`.
+        BadInput: a source has no launch that tells of the objective, or is gone; also
+            `MalformedFile`.
     """
-    return [_kept(_copy(folder, number)) or _read(Path(path), spec) for number, path in enumerate(spec.sources)]
+    return [
+        _kept(_copy(folder, number)) or _read(Path(path), spec)
+        for number, path in enumerate(spec.sources)
+    ]
 
 
 def keep(sources: Sequence[Source], folder: Path) -> None:
@@ -89,7 +99,8 @@ def keep(sources: Sequence[Source], folder: Path) -> None:
 def learned(source: Source, candidates: CandidateSet) -> Prior | None:
     """Return the information of earlier launches about the candidates; None for none.
 
-    Knobs that no engine's earlier launches varied have no say. Of an engine without earlier launches nothing is known.
+    Knobs that no engine's earlier launches varied have no say. Of an engine without earlier
+    launches nothing is known.
     """
     values: dict[tuple[str, str], set[tuple[type, Scalar]]] = {}
     for lesson in source.lessons:
@@ -100,16 +111,24 @@ def learned(source: Source, candidates: CandidateSet) -> Prior | None:
     rows = [_row(lesson.configuration, columns) for lesson in source.lessons]
     distinct = list(dict.fromkeys([*keys, *rows]))
     positions = {key: i for i, key in enumerate(distinct)}
-    items = [Candidate(Configuration(key[0], dict(zip(columns, key[1], strict=True))), "") for key in distinct]
+    items = [
+        Candidate(Configuration(key[0], dict(zip(columns, key[1], strict=True))), "")
+        for key in distinct
+    ]
     encoding = Encoding(CandidateSet(items, 0))
     launched = [(positions[row], one.score) for row, one in zip(rows, source.lessons, strict=True)]
-    ran, broken = [p for p, score in launched if score is not None], [p for p, score in launched if score is None]
+    ran, broken = (
+        [p for p, score in launched if score is not None],
+        [p for p, score in launched if score is None],
+    )
     with one_thread():
         scores = np.array([score for _, score in launched if score is not None])
         mean = Posterior(Kernels(encoding), ran, scores - scores.mean()).mean()
         odds = p_starts(encoding, ran, broken)
     own = np.array([positions[key] for key in keys])
-    known = np.isin([key[0] for key in keys], [lesson.configuration.engine for lesson in source.lessons])
+    known = np.isin(
+        [key[0] for key in keys], [lesson.configuration.engine for lesson in source.lessons]
+    )
     if not known.any():
         return None
     mean, odds = np.where(known, mean[own], np.nan), np.where(known, odds[own], 1)
@@ -130,14 +149,20 @@ def _kept(path: Path) -> Source | None:
     try:
         return Source.from_text(path.read_text(encoding="utf-8"))
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise MalformedFile(path, f"not a study's copy of an earlier one ({error}); start a new study") from error
+        raise MalformedFile(
+            path, f"not a study's copy of an earlier one ({error}); start a new study"
+        ) from error
 
 
 def _read(path: Path, spec: StudySpec) -> Source:
-    """Return the lessons of a study's folder or a file; raises `BadInput` when none of them measured the objective."""
+    """Return the lessons of a study's folder or a file; raises `BadInput` when none of them
+    measured the objective."""
     if path.suffix.lower() == ".csv":
         table = read_table(path, library_of(spec)).rows
-        found = [Lesson(row.configuration, _score(spec, row.metrics) if row.failure is None else None) for row in table]
+        found = [
+            Lesson(row.configuration, _score(spec, row.metrics) if row.failure is None else None)
+            for row in table
+        ]
         name, nothing = f"table {path.name}", f"no row of it has {spec.objective}"
     else:
         file = path / RESULTS if path.is_dir() else path
@@ -150,7 +175,8 @@ def _read(path: Path, spec: StudySpec) -> Source:
 
 
 def _launches(file: Path) -> list[Launch]:
-    """Return the launches of a ``results.jsonl`` with real weights; a torn last line (a running study) is skipped."""
+    """Return the launches of a ``results.jsonl`` with real weights; a torn last line (a running
+    study) is skipped."""
     try:
         rows = parse_rows(file, file.read_bytes())
     except OSError as error:
@@ -173,7 +199,8 @@ def _nothing(launches: Sequence[Launch], spec: StudySpec) -> str:
 
 
 def _lesson(launch: Launch, spec: StudySpec) -> list[Lesson]:
-    """Return the lesson of a launch; nothing if the measurement, the machine or the metric failed."""
+    """Return the lesson of a launch; nothing if the measurement, the machine or the metric
+    failed."""
     configuration, result = launch.trial.configuration, launch.result
     if result.state is State.FAILED:
         blamed = result.failure is None or result.failure.blames_the_configuration
@@ -183,10 +210,14 @@ def _lesson(launch: Launch, spec: StudySpec) -> list[Lesson]:
 
 
 def _score(spec: StudySpec, metrics: Mapping[str, Mapping[str, Any]]) -> float | None:
-    """Return ln(objective), more is better: of our workloads if measured, else of the launch's first one."""
+    """Return ln(objective), more is better: of our workloads if measured, else of the launch's
+    first one."""
     shares = weights(spec)
     if not all(name in metrics for name in shares):
         shares = dict.fromkeys([*metrics][:1], 1.0)
-    scores = [(share, score_of(spec.objective, metrics[name].get(spec.objective))) for name, share in shares.items()]
+    scores = [
+        (share, score_of(spec.objective, metrics[name].get(spec.objective)))
+        for name, share in shares.items()
+    ]
     told = [share * score for share, score in scores if score is not None]
     return sum(told) if told and len(told) == len(scores) else None

@@ -7,11 +7,13 @@
     engine.py       the simulated node by the wall clock, and its prefix caches by token ids
     card.py         the engines' dialects: search_spaces/<engine>/emulator.yaml
 
-The HTTP server is our own small protocol on httptools and uvloop. With 1000 streams it sends 16,000 tokens/s with 14 %
-of a core and 34,000 with 20 %, the engine's arithmetic included; uvicorn with starlette, doing nothing but pacing,
-takes 24 % for 15,000 and 45 % for 30,000 (``benchmarks/emulator.py``, one run). An ASGI server would do, then; but the
-emulator shares a machine of few cores with the client that is measured, so it should take as little as it can, and
+The HTTP server is our own small protocol on httptools and uvloop. With 1000 streams it sends 16,000
+tokens/s with 14 % of a core and 34,000 with 20 %, the engine's arithmetic included; uvicorn with
+starlette, doing nothing but pacing, takes 24 % for 15,000 and 45 % for 30,000
+(``benchmarks/emulator.py``, one run). An ASGI server would do, then; but the emulator shares a
+machine of few cores with the client that is measured, so it should take as little as it can, and
 faults such as a stream that breaks off are simpler below ASGI.
 
-Its numbers are *emulated*: the times of the simulated node, through real processes, sockets and clients.
+Its numbers are *emulated*: the times of the simulated node, through real processes, sockets and
+clients.
 """

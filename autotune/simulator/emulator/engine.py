@@ -1,8 +1,9 @@
 """Simulated node in wall-clock time: each step's tokens are sent together after its duration.
 
-The scheduler and the step times are those of `autotune.simulator.node`. A step's end is an absolute deadline, and the
-next step begins at that deadline and not when the timer fired, so lateness does not add up. Only a server that is
-further behind than `_PATIENCE_S` gives up the lost time, and counts it.
+The scheduler and the step times are those of `autotune.simulator.node`. A step's end is an absolute
+deadline, and the next step begins at that deadline and not when the timer fired, so lateness does
+not add up. Only a server that is further behind than `_PATIENCE_S` gives up the lost time, and
+counts it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ from autotune.simulator.node.scheduling import EngineStep, Scheduler
 from autotune.simulator.node.server import SimulatedServer
 
 _PATIENCE_S = 0.5
-_EARLY_S = 0.0005  # A timer of the event loop fires on whole milliseconds; half of one is as good as due
+_EARLY_S = (
+    0.0005  # A timer of the event loop fires on whole milliseconds; half of one is as good as due
+)
 _ROOM = 64
 
 
@@ -41,7 +44,17 @@ class LiveSequences(Sequences):
         """Return a slot for a request with this number of prompt tokens and tokens to generate."""
         if not self._free:
             n = len(self)
-            for name in ("read", "prompt", "output", "context", "written", "replica", "sent", "drafts", "is_text"):
+            for name in (
+                "read",
+                "prompt",
+                "output",
+                "context",
+                "written",
+                "replica",
+                "sent",
+                "drafts",
+                "is_text",
+            ):
                 array = getattr(self, name)
                 setattr(self, name, np.concatenate([array, np.zeros_like(array)]))
             self._free = list(range(n, 2 * n))
@@ -56,7 +69,8 @@ class LiveSequences(Sequences):
 
 
 def block_hashes(tokens: Sequence[int], block_tokens: int, before: int = 0) -> tuple[int, ...]:
-    """Return a hash per full block, of all tokens up to its end, as vLLM's v1/core/kv_cache_utils.py does."""
+    """Return a hash per full block, of all tokens up to its end, as vLLM's
+    v1/core/kv_cache_utils.py does."""
     hashes: list[int] = []
     for end in range(block_tokens, len(tokens) + 1, block_tokens):
         before = hash((before, *tokens[end - block_tokens : end]))
@@ -72,8 +86,8 @@ class LiveEngine:
         block_tokens: tokens per block of the prefix cache.
         speed: virtual seconds per second of the wall clock.
         clock: seconds; must be the time of the event loop, which may have a coarser one.
-        answer: token ids that every answer is made of, over and over, as the tokeniser reads its text; empty: nobody
-            sends an answer again.
+        answer: token ids that every answer is made of, over and over, as the tokeniser reads its
+            text; empty: nobody sends an answer again.
 
     Attributes:
         slowness: how many times as long steps take; may be changed at any time.
@@ -94,7 +108,9 @@ class LiveEngine:
         self._speed, self._clock, self.slowness = speed, clock, 1.0
         self._answer = answer
         self._blocks: dict[int, tuple[int, ...]] = {}
-        self._tails: dict[int, tuple[tuple[int, ...], Sequence[int]]] = {}  # whole blocks of a prompt, and the rest
+        self._tails: dict[
+            int, tuple[tuple[int, ...], Sequence[int]]
+        ] = {}  # whole blocks of a prompt, and the rest
         self._answers: dict[int, tuple[int, ...]] = {}
         self._sinks: dict[int, OnTokens] = {}
         self._unread: dict[int, Callable[[int], None]] = {}
@@ -109,11 +125,15 @@ class LiveEngine:
         self._due_s = math.inf
         self._timer: asyncio.TimerHandle | None = None
         self._abandoned: set[int] = set()
-        self._unsent: deque[tuple[list[tuple[OnTokens, int, bool]], set[int]]] = deque()  # what the detokeniser has
+        self._unsent: deque[tuple[list[tuple[OnTokens, int, bool]], set[int]]] = (
+            deque()
+        )  # what the detokeniser has
         self._ended: set[int] = set()  # the requests whose last tokens it has
         self._origin_s = clock()
         self.generated_tokens = self._requests = self._finished_tokens = self._finished_drafts = 0
-        self._drafts = np.zeros((2, server.data_parallel))  # drafts and accepted tokens of each replica
+        self._drafts = np.zeros(
+            (2, server.data_parallel)
+        )  # drafts and accepted tokens of each replica
         self._prompt_tokens = 0  # of prompts that were looked up in the prefix cache and begun
         self._lost_s = 0.0
 
@@ -126,9 +146,11 @@ class LiveEngine:
         was_text: bool = True,
         predictable: bool = False,
     ) -> int:
-        """Queue a request that fits the context and the pool; return the number by which it can be abandoned.
+        """Queue a request that fits the context and the pool; return the number by which it can be
+        abandoned.
 
-        `on_cached` is called once, before the first tokens, with the tokens of the prompt that were in the cache.
+        `on_cached` is called once, before the first tokens, with the tokens of the prompt that were
+        in the cache.
         """
         slot = self._state.place(len(prompt), output_tokens)
         self._state.is_text[slot] = predictable
@@ -157,7 +179,8 @@ class LiveEngine:
             self._abandoned.add(slot)
 
     def reset_cache(self) -> bool:
-        """Empty the prefix caches; False if a replica has requests: it then keeps everything, as the engines do."""
+        """Empty the prefix caches; False if a replica has requests: it then keeps everything, as
+        the engines do."""
         for replica in self._scheduler.replicas:
             if not replica.in_flight:
                 replica.empty_cache()
@@ -175,13 +198,18 @@ class LiveEngine:
             "waiting": float(waiting),
             "kv_usage": used / pool,
             "kv_used_tokens": used,
-            # Where prefix caching is off nothing is looked up (vLLM 0.32: v1/core/kv_cache_manager.py).
+            # Where prefix caching is off nothing is looked up (vLLM 0.32:
+            # v1/core/kv_cache_manager.py).
             "cache_queries": float(read if self.server.prefix_caching else 0),
             "cache_hits": float(scheduler.cached_tokens),
             "cache_hit_rate": scheduler.cached_tokens / read if read else 0.0,
             "preemptions": float(scheduler.preemptions),
             "prompt_tokens": float(read),
-            **({"finished_drafts": float(self._finished_drafts)} if self.server.speculative_tokens else {}),
+            **(
+                {"finished_drafts": float(self._finished_drafts)}
+                if self.server.speculative_tokens
+                else {}
+            ),
             "external_hits": 0.0,
             "paused": 0.0,
             "generated_tokens": float(self.generated_tokens),
@@ -192,7 +220,8 @@ class LiveEngine:
         }
 
     def rank_figures(self) -> dict[str, list[float]]:
-        """Return the figures of speculative decoding for each data-parallel rank, whole tokens where counted."""
+        """Return the figures of speculative decoding for each data-parallel rank, whole tokens
+        where counted."""
         each, gain = self.server.speculative_tokens, self._scheduler.gain
         if not each:
             return {}
@@ -220,7 +249,8 @@ class LiveEngine:
             self._timer = asyncio.get_running_loop().call_later(delay_s, self._wake)
 
     def _wake(self) -> None:
-        """End due steps and start the next; several at once if they are shorter than a timer's tick."""
+        """End due steps and start the next; several at once if they are shorter than a timer's
+        tick."""
         self._timer = None
         while self._due_s <= self._now_s() + _EARLY_S * self._speed:
             if self._step is not None:
@@ -259,7 +289,9 @@ class LiveEngine:
         self._note_answers()
         ended = set(scheduler.take_ended().tolist())
         ids = np.concatenate([step.ids, np.array(step.started, dtype=np.int64)])
-        reached = np.minimum(np.floor(state.written[ids] + 1e-9), state.output[ids]).astype(np.int64)
+        reached = np.minimum(np.floor(state.written[ids] + 1e-9), state.output[ids]).astype(
+            np.int64
+        )
         fresh = reached - state.sent[ids]
         state.sent[ids] = reached
         generated = int(fresh.sum())
@@ -285,8 +317,12 @@ class LiveEngine:
         for slot in ids[state.written[ids] >= state.output[ids] - 1e-9].tolist():
             blocks, rest = self._tails[slot]
             # The last token was never put into the model.
-            generated = [self._answer[i % len(self._answer)] for i in range(int(state.output[slot]) - 1)]
-            self._answers[slot] = blocks + block_hashes([*rest, *generated], self.block_tokens, (0, *blocks)[-1])
+            generated = [
+                self._answer[i % len(self._answer)] for i in range(int(state.output[slot]) - 1)
+            ]
+            self._answers[slot] = blocks + block_hashes(
+                [*rest, *generated], self.block_tokens, (0, *blocks)[-1]
+            )
 
     def _tell(self) -> None:
         """Send the unsent tokens of the first step."""

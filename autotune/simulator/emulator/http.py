@@ -1,11 +1,12 @@
 """Lean HTTP/1.1 server on httptools: one protocol per connection, one write per event.
 
-Why not an ASGI server: see the package's docstring. It speaks what load generators and the engines' clients use:
-keep-alive, bodies of known length and chunked ones, ``Expect: 100-continue``, requests one after the other.
+Why not an ASGI server: see the package's docstring. It speaks what load generators and the engines'
+clients use: keep-alive, bodies of known length and chunked ones, ``Expect: 100-continue``, requests
+one after the other.
 
-The bodies of ``/v1/completions`` and ``/v1/chat/completions`` are read without a tokenizer: text counts as one token
-per piece of up to six letters, per three digits and per other sign, which is near what real tokenizers make of English.
-Token ids count as they are.
+The bodies of ``/v1/completions`` and ``/v1/chat/completions`` are read without a tokenizer: text
+counts as one token per piece of up to six letters, per three digits and per other sign, which is
+near what real tokenizers make of English. Token ids count as they are.
 """
 
 from __future__ import annotations
@@ -44,7 +45,9 @@ class HttpExchange:
     connection: HttpConnection
     on_abandoned: Callable[[], None] | None = None
 
-    def respond(self, status: int, body: bytes = b"", content_type: str = "application/json") -> None:
+    def respond(
+        self, status: int, body: bytes = b"", content_type: str = "application/json"
+    ) -> None:
         kind = f"content-type: {content_type}\r\n" if body else ""
         head = self._head(status, f"{kind}content-length: {len(body)}\r\n")
         self.connection.write(head + body)
@@ -110,7 +113,9 @@ class HttpConnection(asyncio.Protocol):
         except httptools.HttpParserCallbackError:
             raise
         except httptools.HttpParserError:
-            self.write(b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n")
+            self.write(
+                b"HTTP/1.1 400 Bad Request\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
+            )
             self.close()
 
     # httptools
@@ -164,7 +169,8 @@ class HttpConnection(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._next)
 
     def reset(self) -> None:
-        """Close at once; unsent data is lost, and the client gets a reset (RST, socket(7) ``SO_LINGER``)."""
+        """Close at once; unsent data is lost, and the client gets a reset (RST, socket(7)
+        ``SO_LINGER``)."""
         if self._transport is not None:
             peer: socket.socket = self._transport.get_extra_info("socket")
             peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
@@ -176,7 +182,9 @@ class HttpConnection(asyncio.Protocol):
 
 
 _PIECE = re.compile(r" ?[^\W\d_]{1,6}| ?\d{1,3}|\s+|[^\w\s]|_")
-_NATURAL_TOKENS = 220  # Mean length of an answer that may end by itself: that of ShareGPT's answers, about
+_NATURAL_TOKENS = (
+    220  # Mean length of an answer that may end by itself: that of ShareGPT's answers, about
+)
 _TEMPLATE_TOKENS = 3  # A chat template's marks around one message, about
 _PREDICTED_BY, _LEAST_PREDICTED_BY = 512, 64
 """Number of final prompt tokens examined, and the least number with information."""
@@ -194,7 +202,8 @@ class RequestRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CompletionRequest:
-    """Completion request with prompts in token ids; `greedy` answers are those of `completions.GreedyAnswer`."""
+    """Completion request with prompts in token ids; `greedy` answers are those of
+    `completions.GreedyAnswer`."""
 
     chat: bool
     stream: bool
@@ -209,7 +218,8 @@ class CompletionRequest:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """A server's limits in tokens: of prompt and answer by context and KV pool, and of a prompt that is not chunked."""
+    """A server's limits in tokens: of prompt and answer by context and KV pool, and of a prompt
+    that is not chunked."""
 
     dialect: HttpDialect
     models: tuple[str, ...]
@@ -230,7 +240,9 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionReques
         message = limits.dialect.unknown_model.replace("{name}", str(document["model"]))
         raise RequestRefused(404, "NotFoundError", message)
     if document.get("n", 1) != 1:
-        raise RequestRefused(400, "BadRequestError", "the emulator gives one answer per prompt: n must be 1")
+        raise RequestRefused(
+            400, "BadRequestError", "the emulator gives one answer per prompt: n must be 1"
+        )
     prompt: Any = document.get("prompt")
     prompts = [_chat_tokens(document)] if chat else _prompts(prompt)
     wanted = _count(document, "max_completion_tokens") if chat else None
@@ -255,7 +267,8 @@ def read_request(body: bytes, *, chat: bool, limits: Limits) -> CompletionReques
         output_tokens=[tokens for tokens, _ in answers],
         finish_reasons=[reason for _, reason in answers],
         were_text=chat or isinstance(prompt, str) or any(isinstance(part, str) for part in prompt),
-        # A load asks for answers of a given length, and nobody reads them: they cost nothing to make.
+        # A load asks for answers of a given length, and nobody reads them: they cost nothing to
+        # make.
         greedy=document.get("temperature") == 0 and not document.get("ignore_eos", False),
         logprobs=logprobs or 0,
     )
@@ -266,23 +279,36 @@ def _count(document: dict[str, Any], name: str) -> int | None:
     if value is None:
         return None
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-        raise RequestRefused(400, "BadRequestError", f"{name} must be a whole number of at least 0, not {value!r}")
+        raise RequestRefused(
+            400, "BadRequestError", f"{name} must be a whole number of at least 0, not {value!r}"
+        )
     return value
 
 
-def _answer(prompt: list[int], wanted: int | None, least: int, natural: bool, limits: Limits) -> tuple[int, str]:
-    """Return tokens to generate and the reason of the end; raises `RequestRefused` when they do not fit."""
+def _answer(
+    prompt: list[int], wanted: int | None, least: int, natural: bool, limits: Limits
+) -> tuple[int, str]:
+    """Return tokens to generate and the reason of the end; raises `RequestRefused` when they do not
+    fit."""
     room = min(limits.context, limits.pool) - len(prompt)
     beyond_step = limits.step is not None and len(prompt) > limits.step
     if room < 1 or (wanted or 0) > room or beyond_step:
-        message = (limits.dialect.too_long_for_step if beyond_step else None) or limits.dialect.too_long
-        facts = {"context": limits.context, "prompt": len(prompt), "answer": wanted or 0, "step": limits.step or 0}
+        message = (
+            limits.dialect.too_long_for_step if beyond_step else None
+        ) or limits.dialect.too_long
+        facts = {
+            "context": limits.context,
+            "prompt": len(prompt),
+            "answer": wanted or 0,
+            "step": limits.step or 0,
+        }
         facts["total"] = facts["prompt"] + facts["answer"]
         raise RequestRefused(400, "BadRequestError", filled(message, facts))
     most = max(1, room if wanted is None else wanted)
     if not natural:
         return most, "length"
-    # The same prompt always gets the same answer: an even spread around the mean, by the prompt's hash.
+    # The same prompt always gets the same answer: an even spread around the mean, by the prompt's
+    # hash.
     spread = crc32(repr(prompt[-32:]).encode()) % (2 * _NATURAL_TOKENS - 1)
     end = max(least, 1 + spread)
     return (end, "stop") if end < most else (most, "length")
@@ -291,8 +317,8 @@ def _answer(prompt: list[int], wanted: int | None, least: int, natural: bool, li
 def is_predictable(tokens: Sequence[int]) -> bool:
     """Return whether a prompt has natural repetition, so that a draft model often predicts it.
 
-    Of prose and of code every tenth token and more follows the same token as the last time; of random words every
-    fortieth at most, of random ids none.
+    Of prose and of code every tenth token and more follows the same token as the last time; of
+    random words every fortieth at most, of random ids none.
     """
     seen: dict[int, int] = {}
     tokens, guessed = tokens[-_PREDICTED_BY:], 0
@@ -326,16 +352,27 @@ def _are_ids(values: list[Any]) -> bool:
 
 def _chat_tokens(document: dict[str, Any]) -> list[int]:
     messages = document.get("messages")
-    if not isinstance(messages, list) or not messages or not all(isinstance(m, dict) for m in messages):
-        raise RequestRefused(400, "BadRequestError", "messages must be a list of at least one message")
+    if (
+        not isinstance(messages, list)
+        or not messages
+        or not all(isinstance(m, dict) for m in messages)
+    ):
+        raise RequestRefused(
+            400, "BadRequestError", "messages must be a list of at least one message"
+        )
     tools = document.get("tools")
     # Templates write them down before everything else.
     tokens: list[int] = text_tokens(json.dumps(tools)) if tools else []
     for message in messages:
         content = message.get("content")
         if isinstance(content, list):
-            content = "".join(str(part.get("text", "")) for part in content if isinstance(part, dict))
-        role, said = crc32(str(message.get("role")).encode()), text_tokens("" if content is None else str(content))
+            content = "".join(
+                str(part.get("text", "")) for part in content if isinstance(part, dict)
+            )
+        role, said = (
+            crc32(str(message.get("role")).encode()),
+            text_tokens("" if content is None else str(content)),
+        )
         if message.get("role") == "assistant":
             # As it was generated: behind the mark that a prompt ends with.
             tokens += [_GENERATE, *said] + [role] * (_TEMPLATE_TOKENS - 1)

@@ -1,7 +1,9 @@
-"""Turn an engine's command line into a server that may start, or the reason why it does not; the server's dialect.
+"""Turn an engine's command line into a server that may start, or the reason why it does not; the
+server's dialect.
 
-The dialect, as seen from outside, is ``search_spaces/<engine>/emulator.yaml``. Log lines are templates: ``{name}`` is
-replaced by a figure of the launch, such as ``{model}``, ``{pid}`` or ``{port}``.
+The dialect, as seen from outside, is ``search_spaces/<engine>/emulator.yaml``. Log lines are
+templates: ``{name}`` is replaced by a figure of the launch, such as ``{model}``, ``{pid}`` or
+``{port}``.
 """
 
 from __future__ import annotations
@@ -33,7 +35,8 @@ _HOLE = re.compile(r"\{(\w+)\}")
 
 
 class Rewording(Entry):
-    """The engine's wording for a message of `argparse` that matches `pattern`; ``\1`` is a group."""
+    """The engine's wording for a message of `argparse` that matches `pattern`; ``\1`` is a
+    group."""
 
     pattern: str
     say: str
@@ -49,9 +52,13 @@ class StartupPhase(Entry):
     """Part of the start-up: its lines are spread over its share of the time."""
 
     share: float = Field(ge=0, description="of the start-up's time")
-    when: Expression = Field(default="True", description="of model and knobs; where false, it says nothing")
+    when: Expression = Field(
+        default="True", description="of model and knobs; where false, it says nothing"
+    )
     lines: list[str] = []
-    shard: str | None = Field(default=None, description="progress line, once per shard of the checkpoint")
+    shard: str | None = Field(
+        default=None, description="progress line, once per shard of the checkpoint"
+    )
 
 
 class Crash(Entry):
@@ -75,14 +82,19 @@ class Refused(Entry):
 
 
 class MetricLine(Entry):
-    """One metric of the engine's Prometheus page; `value` names one of `LiveEngine.figures` or `rank_figures`."""
+    """One metric of the engine's Prometheus page; `value` names one of `LiveEngine.figures` or
+    `rank_figures`."""
 
     name: str
     kind: Literal["gauge", "counter"]
     value: str
     help: str
-    per_rank: bool = Field(default=True, description="a row for each data-parallel rank, where the figure has them")
-    absent_at_zero: bool = Field(default=False, description="the page has it from its first increment on")
+    per_rank: bool = Field(
+        default=True, description="a row for each data-parallel rank, where the figure has them"
+    )
+    absent_at_zero: bool = Field(
+        default=False, description="the page has it from its first increment on"
+    )
     versions: VersionRange = "*"
 
 
@@ -97,9 +109,12 @@ class ResetAnswer(Entry):
 
 
 class CachedTokensReport(Entry):
-    """Condition under which an answer's usage has its cached tokens; in a list the first of the version applies."""
+    """Condition under which an answer's usage has its cached tokens; in a list the first of the
+    version applies."""
 
-    option: str | None = Field(default=None, description="option without which it does not; None: it always does")
+    option: str | None = Field(
+        default=None, description="option without which it does not; None: it always does"
+    )
     unless_zero: bool = Field(default=False, description="not where there are none")
     versions: VersionRange = "*"
 
@@ -112,19 +127,37 @@ class HttpDialect(Entry):
 
     owner: str = Field(description="`owned_by` of the model list")
     error_nested: bool = Field(description="whether an error's fields stand under the key `error`")
-    checks_model: bool = Field(description="whether a request for another model is answered with 404")
+    checks_model: bool = Field(
+        description="whether a request for another model is answered with 404"
+    )
     choice: dict[str, Any] = Field(description="further keys of a streamed choice")
     chunk: dict[str, Any] = Field(description="further keys of a streamed chunk")
     too_long: str = Field(description="message for a request beyond the context")
-    too_long_for_step: str | None = Field(default=None, description="for a prompt that no step can compute whole")
+    too_long_for_step: str | None = Field(
+        default=None, description="for a prompt that no step can compute whole"
+    )
     unknown_model: str
-    completion_tokens: int | None = Field(description="answer's length on /v1/completions if not asked for")
-    routes: dict[str, str] = Field(description="path to what answers it: health, version, info, metrics, reset …")
-    arguments: dict[str, Any] = Field(default={}, description="templates of its reported resolved arguments")
-    tells_options: bool = Field(default=False, description="whether it also reports every parsed option")
-    metrics_option: str | None = Field(default=None, description="option or key without which there are no metrics")
-    reset_variable: str | None = Field(default=None, description="variable without which there is no reset")
-    arguments_variable: str | None = Field(default=None, description="variable without which it reports no arguments")
+    completion_tokens: int | None = Field(
+        description="answer's length on /v1/completions if not asked for"
+    )
+    routes: dict[str, str] = Field(
+        description="path to what answers it: health, version, info, metrics, reset …"
+    )
+    arguments: dict[str, Any] = Field(
+        default={}, description="templates of its reported resolved arguments"
+    )
+    tells_options: bool = Field(
+        default=False, description="whether it also reports every parsed option"
+    )
+    metrics_option: str | None = Field(
+        default=None, description="option or key without which there are no metrics"
+    )
+    reset_variable: str | None = Field(
+        default=None, description="variable without which there is no reset"
+    )
+    arguments_variable: str | None = Field(
+        default=None, description="variable without which it reports no arguments"
+    )
     reset: list[ResetAnswer] = []
     cached_tokens: list[CachedTokensReport] = []
 
@@ -133,9 +166,13 @@ class EmulationCard(Entry):
     """Document ``search_spaces/<engine>/emulator.yaml``."""
 
     engine: str
-    stream: Literal["stdout", "stderr"] = Field(description="where the log goes; progress bars go to stderr")
+    stream: Literal["stdout", "stderr"] = Field(
+        description="where the log goes; progress bars go to stderr"
+    )
     shard_gb: float = Field(gt=0, description="size of a checkpoint's file")
-    block_tokens: Expression = Field(description="tokens per block of the prefix cache; of model and knobs")
+    block_tokens: Expression = Field(
+        description="tokens per block of the prefix cache; of model and knobs"
+    )
     refusal: Refusal
     startup: list[StartupPhase]
     ready: list[str]
@@ -145,10 +182,14 @@ class EmulationCard(Entry):
     stop_signal: bool = Field(description="ends by SIGTERM itself (143) instead of exit code 0")
     api: HttpDialect
     labels: str = Field(description="labels of every metric")
-    rank_labels: str = Field(default="", description="labels of a row of one of several data-parallel ranks")
+    rank_labels: str = Field(
+        default="", description="labels of a row of one of several data-parallel ranks"
+    )
     metrics: list[MetricLine]
     refuses: list[Refused] = []
-    facts: dict[str, Expression] = Field(default={}, description="further figures of log lines, of knobs and model")
+    facts: dict[str, Expression] = Field(
+        default={}, description="further figures of log lines, of knobs and model"
+    )
     source: str
 
 
@@ -158,7 +199,9 @@ def emulation_card(engine: str) -> EmulationCard:
     path = packaged("emulation", engine)
     if not path.is_file():
         hint = f"Its dialect would stand in {path}; a real server is launched with --on process."
-        raise UnknownName("engine for emulation", engine, dict(documents(spaces_root(), "emulation")), hint)
+        raise UnknownName(
+            "engine for emulation", engine, dict(documents(spaces_root(), "emulation")), hint
+        )
     return load(path, EmulationCard)
 
 
@@ -180,7 +223,8 @@ def filled_tree(tree: Any, scope: Mapping[str, Any]) -> Any:
 
 @dataclass(frozen=True)
 class Emulation:
-    """Settings of ``autotune emulate``, with names looked up; None means as in the command line and node."""
+    """Settings of ``autotune emulate``, with names looked up; None means as in the command line and
+    node."""
 
     engine_command: Sequence[str]
     hardware: HardwareCard
@@ -222,13 +266,16 @@ class EmulatedLaunch:
 
     @cached_property
     def failure(self) -> Failure | None:
-        """Return the failure of the start, of the simulated node or of a configuration not covered by a rule."""
+        """Return the failure of the start, of the simulated node or of a configuration not covered
+        by a rule."""
         failure = self.resolved.failure or start_failure(self.server, self.memory)
         if failure is not None:
             return failure
         knobs, context = self.resolved.effective.knobs, self.resolved.context
         for refused in self.card.refuses:
-            if in_range(context.version, refused.versions) and evaluate(refused.when, context.scope(knobs)):
+            if in_range(context.version, refused.versions) and evaluate(
+                refused.when, context.scope(knobs)
+            ):
                 return Failure(FailureKind.CRASHED, refused.reason, filled(refused.log, knobs))
         return None
 
@@ -257,8 +304,12 @@ class EmulatedLaunch:
 
     @cached_property
     def scope(self) -> dict[str, Any]:
-        """Return the card's names: effective knobs, model, hardware, parsed options, the server's."""
-        figures = {"context": self.server.context_length, "memory_fraction": self.server.memory_fraction}
+        """Return the card's names: effective knobs, model, hardware, parsed options, the
+        server's."""
+        figures = {
+            "context": self.server.context_length,
+            "memory_fraction": self.server.memory_fraction,
+        }
         return {
             **self.resolved.context.scope(self.resolved.effective.knobs),
             "args": Namespace(self.parsed.args),
@@ -272,9 +323,11 @@ class EmulatedLaunch:
 
 
 def prepare_launch(asked: Emulation, library: Library) -> EmulatedLaunch:
-    """Parse the command line; raises `Died` if the engine refuses it, `BadInput` if only autotune does."""
+    """Parse the command line; raises `Died` if the engine refuses it, `BadInput` if only autotune
+    does."""
     words = command_of(asked.engine_command)
-    # A launcher may set the engine's variables in our environment instead of in front of the command.
+    # A launcher may set the engine's variables in our environment instead of in front of the
+    # command.
     command = Command(words.argv, {**os.environ, **words.env})
     engine = recognise(command.argv, library)
     card = emulation_card(engine.name)
@@ -282,7 +335,9 @@ def prepare_launch(asked: Emulation, library: Library) -> EmulatedLaunch:
     try:
         parsed = engine.parse(command, version)
     except BadInput as error:
-        raise _refused(card, error.engine_message if isinstance(error, RefusedCommand) else str(error)) from error
+        raise _refused(
+            card, error.engine_message if isinstance(error, RefusedCommand) else str(error)
+        ) from error
     model = library.model(parsed.model, asked.model_id)
     context = Context(model, asked.hardware, asked.gpus, version)
     try:

@@ -1,7 +1,8 @@
 """Life of the server as a process: port, start, serving, signals, exit code.
 
-Two servers share a node where their working folders lie in one folder two levels up, as the trials of a study do. Each
-holds a socket in Linux's abstract namespace, which goes with its process, and sees by it whether another one serves.
+Two servers share a node where their working folders lie in one folder two levels up, as the trials
+of a study do. Each holds a socket in Linux's abstract namespace, which goes with its process, and
+sees by it whether another one serves.
 """
 
 from __future__ import annotations
@@ -34,7 +35,13 @@ from autotune.errors import BadInput, UnknownName
 from autotune.simulator.emulator.completions import ANSWER_TOKENS, AnswerSettings, EngineApi
 from autotune.simulator.emulator.engine import LiveEngine
 from autotune.simulator.emulator.http import HttpConnection
-from autotune.simulator.emulator.launch import Died, EmulatedLaunch, Emulation, filled, prepare_launch
+from autotune.simulator.emulator.launch import (
+    Died,
+    EmulatedLaunch,
+    Emulation,
+    filled,
+    prepare_launch,
+)
 from autotune.space.entry import parse_yaml
 from autotune.space.expression import evaluate
 from autotune.space.library import Library
@@ -60,10 +67,11 @@ _BACKLOG = 4096
 
 
 def read_faults(option: str | None) -> dict[str, float]:
-    """Read ``NAME[:VALUE],…`` of the option, else of the environment; raises `UnknownName` or `BadInput`.
+    """Read ``NAME[:VALUE],…`` of the option, else of the environment; raises `UnknownName` or
+    `BadInput`.
 
-    ``@FILE`` stands for what is in a file, which is removed if these are faults: they are those of one server. No file:
-    no faults.
+    ``@FILE`` stands for what is in a file, which is removed if these are faults: they are those of
+    one server. No file: no faults.
     """
     text = option if option is not None else os.environ.get(VARIABLE, "")
     values: dict[str, float] = {}
@@ -85,7 +93,9 @@ def read_faults(option: str | None) -> dict[str, float]:
         try:
             values[name] = float(value) if colon else FAULTS[name]
         except ValueError as error:
-            raise BadInput(f"--fault {part}: {value!r} is not a number; the default is {FAULTS[name]:g}") from error
+            raise BadInput(
+                f"--fault {part}: {value!r} is not a number; the default is {FAULTS[name]:g}"
+            ) from error
     for path in used:
         path.unlink(missing_ok=True)
     return values
@@ -96,22 +106,32 @@ def leak(megabytes: float) -> SharedMemory:
     # Not where `tempfile` remembers: a forked process has its parent's memory.
     os.close(tempfile.mkstemp(prefix="autotune-emulated-", dir=os.environ.get("TMPDIR"))[0])
     # The tracker would remove the memory when this process ends.
-    memory = SharedMemory(f"{LEAKED}{os.getpid()}", create=True, size=max(1, int(megabytes * 2**20)))
+    memory = SharedMemory(
+        f"{LEAKED}{os.getpid()}", create=True, size=max(1, int(megabytes * 2**20))
+    )
     resource_tracker.unregister(f"/{memory.name}", "shared_memory")
     return memory
 
 
 def fork_away(listener: socket.socket, lifetime_s: float) -> None:
-    """Leave an orphan in its own session that holds the port, and ends by itself after `lifetime_s`."""
+    """Leave an orphan in its own session that holds the port, and ends by itself after
+    `lifetime_s`."""
     script = f"sleep {lifetime_s} & echo autotune emulate: fork-away left process $! >&2"
-    subprocess.run(["sh", "-c", script], pass_fds=[listener.fileno()], start_new_session=True, check=True)
+    subprocess.run(
+        ["sh", "-c", script], pass_fds=[listener.fileno()], start_new_session=True, check=True
+    )
 
 
 class Log:
-    """Write the engine's log, with the current ``{time}`` and ``{date}``, to stderr if stdout must stay free."""
+    """Write the engine's log, with the current ``{time}`` and ``{date}``, to stderr if stdout must
+    stay free."""
 
     def __init__(self, launch: EmulatedLaunch, port: int, to_stderr: bool) -> None:
-        given = {name: launch.parsed.args[name] for name in sorted(launch.parsed.given) if name in launch.parsed.args}
+        given = {
+            name: launch.parsed.args[name]
+            for name in sorted(launch.parsed.given)
+            if name in launch.parsed.args
+        }
         self._card = launch.card
         self._facts: dict[str, object] = {
             **launch.resolved.effective.knobs,
@@ -128,7 +148,9 @@ class Log:
             "kv_gib": f"{max(0.0, launch.memory.kv_cache) / 2**30:.2f}",
             "seconds": f"{launch.startup_s:.2f}",
         }
-        self._stream: TextIO = sys.stderr if to_stderr or launch.card.stream == "stderr" else sys.stdout
+        self._stream: TextIO = (
+            sys.stderr if to_stderr or launch.card.stream == "stderr" else sys.stdout
+        )
 
     def lines(self, templates: Iterable[str], **more: object) -> None:
         now = self._now(more)
@@ -140,14 +162,21 @@ class Log:
         print("\r" + filled(template, self._now(more)), end="", file=sys.stderr, flush=True)
 
     def crash(self, message: str) -> Died:
-        """Write the log of a server that dies of `message`: the decisive line, then the engine's usual tail."""
+        """Write the log of a server that dies of `message`: the decisive line, then the engine's
+        usual tail."""
         crash = self._card.crash
         self.lines([*crash.before, crash.telling, *crash.after], message=message)
         return Died(crash.exit_code)
 
     def _now(self, more: Mapping[str, object]) -> dict[str, object]:
         now = datetime.now()
-        return {**self._facts, "time": f"{now:%H:%M:%S}", "date": f"{now:%m-%d}", "iso": f"{now:%Y-%m-%d}", **more}
+        return {
+            **self._facts,
+            "time": f"{now:%H:%M:%S}",
+            "date": f"{now:%m-%d}",
+            "iso": f"{now:%Y-%m-%d}",
+            **more,
+        }
 
 
 def start(launch: EmulatedLaunch, faults: Mapping[str, float], log: Log) -> None:
@@ -171,9 +200,14 @@ def start(launch: EmulatedLaunch, faults: Mapping[str, float], log: Log) -> None
 
 
 def _load(
-    launch: EmulatedLaunch, faults: Mapping[str, float], log: Log, template: str, phase: tuple[float, float]
+    launch: EmulatedLaunch,
+    faults: Mapping[str, float],
+    log: Log,
+    template: str,
+    phase: tuple[float, float],
 ) -> None:
-    """Write a progress line per shard, spread over the phase: its beginning and its length in seconds."""
+    """Write a progress line per shard, spread over the phase: its beginning and its length in
+    seconds."""
     begin_s, length_s = phase
     checkpoint_gb = launch.memory.weights * launch.server.gpus / 1e9
     shards = max(1, math.ceil(checkpoint_gb / launch.card.shard_gb))
@@ -181,7 +215,9 @@ def _load(
         _wait_until(begin_s + length_s * shard / shards)
         passed_s = time.perf_counter() - begin_s
         facts = {"shard": shard, "shards": shards, "percent": f"{100 * shard // shards:3d}"}
-        log.progress(template, **facts, passed=f"{passed_s:.0f}", rate=f"{shard / max(passed_s, 1e-3):.2f}")
+        log.progress(
+            template, **facts, passed=f"{passed_s:.0f}", rate=f"{shard / max(passed_s, 1e-3):.2f}"
+        )
         while shard >= shards * faults.get("hang-at-start", math.inf):
             time.sleep(3600)
         if last_words := _last_words(launch, faults, shard / shards):
@@ -192,7 +228,8 @@ def _load(
 
 
 def _last_words(launch: EmulatedLaunch, faults: Mapping[str, float], loaded: float) -> str:
-    """Return the decisive line of a fault that ends the start at this share of the shards; empty: it continues."""
+    """Return the decisive line of a fault that ends the start at this share of the shards; empty:
+    it continues."""
     words = next((DEATHS[name] for name in DEATHS if loaded >= faults.get(name, math.inf)), "")
     return filled(words, {"model": launch.parsed.model})
 
@@ -217,9 +254,12 @@ async def slow_beside_others(engine: LiveEngine, share: float) -> None:
 
 
 def emulate(asked: Emulation, library: Library, as_json: bool = False) -> int:
-    """Serve until a signal; return the engine's exit code. Raises `BadInput` for an unknown model, fault or version."""
+    """Serve until a signal; return the engine's exit code. Raises `BadInput` for an unknown model,
+    fault or version."""
     if not (asked.speed > 0 and math.isfinite(asked.speed)):
-        raise BadInput(f"--speed {asked.speed:g}: must be above 0 and finite, e.g. 10 for ten times as fast")
+        raise BadInput(
+            f"--speed {asked.speed:g}: must be above 0 and finite, e.g. 10 for ten times as fast"
+        )
     if asked.startup_s is not None and not math.isfinite(asked.startup_s):
         raise BadInput(f"--startup-s {asked.startup_s:g}: must be a number of seconds, 0 or more")
     AnswerSettings.read(asked.answers)
@@ -246,7 +286,9 @@ def _serve(launch: EmulatedLaunch, faults: Mapping[str, float], as_json: bool) -
     if "flood" in faults:
         # A child fills the log as fast as it can while this process serves, with so many MB.
         line = "DEBUG emulated: a line that nobody wanted to read, and so the next one and the one after that"
-        subprocess.run(["sh", "-c", f"yes '{line}' | head -c {int(faults['flood'] * 1e6)} >&2 &"], check=True)
+        subprocess.run(
+            ["sh", "-c", f"yes '{line}' | head -c {int(faults['flood'] * 1e6)} >&2 &"], check=True
+        )
     if listener is not None and "fork-away" in faults:
         listener.listen(_BACKLOG)
         fork_away(listener, faults["fork-away"])
@@ -266,15 +308,22 @@ def _bind(launch: EmulatedLaunch, log: Log) -> socket.socket:
         listener.bind((launch.host, launch.port))
     except OSError as error:
         listener.close()
-        log.lines([launch.card.port_taken], errno=error.errno, problem=os.strerror(error.errno or 0))
+        log.lines(
+            [launch.card.port_taken], errno=error.errno, problem=os.strerror(error.errno or 0)
+        )
         raise Died(launch.card.crash.exit_code) from error
     return listener
 
 
 async def _until_stopped(
-    launch: EmulatedLaunch, faults: Mapping[str, float], log: Log, as_json: bool, listener: socket.socket | None
+    launch: EmulatedLaunch,
+    faults: Mapping[str, float],
+    log: Log,
+    as_json: bool,
+    listener: socket.socket | None,
 ) -> int:
-    """Serve until a signal; raises exceptions of callbacks, because the server would otherwise hang."""
+    """Serve until a signal; raises exceptions of callbacks, because the server would otherwise
+    hang."""
     loop, stop, bugs = asyncio.get_running_loop(), asyncio.Event(), list[BaseException]()
 
     def note_bug(_: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -284,10 +333,16 @@ async def _until_stopped(
             stop.set()
 
     loop.set_exception_handler(note_bug)
-    for number in (signal.SIGINT,) if "ignore-sigterm" in faults else (signal.SIGINT, signal.SIGTERM):
+    for number in (
+        (signal.SIGINT,) if "ignore-sigterm" in faults else (signal.SIGINT, signal.SIGTERM)
+    ):
         loop.add_signal_handler(number, stop.set)
     engine = LiveEngine(
-        launch.server, launch.memory.capacity_tokens, launch.block_tokens, launch.asked.speed, answer=ANSWER_TOKENS
+        launch.server,
+        launch.memory.capacity_tokens,
+        launch.block_tokens,
+        launch.asked.speed,
+        answer=ANSWER_TOKENS,
     )
     if listener is None:
         log.lines(launch.card.ready)
@@ -295,7 +350,9 @@ async def _until_stopped(
             await asyncio.wait_for(stop.wait(), faults.get("late-bind", 0.0))
         listener = _bind(launch, log)
     api, connections = EngineApi(launch, engine, faults), set[HttpConnection]()
-    server = await loop.create_server(lambda: HttpConnection(api, connections), sock=listener, backlog=_BACKLOG)
+    server = await loop.create_server(
+        lambda: HttpConnection(api, connections), sock=listener, backlog=_BACKLOG
+    )
     if "late-bind" not in faults:
         log.lines(launch.card.ready)
     if as_json:

@@ -1,12 +1,14 @@
 """Read measurements: the user's tables and studies.
 
-A table is CSV, or one JSON object per line; its columns stand in ``docs/calibration.md``. Every figure is checked: what
-cannot be right is refused with the file and the row. What is not understood is left out.
+A table is CSV, or one JSON object per line; its columns stand in ``docs/calibration.md``. Every
+figure is checked: what cannot be right is refused with the file and the row. What is not understood
+is left out.
 
-Rows are equivalent when they are one effective configuration (`space.context`), of one version of its engine,
-serving one model on one node under one load. Their difference is the noise of a launch: it belongs to the point, and no
-fit may be asked to explain it. A cross-validation leaves out whole groups, never random rows: a row's neighbours, which
-differ from it by an option, would give its value away.
+Rows are equivalent when they are one effective configuration (`space.context`), of one version of
+its engine, serving one model on one node under one load. Their difference is the noise of a launch:
+it belongs to the point, and no fit may be asked to explain it. A cross-validation leaves out whole
+groups, never random rows: a row's neighbours, which differ from it by an option, would give its
+value away.
 """
 
 from __future__ import annotations
@@ -31,7 +33,13 @@ from autotune.errors import BadInput, MalformedFile, UnknownName
 from autotune.loadgen.loads import workload_of
 from autotune.loadgen.workloads import Workload, load_workload, workload_names
 from autotune.loadgen.workloads.arrivals import arrival_of
-from autotune.loadgen.workloads.lengths import FixedLengths, Lengths, LibraryTextLengths, ShareGPTLengths, TableLengths
+from autotune.loadgen.workloads.lengths import (
+    FixedLengths,
+    Lengths,
+    LibraryTextLengths,
+    ShareGPTLengths,
+    TableLengths,
+)
 from autotune.metrics.records import LATENCIES
 from autotune.metrics.table import HEADLINE, METRICS
 from autotune.simulator.resolve_command import ResolvedCommand, resolve_for
@@ -44,18 +52,21 @@ from autotune.study.spec import StudySpec
 from autotune.trial import Evidence, FailureKind, Launch, Role, State
 
 _ANOTHER_THING = 0.5
-"""Weight of a row that measures something else than its configuration: a cap that the engine sets by itself, or a
-combination that only slows it down. The simulator has both, but all of such a row rests on one figure."""
+"""Weight of a row that measures something else than its configuration: a cap that the engine sets
+by itself, or a combination that only slows it down. The simulator has both, but all of such a row
+rests on one figure."""
 
 _CAP = "speculative-caps-requests"
 
 LEAST_S = 8.0
 LEAST_SHARE = 0.25
 _ERROR_S = 2.0
-"""Standard deviation of a cold start's estimate: its difference from the simulated server's own is within twice it."""
+"""Standard deviation of a cold start's estimate: its difference from the simulated server's own is
+within twice it."""
 
 _NOISE = 0.1
-"""Standard deviation of ln(throughput) of single runs of one configuration: 5 % in vLLM, 15 % in SGLang."""
+"""Standard deviation of ln(throughput) of single runs of one configuration: 5 % in vLLM, 15 % in
+SGLang."""
 
 _RATES = ("request_throughput", "request_goodput", "output_throughput", "total_token_throughput")
 _FROM_SENDING = ("ttft", "e2el")
@@ -63,7 +74,8 @@ _FROM_SENDING = ("ttft", "e2el")
 
 @dataclass(frozen=True)
 class MeasuredRow:
-    """One measured benchmark, or one server that did not start, without metrics; `source` is a file's or a study's."""
+    """One measured benchmark, or one server that did not start, without metrics; `source` is a
+    file's or a study's."""
 
     label: str
     source: str
@@ -77,19 +89,24 @@ class MeasuredRow:
     def cold_start_s(self) -> float:
         """Return the first seconds without an answer of the server; 0 if it was warm, or unknown.
 
-        The first load after a start compiles and tunes kernels for the shapes that it brings. The simulated server is
-        warm; a fit that sees a cold one would learn a slow engine.
+        The first load after a start compiles and tunes kernels for the shapes that it brings. The
+        simulated server is warm; a fit that sees a cold one would learn a slow engine.
 
-        With all requests sent at once they queue up, and the times to the first token are spread about evenly between
-        the first and the last. Half of their sum is the mean, the last is about the 99th percentile; so the first token
-        comes at about 2 x mean - p99: within some 4 s of the simulated server's own in nearly all of the performance
-        lab's rows, and at 11 to 17 s in three that nobody warmed up. Long queues are not quite even: a server that runs
-        48 requests at a time gives 14 to 17 s of 176 to 261 s, and is not cold. So a silence must be longer than
-        `LEAST_S` and at least `LEAST_SHARE` of the 99th percentile.
+        With all requests sent at once they queue up, and the times to the first token are spread
+        about evenly between the first and the last. Half of their sum is the mean, the last is
+        about the 99th percentile; so the first token comes at about 2 x mean - p99: within some 4 s
+        of the simulated server's own in nearly all of the performance lab's rows, and at 11 to 17 s
+        in three that nobody warmed up. Long queues are not quite even: a server that runs 48
+        requests at a time gives 14 to 17 s of 176 to 261 s, and is not cold. So a silence must be
+        longer than `LEAST_S` and at least `LEAST_SHARE` of the 99th percentile.
         """
         loads, metrics = self.workload.points, self.metrics
         needed = ("mean_ttft_ms", "p99_ttft_ms", "duration")
-        if len(loads) > 1 or loads[0].arrival.kind != "all_at_once" or any(name not in metrics for name in needed):
+        if (
+            len(loads) > 1
+            or loads[0].arrival.kind != "all_at_once"
+            or any(name not in metrics for name in needed)
+        ):
             return 0.0
         mean, last, duration = (metrics[name] for name in needed)
         first_s = (2 * mean - last) / 1e3
@@ -100,7 +117,8 @@ class MeasuredRow:
     def warm(self) -> Mapping[str, float]:
         """Return the metrics less the silent seconds, as the simulated server is warm.
 
-        Rates over the whole run grow, times from the sending of a request shrink; what happens between tokens stays.
+        Rates over the whole run grow, times from the sending of a request shrink; what happens
+        between tokens stays.
         """
         silent = self.cold_start_s
         changed = dict(self.metrics)
@@ -154,11 +172,16 @@ def model_name(model: ModelCard) -> str:
 
 
 def shape(workload: Workload) -> str:
-    """Name the class of a workload: its lengths and how it arrives, without the figures of the arrival.
+    """Name the class of a workload: its lengths and how it arrives, without the figures of the
+    arrival.
 
-    Points of one curve, 4 at a time to 128, are one class: a fit that knows one of them knows the others.
+    Points of one curve, 4 at a time to 128, are one class: a fit that knows one of them knows the
+    others.
     """
-    kinds = [f"{_lengths(point.lengths)} {point.arrival.kind.replace('_', ' ')}" for point in workload.points]
+    kinds = [
+        f"{_lengths(point.lengths)} {point.arrival.kind.replace('_', ' ')}"
+        for point in workload.points
+    ]
     text = " + ".join(dict.fromkeys(kinds))
     return f"{text}, alike" if workload.prefix is not None else text
 
@@ -175,9 +198,11 @@ def _lengths(lengths: Lengths) -> str:
 
 @dataclass(frozen=True, slots=True)
 class MeasuredPoint:
-    """One effective configuration under one load, measured once or more: geometric means of the warm metrics.
+    """One effective configuration under one load, measured once or more: geometric means of the
+    warm metrics.
 
-    `spread` is ln of the highest total token throughput over the lowest; `weight` that of its squared error.
+    `spread` is ln of the highest total token throughput over the lowest; `weight` that of its
+    squared error.
     """
 
     members: tuple[MeasuredRow, ...]
@@ -220,7 +245,8 @@ class MeasuredPoint:
 
     @property
     def measured(self) -> float:
-        """Return the total token throughput, tokens per second, with the seconds in which nobody was answered."""
+        """Return the total token throughput, tokens per second, with the seconds in which nobody
+        was answered."""
         return _geometric_mean([row.metrics[HEADLINE] for row in self.members])
 
 
@@ -249,7 +275,9 @@ def _merged(members: tuple[MeasuredRow, ...]) -> MeasuredPoint:
     names = dict.fromkeys(name for metrics in warm for name in metrics)
     means = {name: _geometric_mean([m[name] for m in warm if name in m]) for name in names}
     logs = [math.log(metrics[HEADLINE]) for metrics in warm if metrics] or [0.0]
-    return MeasuredPoint(members, means, max(logs) - min(logs), float(np.mean([row.weight for row in members])))
+    return MeasuredPoint(
+        members, means, max(logs) - min(logs), float(np.mean([row.weight for row in members]))
+    )
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
@@ -263,9 +291,11 @@ _KINDS = {"engine", "version", "gpu", "model"}
 
 
 def groups(points: Sequence[MeasuredPoint]) -> dict[str, dict[str, tuple[int, ...]]]:
-    """Group the points that a cross-validation leaves out together: kind -> name -> places in the list, ascending.
+    """Group the points that a cross-validation leaves out together: kind -> name -> places in the
+    list, ascending.
 
-    A kind of which the points know only one group is left out. Points that did not start are in a group too.
+    A kind of which the points know only one group is left out. Points that did not start are in a
+    group too.
     """
     kinds = {
         "engine": [point.engine for point in points],
@@ -279,22 +309,31 @@ def groups(points: Sequence[MeasuredPoint]) -> dict[str, dict[str, tuple[int, ..
     named: dict[str, dict[str, tuple[int, ...]]] = {}
     for kind, names in kinds.items():
         if len(set(names)) > 1:
-            named[kind] = {name: tuple(i for i, n in enumerate(names) if n == name) for name in dict.fromkeys(names)}
+            named[kind] = {
+                name: tuple(i for i, n in enumerate(names) if n == name)
+                for name in dict.fromkeys(names)
+            }
     return named
 
 
 def alone(points: Sequence[MeasuredPoint]) -> list[set[str]]:
-    """Return per point the kinds whose removal leaves no other measured engine, version, GPU or model of it.
+    """Return per point the kinds whose removal leaves no other measured engine, version, GPU or
+    model of it.
 
-    The rows of an early DeepSeek-R1 are all that there is of some versions: what a fit without that model gets wrong of
-    them says little of models.
+    The rows of an early DeepSeek-R1 are all that there is of some versions: what a fit without that
+    model gets wrong of them says little of models.
     """
     kinds = groups(points)
     found = [set(kinds) for _ in points]
     for kind in _KINDS & kinds.keys():
         others = _KINDS - {kind, "version" if kind == "engine" else kind}
         for members in kinds[kind].values():
-            lost = [group for other in others for group in kinds.get(other, {}).values() if set(group) <= set(members)]
+            lost = [
+                group
+                for other in others
+                for group in kinds.get(other, {}).values()
+                if set(group) <= set(members)
+            ]
             for place in set().union(*lost):
                 found[place].discard(kind)
     return found
@@ -303,19 +342,33 @@ def alone(points: Sequence[MeasuredPoint]) -> list[set[str]]:
 _NEEDED = ("command", "engine_version", "hardware")
 _LENGTHS = ("input_len", "output_len", "num_prompts")
 _WHOLE = (*_LENGTHS, "gpus", "max_concurrency")
-_COLUMNS = (*_NEEDED, *_WHOLE, "label", "note", "model", "env", "workload", "request_rate", "failure")
+_COLUMNS = (
+    *_NEEDED,
+    *_WHOLE,
+    "label",
+    "note",
+    "model",
+    "env",
+    "workload",
+    "request_rate",
+    "failure",
+)
 _DESCRIPTION = (
     f"a table of measurements, CSV or a JSON object per line, has the columns {', '.join(_NEEDED)}, workload or "
     f"{', '.join(_LENGTHS)}, and metrics such as total_token_throughput, or failure (docs/calibration.md)"
 )
 
 _NODE = re.compile(r"(\d+)\s*[x×]\s*(\S.*)")
-_NEVER_ZERO = re.compile(r"duration|completed|(request|output|total_token)_throughput|(?!std).*_(ttft|e2el)_ms")
+_NEVER_ZERO = re.compile(
+    r"duration|completed|(request|output|total_token)_throughput|(?!std).*_(ttft|e2el)_ms"
+)
 _SAME = math.log(1.1)
-"""Throughput times duration is the tokens, but for rounding and a client's own idea of when a run begins."""
+"""Throughput times duration is the tokens, but for rounding and a client's own idea of when a run
+begins."""
 
 _ENOUGH = 0.95
-"""Least share of sent requests that must come back; otherwise the load was another one than requested."""
+"""Least share of sent requests that must come back; otherwise the load was another one than
+requested."""
 
 
 def table_rows(path: Path, library: Library) -> Iterator[MeasuredRow | LeftOut]:
@@ -369,8 +422,11 @@ def _csv_lines(path: Path, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
         raise MalformedFile(path, f"not CSV: {error}", reader.line_num) from error
 
 
-def _table_row(source: str, line: int, cells: Mapping[str, Any], library: Library) -> MeasuredRow | LeftOut:
-    """Read a row's cells; raises `BadInput` for an unknown or missing column, or an impossible figure."""
+def _table_row(
+    source: str, line: int, cells: Mapping[str, Any], library: Library
+) -> MeasuredRow | LeftOut:
+    """Read a row's cells; raises `BadInput` for an unknown or missing column, or an impossible
+    figure."""
     for name in cells:
         if name not in METRICS and name not in _COLUMNS:
             raise UnknownName("column", name, (*_COLUMNS, *METRICS))
@@ -382,7 +438,11 @@ def _table_row(source: str, line: int, cells: Mapping[str, Any], library: Librar
         raise BadInput(f"give either workload, or all of {', '.join(_LENGTHS)}")
     command = split_command(f"{cells.get('env', '')} {cells['command']}")
     failure = None if "failure" not in cells else str(cells["failure"])
-    metrics = {} if failure else checked({name: value for name, value in cells.items() if name in METRICS})
+    metrics = (
+        {}
+        if failure
+        else checked({name: value for name, value in cells.items() if name in METRICS})
+    )
     counts = {name: _whole(name, cells.get(name)) for name in _WHOLE}
     rate = _number("request_rate", cells.get("request_rate")) or None
     label = str(cells.get("label", line))
@@ -395,9 +455,15 @@ def _table_row(source: str, line: int, cells: Mapping[str, Any], library: Librar
         gpus = counts["gpus"] or (int(named[1]) if named else hardware.gpus)
         if not 0 < gpus <= hardware.gpus:
             raise BadInput(f"{gpus} GPUs: nodes of {hardware.name} have 1 to {hardware.gpus}")
-        engine, version = as_measured(recognise(command.argv, library), str(cells["engine_version"]))
-        model = library.model(str(cells["model"]) if "model" in cells else engine.parse(command, version).model)
-        resolved = resolve_for(engine, command, Context(model, hardware, gpus, version, workload.longest_request))
+        engine, version = as_measured(
+            recognise(command.argv, library), str(cells["engine_version"])
+        )
+        model = library.model(
+            str(cells["model"]) if "model" in cells else engine.parse(command, version).model
+        )
+        resolved = resolve_for(
+            engine, command, Context(model, hardware, gpus, version, workload.longest_request)
+        )
     except BadInput as error:
         return LeftOut(label, source, str(error))
     return MeasuredRow(label, source, resolved, workload, metrics, failure)
@@ -427,19 +493,25 @@ def _workload(
 def _completed(workload: Workload, metrics: Mapping[str, float]) -> Workload:
     """Return the load of the completed requests; raises `BadInput` if too many failed.
 
-    Where up to one request in twenty did not (a client out of file descriptors), the others were no load.
+    Where up to one request in twenty did not (a client out of file descriptors), the others were no
+    load.
     """
     sent = sum(point.prompts for point in workload.points)
     completed = int(metrics.get("completed", sent))
     if completed >= sent:
         return workload
     if completed < _ENOUGH * sent or len(workload.points) > 1:
-        raise BadInput(f"only {completed} of {sent} requests were completed, so the load was not the requested one")
-    return workload.model_copy(update={"points": [workload.points[0].model_copy(update={"prompts": completed})]})
+        raise BadInput(
+            f"only {completed} of {sent} requests were completed, so the load was not the requested one"
+        )
+    return workload.model_copy(
+        update={"points": [workload.points[0].model_copy(update={"prompts": completed})]}
+    )
 
 
 def _number(name: str, value: Any) -> float | None:
-    """Read a figure, None for none; raises `BadInput` for text, NaN, infinity or a negative number."""
+    """Read a figure, None for none; raises `BadInput` for text, NaN, infinity or a negative
+    number."""
     if value is None or (isinstance(value, str) and not value.strip()):
         return None
     try:
@@ -469,11 +541,15 @@ def checked(given: Mapping[str, Any]) -> dict[str, float]:
         if figure is None:
             continue
         if figure == 0 and _NEVER_ZERO.fullmatch(name):
-            raise BadInput(f"{name} is 0; write tokens or requests per second, ms or s, or say why it failed")
+            raise BadInput(
+                f"{name} is 0; write tokens or requests per second, ms or s, or say why it failed"
+            )
         if figure > 0 or METRICS[name].may_be_zero:
             metrics[name] = figure
     if HEADLINE not in metrics:
-        raise BadInput(f"no {HEADLINE}; a row that ran needs {HEADLINE}, one that did not its failure")
+        raise BadInput(
+            f"no {HEADLINE}; a row that ran needs {HEADLINE}, one that did not its failure"
+        )
     if "duration" in metrics:
         _check_units(metrics, metrics["duration"])
     return metrics
@@ -495,7 +571,9 @@ def _check_units(metrics: Mapping[str, float], duration: float) -> None:
             )
     for name in (f"mean_{latency}_ms" for latency in LATENCIES):
         if metrics.get(name, 0.0) > duration * 1e3 * 1.01:
-            raise BadInput(f"{name} is {metrics[name]:g} ms, longer than the run of {duration:g} s; check the units")
+            raise BadInput(
+                f"{name} is {metrics[name]:g} ms, longer than the run of {duration:g} s; check the units"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -517,8 +595,11 @@ def read_file(path: Path) -> Reading:
     return Reading.of(table_rows(path, Library()))
 
 
-def read(files: Sequence[Path], studies: Sequence[str], home: Home, *, allow_unmeasured: bool = False) -> Reading:
-    """Read files and studies together, each once; raises `BadInput` if none is named, or no row is usable."""
+def read(
+    files: Sequence[Path], studies: Sequence[str], home: Home, *, allow_unmeasured: bool = False
+) -> Reading:
+    """Read files and studies together, each once; raises `BadInput` if none is named, or no row is
+    usable."""
     if not files and not studies:
         raise BadInput("no measurements: give them with --data FILE, or a study with --study NAME")
     library = Library()
@@ -535,13 +616,17 @@ def read(files: Sequence[Path], studies: Sequence[str], home: Home, *, allow_unm
     return reading
 
 
-def study_rows(home: Home, study: str, allow_unmeasured: bool = False) -> Iterator[MeasuredRow | LeftOut]:
+def study_rows(
+    home: Home, study: str, allow_unmeasured: bool = False
+) -> Iterator[MeasuredRow | LeftOut]:
     """Read the launches of a study: a row per workload of a complete one, a row of a failed one.
 
-    Left out: measurements that did not count (state ``invalid``), failures that were not the configuration's, loads
-    whose client did not keep up, and servers of somebody else, whose command is not known.
+    Left out: measurements that did not count (state ``invalid``), failures that were not the
+    configuration's, loads whose client did not keep up, and servers of somebody else, whose command
+    is not known.
 
-    Raises `BadInput`: there is no such study, it has no launch, or (but for `allow_unmeasured`) was not measured.
+    Raises `BadInput`: there is no such study, it has no launch, or (but for `allow_unmeasured`) was
+    not measured.
     """
     spec = home.spec(study)
     path = home.study_folder(study) / RESULTS
@@ -560,13 +645,22 @@ def study_rows(home: Home, study: str, allow_unmeasured: bool = False) -> Iterat
         yield from _rows_of_launch(launch, spec, library, path)
 
 
-def _rows_of_launch(launch: Launch, spec: StudySpec, library: Library, path: Path) -> Iterator[MeasuredRow | LeftOut]:
-    stem, command, failed = f"{spec.study}/{launch.trial.number:04d}", launch.trial.command, launch.result.failure
+def _rows_of_launch(
+    launch: Launch, spec: StudySpec, library: Library, path: Path
+) -> Iterator[MeasuredRow | LeftOut]:
+    stem, command, failed = (
+        f"{spec.study}/{launch.trial.number:04d}",
+        launch.trial.command,
+        launch.result.failure,
+    )
     reason = _unusable(launch)
     if reason:
         yield LeftOut(stem, spec.study, reason)
         return
-    first, failure = launch.trial.workloads[0], None if failed is None else f"{failed.kind.value}: {failed.message}"
+    first, failure = (
+        launch.trial.workloads[0],
+        None if failed is None else f"{failed.kind.value}: {failed.message}",
+    )
     for name, metrics in launch.result.metrics.items() if failed is None else [(first, {})]:
         label = stem if name == first else f"{stem} {name}"
         if metrics.get("client_bound"):
@@ -579,13 +673,19 @@ def _rows_of_launch(launch: Launch, spec: StudySpec, library: Library, path: Pat
             raise MalformedFile(path, f"launch {launch.trial.number}, {name}: {error}") from error
         try:
             workload, _ = workload_of(spec, launch.trial.role, name, library)
-            engine, version = as_measured(recognise(command.argv, library), launch.trial.engine_version)
-            context = Context(spec.model, spec.hardware, spec.gpus, version, workload.longest_request)
+            engine, version = as_measured(
+                recognise(command.argv, library), launch.trial.engine_version
+            )
+            context = Context(
+                spec.model, spec.hardware, spec.gpus, version, workload.longest_request
+            )
             resolved = resolve_for(engine, command, context)
         except BadInput as error:
             yield LeftOut(label, spec.study, str(error))
             continue
-        yield MeasuredRow(label, spec.study, resolved, workload, given, failure, launch.result.evidence)
+        yield MeasuredRow(
+            label, spec.study, resolved, workload, given, failure, launch.result.evidence
+        )
 
 
 def _unusable(launch: Launch) -> str:
@@ -593,7 +693,9 @@ def _unusable(launch: Launch) -> str:
     if launch.trial.role is Role.SCREEN:
         return "its weights were random"
     if result.state is State.INVALID:
-        return f"its measurement is invalid{f' ({result.failure.message})' if result.failure else ''}"
+        return (
+            f"its measurement is invalid{f' ({result.failure.message})' if result.failure else ''}"
+        )
     if result.failure is not None and not result.failure.blames_the_configuration:
         return f"its failure does not depend on the configuration ({result.failure.kind.value})"
     external = any(word.startswith("external:") for word in launch.trial.command.argv[:1])

@@ -20,7 +20,13 @@ from autotune.loadgen.workloads import Workload
 from autotune.metrics.formulas import Slo, summarize_loads
 from autotune.metrics.records import RequestRecords
 from autotune.simulator.node.coefficients import conditional_knobs, speed_card
-from autotune.simulator.node.memory import TOO_CLOSE, MemoryPlan, plan_memory, start_failure, startup_s
+from autotune.simulator.node.memory import (
+    TOO_CLOSE,
+    MemoryPlan,
+    plan_memory,
+    start_failure,
+    startup_s,
+)
 from autotune.simulator.node.scheduling import Batching
 from autotune.simulator.node.server import RecordedKnobs, ServerSetup, SimulatedServer
 from autotune.trial import Failure, FailureKind, Metrics
@@ -40,9 +46,11 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class SimulatedOutcome:
-    """Result of a simulated launch: metrics of the whole workload, and `runs` as a client sees its load points.
+    """Result of a simulated launch: metrics of the whole workload, and `runs` as a client sees its
+    load points.
 
-    `memory` is None where a rule failed before; `knobs_read` are those that the arithmetic asked for, set or not.
+    `memory` is None where a rule failed before; `knobs_read` are those that the arithmetic asked
+    for, set or not.
     """
 
     metrics: Metrics = field(default_factory=dict)
@@ -54,27 +62,38 @@ class SimulatedOutcome:
     runs: tuple[RequestRecords, ...] = ()
 
 
-def simulate(server: ServerSetup, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
-    """Run a workload's load points on a server in virtual time, one after the other; the seed fixes the prompts."""
+def simulate(
+    server: ServerSetup, workload: Workload, seed: int, slos: Sequence[Slo] = ()
+) -> SimulatedOutcome:
+    """Run a workload's load points on a server in virtual time, one after the other; the seed fixes
+    the prompts."""
     names: set[str] = set()
     recorded = replace(server, knobs=RecordedKnobs(server.knobs, names))
-    return replace(run_server(SimulatedServer(recorded), workload, seed, slos), knobs_read=frozenset(names))
+    return replace(
+        run_server(SimulatedServer(recorded), workload, seed, slos), knobs_read=frozenset(names)
+    )
 
 
 def knobs_read(setup: ServerSetup, workload: Workload) -> frozenset[str]:
-    """Return the knobs that the arithmetic asks for, set or not, whether or not such a server would start."""
+    """Return the knobs that the arithmetic asks for, set or not, whether or not such a server would
+    start."""
     names = set(conditional_knobs(speed_card(setup.engine), setup.version))
     server = SimulatedServer(replace(setup, knobs=RecordedKnobs(setup.knobs, names)))
     plan = plan_memory(server)
     start_failure(server, plan)
     too_long(server, plan, workload)
     requests = workload.draw(0, 0)
-    Batching(server, requests, max(plan.capacity_tokens, len(requests) * workload.longest_request)).run()
+    Batching(
+        server, requests, max(plan.capacity_tokens, len(requests) * workload.longest_request)
+    ).run()
     return frozenset(names)
 
 
-def run_server(server: SimulatedServer, workload: Workload, seed: int, slos: Sequence[Slo] = ()) -> SimulatedOutcome:
-    """Simulate a server with resolved settings; calibration passes its own coefficients this way."""
+def run_server(
+    server: SimulatedServer, workload: Workload, seed: int, slos: Sequence[Slo] = ()
+) -> SimulatedOutcome:
+    """Simulate a server with resolved settings; calibration passes its own coefficients this
+    way."""
     plan = plan_memory(server)
     failure = start_failure(server, plan) or too_long(server, plan, workload)
     if failure is not None:
@@ -100,7 +119,9 @@ def run_server(server: SimulatedServer, workload: Workload, seed: int, slos: Seq
     if server.speculative_tokens:
         metrics["spec_decode_acceptance_length"] = batchings[-1].scheduler.gain
     metrics["client_bound"] = False
-    return SimulatedOutcome(metrics, None, startup_s(server, plan), plan, preemptions, runs=tuple(runs))
+    return SimulatedOutcome(
+        metrics, None, startup_s(server, plan), plan, preemptions, runs=tuple(runs)
+    )
 
 
 def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> Failure | None:
@@ -108,7 +129,10 @@ def too_long(server: SimulatedServer, plan: MemoryPlan, workload: Workload) -> F
     longest, pool = workload.longest_request, plan.capacity_tokens
     if plan.holds(longest) >= TOO_CLOSE:
         pool = max(pool, longest)
-    for limit, name in ((server.context_length, "context_length"), (pool, "the KV cache of a replica")):
+    for limit, name in (
+        (server.context_length, "context_length"),
+        (pool, "the KV cache of a replica"),
+    ):
         if longest > limit:
             message = f"Requests of up to {longest} tokens do not fit {name} ({limit} tokens); the server rejects them."
             return Failure(FailureKind.LOAD_ERRORS, message, "")

@@ -1,8 +1,9 @@
 """One attention replica: front end, queue, prompts in prefill, KV pool and prefix cache.
 
-The front end lies between the client's connection and the scheduler. Each way is a process, or several, that takes what
-comes one after the other. Neither slows the engine's steps; when it saturates, requests reach the scheduler late, or
-tokens the client. What the prefix cache holds counts as used in the KV pool, whether or not a running sequence uses it.
+The front end lies between the client's connection and the scheduler. Each way is a process, or
+several, that takes what comes one after the other. Neither slows the engine's steps; when it
+saturates, requests reach the scheduler late, or tokens the client. What the prefix cache holds
+counts as used in the KV pool, whether or not a running sequence uses it.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from autotune.simulator.node.server import SimulatedServer
 
 
 class BlockCache:
-    """The prefix cache of one replica: blocks of its pool by `block_hashes`, least recently used out first.
+    """The prefix cache of one replica: blocks of its pool by `block_hashes`, least recently used
+    out first.
 
     `answers` are blocks of prompt and answer, of requests whose answer somebody may send again.
     """
@@ -56,7 +58,11 @@ class BlockCache:
         return len(blocks) * self._block_tokens
 
     def _matched(self, request: int) -> list[int]:
-        return list(takewhile(lambda block: block in self._users or block in self._idle, self._blocks[request]))
+        return list(
+            takewhile(
+                lambda block: block in self._users or block in self._idle, self._blocks[request]
+            )
+        )
 
     def hold(self, request: int) -> None:
         held = self._matched(request)
@@ -66,14 +72,16 @@ class BlockCache:
         self._held[request] = held
 
     def keep(self, request: int) -> int:
-        """Cache a computed prompt's blocks, count their tokens; a block inserted by another request stays its own."""
+        """Cache a computed prompt's blocks, count their tokens; a block inserted by another request
+        stays its own."""
         if not self._enabled:
             return 0
         held = self._held.setdefault(request, [])
         return self._add(held, self._blocks[request][len(held) :])
 
     def keep_answer(self, request: int) -> int:
-        """Cache the blocks that a request filled during decode, as the engines do; count their tokens."""
+        """Cache the blocks that a request filled during decode, as the engines do; count their
+        tokens."""
         if not self._enabled or request not in self._answers:
             return 0
         return self._add(self._held.setdefault(request, []), self._answers[request])
@@ -85,7 +93,8 @@ class BlockCache:
         return self._tokens(added)
 
     def release(self, request: int) -> None:
-        """Release a request's blocks that no other request uses, the prompt's end before its start."""
+        """Release a request's blocks that no other request uses, the prompt's end before its
+        start."""
         for block in reversed(self._held.pop(request, [])):
             self._users[block] -= 1
             if not self._users[block]:
@@ -116,7 +125,10 @@ class SegmentCache(BlockCache):
 
     def match(self, request: int) -> int:
         # At least the prompt's last token is computed anew, as its successor comes from it.
-        return min(super().match(request), (int(self._read[request]) - 1) // self._block_tokens * self._block_tokens)
+        return min(
+            super().match(request),
+            (int(self._read[request]) - 1) // self._block_tokens * self._block_tokens,
+        )
 
     def _tokens(self, blocks: Collection[int]) -> int:
         return sum(self._sizes[block] for block in blocks)
@@ -130,16 +142,23 @@ def load_caches(server: SimulatedServer, requests: Requests) -> list[SegmentCach
         cut = [_whole_blocks(pieces, block) for pieces in segments]
     else:
         shared = requests.prefix_tokens // block * block
-        cut = [{group: shared} if shared and group >= 0 else {} for group in requests.group.tolist()]
+        cut = [
+            {group: shared} if shared and group >= 0 else {} for group in requests.group.tolist()
+        ]
     if requests.turns is not None:
         # The next turn of the session begins with them.
         after = requests.turns.after.tolist()
-        said = {before: segments[request][:-1] for request, before in enumerate(after) if before >= 0}
+        said = {
+            before: segments[request][:-1] for request, before in enumerate(after) if before >= 0
+        }
         answers = {before: list(_whole_blocks(pieces, block)) for before, pieces in said.items()}
     blocks, sizes = {request: list(pieces) for request, pieces in enumerate(cut)}, dict[int, int]()
     for pieces in cut:
         sizes.update(pieces)
-    return [SegmentCache(server, blocks, answers, sizes, requests.input_tokens) for _ in range(server.data_parallel)]
+    return [
+        SegmentCache(server, blocks, answers, sizes, requests.input_tokens)
+        for _ in range(server.data_parallel)
+    ]
 
 
 def _whole_blocks(pieces: Sequence[Segment], block: int) -> dict[int, int]:
@@ -206,7 +225,8 @@ class BackEnd:
         if not self._token_s:
             return at_s
         work = tokens * self._token_s * np.arange(1, len(at_s) + 1)
-        # Sent once it has ended and all before it are sent: the latest begin of any of them, and the work since.
+        # Sent once it has ended and all before it are sent: the latest begin of any of them, and
+        # the work since.
         begins = at_s - work + tokens * self._token_s
         begins[0] = max(begins[0], self._free_s)
         sent: Floats = np.maximum.accumulate(begins) + work
@@ -215,13 +235,15 @@ class BackEnd:
 
 
 _SORTED_QUEUE = 128
-"""Longer queues are served first come, first served, whatever the policy (SGLang: managers/schedule_policy.py)."""
+"""Longer queues are served first come, first served, whatever the policy (SGLang:
+managers/schedule_policy.py)."""
 
 
 class Sequences:
     """Progress of each request; arrays of shape (n,).
 
-    `prompt`, the tokens to compute before decoding, grows beyond `read`, those sent, where a request is computed anew.
+    `prompt`, the tokens to compute before decoding, grows beyond `read`, those sent, where a
+    request is computed anew.
     """
 
     def __init__(self, read: Ints, write: Ints) -> None:
@@ -264,8 +286,15 @@ class Replica:
         cached_tokens: prompt tokens that were found in the prefix cache, over the run.
     """
 
-    def __init__(self, server: SimulatedServer, sequences: Sequences, cache: BlockCache, capacity: int) -> None:
-        self._server, self._c, self._sequences, self._cache = server, server.coefficients, sequences, cache
+    def __init__(
+        self, server: SimulatedServer, sequences: Sequences, cache: BlockCache, capacity: int
+    ) -> None:
+        self._server, self._c, self._sequences, self._cache = (
+            server,
+            server.coefficients,
+            sequences,
+            cache,
+        )
         self._block = server.block_tokens
         self.capacity = capacity // self._block * self._block
         self._admissible = self.capacity * (1.0 - self._c.watermark)
@@ -298,26 +327,41 @@ class Replica:
         return bool(self._filling)
 
     def take_chunks(self, taken: float) -> list[Chunk]:
-        """Take the next step's prompt pieces, on top of running sequences' `taken` tokens; admit waiting requests."""
+        """Take the next step's prompt pieces, on top of running sequences' `taken` tokens; admit
+        waiting requests."""
         budget, unit = self._server.token_budget, self._block
         if self._c.prefill == "mixed":
             budget -= self.running * self._queries
         prompts = self._c.max_prefill_tokens or math.inf
-        if self._c.queue == "longest_prefix" and 1 < len(self.waiting) <= _SORTED_QUEUE and self._cache.keeps:
+        if (
+            self._c.queue == "longest_prefix"
+            and 1 < len(self.waiting) <= _SORTED_QUEUE
+            and self._cache.keeps
+        ):
             self.waiting = deque(sorted(self.waiting, key=self._cache.match, reverse=True))
         chunks: list[Chunk] = []
-        while budget > 0 and (self._filling or (prompts > 0 and self._admit(taken, budget, prompts, not chunks))):
+        while budget > 0 and (
+            self._filling or (prompts > 0 and self._admit(taken, budget, prompts, not chunks))
+        ):
             request, left = self._filling[0]
             tokens = left
             if left > budget and self._c.chunked_prefill:
-                # A budget of less than a block is used as it is; what runs leaves no more than that until later.
+                # A budget of less than a block is used as it is; what runs leaves no more than that
+                # until later.
                 cut = self._c.block_chunks != "tokens" and self._server.token_budget >= unit
                 tokens = budget // unit * unit if cut else budget
             if not tokens:
                 break
             counted = int(self._blocks(tokens)) if self._c.block_chunks == "count" else tokens
             budget, prompts = budget - counted, prompts - counted
-            chunks.append(Chunk(request, int(self._sequences.prompt[request]) - left, tokens, last=tokens == left))
+            chunks.append(
+                Chunk(
+                    request,
+                    int(self._sequences.prompt[request]) - left,
+                    tokens,
+                    last=tokens == left,
+                )
+            )
             if tokens == left:
                 self._filling.popleft()
             else:
@@ -325,7 +369,8 @@ class Replica:
         return chunks
 
     def _admit(self, taken: float, budget: int, prompts: float, first: bool) -> bool:
-        """Move the first waiting request to the prompts being filled, if a slot, the step and the pool allow it."""
+        """Move the first waiting request to the prompts being filled, if a slot, the step and the
+        pool allow it."""
         if not self.admits:
             return False
         busy = self.in_flight - len(self.waiting)
@@ -335,8 +380,11 @@ class Replica:
         request = self.waiting[0]
         shared = self._cache.match(request)
         own = int(self._sequences.prompt[request]) - shared
-        # Nothing but a prompt alone may be longer than a step; the front end refuses what is too long for good.
-        if (own > budget and not self._c.chunked_prefill and busy) or (own >= prompts and not first):
+        # Nothing but a prompt alone may be longer than a step; the front end refuses what is too
+        # long for good.
+        if (own > budget and not self._c.chunked_prefill and busy) or (
+            own >= prompts and not first
+        ):
             return False
         held, output = self._blocks(own), self._sequences.left(request)
         # Where nothing is ever evicted, the output's last block is promised too.
@@ -344,7 +392,9 @@ class Replica:
         if self._c.reserve_share >= 1:
             promised = self._blocks(own + output + self._server.tokens_per_step) - held
         self._cache.hold(request)
-        missing = self.used + held + taken + sum(self._promised.values()) + promised - self._admissible
+        missing = (
+            self.used + held + taken + sum(self._promised.values()) + promised - self._admissible
+        )
         if missing > 0 and not self._freed(missing) and busy:
             self._cache.release(request)
             self._full = True
@@ -365,7 +415,8 @@ class Replica:
         return evicted >= tokens
 
     def start(self, request: int) -> None:
-        """Start decoding: the prompt is computed, the first token exists (after a preemption, the next one)."""
+        """Start decoding: the prompt is computed, the first token exists (after a preemption, the
+        next one)."""
         # What the cache keeps, whole blocks, belongs to it from now on, not to this request.
         self._sequences.context[request] -= self._cache.keep(request)
         self._sequences.written[request] += 1
@@ -378,7 +429,8 @@ class Replica:
         self.share = max(self._least_share, self.share - self._fall * steps)
 
     def makes_room(self, tokens: float) -> bool:
-        """Return whether the pool can take this number of further tokens, after eviction from the prefix cache."""
+        """Return whether the pool can take this number of further tokens, after eviction from the
+        prefix cache."""
         missing = self.used + tokens - self.capacity
         return missing <= 0 or self._freed(missing)
 
@@ -431,7 +483,8 @@ class Replica:
             self.waiting.append(request)
 
     def preempted(self, written: float, output: float) -> None:
-        """Raise the reservation at admission to that of the remaining requests at the end of the freed space.
+        """Raise the reservation at admission to that of the remaining requests at the end of the
+        freed space.
 
         They have so many tokens written of those asked for (SGLang: retract_decode).
         """

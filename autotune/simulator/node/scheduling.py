@@ -1,15 +1,17 @@
 """Continuous batching: the requests of a step, its duration, and its effects.
 
-One scheduler, two loops over it: `Batching` in virtual time, and the emulator by the wall clock. What differs
-between engines and versions is in ``search_spaces/<engine>/simulator.yaml``, with its sources.
+One scheduler, two loops over it: `Batching` in virtual time, and the emulator by the wall clock.
+What differs between engines and versions is in ``search_spaces/<engine>/simulator.yaml``, with its
+sources.
 
-An engine captures graphs for a list of sizes at start. A batch runs in the next larger one, padded to it; the padding
-is computed like any other token. With several attention replicas all ranks run the graph of the fullest one. Lists and
-rules by engine and version: ``search_spaces/<engine>/simulator.yaml``.
+An engine captures graphs for a list of sizes at start. A batch runs in the next larger one, padded
+to it; the padding is computed like any other token. With several attention replicas all ranks run
+the graph of the fullest one. Lists and rules by engine and version:
+``search_spaces/<engine>/simulator.yaml``.
 
-In virtual time, steps in which nothing but decoding happens are taken in stretches: until the next request ends,
-arrives, or the KV pool is full, the batch stays the same and only its context grows, so the step time is evaluated at
-both ends and taken as linear in between.
+In virtual time, steps in which nothing but decoding happens are taken in stretches: until the next
+request ends, arrives, or the KV pool is full, the batch stays the same and only its context grows,
+so the step time is evaluated at both ends and taken as linear in between.
 """
 
 from __future__ import annotations
@@ -25,7 +27,15 @@ import numpy as np
 from autotune.arrays import Floats, Ints
 from autotune.loadgen.requests import Requests, Turns
 from autotune.metrics.records import RequestRecords
-from autotune.simulator.node.replica import BackEnd, BlockCache, Chunk, FrontEnd, Replica, Sequences, load_caches
+from autotune.simulator.node.replica import (
+    BackEnd,
+    BlockCache,
+    Chunk,
+    FrontEnd,
+    Replica,
+    Sequences,
+    load_caches,
+)
 from autotune.simulator.node.server import SimulatedServer
 from autotune.simulator.node.steptime import RankBatch, Step, StepTime
 
@@ -45,24 +55,33 @@ class Graphs:
         self._padding, self._prompts = c.cuda_graph_padding, c.cuda_graph_prompts
         self._idle = c.cuda_graph_idle or server.joined_replicas == 1
         most = server.graph_batch
-        sizes = {size for first, last, step in c.cuda_graph_steps for size in range(first, min(last, most) + 1, step)}
+        sizes = {
+            size
+            for first, last, step in c.cuda_graph_steps
+            for size in range(first, min(last, most) + 1, step)
+        }
         self._sizes = sorted(sizes | {most}) if most else []
 
     def tokens(self, sequences: Sequence[int], prompt_tokens: Sequence[int]) -> int:
-        """Return the tokens that each rank computes in the graph for its part of a step; 0 without a graph."""
+        """Return the tokens that each rank computes in the graph for its part of a step; 0 without
+        a graph."""
         ready = self._idle or all(n or p for n, p in zip(sequences, prompt_tokens, strict=True))
         if not ready or (any(prompt_tokens) and not self._prompts):
             return 0
-        # Where ranks must be equal, one with nothing to do gets a dummy sequence (TensorRT-LLM: py_executor.py).
+        # Where ranks must be equal, one with nothing to do gets a dummy sequence (TensorRT-LLM:
+        # py_executor.py).
         least = 0 if self._padding else 1
-        tokens = [max(n, least) * self._queries + p for n, p in zip(sequences, prompt_tokens, strict=True)]
+        tokens = [
+            max(n, least) * self._queries + p for n, p in zip(sequences, prompt_tokens, strict=True)
+        ]
         need = -(-max(tokens) // self._per)
         found = bisect_left(self._sizes, need)
         if found == len(self._sizes):
             return 0
         if not self._padding and (self._sizes[found] != need or min(tokens) != max(tokens)):
             return 0
-        # A batch of equal sequences takes the next size that is a whole number of them; a few tokens more at most.
+        # A batch of equal sequences takes the next size that is a whole number of them; a few
+        # tokens more at most.
         return self._sizes[found] * self._per
 
 
@@ -75,9 +94,14 @@ class Batches:
         self.top_k = float(server.architecture.attended_limit or math.inf)
         self._sparse = server.architecture.indexer is not None
         padding = server.coefficients.sparse_padding
-        self._pads_prompts, self._pads_decode = padding != "none", padding == "both" and self._sparse
+        self._pads_prompts, self._pads_decode = (
+            padding != "none",
+            padding == "both" and self._sparse,
+        )
         # Of a sparse model, prompts up to here run in dense kernels.
-        self._dense_below = self.top_k if self._sparse and server.coefficients.dense_prompts else 0.0
+        self._dense_below = (
+            self.top_k if self._sparse and server.coefficients.dense_prompts else 0.0
+        )
 
     def step(
         self,
@@ -89,21 +113,31 @@ class Batches:
         """Return a step with decoding sequences and prompt pieces.
 
         Args:
-            counts: how many of them, per rank; so are `contexts`, the tokens before their next ones, summed, and
-                `kept`, what sparse attention or a sliding window keeps of these.
+            counts: how many of them, per rank; so are `contexts`, the tokens before their next
+                ones, summed, and `kept`, what sparse attention or a sliding window keeps of these.
         """
         entries = [count * self.top_k for count in counts] if self._pads_decode else kept
         chunks = chunks or [()] * len(counts)
-        summed = {id(pieces): self._prefill_sums(pieces) for pieces in {id(one): one for one in chunks}.values()}
+        summed = {
+            id(pieces): self._prefill_sums(pieces)
+            for pieces in {id(one): one for one in chunks}.values()
+        }
         prompts = [summed[id(pieces)] for pieces in chunks]
         graph = self._graphs.tokens(counts, [sums[0] for sums in prompts])
-        padding = [max(0, graph - n * self._queries - sums[0]) for n, sums in zip(counts, prompts, strict=True)]
+        padding = [
+            max(0, graph - n * self._queries - sums[0])
+            for n, sums in zip(counts, prompts, strict=True)
+        ]
         ranks = range(len(counts))
-        batches = [RankBatch(counts[i], contexts[i], kept[i], entries[i], *prompts[i], padding[i]) for i in ranks]
+        batches = [
+            RankBatch(counts[i], contexts[i], kept[i], entries[i], *prompts[i], padding[i])
+            for i in ranks
+        ]
         return batches, bool(graph)
 
     def _prefill_sums(self, pieces: Sequence[Chunk]) -> tuple[int, float, float, float, int, int]:
-        """Sum tokens, pairs of dense kernels, pairs scored and computed by sparse ones, prompts that end, prompts."""
+        """Sum tokens, pairs of dense kernels, pairs scored and computed by sparse ones, prompts
+        that end, prompts."""
         tokens, dense, scored, attended = 0, 0.0, 0.0, 0.0
         for piece in pieces:
             end = piece.start + piece.tokens
@@ -121,7 +155,8 @@ class Batches:
 
 
 def _kept(position: float, top_k: float) -> float:
-    """Return the sum of min(i, top_k) for i up to a position: tokens kept by sparse attention in a causal prompt."""
+    """Return the sum of min(i, top_k) for i up to a position: tokens kept by sparse attention in a
+    causal prompt."""
     if position <= top_k:
         return position**2 / 2
     return float(top_k**2 / 2 + (position - top_k) * top_k)
@@ -145,12 +180,17 @@ class Scheduler:
 
     Attributes:
         running: the sequences that decode, in the order in which they began, shape (n,).
-        gain: tokens that a running sequence gets per step; where text and other prompts run together, their mean.
+        gain: tokens that a running sequence gets per step; where text and other prompts run
+            together, their mean.
         preemptions: sequences that were thrown out of a full pool.
     """
 
     def __init__(
-        self, server: SimulatedServer, sequences: Sequences, caches: Sequence[BlockCache], capacity: int
+        self,
+        server: SimulatedServer,
+        sequences: Sequences,
+        caches: Sequence[BlockCache],
+        capacity: int,
     ) -> None:
         self._server, self._c = server, server.coefficients
         self._separate = self._c.prefill == "separate"
@@ -175,12 +215,15 @@ class Scheduler:
         if n == 1 or self._c.dispatch == "round_robin":
             number = turn
         else:
-            number = min(((turn + i) % n for i in range(n)), key=lambda one: self._load(self.replicas[one]))
+            number = min(
+                ((turn + i) % n for i in range(n)), key=lambda one: self._load(self.replicas[one])
+            )
         self._state.replica[request] = number
         self.replicas[number].add(request)
 
     def _load(self, replica: Replica) -> tuple[float, float]:
-        """Return the load seen by the balancer, which is exact here and about 0.1 s late in engines."""
+        """Return the load seen by the balancer, which is exact here and about 0.1 s late in
+        engines."""
         waiting = len(replica.waiting)
         if self._c.dispatch == "waiting_weighted":
             return _WAITING_WEIGHT * waiting + replica.in_flight - waiting, 0.0
@@ -194,11 +237,14 @@ class Scheduler:
             self.running = self.running[self.running != request]
 
     def take_chunks(self) -> list[list[Chunk]]:
-        """Take the prompt pieces of the next step, per replica; admits waiting requests that fit."""
+        """Take the prompt pieces of the next step, per replica; admits waiting requests that
+        fit."""
         chunks: list[list[Chunk]] = []
         for number, replica in enumerate(self.replicas):
             if replica.admits:
-                chunks.append(replica.take_chunks(self._taken(replica, self._of(number, self.running))))
+                chunks.append(
+                    replica.take_chunks(self._taken(replica, self._of(number, self.running)))
+                )
             else:
                 chunks.append(replica.take_chunks(0.0) if replica.fills else [])
         return chunks
@@ -212,8 +258,12 @@ class Scheduler:
             return float(self._grown(ids, s.output[ids] - s.written[ids] + self.gain).sum())
         reserved = 0.0
         if replica.share:
-            reserved = replica.share * float(np.minimum(s.output[ids] - s.written[ids], self._clip).sum())
-        return reserved if self._separate else max(reserved, float(self._grown(ids, self.gain).sum()))
+            reserved = replica.share * float(
+                np.minimum(s.output[ids] - s.written[ids], self._clip).sum()
+            )
+        return (
+            reserved if self._separate else max(reserved, float(self._grown(ids, self.gain).sum()))
+        )
 
     def begin(self, chunks: Sequence[Sequence[Chunk]]) -> EngineStep:
         """Start a step; with separate prefill, replicas with prompts do not decode in it."""
@@ -234,11 +284,17 @@ class Scheduler:
         return EngineStep(ids, started, self.seconds(ids, chunks))
 
     def seconds(self, ids: Ints, chunks: Sequence[Sequence[Chunk]] | None = None) -> float:
-        """Return the duration of a step in which sequences `ids`, shape (n,), decode beside prompt pieces per rank."""
-        # All tokens before the next one, whoever owns them: attention also reads what belongs to the prefix cache.
+        """Return the duration of a step in which sequences `ids`, shape (n,), decode beside prompt
+        pieces per rank."""
+        # All tokens before the next one, whoever owns them: attention also reads what belongs to
+        # the prefix cache.
         context = self._state.read[ids] + self._state.written[ids] - 1.0
         top_k, ranks = self._batches.top_k, len(self.replicas)
-        counts = np.bincount(self._state.replica[ids], minlength=ranks).tolist() if ranks > 1 else [len(ids)]
+        counts = (
+            np.bincount(self._state.replica[ids], minlength=ranks).tolist()
+            if ranks > 1
+            else [len(ids)]
+        )
         contexts = self._sums(ids, context)
         kept = contexts if top_k == math.inf else self._sums(ids, np.minimum(context, top_k))
         return self._batches.time.seconds(*self._batches.step(counts, contexts, kept, chunks))
@@ -246,11 +302,14 @@ class Scheduler:
     def _sums(self, ids: Ints, values: Floats) -> list[float]:
         if len(self.replicas) == 1:
             return [float(values.sum())]
-        sums: list[float] = np.bincount(self._state.replica[ids], values, len(self.replicas)).tolist()
+        sums: list[float] = np.bincount(
+            self._state.replica[ids], values, len(self.replicas)
+        ).tolist()
         return sums
 
     def end(self, step: EngineStep) -> None:
-        """End a step: its sequences have their tokens, the prompts that it ended begin to decode."""
+        """End a step: its sequences have their tokens, the prompts that it ended begin to
+        decode."""
         self.grow(step.ids, 1)
         if step.started:
             for request in step.started:
@@ -378,7 +437,8 @@ class SessionClient:
 
 
 class Batching:
-    """Simulate a load point on a server in virtual time; every request must fit a replica's capacity, tokens of KV."""
+    """Simulate a load point on a server in virtual time; every request must fit a replica's
+    capacity, tokens of KV."""
 
     def __init__(self, server: SimulatedServer, requests: Requests, capacity: int) -> None:
         self._requests = requests
@@ -386,7 +446,11 @@ class Batching:
         self.scheduler = Scheduler(server, self._state, load_caches(server, requests), capacity)
         self._front, self._back = FrontEnd(server), BackEnd(server)
         self._next = 0
-        self._sessions = SessionClient(requests.turns, requests.concurrency) if requests.turns is not None else None
+        self._sessions = (
+            SessionClient(requests.turns, requests.concurrency)
+            if requests.turns is not None
+            else None
+        )
         self._begins_s = requests.begins_s.tolist()
         self._begun = 0  # streams of the client
         self._now = 0.0
@@ -428,18 +492,22 @@ class Batching:
         )
 
     def _next_send_s(self) -> float:
-        """Return when the next request may be sent; infinite at the client's limit of requests in flight."""
+        """Return when the next request may be sent; infinite at the client's limit of requests in
+        flight."""
         if self._sessions is not None:
             return self._sessions.next_s()
         if self._next >= len(self._state):
             return math.inf
-        return max(float(self._requests.send_s[self._next]), min(self._next_begin_s(), self._next_end_s()))
+        return max(
+            float(self._requests.send_s[self._next]), min(self._next_begin_s(), self._next_end_s())
+        )
 
     def _next_begin_s(self) -> float:
         return self._begins_s[self._begun] if self._begun < len(self._begins_s) else math.inf
 
     def _next_end_s(self) -> float:
-        """Return the end of the request that the next one replaces; infinite if each is replaced."""
+        """Return the end of the request that the next one replaces; infinite if each is
+        replaced."""
         replaced = self._next - self._begun
         return self._seen_s[replaced] if replaced < len(self._seen_s) else math.inf
 
@@ -490,7 +558,8 @@ class Batching:
         self._finish(float(seen_s[-1]))
 
     def _note_gaps(self, ids: Ints, seen_s: Floats, tokens: float) -> None:
-        """Record a chunk of each of these sequences at each of these times, all of this number of tokens."""
+        """Record a chunk of each of these sequences at each of these times, all of this number of
+        tokens."""
         self._gaps_s.append(seen_s[0] - self._last_s[ids])
         if len(seen_s) > 1:
             self._gaps_s.append(np.repeat(seen_s[1:] - seen_s[:-1], len(ids)))

@@ -20,27 +20,33 @@ from autotune.space.library import Library
 from autotune.trial import Scalar
 
 UNFORCED = 1.15
-"""Tokens per step of a server that drafts on random tokens and is not forced: next to none is kept. Of two tokens
-DeepSeek-V4-Flash kept 0.21 (https://github.com/vllm-project/vllm/pull/41044, April 2026); others differ widely."""
+"""Tokens per step of a server that drafts on random tokens and is not forced: next to none is kept.
+Of two tokens DeepSeek-V4-Flash kept 0.21 (https://github.com/vllm-project/vllm/pull/41044, April
+2026); others differ widely."""
 
 _LEAST_WHOLE_BUDGET = 2048
-"""Least budget of a step that takes whole prompts up to the context (vLLM 0.7: config.py, SchedulerConfig)."""
+"""Least budget of a step that takes whole prompts up to the context (vLLM 0.7: config.py,
+SchedulerConfig)."""
 
 
 @lru_cache(maxsize=64)
 def _planned_share(engine: str, version: str) -> str | None:
-    """Return the expression in an engine's card for the share of weights and KV; None without one."""
+    """Return the expression in an engine's card for the share of weights and KV; None without
+    one."""
     card = Library().engines.get(engine)
     knob = card.knobs.get("memory_fraction") if card else None
-    return next((each.value for each in (knob.becomes if knob else ()) if in_range(version, each.versions)), None)
+    return next(
+        (each.value for each in (knob.becomes if knob else ()) if in_range(version, each.versions)),
+        None,
+    )
 
 
 @dataclass(frozen=True)
 class ServerSetup:
     """Settings of a simulated server, by effective knobs; the engine decides those that are None.
 
-    `on_random`: tokens per step of a drafting server on random tokens; None: as on text. Tokens of `random_weights` are
-    spread over the experts evenly.
+    `on_random`: tokens per step of a drafting server on random tokens; None: as on text. Tokens of
+    `random_weights` are spread over the experts evenly.
     """
 
     engine: str
@@ -85,23 +91,31 @@ class SimulatedServer:
     Attributes:
         tensor_parallel: GPUs that share one attention replica.
         data_parallel: attention replicas, each with its own KV pool and batch.
-        joined_replicas: replicas that meet at the experts; those of a model without experts are servers of their own.
+        joined_replicas: replicas that meet at the experts; those of a model without experts are
+            servers of their own.
         stage_gpus: GPUs of one pipeline stage: those that share a layer.
-        replicas: servers side by side, each of which is what the other attributes say; only `gpus` is of all of them.
-        expert_parallel: ranks that the experts are spread over; each expert is cut into `stage_gpus / expert_parallel`
-            shards.
-        tokens_per_step: expected tokens that a running sequence gains per decode step, where its prompt is random.
+        replicas: servers side by side, each of which is what the other attributes say; only `gpus`
+            is of all of them.
+        expert_parallel: ranks that the experts are spread over; each expert is cut into `stage_gpus
+            / expert_parallel` shards.
+        tokens_per_step: expected tokens that a running sequence gains per decode step, where its
+            prompt is random.
         text_tokens_per_step: the same where the prompt is text as people write it.
-        graph_batch: largest batch per rank that a CUDA graph holds, in tokens (vLLM) or sequences; 0 = none.
+        graph_batch: largest batch per rank that a CUDA graph holds, in tokens (vLLM) or sequences;
+            0 = none.
         kv_type: ``bfloat16``, ``fp8`` or ``fp8_ds_mla``, with ``auto`` resolved.
         bandwidth: bytes per second that decode kernels achieve on one GPU.
-        pace: factor on the duration of a step: what random weights change that nothing else here explains, by engine
-            and layout.
+        pace: factor on the duration of a step: what random weights change that nothing else here
+            explains, by engine and layout.
     """
 
     def __init__(self, setup: ServerSetup, coefficients: Coefficients | None = None) -> None:
         self.setup = setup
-        self.model, self.architecture, self.hardware = setup.model, setup.model.architecture, setup.hardware
+        self.model, self.architecture, self.hardware = (
+            setup.model,
+            setup.model.architecture,
+            setup.hardware,
+        )
         self.coefficients = c = coefficients or coefficients_of(
             speed_card(setup.engine),
             setup.calibration or packaged_calibration(),
@@ -116,10 +130,14 @@ class SimulatedServer:
         self.joined_replicas = self.data_parallel if self.architecture.experts else 1
         self.stage_gpus = self.tensor_parallel * self.joined_replicas
         self.replicas = max(1, self._count("replicas", 1))
-        self.gpus = self.replicas * self.tensor_parallel * self.data_parallel * self.pipeline_parallel
+        self.gpus = (
+            self.replicas * self.tensor_parallel * self.data_parallel * self.pipeline_parallel
+        )
         self.expert_parallel = min(max(1, self._count("expert_parallel", 1)), self.stage_gpus)
         self.speculative_tokens = max(0, self._count("speculative_tokens", 0))
-        self.text_tokens_per_step = self.model.acceptance.length(self.speculative_tokens, c.draft_acceptance)
+        self.text_tokens_per_step = self.model.acceptance.length(
+            self.speculative_tokens, c.draft_acceptance
+        )
         on_random = setup.on_random or self.text_tokens_per_step
         self.tokens_per_step = min(1.0 + self.speculative_tokens, on_random)
         if setup.random_weights:
@@ -130,20 +148,31 @@ class SimulatedServer:
         name = str(setup.knobs.get("kv_cache_dtype") or "auto")
         if name == "auto":
             name = c.kv_sparse if self.model.sparse_attention else c.kv_dense
-        self.kv_type = name if name == "fp8_ds_mla" else "fp8" if name.startswith("fp8") else "bfloat16"
+        self.kv_type = (
+            name if name == "fp8_ds_mla" else "fp8" if name.startswith("fp8") else "bfloat16"
+        )
         eager = setup.knobs.get("enforce_eager") or setup.knobs.get("disable_cuda_graph")
-        self.graph_batch = 0 if eager else self._count("cuda_graph_max_batch", c.cuda_graph_max_batch)
+        self.graph_batch = (
+            0 if eager else self._count("cuda_graph_max_batch", c.cuda_graph_max_batch)
+        )
         self.pace = self._pace(c.random_weights_spread) if setup.random_weights else 1.0
 
     def _pace(self, spread: float) -> float:
         layout = f"{self.setup.engine} {self.tensor_parallel} {self.data_parallel} {self.expert_parallel}"
-        return math.exp(spread * float(np.random.default_rng(list(layout.encode())).standard_normal()))
+        return math.exp(
+            spread * float(np.random.default_rng(list(layout.encode())).standard_normal())
+        )
 
     def _count(self, knob: str, default: int) -> int:
         value = self.setup.knobs.get(knob)
-        return int(value) if isinstance(value, int | float) and not isinstance(value, bool) else default
+        return (
+            int(value)
+            if isinstance(value, int | float) and not isinstance(value, bool)
+            else default
+        )
 
-    # Computed when asked for: `autotune.simulator.node.steady` shares results of setups that differ in nothing it read.
+    # Computed when asked for: `autotune.simulator.node.steady` shares results of setups that differ
+    # in nothing it read.
 
     @cached_property
     def context_length(self) -> int:
@@ -189,7 +218,8 @@ class SimulatedServer:
 
     @cached_property
     def reserve_share(self) -> float:
-        """Return the share of the future output that admission reserves for running requests, at a load's start."""
+        """Return the share of the future output that admission reserves for running requests, at a
+        load's start."""
         c = self.coefficients
         cautious = self.setup.knobs.get("schedule_conservativeness")
         share = c.reserve_share * (float(cautious) if isinstance(cautious, int | float) else 1.0)
@@ -202,7 +232,8 @@ class SimulatedServer:
 
     @cached_property
     def memory_fraction(self) -> float:
-        """Return the share of memory for weights and KV (vLLM, SGLang), or of what the weights leave (TensorRT-LLM)."""
+        """Return the share of memory for weights and KV (vLLM, SGLang), or of what the weights
+        leave (TensorRT-LLM)."""
         value: Any = self.setup.knobs.get("memory_fraction")
         if (planned := _planned_share(self.setup.engine, self.setup.version)) is not None:
             decided = {
@@ -232,7 +263,11 @@ class SimulatedServer:
     def matrix_flops_of(self, weight_bytes: float) -> float:
         """Return the FLOP/s of matrix kernels with this number of bytes per weight on one GPU."""
         kind = self.architecture.multiplied_in(weight_bytes)
-        native = self.hardware.tflops(kind) > self.hardware.bf16_tflops if kind != "bf16" else weight_bytes >= BF16
+        native = (
+            self.hardware.tflops(kind) > self.hardware.bf16_tflops
+            if kind != "bf16"
+            else weight_bytes >= BF16
+        )
         c, reached = self.coefficients, self.hardware.reached_flops(kind)
         if not native:
             return reached * c.unpack_share

@@ -1,26 +1,30 @@
-"""Fast prediction of the calibrated simulator for every candidate: the search's prior for measured trials.
+"""Fast prediction of the calibrated simulator for every candidate: the search's prior for measured
+trials.
 
-The memory plan, the step times and the fitted figures are the simulator's own; what it follows request by request is
-taken as a fluid here, in three stages, of each of which the mean step is taken from the simulator's own `StepTime`:
+The memory plan, the step times and the fitted figures are the simulator's own; what it follows
+request by request is taken as a fluid here, in three stages, of each of which the mean step is
+taken from the simulator's own `StepTime`:
 
     ramp    the first batch's prompts are computed
     full    the batch is full: who ends makes room for the next
     drain   nobody waits any more, and the batch empties as its answers end
 
-The drain is what mean lengths alone miss: of 1000 ShareGPT prompts sent at once it is most of the run.
-Candidates that differ in nothing that this arithmetic reads are computed once: it is noted which knobs were read, so no
-list of them has to be kept by hand.
+The drain is what mean lengths alone miss: of 1000 ShareGPT prompts sent at once it is most of the
+run. Candidates that differ in nothing that this arithmetic reads are computed once: it is noted
+which knobs were read, so no list of them has to be kept by hand.
 
-Where draws of the figures are given, one computation predicts with the figures as they are and with each draw: they are
-arrays then, the figures as they are first.
+Where draws of the figures are given, one computation predicts with the figures as they are and with
+each draw: they are arrays then, the figures as they are first.
 
-The share of a load's requests that keeps limits comes from the fluid as well. The first batch waits for its prompts,
-evenly up to the end of the ramp; who is admitted later waits evenly up to the end of the full stage. Of each a twelfth
-is looked at, with answers of each length of `LoadSummary.lengths`.
+The share of a load's requests that keeps limits comes from the fluid as well. The first batch waits
+for its prompts, evenly up to the end of the ramp; who is admitted later waits evenly up to the end
+of the full stage. Of each a twelfth is looked at, with answers of each length of
+`LoadSummary.lengths`.
 
-What a server carries within limits on its latencies comes from the fluid at a few closed loops. A quantile is taken as
-a multiple of the mean. Where the worst of the limits is reached lies between two loads, on straight lines through
-logarithms. An open loop is carried as the closed one that holds as many in flight.
+What a server carries within limits on its latencies comes from the fluid at a few closed loops. A
+quantile is taken as a multiple of the mean. Where the worst of the limits is reached lies between
+two loads, on straight lines through logarithms. An open loop is carried as the closed one that
+holds as many in flight.
 """
 
 from __future__ import annotations
@@ -55,9 +59,11 @@ from autotune.space.cards import HardwareCard, ModelCard
 from autotune.trial import Scalar
 
 EDGES = np.array([0.0, 0.25, 0.5, 0.7, 0.85, 0.94, 0.985, 1.0])
-"""Shares of ended sequences at which the drain is evaluated: dense near the end, which takes long."""
+"""Shares of ended sequences at which the drain is evaluated: dense near the end, which takes
+long."""
 SHARES = (np.arange(12) + 0.5) / 12
-"""Quantiles of the answers' lengths at which TPOT is predicted: short answers end before the drain."""
+"""Quantiles of the answers' lengths at which TPOT is predicted: short answers end before the
+drain."""
 _ARRIVALS = 4
 """Iterations that solve for requests in flight and their latency under arrivals over time."""
 
@@ -74,7 +80,8 @@ class LoadSummary:
         alike: how far the answers are of one length, 0 to 1.
         held: mean tokens of a running sequence at a random moment.
         span_s: seconds in which the requests arrive; 0 = as many in flight as may be, all the time.
-        shared: tokens that the prompts of a group have in common; of a trace, that one shares with earlier ones, mean.
+        shared: tokens that the prompts of a group have in common; of a trace, that one shares with
+            earlier ones, mean.
         groups: how many groups; 0 = nothing is shared.
     """
 
@@ -117,12 +124,16 @@ class LoadSummary:
             held=float((odds * (read + written / 2)).sum()),
             span_s=float(requests.send_s.max()),
             shared=requests.prefix_tokens or shared_tokens(requests) // len(read),
-            groups=len(np.unique(requests.group[requests.group >= 0])) or int(bool(requests.blocks or requests.turns)),
+            groups=len(np.unique(requests.group[requests.group >= 0]))
+            or int(bool(requests.blocks or requests.turns)),
         )
 
     def share(self, servers: int) -> LoadSummary:
         """Return the share of one of several servers, one of which has the longest answers."""
-        requests, in_flight = math.ceil(self.requests / servers), math.ceil(self.in_flight / servers)
+        requests, in_flight = (
+            math.ceil(self.requests / servers),
+            math.ceil(self.in_flight / servers),
+        )
         return replace(self, requests=requests, in_flight=in_flight) if servers > 1 else self
 
 
@@ -135,10 +146,11 @@ class Flow:
         ramp_s: until the first batch is full; the mean wait of its members is half of it.
         full_s: in which the others are admitted.
         first: share of the requests that are in the first batch.
-        wait_s: to the first token of a request that is sent when another one ends; None where all are sent at once.
+        wait_s: to the first token of a request that is sent when another one ends; None where all
+            are sent at once.
         answer_s: from an answer's first token to its last, in the mean.
-        per_token_s: between two tokens of the answers at `SHARES`, of the first batch and of the others, shape
-            (2, shares), of draws (2, shares, draws).
+        per_token_s: between two tokens of the answers at `SHARES`, of the first batch and of the
+            others, shape (2, shares), of draws (2, shares, draws).
     """
 
     seconds: Seconds
@@ -157,7 +169,8 @@ class Flow:
         return Flow(_first(self.seconds), ramp_s, full_s, self.first, wait_s, answer_s, per_token_s)
 
     def token_s(self, quantile: float | None) -> float:
-        """Return the seconds per output token after the first at a quantile of the requests; None: the mean."""
+        """Return the seconds per output token after the first at a quantile of the requests; None:
+        the mean."""
         if quantile is None:
             return float(self.mean_token_s)
         share = np.array([[self.first], [1 - self.first]]) / self.per_token_s.shape[1]
@@ -167,7 +180,8 @@ class Flow:
         return float(np.interp(quantile, np.cumsum(share[order]) - share[order] / 2, values[order]))
 
     def first_token_s(self, quantile: float | None) -> Seconds:
-        """Return the seconds to the first token, all sent at once, at a quantile of the requests; None: the mean."""
+        """Return the seconds to the first token, all sent at once, at a quantile of the requests;
+        None: the mean."""
         if quantile is None:
             return self.first * self.ramp_s / 2 + (1 - self.first) * (self.ramp_s + self.full_s / 2)
         if quantile <= self.first:
@@ -233,12 +247,19 @@ class Fluid:
         lengths = np.maximum(load.lengths - 1, 1.0)
         ends_s = _at_steps(ramp_steps / 2 + lengths / self._gain, steps, at_s)
         early = ((ends_s - at_s[1] / 2).T / lengths).T
-        later = (at_s[2] - at_s[1]) / (steps[2] - steps[1]) / self._gain if steps[2] > steps[1] else early.mean(axis=0)
+        later = (
+            (at_s[2] - at_s[1]) / (steps[2] - steps[1]) / self._gain
+            if steps[2] > steps[1]
+            else early.mean(axis=0)
+        )
         per_token_s = np.stack([early, np.broadcast_to(later, early.shape)])
         first = self._running / load.requests
         written = np.maximum(load.lengths - 1, 0) / len(lengths)
-        answer_s: Seconds = np.tensordot(written, first * per_token_s[0] + (1 - first) * per_token_s[1], axes=1)[()]
-        # A front end reads prompts, a back end sends tokens, one after the other: neither is overtaken.
+        answer_s: Seconds = np.tensordot(
+            written, first * per_token_s[0] + (1 - first) * per_token_s[1], axes=1
+        )[()]
+        # A front end reads prompts, a back end sends tokens, one after the other: neither is
+        # overtaken.
         each = load.requests / self._server.front_ends
         late = longer(0.0, each * self._front_s - ramp_s - full_s)
         sending = each * load.written * self._c.output_token_us * 1e-6
@@ -252,33 +273,44 @@ class Fluid:
         return Flow(seconds, ramp_s, full_s + late, first, wait_s, answer_s, per_token_s)
 
     def alone_s(self) -> tuple[Seconds, Seconds]:
-        """Return the seconds to the first token of a request without a queue, and of a step of the batch."""
+        """Return the seconds to the first token of a request without a queue, and of a step of the
+        batch."""
         computing_s, step_s = self._seconds(self._alone())
         return computing_s + step_s / 2 + self._front_s, step_s
 
     def _seconds(self, stages: Sequence[Sequence[Steps]]) -> list[Seconds]:
         """Return the seconds of each stage."""
-        seconds = iter(self._batches.time.seconds_of([step for stage in stages for _, step in stage]))
+        seconds = iter(
+            self._batches.time.seconds_of([step for stage in stages for _, step in stage])
+        )
         sums: list[Seconds] = []
         for stage in stages:
             parts = [count * next(seconds) for count, _ in stage]
             sums.append(sum(parts[1:], parts[0]))
         return sums
 
-    def _step(self, running: int, written: float, chunks: Sequence[Sequence[Chunk]] | None = None) -> Step:
-        """Make a step with this number of decoding sequences on equal ranks, their written tokens, and prompts."""
+    def _step(
+        self, running: int, written: float, chunks: Sequence[Sequence[Chunk]] | None = None
+    ) -> Step:
+        """Make a step with this number of decoding sequences on equal ranks, their written tokens,
+        and prompts."""
         each, more = divmod(min(running, self._running), self._ranks)
         counts = [each + (rank < more) for rank in range(self._ranks)]
         if chunks is not None and self._c.prefill == "separate":
             # Ranks with prompts do not decode.
             idle = self._c.prefill_idles_ranks
-            counts = [0 if idle or pieces else count for count, pieces in zip(counts, chunks, strict=True)]
+            counts = [
+                0 if idle or pieces else count for count, pieces in zip(counts, chunks, strict=True)
+            ]
         context = max(1, round(self._load.read)) + max(0.0, written) - 1.0
         kept = min(context, self._batches.top_k)
-        return self._batches.step(counts, [n * context for n in counts], [n * kept for n in counts], chunks)
+        return self._batches.step(
+            counts, [n * context for n in counts], [n * kept for n in counts], chunks
+        )
 
     def _ramp(self, requests: int) -> tuple[float, list[Steps]]:
-        """Return steps in which ready sequences, or all, decode until these requests' prompts are computed."""
+        """Return steps in which ready sequences, or all, decode until these requests' prompts are
+        computed."""
         per_rank = math.ceil(requests / self._ranks)
         steps = max(1.0, per_rank * self._own / self._budget)
         ranks = min(self._ranks, requests)
@@ -288,15 +320,19 @@ class Fluid:
         return steps if mixed else 0.0, [(steps, self._step(ready, steps / 4, chunks))]
 
     def _full(self, steps: float, waiting: int) -> list[Steps]:
-        """Return this number of steps with a full batch and the number of requests admitted during them."""
+        """Return this number of steps with a full batch and the number of requests admitted during
+        them."""
         plain = self._step(self._running, self._held)
         if waiting <= 0:
             return [(steps, plain)]
-        # Admitted together: who ends in one step; more where the steps are few. Answers of one length end as they
-        # began, in waves that fill steps of all ranks.
+        # Admitted together: who ends in one step; more where the steps are few. Answers of one
+        # length end as they began, in waves that fill steps of all ranks.
         most = self._ranks * self._budget / self._own
         together = max(1.0, waiting / max(steps, 1.0))
-        per_step: float = min(together, most) ** (1 - self._load.alike) * min(most, self._running) ** self._load.alike
+        per_step: float = (
+            min(together, most) ** (1 - self._load.alike)
+            * min(most, self._running) ** self._load.alike
+        )
         admitting = waiting / per_step
         ranks = min(self._ranks, max(1, round(per_step)))
         chunks = self._chunks(per_step / ranks, ranks)
@@ -307,10 +343,13 @@ class Fluid:
         return [(max(0.0, steps - admitting * elsewhere), plain), (admitting, admits)]
 
     def _drain(self, left: Floats) -> tuple[list[Steps], float]:
-        """Return the steps between ends of answers, `left` tokens away at `EDGES`, and tokens written."""
+        """Return the steps between ends of answers, `left` tokens away at `EDGES`, and tokens
+        written."""
         steps: list[Steps] = []
         written, before = 0.0, 0.0
-        for edge, (ended, until) in enumerate(zip(EDGES, (left / self._gain).tolist(), strict=True)):
+        for edge, (ended, until) in enumerate(
+            zip(EDGES, (left / self._gain).tolist(), strict=True)
+        ):
             if until <= before:
                 continue
             alive = self._running * float(1 - (ended + EDGES[max(0, edge - 1)]) / 2)
@@ -321,17 +360,24 @@ class Fluid:
         return steps, written
 
     def _alone(self) -> list[list[Steps]]:
-        """Return the steps that compute one request's prompt next to the full batch, and a step of that batch."""
+        """Return the steps that compute one request's prompt next to the full batch, and a step of
+        that batch."""
         ready = self._running if self._c.prefill == "mixed" else 0
         computing = self._step(ready, self._held, self._chunks(1, 1))
-        return [[(math.ceil(self._own / self._budget), computing)], [(1, self._step(self._running, self._held))]]
+        return [
+            [(math.ceil(self._own / self._budget), computing)],
+            [(1, self._step(self._running, self._held))],
+        ]
 
     def _chunks(self, prompts: float, ranks: int) -> list[list[Chunk]]:
-        """Make a step's prompts on this number of ranks: whole ones of mean length, or a long one's middle piece."""
+        """Make a step's prompts on this number of ranks: whole ones of mean length, or a long one's
+        middle piece."""
         tokens = max(1, round(min(self._own, self._budget)))
         cached = round(self._load.read - self._own)
         start = cached + round(max(0.0, self._own - tokens) / 2)
-        pieces = [Chunk(number, start, tokens, last=True) for number in range(max(1, round(prompts)))]
+        pieces = [
+            Chunk(number, start, tokens, last=True) for number in range(max(1, round(prompts)))
+        ]
         return [pieces if rank < ranks else [] for rank in range(self._ranks)]
 
 
@@ -347,7 +393,9 @@ def flow_of(server: SimulatedServer, load: LoadSummary, running: int) -> Flow:
         wait_s, step_s = fluid.alone_s()
         token_s = step_s / server.tokens_per_step
         answer_s = (load.written - 1) * token_s
-        inside = max(1, min(running, round(load.requests / load.span_s * _first(wait_s + answer_s))))
+        inside = max(
+            1, min(running, round(load.requests / load.span_s * _first(wait_s + answer_s)))
+        )
     per_token_s = np.stack([np.asarray(token_s)[None]] * 2)
     return Flow(load.span_s + wait_s + answer_s, wait_s, 0.0, 1.0, wait_s, answer_s, per_token_s)
 
@@ -361,7 +409,9 @@ def _at_steps(steps: Floats, known: Floats, at_s: Floats) -> Floats:
     """Interpolate the seconds at this number of steps; shape (steps,), of draws (steps, draws)."""
     place = np.clip(np.searchsorted(known, steps, side="right") - 1, 0, len(known) - 2)
     width = known[place + 1] - known[place]
-    share = np.clip(np.divide(steps - known[place], width, out=np.ones_like(steps), where=width > 0), 0.0, 1.0)
+    share = np.clip(
+        np.divide(steps - known[place], width, out=np.ones_like(steps), where=width > 0), 0.0, 1.0
+    )
     found: Floats = (at_s[place].T + share * (at_s[place + 1] - at_s[place]).T).T
     return found
 
@@ -376,7 +426,8 @@ def _own_prompt(server: SimulatedServer, load: LoadSummary) -> float:
 
 
 def sequences_held(server: SimulatedServer, load: LoadSummary, capacity: int) -> int:
-    """Return the mean number of sequences in the pools of all replicas, with the reservation at admission."""
+    """Return the mean number of sequences in the pools of all replicas, with the reservation at
+    admission."""
     c = server.coefficients
     shared = load.read - _own_prompt(server, load)
     if c.reserve_share >= 1:
@@ -391,19 +442,25 @@ def sequences_held(server: SimulatedServer, load: LoadSummary, capacity: int) ->
 IN_FLIGHT = (8, 32, 128, 512)
 """Loads at which the fluid is evaluated."""
 _UPPER_TTFT, _UPPER_TPOT = 2.0, 1.4
-"""A 90th percentile or higher over the mean, of chats on the simulated node below saturation; a third more or less."""
+"""A 90th percentile or higher over the mean, of chats on the simulated node below saturation; a
+third more or less."""
 _SPREAD = {"ttft": 0.2, "tpot": 0.15, "e2el": 0.1}
-"""Standard deviation of ln(latency of a request / what the fluid says of it), so that no request is good or bad for
-sure: that of the means (``benchmarks/priors.py``), as requests of one kind fare much alike."""
+"""Standard deviation of ln(latency of a request / what the fluid says of it), so that no request is
+good or bad for sure: that of the means (``benchmarks/priors.py``), as requests of one kind fare
+much alike."""
 Value = TypeVar("Value")
 LEAST_ODDS, BEST_ODDS = 0.02, 0.98
 """Bounds of the odds of starting, because the memory plan is not more certain."""
 
 
-def carried(loads: Sequence[LoadSummary], flows: Sequence[Flow], slos: Sequence[Slo]) -> tuple[Floats, Floats]:
-    """Return ln of tokens per second and of requests in flight at capacity; of draws arrays of shape (draws,).
+def carried(
+    loads: Sequence[LoadSummary], flows: Sequence[Flow], slos: Sequence[Slo]
+) -> tuple[Floats, Floats]:
+    """Return ln of tokens per second and of requests in flight at capacity; of draws arrays of
+    shape (draws,).
 
-    A server that breaks a limit at the lightest load has less than that load's throughput, by as much as it is beyond.
+    A server that breaks a limit at the lightest load has less than that load's throughput, by as
+    much as it is beyond.
 
     Args:
         loads: closed loops, ascending, of the same prompts.
@@ -415,7 +472,9 @@ def carried(loads: Sequence[LoadSummary], flows: Sequence[Flow], slos: Sequence[
         limits = [_beyond(slo, load, wait_s, token_s) for slo in slos]
         beyond.append(np.max([one for one in limits if one is not None], axis=0))
         # Little's law.
-        speeds.append(np.log(load.in_flight * (load.read + load.written) / (wait_s + flow.answer_s)))
+        speeds.append(
+            np.log(load.in_flight * (load.read + load.written) / (wait_s + flow.answer_s))
+        )
     places = np.log([load.in_flight for load in loads])
     speed, place = np.asarray(speeds[-1]), np.asarray(speeds[-1]) * 0 + places[-1]
     for i in range(len(loads) - 2, -1, -1):
@@ -436,29 +495,51 @@ def _beyond(slo: Slo, load: LoadSummary, wait_s: Seconds, token_s: Seconds) -> F
     upper = QUANTILES.get(statistic, 0.5) > 0.5
     first_s, each_s = (_UPPER_TTFT * wait_s, _UPPER_TPOT * token_s) if upper else (wait_s, token_s)
     length = float(np.quantile(load.lengths, QUANTILES[statistic])) if upper else load.written
-    values = {"ttft_ms": first_s, "tpot_ms": each_s, "itl_ms": each_s, "e2el_ms": first_s + length * each_s}
+    values = {
+        "ttft_ms": first_s,
+        "tpot_ms": each_s,
+        "itl_ms": each_s,
+        "e2el_ms": first_s + length * each_s,
+    }
     return np.asarray(np.log(1e3 * values[rest] / slo.limit)) if rest in values else None
 
 
 def good_share(load: LoadSummary, flow: Flow, limits: Sequence[Slo]) -> float | None:
-    """Return the share of requests within the limits on TTFT, TPOT and E2EL; None if unpredicted waits decide."""
-    named = [(slo, slo.metric.removesuffix("_ms").rpartition("_")[2]) for slo in limits if slo.metric.endswith("_ms")]
+    """Return the share of requests within the limits on TTFT, TPOT and E2EL; None if unpredicted
+    waits decide."""
+    named = [
+        (slo, slo.metric.removesuffix("_ms").rpartition("_")[2])
+        for slo in limits
+        if slo.metric.endswith("_ms")
+    ]
     asked = [(slo, latency) for slo, latency in named if latency in _SPREAD]
     if flow.wait_s is not None and any(latency != "tpot" for _, latency in asked):
         return None
     from scipy.special import ndtr  # Half a second to load.
 
     share = 0.0
-    begins_s, ends_s = (0.0, float(flow.ramp_s)), (float(flow.ramp_s), float(flow.ramp_s + flow.full_s))
+    begins_s, ends_s = (
+        (0.0, float(flow.ramp_s)),
+        (float(flow.ramp_s), float(flow.ramp_s + flow.full_s)),
+    )
     for part, (begin_s, end_s), token_s in zip(
         (flow.first, 1 - flow.first), (begins_s, ends_s), flow.per_token_s, strict=True
     ):
-        wait_s, each_s = np.broadcast_arrays((begin_s + SHARES * (end_s - begin_s))[:, None], token_s)
+        wait_s, each_s = np.broadcast_arrays(
+            (begin_s + SHARES * (end_s - begin_s))[:, None], token_s
+        )
         answer_s = np.maximum(load.lengths - 1, 0) * each_s
-        latencies = {"ttft": wait_s, "tpot": each_s, "e2el": wait_s + answer_s}  # shape (waits, lengths)
+        latencies = {
+            "ttft": wait_s,
+            "tpot": each_s,
+            "e2el": wait_s + answer_s,
+        }  # shape (waits, lengths)
         good = np.ones((len(SHARES), len(SHARES)))
         for slo, latency in asked:
-            beyond = np.log(np.maximum(latencies[latency], 1e-9) * 1e3 / max(slo.limit, 1e-9)) / _SPREAD[latency]
+            beyond = (
+                np.log(np.maximum(latencies[latency], 1e-9) * 1e3 / max(slo.limit, 1e-9))
+                / _SPREAD[latency]
+            )
             good = np.minimum(good, ndtr(-beyond if slo.sense == "<=" else beyond))
         share += part * float(good.mean())
     return max(share, 0.5 / load.requests)
@@ -469,13 +550,14 @@ class SteadyPrediction:
     """Metrics of one configuration under one workload, and the odds that it starts.
 
     Attributes:
-        metrics: under the names of `autotune.metrics.formulas`, as if it started; TTFT only where all requests are sent
-            at once: of other loads it is not foreseen well enough. Empty where the layout needs more GPUs than there
-            are.
+        metrics: under the names of `autotune.metrics.formulas`, as if it started; TTFT only where
+            all requests are sent at once: of other loads it is not foreseen well enough. Empty
+            where the layout needs more GPUs than there are.
         starts: the odds that it starts and takes the workload's requests.
         doubt: what speaks against that: ``memory`` or ``length``; empty where nothing does.
-        drawn: ln of the total token throughput and of mean latencies with each draw of the figures, shape (draws,); of
-            a server that is loaded to its capacity, of the total token throughput there alone.
+        drawn: ln of the total token throughput and of mean latencies with each draw of the figures,
+            shape (draws,); of a server that is loaded to its capacity, of the total token
+            throughput there alone.
     """
 
     metrics: Mapping[str, float]
@@ -487,7 +569,8 @@ class SteadyPrediction:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Limits on latencies: of a server at its `capacity`, and of a `request` in ``request_goodput``."""
+    """Limits on latencies: of a server at its `capacity`, and of a `request` in
+    ``request_goodput``."""
 
     capacity: tuple[Slo, ...] = ()
     request: tuple[Slo, ...] | None = None
@@ -497,7 +580,8 @@ NO_LIMITS = Limits()
 
 
 class SteadyNode:
-    """Predict configurations of any engine under one workload on one node, with draws as of `drawn_factors`."""
+    """Predict configurations of any engine under one workload on one node, with draws as of
+    `drawn_factors`."""
 
     def __init__(
         self,
@@ -513,8 +597,12 @@ class SteadyNode:
         self._moved = {which: np.append(0.0, values) for which, values in (moved or {}).items()}
         self._model, self._hardware, self._gpus = model, hardware, gpus
         self._calibration = calibration or packaged_calibration()
-        self._workload = workload = workload.with_concurrencies(IN_FLIGHT) if limits.capacity else workload
-        self._loads = [LoadSummary.of(workload.draw(position, 0)) for position in range(len(workload.points))]
+        self._workload = workload = (
+            workload.with_concurrencies(IN_FLIGHT) if limits.capacity else workload
+        )
+        self._loads = [
+            LoadSummary.of(workload.draw(position, 0)) for position in range(len(workload.points))
+        ]
         self._coefficients = Memo(self._compute_coefficients)
         self._starts = Memo(self._compute_start)
         self._flows = Memo(self._compute_flows)
@@ -525,8 +613,12 @@ class SteadyNode:
         metrics, drawn = self._flows(knobs, engine, version, running) if running else ({}, {})
         return SteadyPrediction(metrics, odds, doubt, ready_s, drawn)
 
-    def _server(self, knobs: Mapping[str, Scalar], engine: str, version: str, drawn: bool = False) -> SimulatedServer:
-        setup = ServerSetup(engine, version, knobs, self._model, self._hardware, self._gpus, self._calibration)
+    def _server(
+        self, knobs: Mapping[str, Scalar], engine: str, version: str, drawn: bool = False
+    ) -> SimulatedServer:
+        setup = ServerSetup(
+            engine, version, knobs, self._model, self._hardware, self._gpus, self._calibration
+        )
         return SimulatedServer(setup, self._coefficients(knobs, engine, version, drawn))
 
     def _compute_coefficients(
@@ -539,15 +631,22 @@ class SteadyNode:
     def _compute_start(
         self, knobs: Mapping[str, Scalar], engine: str, version: str
     ) -> tuple[float, str, float, tuple[int, ...]]:
-        """Return odds of starting, the doubt, seconds to ready, and sequences per load (none: too many GPUs)."""
+        """Return odds of starting, the doubt, seconds to ready, and sequences per load (none: too
+        many GPUs)."""
         server = self._server(knobs, engine, version)
         if server.gpus > server.setup.gpus:
             return LEAST_ODDS, "length", 0.0, ()
         plan, loads = plan_memory(server), [load.share(server.replicas) for load in self._loads]
         limit, starts = server.running_limit * server.data_parallel, plan.starts
-        # What does not fit is predicted as if it did: if it starts all the same, the cache's size is wrong too.
-        held = [sequences_held(server, load, plan.capacity_tokens) if starts else limit for load in loads]
-        running = tuple(min(load.in_flight, limit, most) for load, most in zip(loads, held, strict=True))
+        # What does not fit is predicted as if it did: if it starts all the same, the cache's size
+        # is wrong too.
+        held = [
+            sequences_held(server, load, plan.capacity_tokens) if starts else limit
+            for load in loads
+        ]
+        running = tuple(
+            min(load.in_flight, limit, most) for load, most in zip(loads, held, strict=True)
+        )
         longest = max(load.longest_prompt for load in self._loads)
         fits = min(plan.fit_probability, plan.holds(self._workload.longest_request))
         refused = too_long(server, plan, self._workload) is not None
@@ -577,18 +676,32 @@ class SteadyNode:
     def _metrics_of(self, flows: Sequence[Flow]) -> dict[str, float]:
         metrics = _metrics(self._loads, flows)
         if self._limits.capacity:
-            speed, place = (float(np.exp(one)) for one in carried(self._loads, flows, self._limits.capacity))
+            speed, place = (
+                float(np.exp(one)) for one in carried(self._loads, flows, self._limits.capacity)
+            )
             metrics |= {"capacity_total_token_throughput": speed, "capacity_concurrency": place}
-            metrics["capacity_request_rate"] = speed / (self._loads[0].read + self._loads[0].written)
+            metrics["capacity_request_rate"] = speed / (
+                self._loads[0].read + self._loads[0].written
+            )
         elif (request := self._limits.request) is not None:
-            shares = [good_share(load, flow, request) for load, flow in zip(self._loads, flows, strict=True)]
-            good = [share * load.requests for load, share in zip(self._loads, shares, strict=True) if share is not None]
-            metrics |= {GOODPUT: sum(good) / metrics["duration"]} if len(good) == len(shares) else {}
+            shares = [
+                good_share(load, flow, request)
+                for load, flow in zip(self._loads, flows, strict=True)
+            ]
+            good = [
+                share * load.requests
+                for load, share in zip(self._loads, shares, strict=True)
+                if share is not None
+            ]
+            metrics |= (
+                {GOODPUT: sum(good) / metrics["duration"]} if len(good) == len(shares) else {}
+            )
         return metrics
 
 
 class Memo(Generic[Value]):
-    """Cached function of knobs, an engine and more, computed once per combination of the knobs that it reads."""
+    """Cached function of knobs, an engine and more, computed once per combination of the knobs that
+    it reads."""
 
     def __init__(self, compute: Callable[..., Value]) -> None:
         self._compute = compute
@@ -609,19 +722,24 @@ class Memo(Generic[Value]):
         return value
 
 
-def _key(names: tuple[str, ...], knobs: Mapping[str, Scalar], more: tuple[Any, ...]) -> tuple[Any, ...]:
+def _key(
+    names: tuple[str, ...], knobs: Mapping[str, Scalar], more: tuple[Any, ...]
+) -> tuple[Any, ...]:
     values = list(map(knobs.get, names))
     # 1 and True are equal to a dictionary, and not to an engine.
     return (more, *values, *map(type, values))
 
 
 def _central(loads: Sequence[LoadSummary], flows: Sequence[Flow]) -> dict[str, Seconds]:
-    """Return throughput and mean latencies of loads one after the other; of draws of the figures, shape (draws,)."""
+    """Return throughput and mean latencies of loads one after the other; of draws of the figures,
+    shape (draws,)."""
     requests = sum(load.requests for load in loads)
     tokens = sum(load.requests * (load.read + load.written) for load in loads)
 
     def mean_ms(values: Sequence[Seconds]) -> Seconds:
-        return 1e3 * sum(load.requests * v for load, v in zip(loads, values, strict=True)) / requests
+        return (
+            1e3 * sum(load.requests * v for load, v in zip(loads, values, strict=True)) / requests
+        )
 
     found = {
         HEADLINE: tokens / sum(flow.seconds for flow in flows),
@@ -635,7 +753,10 @@ def _central(loads: Sequence[LoadSummary], flows: Sequence[Flow]) -> dict[str, S
 
 def _metrics(loads: Sequence[LoadSummary], flows: Sequence[Flow]) -> dict[str, float]:
     found = {name: float(value) for name, value in _central(loads, flows).items()}
-    seconds, requests = float(sum(flow.seconds for flow in flows)), sum(load.requests for load in loads)
+    seconds, requests = (
+        float(sum(flow.seconds for flow in flows)),
+        sum(load.requests for load in loads),
+    )
     found |= {
         "duration": seconds,
         "request_throughput": requests / seconds,
@@ -646,6 +767,9 @@ def _metrics(loads: Sequence[LoadSummary], flows: Sequence[Flow]) -> dict[str, f
         parts = [share * flow.token_s(quantile) for share, flow in zip(shares, flows, strict=True)]
         found[f"{name}_tpot_ms"] = 1e3 * sum(parts)
         if "mean_ttft_ms" in found:
-            waits = [share * flow.first_token_s(quantile) for share, flow in zip(shares, flows, strict=True)]
+            waits = [
+                share * flow.first_token_s(quantile)
+                for share, flow in zip(shares, flows, strict=True)
+            ]
             found[f"{name}_ttft_ms"] = float(1e3 * sum(waits))
     return found

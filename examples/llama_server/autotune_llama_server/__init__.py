@@ -1,4 +1,5 @@
-"""llama-server as an engine of autotune: what is peculiar to its command line; all else is in ``llama_server.yaml``."""
+"""llama-server as an engine of autotune: what is peculiar to its command line; all else is in
+``llama_server.yaml``."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ from autotune.engines import Engine
 
 
 class LlamaServer(Engine):
-    """``llama-server --model FILE.gguf …``; its options have no abbreviations (llama.cpp, ``common/arg.cpp``)."""
+    """``llama-server --model FILE.gguf …``; its options have no abbreviations (llama.cpp,
+    ``common/arg.cpp``)."""
 
     abbreviations = False

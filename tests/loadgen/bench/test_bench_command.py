@@ -34,7 +34,11 @@ def test_a_result_that_readers_of_vllm_s_know(tmp_path: Path):
     assert "Share of a core:" in done.out
     result = json.loads((tmp_path / "result.json").read_text())
     assert (result["completed"], result["failed"], result["total_input_tokens"]) == (10, 0, 120)
-    assert (result["max_concurrency"], result["num_prompts"], result["request_rate"]) == (3, 10, "inf")
+    assert (result["max_concurrency"], result["num_prompts"], result["request_rate"]) == (
+        3,
+        10,
+        "inf",
+    )
     assert result["outcomes"] == {"ok": 10}
     assert result["client_bound"] is False
     assert result["requests_file"] == "result.requests.parquet"
@@ -47,15 +51,45 @@ def test_a_result_that_readers_of_vllm_s_know(tmp_path: Path):
 
 
 VLLM_KEYS = {
-    # What vLLM 0.13.0 and 0.32.0 write with --save-result for a generative model, without --save-detailed.
-    *("date", "endpoint_type", "backend", "label", "model_id", "tokenizer_id", "num_prompts", "request_rate"),
+    # What vLLM 0.13.0 and 0.32.0 write with --save-result for a generative model, without
+    # --save-detailed.
+    *(
+        "date",
+        "endpoint_type",
+        "backend",
+        "label",
+        "model_id",
+        "tokenizer_id",
+        "num_prompts",
+        "request_rate",
+    ),
     *("burstiness", "max_concurrency", "duration", "completed", "failed", "total_input_tokens"),
-    *("total_output_tokens", "request_throughput", "request_goodput", "output_throughput", "total_token_throughput"),
+    *(
+        "total_output_tokens",
+        "request_throughput",
+        "request_goodput",
+        "output_throughput",
+        "total_token_throughput",
+    ),
     *("max_output_tokens_per_s", "max_concurrent_requests"),
-    *(f"{statistic}_{name}_ms" for statistic in ("mean", "median", "std", "p99") for name in ("ttft", "tpot", "itl")),
+    *(
+        f"{statistic}_{name}_ms"
+        for statistic in ("mean", "median", "std", "p99")
+        for name in ("ttft", "tpot", "itl")
+    ),
 }
 OUR_KEYS = {
-    *("schema", "workload", "load", "lengths_source", "seed", "evidence", "client", "client_bound", "outcomes"),
+    *(
+        "schema",
+        "workload",
+        "load",
+        "lengths_source",
+        "seed",
+        "evidence",
+        "client",
+        "client_bound",
+        "outcomes",
+    ),
     *("failure", "points", "steady", "cache", "repeats", "requests_file"),
 }
 
@@ -64,13 +98,22 @@ def test_a_sweep_and_repeats_are_one_result(tmp_path: Path):
     with Server() as server:
         many = ["--concurrency", "2", "--concurrency", "4", "--repeats", "3", "--seed", "7"]
         done = bench(tmp_path, server.url, *many, "--save-result", "r.json")
-        prompts = {tuple(call.body["prompt"]) for call in server.posts if call.body["max_tokens"] == 5}
+        prompts = {
+            tuple(call.body["prompt"]) for call in server.posts if call.body["max_tokens"] == 5
+        }
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "r.json").read_text())
     assert set(result) >= VLLM_KEYS | OUR_KEYS
     assert (result["completed"], result["num_prompts"], result["outcomes"]) == (60, 60, {"ok": 60})
-    assert (result["max_concurrency"], result["burstiness"], result["request_goodput"]) == (None, 1, None)
-    assert [(p["label"], p["metrics"]["completed"]) for p in result["points"]] == [("c2", 30), ("c4", 30)]
+    assert (result["max_concurrency"], result["burstiness"], result["request_goodput"]) == (
+        None,
+        1,
+        None,
+    )
+    assert [(p["label"], p["metrics"]["completed"]) for p in result["points"]] == [
+        ("c2", 30),
+        ("c4", 30),
+    ]
     assert [(r["seed"], r["completed"]) for r in result["repeats"]] == [(7, 20), (8, 20), (9, 20)]
     assert result["duration"] == pytest.approx(sum(r["duration"] for r in result["repeats"]))
     assert len(prompts) >= 60, "another seed or load point, new prompts"
@@ -82,10 +125,16 @@ def test_a_sweep_and_repeats_are_one_result(tmp_path: Path):
     assert [line.split()[0] for line in table[:3]] == ["load", "c2", "c4"]
     for words in ("Seed 8:", "Mean:", "95 % interval of the mean:"):
         assert words in done.out
-    assert "Successful requests:                     60\n" in done.out, "what adds up over load points"
-    assert not any(words in done.out for words in ("throughput (tok/s):", "TTFT (ms):")), "what does not"
+    assert "Successful requests:                     60\n" in done.out, (
+        "what adds up over load points"
+    )
+    assert not any(words in done.out for words in ("throughput (tok/s):", "TTFT (ms):")), (
+        "what does not"
+    )
     with Server() as server:
-        bench(tmp_path, server.url, "--concurrency", "4", "--seed", "7", "--save-result", "one.json")
+        bench(
+            tmp_path, server.url, "--concurrency", "4", "--seed", "7", "--save-result", "one.json"
+        )
     compared = autotune("compare", "r.json", "one.json", "--json", home=tmp_path / "mlruns").json
     assert (list(compared["points"]), compared["metrics"]) == (["4 at a time"], {})
     assert "only A has the load 2 at a time: not compared" in compared["warnings"]
@@ -122,9 +171,18 @@ def test_the_table_has_the_titles_and_the_order_of_vllm_s(tmp_path: Path):
     assert titles[begin - 1] == "Serving Benchmark Result"
     latency = "Mean {0} (ms)|Median {0} (ms)|P90 {0} (ms)|P99 {0} (ms)"
     assert titles[begin : begin + 26] == [
-        *("Successful requests", "Failed requests", "Maximum request concurrency", "Benchmark duration (s)"),
+        *(
+            "Successful requests",
+            "Failed requests",
+            "Maximum request concurrency",
+            "Benchmark duration (s)",
+        ),
         *("Total input tokens", "Total generated tokens", "Request throughput (req/s)"),
-        *("Output token throughput (tok/s)", "Peak output token throughput (tok/s)", "Peak concurrent requests"),
+        *(
+            "Output token throughput (tok/s)",
+            "Peak output token throughput (tok/s)",
+            "Peak concurrent requests",
+        ),
         "Total token throughput (tok/s)",
         *("Time to First Token", *latency.format("TTFT").split("|")),
         *("Time per Output Token (excl. 1st token)", *latency.format("TPOT").split("|")),
@@ -135,18 +193,24 @@ def test_the_table_has_the_titles_and_the_order_of_vllm_s(tmp_path: Path):
 @pytest.mark.e2e
 def test_without_a_steady_state_there_is_no_steady_figure(tmp_path: Path):
     with Server() as server:
-        two = bench(tmp_path, server.url, "--workload", "random:12:5:2", "--save-result", "two.json")
+        two = bench(
+            tmp_path, server.url, "--workload", "random:12:5:2", "--save-result", "two.json"
+        )
         ten = bench(tmp_path, server.url, "--concurrency", "1", "--save-result", "ten.json")
     assert "no steady state: 2 requests" in two.out
     assert "Total TPS in the steady state" not in two.out
     assert "Total TPS in the steady state" in ten.out
-    of_two, of_ten = (json.loads((tmp_path / f"{name}.json").read_text()) for name in ("two", "ten"))
+    of_two, of_ten = (
+        json.loads((tmp_path / f"{name}.json").read_text()) for name in ("two", "ten")
+    )
     for result, known in ((of_two, False), (of_ten, True)):
         metrics = (result, result["points"][0]["metrics"])
         figures = [one["steady_total_token_throughput"] for one in metrics]
         figures.append(result["steady"]["total_token_throughput"])
         assert [figure is not None for figure in figures] == [known] * 3
-    compared = autotune("compare", "two.json", "ten.json", "--json", home=tmp_path / "mlruns", cwd=tmp_path)
+    compared = autotune(
+        "compare", "two.json", "ten.json", "--json", home=tmp_path / "mlruns", cwd=tmp_path
+    )
     assert compared.code == 0, compared.err
     assert "total_token_throughput" in compared.json["metrics"]
     assert "steady_total_token_throughput" not in compared.json["metrics"]
@@ -165,7 +229,9 @@ def test_ctrl_c_ends_it_at_once_and_leaves_no_file(tmp_path: Path):
 
         server.handler = never_ends
         options = ["--model", "m", "--workload", "random:3:40:4", "--save-result", "r.json"]
-        with start("bench", "--url", server.url, *options, folder=tmp_path, err=subprocess.PIPE) as process:
+        with start(
+            "bench", "--url", server.url, *options, folder=tmp_path, err=subprocess.PIPE
+        ) as process:
             assert load_has_begun.wait(60)
             process.send_signal(signal.SIGINT)
             _, messages = process.communicate(timeout=60)
@@ -179,7 +245,11 @@ def test_json_is_one_object_on_stdout(tmp_path: Path):
     with Server() as server:
         done = bench(tmp_path, server.url, "--request-rate", "200", "--json")
     assert done.code == 0, done.err
-    assert (done.json["completed"], done.json["request_rate"], done.json["max_concurrency"]) == (10, 200, None)
+    assert (done.json["completed"], done.json["request_rate"], done.json["max_concurrency"]) == (
+        10,
+        200,
+        None,
+    )
 
 
 def test_failed_requests_are_exit_4_with_the_file_written(tmp_path: Path):
@@ -189,19 +259,27 @@ def test_failed_requests_are_exit_4_with_the_file_written(tmp_path: Path):
 
         async def fails_late(call: Call) -> None:
             late = len(server.posts) == warm + 2
-            await (call.answer(503, {"error": {"message": "come back later"}}) if late else good(call))
+            await (
+                call.answer(503, {"error": {"message": "come back later"}}) if late else good(call)
+            )
 
         server.handler = fails_late
         done = bench(tmp_path, server.url, "--concurrency", "3", "--save-result", str(file))
     assert done.code == 4
     assert "autotune: 1 of 10 requests failed: 1 http_503 (come back later)" in done.err
     result = json.loads(file.read_text())
-    assert (result["completed"], result["failed"], result["outcomes"]) == (9, 1, {"ok": 9, "http_503": 1})
+    assert (result["completed"], result["failed"], result["outcomes"]) == (
+        9,
+        1,
+        {"ok": 9, "http_503": 1},
+    )
     assert "come back later" in result["failure"]
 
 
 @pytest.mark.e2e
-def test_an_invalid_measurement_says_so_in_its_file_and_has_new_prompts_the_next_time(tmp_path: Path):
+def test_an_invalid_measurement_says_so_in_its_file_and_has_new_prompts_the_next_time(
+    tmp_path: Path,
+):
     async def brief(call: Call) -> None:
         if call.method == "POST":
             call.body["max_tokens"] = 1
@@ -213,7 +291,10 @@ def test_an_invalid_measurement_says_so_in_its_file_and_has_new_prompts_the_next
     assert [done.code for done in ended] == [4, 4]
     results = [json.loads(file.read_text()) for file in files]
     assert all("ignore_eos" in result["invalid"] for result in results)
-    assert all(f"INVALID: {result['invalid']}" in done.out for done, result in zip(ended, results, strict=True))
+    assert all(
+        f"INVALID: {result['invalid']}" in done.out
+        for done, result in zip(ended, results, strict=True)
+    )
     assert results[0]["seed"] != results[1]["seed"]
     refused = autotune("compare", *map(str, files), home=tmp_path)
     assert (refused.code, "one.json: its measurement is invalid" in refused.err) == (2, True)
@@ -221,7 +302,11 @@ def test_an_invalid_measurement_says_so_in_its_file_and_has_new_prompts_the_next
 
 def test_a_server_that_answers_nothing_gets_no_second_repeat(tmp_path: Path):
     async def refuses(call: Call) -> None:
-        await (good(call) if call.method == "GET" else call.answer(500, {"error": {"message": "broken"}}))
+        await (
+            good(call)
+            if call.method == "GET"
+            else call.answer(500, {"error": {"message": "broken"}})
+        )
 
     with Server(refuses) as server:
         done = bench(tmp_path, server.url, "--repeats", "3", "--save-result", "r.json")
@@ -229,14 +314,21 @@ def test_a_server_that_answers_nothing_gets_no_second_repeat(tmp_path: Path):
     assert done.code == 4
     assert "10 of 10 requests failed: 10 http_500 (broken)" in done.err
     result = json.loads((tmp_path / "r.json").read_text())
-    assert (result["completed"], result["failed"], result["points"], len(result["repeats"])) == (0, 10, [], 1)
+    assert (result["completed"], result["failed"], result["points"], len(result["repeats"])) == (
+        0,
+        10,
+        [],
+        1,
+    )
     assert len(read_requests(tmp_path / "r.requests.parquet").columns["request"]) == 0
 
 
 def test_nothing_listens_is_exit_2(tmp_path: Path):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
-        done = bench(tmp_path, f"http://127.0.0.1:{taken.getsockname()[1]}", "--save-result", "result.json")
+        done = bench(
+            tmp_path, f"http://127.0.0.1:{taken.getsockname()[1]}", "--save-result", "result.json"
+        )
     assert done.code == 2
     assert done.err.startswith("autotune: nothing answers at http://127.0.0.1:")
     assert not (tmp_path / "result.json").exists()
@@ -251,7 +343,9 @@ def test_another_model_is_answered_with_the_one_served(tmp_path: Path):
     assert "Known: m." in done.err
 
 
-def test_the_api_key_is_asked_for_sent_and_never_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def test_the_api_key_is_asked_for_sent_and_never_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
     async def guarded(call: Call) -> None:
         if call.headers.get("authorization") == "Bearer my-own-key":
             await good(call)
@@ -261,7 +355,9 @@ def test_the_api_key_is_asked_for_sent_and_never_printed(tmp_path: Path, monkeyp
     monkeypatch.setenv("MY_KEY", "my-own-key")
     with Server(guarded) as server:
         without = bench(tmp_path, server.url)
-        done = bench(tmp_path, server.url, "--api-key-env", "MY_KEY", "--save-result", "result.json")
+        done = bench(
+            tmp_path, server.url, "--api-key-env", "MY_KEY", "--save-result", "result.json"
+        )
     assert (without.code, done.code) == (2, 0)
     assert "--api-key-env" in without.err
     assert "my-own-key" not in done.out + done.err + (tmp_path / "result.json").read_text()
@@ -295,7 +391,11 @@ def test_more_streams_than_open_files_is_said_before_the_run(tmp_path: Path):
     with Server() as server:
         limited = ["prlimit", "--nofile=150:150", *PROGRAM, "bench", "--url", server.url, *WORKLOAD]
         done = subprocess.run(
-            [*limited, "--workload", "random:2:2:500"], cwd=tmp_path, capture_output=True, text=True, check=False
+            [*limited, "--workload", "random:2:2:500"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
         )
         assert server.posts == []
     assert done.returncode == 2
@@ -320,9 +420,13 @@ def test_goodput_and_money_of_a_load(tmp_path: Path):
     load = ("--concurrency", "4", "--json")
     price = ("--gpus", "8", "--gpu-hour-price", "3.6")
     with Server(good) as server:
-        kept = json.loads(bench(tmp_path, server.url, *load, *price, "--goodput", "ttft:60000 e2el:60000").out)
+        kept = json.loads(
+            bench(tmp_path, server.url, *load, *price, "--goodput", "ttft:60000 e2el:60000").out
+        )
         missed = json.loads(
-            bench(tmp_path, server.url, *load, "--goodput", "ttft:60000", "--goodput", "e2el:0.001").out
+            bench(
+                tmp_path, server.url, *load, "--goodput", "ttft:60000", "--goodput", "e2el:0.001"
+            ).out
         )
         refused = bench(tmp_path, server.url, *load, "--gpu-hour-price", "3.6")
         assert bench(tmp_path, server.url, *load, "--goodput", "itl:5").code == 2
@@ -332,10 +436,14 @@ def test_goodput_and_money_of_a_load(tmp_path: Path):
     total = kept["total_token_throughput"]
     assert kept["total_token_throughput_per_gpu"] == pytest.approx(total / 8)
     assert kept["cost_per_million_tokens"] == pytest.approx(0.008 / total * 1e6)
-    assert kept["points"][0]["metrics"]["cost_per_million_tokens"] == kept["cost_per_million_tokens"]
+    assert (
+        kept["points"][0]["metrics"]["cost_per_million_tokens"] == kept["cost_per_million_tokens"]
+    )
     # Tokens that come together have no time between them, and no speed.
     tpot_ms = kept["mean_tpot_ms"]
-    assert kept.get("output_tokens_per_s_per_user") == (pytest.approx(1000 / tpot_ms) if tpot_ms else None)
+    assert kept.get("output_tokens_per_s_per_user") == (
+        pytest.approx(1000 / tpot_ms) if tpot_ms else None
+    )
     assert missed["request_goodput"] == 0
     assert "cost_per_million_tokens" not in missed
     assert refused.code == 2

@@ -20,8 +20,20 @@ from tests.product.cli import autotune
 
 OURS = {
     **{"model_id": "m", "endpoint": "/v1/completions", "backend": "openai", "num_prompts": 200},
-    **{"request_rate": "inf", "burstiness": 1.0, "max_concurrency": 8, "schema": 1, "workload": "random:100:11:200"},
-    **{"load": "8 at a time", "lengths_source": "fixed", "seed": 0, "evidence": "measured", "client_bound": False},
+    **{
+        "request_rate": "inf",
+        "burstiness": 1.0,
+        "max_concurrency": 8,
+        "schema": 1,
+        "workload": "random:100:11:200",
+    },
+    **{
+        "load": "8 at a time",
+        "lengths_source": "fixed",
+        "seed": 0,
+        "evidence": "measured",
+        "client_bound": False,
+    },
 }
 
 
@@ -35,7 +47,13 @@ def log(seed: int, slower: float) -> RequestLog:
     )
     zeros = np.zeros(n)
     return RequestLog(
-        records, (OK,) * n, zeros.astype(int), zeros, zeros * np.nan, np.ones(n, dtype=int), np.ones(n, dtype=int)
+        records,
+        (OK,) * n,
+        zeros.astype(int),
+        zeros,
+        zeros * np.nan,
+        np.ones(n, dtype=int),
+        np.ones(n, dtype=int),
     )
 
 
@@ -43,7 +61,12 @@ def saved(path: Path, draw: int, slower: float, **changes: Any) -> Path:
     """A result of `autotune bench`, with its requests."""
     made = log(draw, slower)
     write_requests(requests_path(path), [LoadLog("", 0, made)], OURS)
-    result = {**OURS, **summarize(made.records), "requests_file": requests_path(path).name, **changes}
+    result = {
+        **OURS,
+        **summarize(made.records),
+        "requests_file": requests_path(path).name,
+        **changes,
+    }
     path.write_text(json.dumps(result))
     return path
 
@@ -55,7 +78,10 @@ def measured(path: Path, draws: range, slower: float, **changes: Any) -> Path:
 
 
 def test_better_and_worse_go_by_the_metric_and_by_its_interval_over_repeats(tmp_path: Path):
-    a, b = measured(tmp_path / "a.json", range(1, 5), 1.0), measured(tmp_path / "b.json", range(5, 9), 1.3)
+    a, b = (
+        measured(tmp_path / "a.json", range(1, 5), 1.0),
+        measured(tmp_path / "b.json", range(5, 9), 1.3),
+    )
     changes = {change.metric: change for change in compare(a, b).changes}
     for name in ("mean_ttft_ms", "median_ttft_ms", "mean_e2el_ms"):
         interval = changes[name].interval
@@ -64,7 +90,9 @@ def test_better_and_worse_go_by_the_metric_and_by_its_interval_over_repeats(tmp_
         assert changes[name].verdict == "worse"
     assert {c.verdict for c in compare(b, a).changes if c.metric == "mean_ttft_ms"} == {"better"}
     same = measured(tmp_path / "c.json", range(9, 13), 1.0)
-    assert {c.verdict for c in compare(a, same).changes if c.metric == "mean_ttft_ms"} == {"unclear"}
+    assert {c.verdict for c in compare(a, same).changes if c.metric == "mean_ttft_ms"} == {
+        "unclear"
+    }
     assert {c.verdict for c in compare(a, a).changes} == {"equal"}
 
 
@@ -72,7 +100,9 @@ def test_one_run_each_has_a_direction_and_no_verdict(tmp_path: Path):
     found = compare(saved(tmp_path / "a.json", 1, 1.0), saved(tmp_path / "b.json", 2, 1.3))
     assert {change.verdict for change in found.changes} <= {None, "equal"}
     assert {change.interval for change in found.changes} == {None}
-    assert next(c.percent for c in found.changes if c.metric == "mean_ttft_ms") == pytest.approx(30, abs=5)
+    assert next(c.percent for c in found.changes if c.metric == "mean_ttft_ms") == pytest.approx(
+        30, abs=5
+    )
 
 
 def test_two_runs_that_may_be_compared_get_no_warning_but_are_called_single(tmp_path: Path):
@@ -96,21 +126,34 @@ def test_repeats_give_the_throughput_an_interval(tmp_path: Path):
 
 def test_an_invalid_measurement_is_refused(tmp_path: Path):
     sound = saved(tmp_path / "a.json", 1, 1.0, invalid=None)
-    warm = saved(tmp_path / "b.json", 2, 1.3, invalid="99% of the prompt tokens came from the prefix cache")
-    with pytest.raises(BadInput, match=r"b\.json: its measurement is invalid \(99% of the prompt tokens"):
+    warm = saved(
+        tmp_path / "b.json", 2, 1.3, invalid="99% of the prompt tokens came from the prefix cache"
+    )
+    with pytest.raises(
+        BadInput, match=r"b\.json: its measurement is invalid \(99% of the prompt tokens"
+    ):
         compare(sound, warm)
 
 
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"workload": "random:100:12:200"}, "different workload: random:100:11:200 in A, random:100:12:200 in B"),
+        (
+            {"workload": "random:100:12:200"},
+            "different workload: random:100:11:200 in A, random:100:12:200 in B",
+        ),
         ({"load": "16 at a time"}, "different load: 8 at a time in A, 16 at a time in B"),
         ({"model_id": "n"}, "different model: m in A, n in B"),
-        ({"endpoint": "/v1/chat/completions"}, "different endpoint: completions in A, chat completions in B"),
+        (
+            {"endpoint": "/v1/chat/completions"},
+            "different endpoint: completions in A, chat completions in B",
+        ),
         ({"num_prompts": 400}, "different number of prompts per repeat: 200 in A, 400 in B"),
         ({"lengths_source": "jsonl:x"}, "different source of lengths"),
-        ({"total_output_tokens": 9_000}, "different lengths: 11.0 output tokens per request in A, 45.0 in B"),
+        (
+            {"total_output_tokens": 9_000},
+            "different lengths: 11.0 output tokens per request in A, 45.0 in B",
+        ),
         ({"evidence": "emulated"}, "EVIDENCE DIFFERS: A is MEASURED, B is EMULATED"),
         ({"failed": 3}, "B: 3 requests failed"),
         ({"client_bound": True}, "B: the client did not keep up"),
@@ -118,7 +161,9 @@ def test_an_invalid_measurement_is_refused(tmp_path: Path):
     ],
 )
 def test_what_may_not_be_compared_is_said(tmp_path: Path, changes: dict[str, Any], words: str):
-    found = compare(saved(tmp_path / "a.json", 1, 1.0), saved(tmp_path / "b.json", 1, 1.0, **changes))
+    found = compare(
+        saved(tmp_path / "a.json", 1, 1.0), saved(tmp_path / "b.json", 1, 1.0, **changes)
+    )
     assert any(words in warning for warning in found.warnings), found.warnings
     assert found.to_json()["comparable"] is False
     assert f"WARNING: {found.warnings[0]}" in "\n".join(found.lines())
@@ -127,34 +172,74 @@ def test_what_may_not_be_compared_is_said(tmp_path: Path, changes: dict[str, Any
 def sweep(path: Path, slower: dict[int, float]) -> Path:
     """A result of several concurrencies, each slower by its factor."""
     logs = {f"c{n}": log(n, factor) for n, factor in slower.items()}
-    write_requests(requests_path(path), [LoadLog(label, 0, made) for label, made in logs.items()], OURS)
+    write_requests(
+        requests_path(path), [LoadLog(label, 0, made) for label, made in logs.items()], OURS
+    )
     points = [
         {"label": label, "load": f"{label[1:]} at a time", "metrics": summarize(made.records)}
         for label, made in logs.items()
     ]
     whole = summarize(RequestRecords.one_after_another([made.records for made in logs.values()]))
-    result = {**OURS, **whole, "load": "2 load points", "points": points, "requests_file": requests_path(path).name}
+    result = {
+        **OURS,
+        **whole,
+        "load": "2 load points",
+        "points": points,
+        "requests_file": requests_path(path).name,
+    }
     path.write_text(json.dumps(result))
     return path
 
 
 def test_sweeps_are_compared_load_by_load(tmp_path: Path):
     """B is slower at 4 and faster at 16: together they would be about equal."""
-    a, b = sweep(tmp_path / "a.json", {4: 1.0, 16: 1.0}), sweep(tmp_path / "b.json", {4: 1.5, 16: 0.6})
+    a, b = (
+        sweep(tmp_path / "a.json", {4: 1.0, 16: 1.0}),
+        sweep(tmp_path / "b.json", {4: 1.5, 16: 0.6}),
+    )
     found = compare(a, b)
-    assert (list(found.points), found.changes, found.warnings) == (["4 at a time", "16 at a time"], (), ())
-    ttft = {load: next(c for c in changes if c.metric == "mean_ttft_ms") for load, changes in found.points.items()}
+    assert (list(found.points), found.changes, found.warnings) == (
+        ["4 at a time", "16 at a time"],
+        (),
+        (),
+    )
+    ttft = {
+        load: next(c for c in changes if c.metric == "mean_ttft_ms")
+        for load, changes in found.points.items()
+    }
     assert ttft["4 at a time"].percent == pytest.approx(50, abs=10)
     assert ttft["16 at a time"].percent == pytest.approx(-40, abs=10)
 
 
 # The keys of vLLM 0.13.0, numbers of our own.
 VLLM = {
-    **{"date": "20260101-120000", "endpoint_type": "vllm", "backend": "vllm", "label": None, "model_id": "m"},
-    **{"tokenizer_id": "m", "num_prompts": 200, "request_rate": "inf", "burstiness": 1.0, "max_concurrency": 8},
-    **{"duration": 25.0, "completed": 200, "failed": 0, "total_input_tokens": 20000, "total_output_tokens": 2200},
+    **{
+        "date": "20260101-120000",
+        "endpoint_type": "vllm",
+        "backend": "vllm",
+        "label": None,
+        "model_id": "m",
+    },
+    **{
+        "tokenizer_id": "m",
+        "num_prompts": 200,
+        "request_rate": "inf",
+        "burstiness": 1.0,
+        "max_concurrency": 8,
+    },
+    **{
+        "duration": 25.0,
+        "completed": 200,
+        "failed": 0,
+        "total_input_tokens": 20000,
+        "total_output_tokens": 2200,
+    },
     **{"request_throughput": 8.0, "request_goodput": None, "output_throughput": 88.0},
-    **{"total_token_throughput": 888.0, "max_output_tokens_per_s": 110.0, "max_concurrent_requests": 12},
+    **{
+        "total_token_throughput": 888.0,
+        "max_output_tokens_per_s": 110.0,
+        "max_concurrent_requests": 12,
+    },
     **{"mean_ttft_ms": 180.0, "median_ttft_ms": 175.0, "std_ttft_ms": 20.0, "p99_ttft_ms": 260.0},
     **{"mean_tpot_ms": 80.0, "median_tpot_ms": 79.0, "std_tpot_ms": 4.0, "p99_tpot_ms": 95.0},
     **{"mean_itl_ms": 80.0, "median_itl_ms": 78.0, "std_itl_ms": 9.0, "p99_itl_ms": 130.0},
@@ -164,7 +249,9 @@ VLLM = {
 def test_a_file_of_vllm_s_own_is_compared(tmp_path: Path):
     ours = saved(tmp_path / "ours.json", 1, 1.0)
     (tmp_path / "vllm.json").write_text(json.dumps(VLLM))
-    done = autotune("compare", "vllm.json", "ours.json", "--json", home=tmp_path / "mlruns", cwd=tmp_path)
+    done = autotune(
+        "compare", "vllm.json", "ours.json", "--json", home=tmp_path / "mlruns", cwd=tmp_path
+    )
     assert done.code == 0, done.err
     found = done.json
     assert found["metrics"]["total_token_throughput"]["a"] == 888.0
@@ -172,7 +259,9 @@ def test_a_file_of_vllm_s_own_is_compared(tmp_path: Path):
     assert "p99_e2el_ms" not in found["metrics"]
     assert found["metrics"]["mean_ttft_ms"]["interval95"] is None
     assert not any(warning.startswith(("another", "other")) for warning in found["warnings"])
-    assert any("A does not state its workload, seed, evidence" in warning for warning in found["warnings"])
+    assert any(
+        "A does not state its workload, seed, evidence" in warning for warning in found["warnings"]
+    )
     printed = autotune("compare", str(ours), "vllm.json", home=tmp_path / "mlruns", cwd=tmp_path)
     assert printed.code == 0, printed.err
     assert printed.out.index("WARNING:") < printed.out.index("total_token_throughput")
@@ -186,7 +275,10 @@ def test_a_file_of_vllm_s_own_is_compared(tmp_path: Path):
         ("not JSON", "not a result"),
         ("[]", "not a result"),
         ('{"duration": 3}', "no number under 'completed'"),
-        (json.dumps({**VLLM, "total_token_throughput": "fast"}), "no number under 'total_token_throughput'"),
+        (
+            json.dumps({**VLLM, "total_token_throughput": "fast"}),
+            "no number under 'total_token_throughput'",
+        ),
         (json.dumps(VLLM) + "\n" + json.dumps(VLLM), "not a result"),
     ],
 )
@@ -201,7 +293,8 @@ def test_what_is_no_result_is_refused(tmp_path: Path, text: str | None, words: s
 
 
 @pytest.mark.parametrize(
-    "text", ["[" * 100_000, '{"duration": 1, "completed": 1, "request_throughput": 1' + "0" * 400 + "}"]
+    "text",
+    ["[" * 100_000, '{"duration": 1, "completed": 1, "request_throughput": 1' + "0" * 400 + "}"],
 )
 def test_odd_files_are_no_result(tmp_path: Path, text: str):
     (tmp_path / "odd.json").write_text(text)

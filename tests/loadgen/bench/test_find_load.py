@@ -1,4 +1,5 @@
-"""`autotune bench --find-load` as a user runs it, against a queue of one server, first come, first served."""
+"""`autotune bench --find-load` as a user runs it, against a queue of one server, first come, first
+served."""
 
 from __future__ import annotations
 
@@ -35,14 +36,19 @@ def find(tmp_path: Path, url: str, *more: str) -> Finished:
 
 @pytest.mark.e2e
 def test_the_concurrency_that_keeps_the_limit_is_found(tmp_path: Path) -> None:
-    """With n in flight each waits n times as long: 20 keep 205 ms. A busy machine takes some of that."""
+    """With n in flight each waits n times as long: 20 keep 205 ms. A busy machine takes some of
+    that."""
     with Server(Queue()) as server:
         done = find(tmp_path, server.url, "--find-load", "concurrency", "--slo", "p90_ttft_ms<=205")
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "r.json").read_text())
     assert 15 <= result["capacity_concurrency"] <= 20
     assert result["capacity_broken_at"] <= result["capacity_concurrency"] * 1.1 + 1
-    assert (result["find_load"], result["nearest_miss"], result["failure"]) == ("concurrency", None, None)
+    assert (result["find_load"], result["nearest_miss"], result["failure"]) == (
+        "concurrency",
+        None,
+        None,
+    )
     assert result["p90_ttft_ms"] <= 205
     assert result["max_concurrency"] == result["capacity_concurrency"]
     assert result["capacity_total_token_throughput"] == pytest.approx(17 / SERVICE_S, rel=0.2)
@@ -50,7 +56,11 @@ def test_the_concurrency_that_keeps_the_limit_is_found(tmp_path: Path) -> None:
     assert loads == sorted(set(loads))
     assert {1, 32, result["capacity_concurrency"]} <= set(loads)
     rows = read_requests(tmp_path / "r.requests.parquet").columns
-    assert len(rows["ok" if "ok" in rows else "outcome"]) == result["completed"] == result["num_prompts"]
+    assert (
+        len(rows["ok" if "ok" in rows else "outcome"])
+        == result["completed"]
+        == result["num_prompts"]
+    )
     assert "one at a time: " in done.err
     assert "32 in flight: violates p90_ttft_ms<=205 by " in done.err
     assert "in flight meet every limit" in done.out
@@ -58,7 +68,9 @@ def test_the_concurrency_that_keeps_the_limit_is_found(tmp_path: Path) -> None:
 
 
 @pytest.mark.e2e
-def test_a_server_that_is_too_slow_for_any_load_ends_with_3_and_the_nearest_miss(tmp_path: Path) -> None:
+def test_a_server_that_is_too_slow_for_any_load_ends_with_3_and_the_nearest_miss(
+    tmp_path: Path,
+) -> None:
     with Server(Queue()) as server:
         done = find(tmp_path, server.url, "--find-load", "rate", "--slo", "p90_ttft_ms<=5")
     assert done.code == 3
@@ -98,10 +110,16 @@ def test_a_server_that_dies_of_a_load_leaves_the_heaviest_that_it_kept(tmp_path:
         await queue(call)
 
     with Server(mortal) as server:
-        done = find(tmp_path, server.url, "--find-load", "concurrency", "--slo", "p90_ttft_ms<=60000")
+        done = find(
+            tmp_path, server.url, "--find-load", "concurrency", "--slo", "p90_ttft_ms<=60000"
+        )
     assert done.code == 0, done.err
     result = json.loads((tmp_path / "r.json").read_text())
-    assert (result["capacity_concurrency"], result["capacity_broken_at"], result["capacity_died_at"]) == (32, 64, 64)
+    assert (
+        result["capacity_concurrency"],
+        result["capacity_broken_at"],
+        result["capacity_died_at"],
+    ) == (32, 64, 64)
     assert "64 in flight" in result["load_search"][-1]
     assert result["p90_ttft_ms"] <= 60_000
     assert result["failed"] == 0
@@ -110,9 +128,18 @@ def test_a_server_that_dies_of_a_load_leaves_the_heaviest_that_it_kept(tmp_path:
 @pytest.mark.parametrize(
     ("more", "words"),
     [
-        (["--slo", "p99_ttft_ms<=5", "--concurrency", "4"], "--concurrency: --find-load sets the load itself"),
-        (["--slo", "p99_ttft_ms<=5", "--request-rate", "4"], "--request-rate: --find-load sets the load itself"),
-        (["--slo", "p99_ttft_ms<=5", "--repeats", "2"], "--repeats: --find-load sets the load itself"),
+        (
+            ["--slo", "p99_ttft_ms<=5", "--concurrency", "4"],
+            "--concurrency: --find-load sets the load itself",
+        ),
+        (
+            ["--slo", "p99_ttft_ms<=5", "--request-rate", "4"],
+            "--request-rate: --find-load sets the load itself",
+        ),
+        (
+            ["--slo", "p99_ttft_ms<=5", "--repeats", "2"],
+            "--repeats: --find-load sets the load itself",
+        ),
         (["--slo", "p99_ttft_ms<=5", "--workload", "sharegpt-c4"], "it fixes a load: 4 at a time"),
         (["--slo", "p99_ttft_ms<=5", "--workload", "sweep"], "it fixes 6 load points"),
         (["--slo", "output_throughput>=5"], "needs a latency limit"),

@@ -20,7 +20,9 @@ def test_the_mean_s_interval_is_student_s():
 
 
 def test_the_ratio_s_interval_is_welch_s_on_logarithms():
-    whole = stats.ttest_ind(np.log(RUNS_B), np.log(RUNS_A), equal_var=False).confidence_interval(0.95)
+    whole = stats.ttest_ind(np.log(RUNS_B), np.log(RUNS_A), equal_var=False).confidence_interval(
+        0.95
+    )
     expected = (100 * math.expm1(whole.low), 100 * math.expm1(whole.high))
     assert ratio_interval(RUNS_A, RUNS_B) == pytest.approx(expected)
 

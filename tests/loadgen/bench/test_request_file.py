@@ -55,12 +55,16 @@ def check(path: Path, requests: list[Request], written: RequestLog) -> None:
             assert np.isnan(found["output_tokens"])
 
 
-REQUESTS = st.lists(st.tuples(st.lists(st.integers(1, 10**7), max_size=6), st.booleans()), min_size=1, max_size=8)
+REQUESTS = st.lists(
+    st.tuples(st.lists(st.integers(1, 10**7), max_size=6), st.booleans()), min_size=1, max_size=8
+)
 
 
 @settings(max_examples=30)
 @given(REQUESTS)
-def test_every_request_gets_its_own_gaps_back(tmp_path_factory: pytest.TempPathFactory, requests: list[Request]):
+def test_every_request_gets_its_own_gaps_back(
+    tmp_path_factory: pytest.TempPathFactory, requests: list[Request]
+):
     check(tmp_path_factory.getbasetemp() / "r.requests.parquet", requests, log(requests))
 
 
@@ -76,9 +80,16 @@ def test_so_does_a_log_merged_of_two_workers(
 
 def test_the_file_says_what_it_is_and_nothing_else_is_left(tmp_path: Path):
     path = tmp_path / "r.requests.parquet"
-    write_requests(path, [LoadLog("c1", 5, log([([], True)])), LoadLog("c2", 6, log([([3], False)]))], ABOUT)
+    write_requests(
+        path, [LoadLog("c1", 5, log([([], True)])), LoadLog("c2", 6, log([([3], False)]))], ABOUT
+    )
     table = read_requests(path)
-    assert {"workload": "w", "seed": "5", "evidence": "emulated", "schema": "1"}.items() <= table.metadata.items()
+    assert {
+        "workload": "w",
+        "seed": "5",
+        "evidence": "emulated",
+        "schema": "1",
+    }.items() <= table.metadata.items()
     assert tuple(table.columns) == COLUMNS
     assert table.columns["point"].tolist() == ["c1", "c2"]
     assert table.columns["message"].tolist() == ["", "gone with half a pair ?"]
@@ -98,7 +109,13 @@ def test_it_lies_beside_its_result():
 def test_gaps_that_do_not_fit_the_chunks_are_a_bug(tmp_path: Path):
     whole = log([([3, 4], True)])
     broken = RequestLog(
-        whole.records, whole.outcomes, whole.retries, whole.send_delay_s, whole.cached_tokens, np.ones(1), np.ones(1)
+        whole.records,
+        whole.outcomes,
+        whole.retries,
+        whole.send_delay_s,
+        whole.cached_tokens,
+        np.ones(1),
+        np.ones(1),
     )
     with pytest.raises(ValueError, match="2 gaps"):
         write_requests(tmp_path / "r.requests.parquet", [LoadLog("", 0, broken)], ABOUT)

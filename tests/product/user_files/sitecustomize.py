@@ -1,7 +1,9 @@
-"""An emulated engine that has a user's files open and mapped, as a real one has weights, caches and locks.
+"""An emulated engine that has a user's files open and mapped, as a real one has weights, caches and
+locks.
 
-Python imports this at its start where PYTHONPATH has the folder. The variable `HELD` names the files, as patterns with
-a colon between them; one that appears later, such as a model that is still being copied, is mapped then.
+Python imports this at its start where PYTHONPATH has the folder. The variable `HELD` names the
+files, as patterns with a colon between them; one that appears later, such as a model that is still
+being copied, is mapped then.
 """
 
 from __future__ import annotations

@@ -24,11 +24,15 @@ def question(**changes: Any) -> StudySpec:
 
 
 def prepared(rows: Sequence[Row], version: str = "unknown", **changes: Any) -> Prepared:
-    """A study whose candidates are these rows: of a replayed table, unless the changes say otherwise."""
+    """A study whose candidates are these rows: of a replayed table, unless the changes say
+    otherwise."""
     spec = question(**{"on": "replay:/nowhere.csv", **changes})
     return Prepared(spec, library_of(spec), candidates(rows, version), {}, (), None)
 
 
 def candidates(rows: Sequence[Row], version: str = "unknown") -> CandidateSet:
-    found = {(one := Candidate(Configuration(engine, knobs), version)).fingerprint: one for engine, knobs in rows}
+    found = {
+        (one := Candidate(Configuration(engine, knobs), version)).fingerprint: one
+        for engine, knobs in rows
+    }
     return CandidateSet(tuple(found.values()), 0, monotone_memory=Library().monotone_memory)

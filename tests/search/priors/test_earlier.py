@@ -1,4 +1,5 @@
-"""Warm start: what earlier launches teach, what they cannot, and that a resumed study believes the same."""
+"""Warm start: what earlier launches teach, what they cannot, and that a resumed study believes the
+same."""
 
 from __future__ import annotations
 
@@ -19,7 +20,15 @@ from tests.search.priors.prepared import candidates, prepared, question
 from tests.small_study import launches
 
 GRID: list[tuple[str, dict[str, Scalar]]] = [
-    ("sglang", {"tensor_parallel": tp, "data_parallel": 8 // tp, "max_batched_tokens": chunk, "memory_fraction": f})
+    (
+        "sglang",
+        {
+            "tensor_parallel": tp,
+            "data_parallel": 8 // tp,
+            "max_batched_tokens": chunk,
+            "memory_fraction": f,
+        },
+    )
     for tp in (1, 2, 4, 8)
     for chunk in (2048, 4096, 8192, 16384)
     for f in (0.8, 0.9)
@@ -27,14 +36,20 @@ GRID: list[tuple[str, dict[str, Scalar]]] = [
 
 
 def _truth(knobs) -> float:
-    return 8.0 - 0.3 * math.log2(knobs["tensor_parallel"]) + 0.1 * math.log2(knobs["max_batched_tokens"])
+    return (
+        8.0
+        - 0.3 * math.log2(knobs["tensor_parallel"])
+        + 0.1 * math.log2(knobs["max_batched_tokens"])
+    )
 
 
 def _source(broken=()) -> Source:
     """An earlier study of the same grid, of which the fraction was never varied."""
     rows = [knobs for _, knobs in GRID if knobs["memory_fraction"] == 0.8][::2]
     lessons = [Lesson(Configuration("sglang", {**k, "page_size": 1}), _truth(k)) for k in rows]
-    return Source("study before", (*lessons, *(Lesson(Configuration("sglang", k), None) for k in broken)))
+    return Source(
+        "study before", (*lessons, *(Lesson(Configuration("sglang", k), None) for k in broken))
+    )
 
 
 def test_the_order_carries_over_and_what_was_not_varied_has_no_say():
@@ -49,7 +64,9 @@ def test_the_order_carries_over_and_what_was_not_varied_has_no_say():
 
 
 def test_failures_lower_the_odds_of_what_shares_their_cause():
-    broken = [{**knobs, "memory_fraction": 0.9} for _, knobs in GRID if knobs["tensor_parallel"] == 1][:3]
+    broken = [
+        {**knobs, "memory_fraction": 0.9} for _, knobs in GRID if knobs["tensor_parallel"] == 1
+    ][:3]
     found = learned(_source(broken), candidates(GRID))
     assert found is not None
     assert found.p_starts is not None
@@ -85,7 +102,11 @@ def test_launches_are_read_and_what_says_nothing_is_left_out(tmp_path):
 
 
 def test_a_latency_is_better_the_less_it_is(tmp_path):
-    spec = question(sources=(str(_home(tmp_path).source("before")),), workloads=("sharegpt",), objective="mean_ttft_ms")
+    spec = question(
+        sources=(str(_home(tmp_path).source("before")),),
+        workloads=("sharegpt",),
+        objective="mean_ttft_ms",
+    )
     assert sources_of(spec, tmp_path / "new")[0].lessons[0].score == pytest.approx(-math.log(5000))
 
 
@@ -94,7 +115,10 @@ def test_a_resumed_study_believes_the_same_after_the_earlier_one_has_gone(tmp_pa
     spec = question(sources=(str(home.source("before")),), workloads=("sharegpt",))
     study, rows = (
         tmp_path / "new",
-        [(c.configuration.engine, c.configuration.knobs) for c in (one.trial for one in launches())],
+        [
+            (c.configuration.engine, c.configuration.knobs)
+            for c in (one.trial for one in launches())
+        ],
     )
     first = sources_of(spec, study)
     study.mkdir()
@@ -129,7 +153,14 @@ def test_a_study_that_still_runs_may_end_in_half_a_line(tmp_path):
 def test_bad_sources_are_refused_before_the_first_launch(tmp_path, text, rows, objective, said):
     home = _home(tmp_path, rows)
     (tmp_path / "some.csv").write_text("engine,x\nvllm,1\n")
-    paths = {".": tmp_path, "study.yaml": home.studies / "before" / text, "some.csv": tmp_path / text}
+    paths = {
+        ".": tmp_path,
+        "study.yaml": home.studies / "before" / text,
+        "some.csv": tmp_path / text,
+    }
     with pytest.raises((BadInput, UnknownName), match=said):
-        sources_of(question(sources=(str(home.source(str(paths.get(text, text)))),), objective=objective), tmp_path)
+        sources_of(
+            question(sources=(str(home.source(str(paths.get(text, text)))),), objective=objective),
+            tmp_path,
+        )
     assert not (tmp_path / "sources").exists()

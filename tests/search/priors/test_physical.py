@@ -1,4 +1,5 @@
-"""What physics says of candidates, by evidence and objective; and of rows that somebody else wrote."""
+"""What physics says of candidates, by evidence and objective; and of rows that somebody else
+wrote."""
 
 from __future__ import annotations
 
@@ -59,7 +60,9 @@ def test_where_it_measures_the_simulator_tells_order_and_odds():
     assert found.p_starts is not None
     assert found.launch_s is not None
     assert (found.p_starts > 0.9).all()
-    assert found.launch_s[1] > found.launch_s[0] > 60  # loading 671 GB takes minutes, the slow load longer
+    assert (
+        found.launch_s[1] > found.launch_s[0] > 60
+    )  # loading 671 GB takes minutes, the slow load longer
 
 
 def test_less_is_better_of_a_latency():
@@ -70,12 +73,17 @@ def test_less_is_better_of_a_latency():
 
 
 def test_goodput_is_foreseen_within_its_limits():
-    wide, tight = (_of("process", objective="request_goodput", goodput={"tpot": limit}) for limit in (1000.0, 10.0))
+    wide, tight = (
+        _of("process", objective="request_goodput", goodput={"tpot": limit})
+        for limit in (1000.0, 10.0)
+    )
     assert len(wide) == 2
     assert wide[0].mean[0] > wide[0].mean[1]  # four requests at a time
     assert all((one.mean > other.mean).all() for one, other in zip(wide, tight, strict=True))
     assert tight[1].beyond is not None
-    assert np.exp(tight[1].beyond) == pytest.approx(100 / 55, abs=0.1), "nearly all requests break the limit"
+    assert np.exp(tight[1].beyond) == pytest.approx(100 / 55, abs=0.1), (
+        "nearly all requests break the limit"
+    )
 
 
 def test_draws_of_the_figures_vary_what_rests_on_them():
@@ -83,7 +91,9 @@ def test_draws_of_the_figures_vary_what_rests_on_them():
     assert calibrated.draws.shape == bare.draws.shape == (DRAWS, 2)
     # Measured rows have told of most figures, so that less is left unsure.
     assert 0.02 < calibrated.draws.std(axis=0).max() < bare.draws.std(axis=0).max()
-    assert {one.engine for one in bare.figures} == {"vllm", "sglang"} & {one.engine for one in bare.figures}
+    assert {one.engine for one in bare.figures} == {"vllm", "sglang"} & {
+        one.engine for one in bare.figures
+    }
     assert next(one for one in bare.figures if one.name == "link_share").logs.std() > 0.2
 
 
@@ -102,8 +112,12 @@ def test_a_single_candidate_and_a_nameless_workload_have_no_priors():
 
 
 def test_no_room_for_a_request_lowers_the_odds_not_the_score():
-    """The mean is what it would be if it started: two replicas on a GPU each are as fast as their kernels allow."""
-    rows = [*LAYOUTS, ("vllm", {"tensor_parallel": 1, "data_parallel": 1, "max_running_requests": 256})]
+    """The mean is what it would be if it started: two replicas on a GPU each are as fast as their
+    kernels allow."""
+    rows = [
+        *LAYOUTS,
+        ("vllm", {"tensor_parallel": 1, "data_parallel": 1, "max_running_requests": 256}),
+    ]
     found = priors_of(prepared(rows))
     assert len(found) == 2
     for prior in found:
@@ -128,13 +142,45 @@ def test_an_alias_is_its_engine_and_what_a_row_leaves_open_is_the_default():
 
 def test_a_row_in_foreign_words_is_believed_as_in_the_words_of_its_card():
     foreign: list[Row] = [
-        ("sglang", {"tensor_parallel": 8, "data_parallel": 1, "kv_cache_dtype": "fp8", "moe_all_to_all": "none"}),
-        ("vllm", {"tensor_parallel": 1, "data_parallel": 8, "expert_parallel": 8, "moe_all_to_all": "none"}),
+        (
+            "sglang",
+            {
+                "tensor_parallel": 8,
+                "data_parallel": 1,
+                "kv_cache_dtype": "fp8",
+                "moe_all_to_all": "none",
+            },
+        ),
+        (
+            "vllm",
+            {
+                "tensor_parallel": 1,
+                "data_parallel": 8,
+                "expert_parallel": 8,
+                "moe_all_to_all": "none",
+            },
+        ),
         ("trtllm", {"tensor_parallel": 8, "kv_cache_dtype": "bfloat16", "moe_all_to_all": "none"}),
-        ("vllm", {"tensor_parallel": 8, "data_parallel": 1, "kv_cache_dtype": "auto", "engine_version": "0.11.0"}),
+        (
+            "vllm",
+            {
+                "tensor_parallel": 8,
+                "data_parallel": 1,
+                "kv_cache_dtype": "auto",
+                "engine_version": "0.11.0",
+            },
+        ),
     ]
     own: list[Row] = [
-        ("sglang", {"tensor_parallel": 8, "data_parallel": 1, "kv_cache_dtype": "fp8_e4m3", "moe_all_to_all": "none"}),
+        (
+            "sglang",
+            {
+                "tensor_parallel": 8,
+                "data_parallel": 1,
+                "kv_cache_dtype": "fp8_e4m3",
+                "moe_all_to_all": "none",
+            },
+        ),
         ("vllm", {**foreign[1][1], "moe_all_to_all": "allgather_reducescatter"}),
         ("trtllm", {"tensor_parallel": 8, "kv_cache_dtype": "auto"}),
         ("vllm", {"tensor_parallel": 8, "data_parallel": 1}),
@@ -180,7 +226,9 @@ def test_a_row_of_nonsense_is_not_known_and_the_others_are(row):
 
 
 def test_tables_of_which_nothing_is_known():
-    assert not priors_of(prepared([("mystery", {"tensor_parallel": n, "data_parallel": 1}) for n in (1, 8)]))
+    assert not priors_of(
+        prepared([("mystery", {"tensor_parallel": n, "data_parallel": 1}) for n in (1, 8)])
+    )
     assert not priors_of(prepared([("vllm", {"x1": n, "x2": "a"}) for n in range(9)]))
 
 
@@ -202,8 +250,24 @@ _COLUMNS = st.sampled_from(
             "max_batched_tokens",
             "prefix_caching",
         ),
-        *("max_running_requests", "--tp-size", "tp_size", "enable_dp_attention", "memory_fraction", "tp", "", "é"),
-        *("moe_all_to_all", "attention_backend", "decode_attention_backend", "model", "--help", "cuda_graph_max_batch"),
+        *(
+            "max_running_requests",
+            "--tp-size",
+            "tp_size",
+            "enable_dp_attention",
+            "memory_fraction",
+            "tp",
+            "",
+            "é",
+        ),
+        *(
+            "moe_all_to_all",
+            "attention_backend",
+            "decode_attention_backend",
+            "model",
+            "--help",
+            "cuda_graph_max_batch",
+        ),
     ]
 )
 
@@ -211,7 +275,10 @@ _COLUMNS = st.sampled_from(
 @settings(max_examples=25, deadline=None)
 @given(
     rows=st.lists(
-        st.tuples(st.sampled_from(["vllm", "sglang", "trtllm", "", "other"]), st.dictionaries(_COLUMNS, _CELLS)),
+        st.tuples(
+            st.sampled_from(["vllm", "sglang", "trtllm", "", "other"]),
+            st.dictionaries(_COLUMNS, _CELLS),
+        ),
         min_size=2,
         max_size=5,
     )

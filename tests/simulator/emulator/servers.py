@@ -25,7 +25,16 @@ LIMIT_S = 60
 
 COMMANDS = {
     "vllm": ["vllm", "serve", V32, "-tp", "8", "--max-model-len", "81920"],
-    "sglang": ["python3", "-m", "sglang.launch_server", "--model-path", V32, "--tp", "8", "--enable-metrics"],
+    "sglang": [
+        "python3",
+        "-m",
+        "sglang.launch_server",
+        "--model-path",
+        V32,
+        "--tp",
+        "8",
+        "--enable-metrics",
+    ],
     "tensorrt_llm": ["trtllm-serve", V32, "--tp_size", "8", "--max_seq_len", "32768"],
 }
 """A command line that runs on 8 GPUs, per engine."""
@@ -56,13 +65,17 @@ class EmulatedServer:
         return httpx.get(self.url + path, timeout=LIMIT_S, trust_env=False)
 
     def complete(self, prompt, max_tokens: int = 4, **more) -> dict:
-        answer = self.post("/v1/completions", prompt=prompt, max_tokens=max_tokens, ignore_eos=True, **more)
+        answer = self.post(
+            "/v1/completions", prompt=prompt, max_tokens=max_tokens, ignore_eos=True, **more
+        )
         assert answer.status_code == 200, answer.text
         return answer.json()
 
     def metric(self, name: str, path: str = "/metrics") -> float:
         """The value of a Prometheus metric."""
-        match = re.search(rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", self.get(path).text, re.MULTILINE)
+        match = re.search(
+            rf"^{re.escape(name)}(?:{{.*}})? (\S+)$", self.get(path).text, re.MULTILINE
+        )
         assert match, name
         return float(match[1])
 
@@ -114,6 +127,8 @@ class Ended:
 def launched(*engine_command: str, options: tuple[str, ...] = ()) -> Ended:
     """Start a server that is expected to end by itself."""
     options = ("--port", "0", "--startup-s", "0", *options)
-    with start(*words(*engine_command, options=options), out=subprocess.PIPE, err=subprocess.STDOUT) as process:
+    with start(
+        *words(*engine_command, options=options), out=subprocess.PIPE, err=subprocess.STDOUT
+    ) as process:
         log, _ = process.communicate(LIMIT_S)
     return Ended(process.wait(), log)

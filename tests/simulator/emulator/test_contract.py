@@ -35,7 +35,12 @@ def test_the_model_list_names_the_model(engine, server):
 
 @pytest.mark.parametrize(
     ("prompt", "tokens", "choices"),
-    [([11, 12, 13, 14, 15], 5, 1), ([[1, 2], [3, 4, 5]], 5, 2), ("one two six", 3, 1), (["one", "two six"], 3, 2)],
+    [
+        ([11, 12, 13, 14, 15], 5, 1),
+        ([[1, 2], [3, 4, 5]], 5, 2),
+        ("one two six", 3, 1),
+        (["one", "two six"], 3, 2),
+    ],
 )
 def test_a_completion_counts_its_tokens(server, prompt, tokens, choices):
     answer = server.openai().completions.create(model=V32, prompt=prompt, max_tokens=7, **EXACT)
@@ -48,24 +53,39 @@ def test_a_completion_counts_its_tokens(server, prompt, tokens, choices):
 
 def test_a_completion_is_streamed_token_by_token(server):
     stream = server.openai().completions.create(
-        model=V32, prompt=[5, 6, 7], max_tokens=9, stream=True, stream_options={"include_usage": True}, **EXACT
+        model=V32,
+        prompt=[5, 6, 7],
+        max_tokens=9,
+        stream=True,
+        stream_options={"include_usage": True},
+        **EXACT,
     )
     *chunks, last = list(stream)
     assert [bool(chunk.choices[0].text) for chunk in chunks] == [True] * 9
     assert [chunk.choices[0].finish_reason for chunk in chunks] == [None] * 8 + ["length"]
     assert last.choices == []
-    assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == (3, 9, 12)
+    assert (last.usage.prompt_tokens, last.usage.completion_tokens, last.usage.total_tokens) == (
+        3,
+        9,
+        12,
+    )
 
 
 def test_a_stream_tells_no_usage_unless_asked(server):
-    chunks = list(server.openai().completions.create(model=V32, prompt="a", max_tokens=3, stream=True, **EXACT))
+    chunks = list(
+        server.openai().completions.create(
+            model=V32, prompt="a", max_tokens=3, stream=True, **EXACT
+        )
+    )
     assert len(chunks) == 3
     assert all(getattr(chunk, "usage", None) is None for chunk in chunks)
 
 
 def test_several_prompts_share_a_stream(server):
     prompts = [[1, 2, 3], [4, 5]]
-    stream = server.openai().completions.create(model=V32, prompt=prompts, max_tokens=4, stream=True, **EXACT)
+    stream = server.openai().completions.create(
+        model=V32, prompt=prompts, max_tokens=4, stream=True, **EXACT
+    )
     seen = [chunk.choices[0].index for chunk in stream]
     assert sorted(seen) == [0, 0, 0, 0, 1, 1, 1, 1]
 
@@ -88,8 +108,13 @@ def test_a_chat_is_streamed_with_its_usage(server):
 
 
 def test_a_chat_answers_whole(server):
-    messages = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Hello there"}]
-    answer = server.openai().chat.completions.create(model=V32, messages=messages, max_tokens=5, **EXACT)
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello there"},
+    ]
+    answer = server.openai().chat.completions.create(
+        model=V32, messages=messages, max_tokens=5, **EXACT
+    )
     assert answer.choices[0].message.role == "assistant"
     assert len(answer.choices[0].message.content.split()) == 5
     assert answer.usage.completion_tokens == 5
@@ -104,7 +129,9 @@ def test_an_answer_ends_by_itself_unless_told_not_to(server):
         lengths.add(answer.usage.completion_tokens)
     assert len(lengths) > 4
     assert max(lengths) < 1000
-    least = client.completions.create(model=V32, prompt=[1, 2], max_tokens=4000, extra_body={"min_tokens": 900})
+    least = client.completions.create(
+        model=V32, prompt=[1, 2], max_tokens=4000, extra_body={"min_tokens": 900}
+    )
     assert least.usage.completion_tokens == 900
 
 
@@ -112,7 +139,9 @@ def test_a_request_beyond_the_context_is_refused(engine, server):
     import openai
 
     with pytest.raises(openai.BadRequestError) as refused:
-        server.openai().completions.create(model=V32, prompt=[1] * 10, max_tokens=CONTEXT[engine], **EXACT)
+        server.openai().completions.create(
+            model=V32, prompt=[1] * 10, max_tokens=CONTEXT[engine], **EXACT
+        )
     assert str(CONTEXT[engine]) in refused.value.message
 
 
@@ -127,7 +156,9 @@ def test_only_vllm_looks_at_the_models_name(engine, server):
         assert ask().model == V32
 
 
-@pytest.mark.parametrize("body", [b"{", b"[]", b'{"prompt": 5}', b'{"prompt": ["a", 1]}', b'{"prompt": "a", "n": 2}'])
+@pytest.mark.parametrize(
+    "body", [b"{", b"[]", b'{"prompt": 5}', b'{"prompt": ["a", 1]}', b'{"prompt": "a", "n": 2}']
+)
 def test_nonsense_is_a_bad_request(server, body):
     answer = httpx.post(f"{server.url}/v1/completions", content=body, trust_env=False)
     assert answer.status_code == 400

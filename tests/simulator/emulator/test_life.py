@@ -41,7 +41,10 @@ def test_sigterm_ends_it_also_under_load(engine, code):
 
 def test_a_client_that_goes_frees_its_place():
     with serving(*VLLM, options=("--speed", "1")) as server:
-        streams = [server.openai().completions.create(model=V32, prompt=[i] * 200, **LONG) for i in range(3)]
+        streams = [
+            server.openai().completions.create(model=V32, prompt=[i] * 200, **LONG)
+            for i in range(3)
+        ]
         for stream in streams:
             next(iter(stream))
         assert server.metric("vllm:num_requests_running") == 3
@@ -60,7 +63,10 @@ def test_an_api_key_is_wanted():
         assert server.get("/health").status_code == 200
         with pytest.raises(openai.AuthenticationError):
             server.openai().models.list()
-        assert openai.OpenAI(base_url=f"{server.url}/v1", api_key="secret").models.list().data[0].id == V32
+        assert (
+            openai.OpenAI(base_url=f"{server.url}/v1", api_key="secret").models.list().data[0].id
+            == V32
+        )
 
 
 def test_what_was_not_asked_for_is_not_there():
@@ -71,10 +77,14 @@ def test_what_was_not_asked_for_is_not_there():
 
 
 def test_served_names_and_no_prefix_cache():
-    with serving(*VLLM, "--served-model-name", "short", "second", "--no-enable-prefix-caching") as server:
+    with serving(
+        *VLLM, "--served-model-name", "short", "second", "--no-enable-prefix-caching"
+    ) as server:
         assert [model.id for model in server.openai().models.list().data] == ["short", "second"]
         for _ in range(2):
-            assert server.complete(list(range(200)), model="second")["usage"]["prompt_tokens"] == 200
+            assert (
+                server.complete(list(range(200)), model="second")["usage"]["prompt_tokens"] == 200
+            )
         assert server.metric("vllm:prefix_cache_hits_total") == 0
 
 
@@ -101,7 +111,9 @@ def test_it_dies_at_start():
 
 def test_it_hangs_at_start():
     port = free_port()
-    command = words(*VLLM, options=("--port", str(port), "--startup-s", "0", "--fault", "hang-at-start:0.1"))
+    command = words(
+        *VLLM, options=("--port", str(port), "--startup-s", "0", "--fault", "hang-at-start:0.1")
+    )
     with start(*command, out=subprocess.DEVNULL, err=subprocess.PIPE) as process:
         try:
             said = b""
@@ -127,7 +139,9 @@ def test_it_dies_in_the_middle_of_the_load():
 def test_it_is_unavailable_now_and_then():
     with serving(*VLLM, env={"AUTOTUNE_EMULATE_FAULT": "unavailable-bursts:0.2"}) as server:
         for wanted in (503, 200, 503, 200):
-            assert until(lambda wanted=wanted: server.get("/v1/models").status_code == wanted, LIMIT_S)
+            assert until(
+                lambda wanted=wanted: server.get("/v1/models").status_code == wanted, LIMIT_S
+            )
 
 
 def test_it_closes_streams_in_the_middle():
@@ -136,7 +150,9 @@ def test_it_closes_streams_in_the_middle():
     with serving(*VLLM, options=("--fault", "close-mid-stream:2")) as server:
         ends = []
         for i in range(4):
-            stream = server.openai().completions.create(model=V32, prompt=[i], **{**LONG, "max_tokens": 50})
+            stream = server.openai().completions.create(
+                model=V32, prompt=[i], **{**LONG, "max_tokens": 50}
+            )
             try:
                 ends.append(len(list(stream)))
             except (openai.APIError, httpx.TransportError):
@@ -152,7 +168,13 @@ def test_streams_that_are_reset_spoilt_or_answered_with_an_error(tmp_path):
         assert not faults.exists(), "the next server has none of them"
         ends = []
         for i in range(5):
-            body = {"model": V32, "prompt": [i], "stream": True, "max_tokens": 50, "ignore_eos": True}
+            body = {
+                "model": V32,
+                "prompt": [i],
+                "stream": True,
+                "max_tokens": 50,
+                "ignore_eos": True,
+            }
             try:
                 with httpx.stream("POST", f"{server.url}/v1/completions", json=body) as reply:
                     said = b"".join(reply.iter_bytes())
@@ -160,7 +182,13 @@ def test_streams_that_are_reset_spoilt_or_answered_with_an_error(tmp_path):
                     ends.append((reply.status_code, whole, b"\xc3t" in said or b"\xc3a" in said))
             except httpx.TransportError as error:
                 ends.append(type(error).__name__)
-        assert ends == [(200, 46, False), "ReadError", (200, 46, True), "ReadError", (500, 0, False)]
+        assert ends == [
+            (200, 46, False),
+            "ReadError",
+            (200, 46, True),
+            "ReadError",
+            (500, 0, False),
+        ]
 
 
 def test_a_stream_that_stalls():
@@ -210,10 +238,14 @@ def test_it_forks_away():
 
 def test_it_binds_late():
     port = free_port()
-    command = words(*VLLM, options=("--port", str(port), "--startup-s", "0", "--fault", "late-bind:0.5"))
+    command = words(
+        *VLLM, options=("--port", str(port), "--startup-s", "0", "--fault", "late-bind:0.5")
+    )
     with start(*command, out=subprocess.PIPE, err=subprocess.DEVNULL) as process:
         try:
-            assert any("Application startup complete" in line for line in iter(process.stdout.readline, ""))
+            assert any(
+                "Application startup complete" in line for line in iter(process.stdout.readline, "")
+            )
             assert not connects(port)
             assert until(lambda: connects(port), LIMIT_S)
         finally:

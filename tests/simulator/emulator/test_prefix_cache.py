@@ -22,10 +22,14 @@ HITS = {"vllm": "vllm:prefix_cache_hits_total", "sglang": "sglang:cached_tokens_
 
 
 @contextmanager
-def release(engine: str, version: str, *arguments: str, speed: str = "50") -> Iterator[EmulatedServer]:
+def release(
+    engine: str, version: str, *arguments: str, speed: str = "50"
+) -> Iterator[EmulatedServer]:
     """A server of this version, with what it needs to be reset."""
     options = ("--engine-version", version, "--speed", speed)
-    with serving(*COMMANDS[engine], *arguments, options=options, env={"VLLM_SERVER_DEV_MODE": "1"}) as server:
+    with serving(
+        *COMMANDS[engine], *arguments, options=options, env={"VLLM_SERVER_DEV_MODE": "1"}
+    ) as server:
         yield server
 
 
@@ -33,10 +37,13 @@ def release(engine: str, version: str, *arguments: str, speed: str = "50") -> It
 def busy(server: EmulatedServer) -> Iterator[None]:
     """A request runs meanwhile, and is given up in the end.
 
-    At a fifth of an engine's speed its tokens take 20 minutes, beyond the time limits of all that is asked meanwhile.
+    At a fifth of an engine's speed its tokens take 20 minutes, beyond the time limits of all that
+    is asked meanwhile.
     """
     body = {"prompt": [1, 2, 3], "max_tokens": 30_000, "stream": True, "ignore_eos": True}
-    with httpx.stream("POST", server.url + "/v1/completions", json=body, timeout=LIMIT_S, trust_env=False) as answer:
+    with httpx.stream(
+        "POST", server.url + "/v1/completions", json=body, timeout=LIMIT_S, trust_env=False
+    ) as answer:
         chunks = answer.iter_raw()
         next(chunks)
         yield
@@ -51,7 +58,10 @@ def cached(server: EmulatedServer) -> int | None:
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_hits_are_counted_in_whole_blocks_from_the_beginning(engine):
     patterns = [Library().engine(engine)]
-    with release(engine, Library().engine(engine).newest) as server, ServerClient(Target.parse(server.url)) as client:
+    with (
+        release(engine, Library().engine(engine).newest) as server,
+        ServerClient(Target.parse(server.url)) as client,
+    ):
         probe = CounterReader(client, patterns)
         server.complete(list(range(64 * 7)))
         # SGLang writes the counter of hits from the first hit on, and vLLM from the start.
@@ -61,8 +71,15 @@ def test_hits_are_counted_in_whole_blocks_from_the_beginning(engine):
         for prompt in prompts:
             assert "prompt_tokens_details" not in server.complete(prompt)["usage"]
             readings.append(probe())
-        assert [after.hits - before.hits for before, after in pairwise(readings)] == [0, FOUND, 128, 0]
-        assert [after.queries - before.queries for before, after in pairwise(readings)] == [*map(len, prompts)]
+        assert [after.hits - before.hits for before, after in pairwise(readings)] == [
+            0,
+            FOUND,
+            128,
+            0,
+        ]
+        assert [after.queries - before.queries for before, after in pairwise(readings)] == [
+            *map(len, prompts)
+        ]
         assert client.reset_cache(RESETS[engine])
         server.complete(PROMPT)
         assert probe().hits == readings[-1].hits
@@ -77,9 +94,15 @@ def test_hits_are_counted_in_whole_blocks_from_the_beginning(engine):
         ("sglang", "0.5.6", "--enable-cache-report", [None, FOUND], 400, "Cache flushed."),
     ],
 )
-def test_a_version_s_usage_and_how_it_refuses_a_reset(engine, version, option, usage, status, words):
-    """Whatever a reset is answered while a request runs, the cache stays as it was; afterwards it is emptied."""
-    with release(engine, version, option, speed="0.2") as server, ServerClient(Target.parse(server.url)) as client:
+def test_a_version_s_usage_and_how_it_refuses_a_reset(
+    engine, version, option, usage, status, words
+):
+    """Whatever a reset is answered while a request runs, the cache stays as it was; afterwards it
+    is emptied."""
+    with (
+        release(engine, version, option, speed="0.2") as server,
+        ServerClient(Target.parse(server.url)) as client,
+    ):
         assert [cached(server), cached(server)] == usage
         with busy(server):
             answer = server.post(RESETS[engine])
@@ -104,8 +127,15 @@ def test_tensorrt_llm_tells_by_its_usage_and_has_metrics_only_when_told_to(tmp_p
     config.write_text("return_perf_metrics: true\n")
     with release("tensorrt_llm", "1.2", "--config", str(config)) as server:
         assert [cached(server), cached(server)] == [0, FOUND]
-        body = {"prompt": [PROMPT, [9, *PROMPT], PROMPT[:65]], "max_tokens": 2, "stream": True, "ignore_eos": True}
-        lines = server.post("/v1/completions", **body, stream_options={"include_usage": True}).text.split("\n\n")
+        body = {
+            "prompt": [PROMPT, [9, *PROMPT], PROMPT[:65]],
+            "max_tokens": 2,
+            "stream": True,
+            "ignore_eos": True,
+        }
+        lines = server.post(
+            "/v1/completions", **body, stream_options={"include_usage": True}
+        ).text.split("\n\n")
         usage = json.loads(lines[-3].removeprefix("data: "))["usage"]
         assert usage["prompt_tokens_details"] == {"cached_tokens": FOUND + 0 + 64}
         assert server.metric("trtllm_request_success_total", "/prometheus/metrics") == 5

@@ -9,7 +9,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from autotune.simulator.emulator.completions import words
-from autotune.simulator.emulator.http import CompletionRequest, Limits, RequestRefused, read_request, text_tokens
+from autotune.simulator.emulator.http import (
+    CompletionRequest,
+    Limits,
+    RequestRefused,
+    read_request,
+    text_tokens,
+)
 from autotune.simulator.emulator.launch import emulation_card
 from tests.simulator.emulator.servers import COMMANDS, serving
 
@@ -19,9 +25,20 @@ ANY = st.recursive(
     lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
     max_leaves=5,
 )
-KEYS = ("prompt", "messages", "max_tokens", "max_completion_tokens", "min_tokens", "n", "stream", "stream_options")
+KEYS = (
+    "prompt",
+    "messages",
+    "max_tokens",
+    "max_completion_tokens",
+    "min_tokens",
+    "n",
+    "stream",
+    "stream_options",
+)
 BODIES = st.fixed_dictionaries({}, optional=dict.fromkeys((*KEYS, "ignore_eos"), ANY))
-CHATS = st.fixed_dictionaries({"messages": st.lists(st.fixed_dictionaries({"role": ANY, "content": ANY}), min_size=1)})
+CHATS = st.fixed_dictionaries(
+    {"messages": st.lists(st.fixed_dictionaries({"role": ANY, "content": ANY}), min_size=1)}
+)
 
 
 def read(body: bytes, chat: bool) -> CompletionRequest | RequestRefused:
@@ -31,7 +48,13 @@ def read(body: bytes, chat: bool) -> CompletionRequest | RequestRefused:
         return refused
 
 
-@given(st.one_of(BODIES, CHATS, st.fixed_dictionaries({"prompt": st.text(), "max_tokens": st.integers(0, 600)})))
+@given(
+    st.one_of(
+        BODIES,
+        CHATS,
+        st.fixed_dictionaries({"prompt": st.text(), "max_tokens": st.integers(0, 600)}),
+    )
+)
 @settings(max_examples=100, deadline=None)
 def test_a_body_is_read_or_refused(document):
     body = json.dumps(document).encode()

@@ -1,4 +1,5 @@
-"""What the emulated engines say of their arguments, read back as a launch reads it: nothing may differ by mistake."""
+"""What the emulated engines say of their arguments, read back as a launch reads it: nothing may
+differ by mistake."""
 
 from __future__ import annotations
 
@@ -63,11 +64,17 @@ def test_candidates_are_read_back_as_they_are(
         for source in kind.card.resolved:
             if not in_range(version, source.versions) or source.name in heard:
                 continue
-            found = of_answer(source, document) if source.path else of_log(source, told.out + told.err)
+            found = (
+                of_answer(source, document) if source.path else of_log(source, told.out + told.err)
+            )
             if found is not None:
                 heard[source.name] = found.settings
         values, got = parse_reported(kind, asked, context, heard)
-        there = [name for name, knob in kind.card.knobs.items() if name != "replicas" and knob.exists_in(version)]
+        there = [
+            name
+            for name, knob in kind.card.knobs.items()
+            if name != "replicas" and knob.exists_in(version)
+        ]
         assert len(values) >= 0.6 * len(there), sorted(values)
         left = {knob: value for knob, value in got.knobs.items() if asked.knobs[knob] is None}
         assert Configuration(name, {**asked.knobs, **left}) == got, command.argv

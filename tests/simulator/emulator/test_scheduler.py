@@ -19,11 +19,20 @@ class Pool:
     """A server whose requests are driven by hand."""
 
     def __init__(self, engine: str, replicas: int, caching: bool) -> None:
-        knobs = {"prefix_caching": caching, "max_running_requests": 8 * replicas, "max_batched_tokens": 64 * replicas}
-        self.server = server = SimulatedServer(setup(engine, 8 // replicas, replicas, 8, model=R1, **knobs))
+        knobs = {
+            "prefix_caching": caching,
+            "max_running_requests": 8 * replicas,
+            "max_batched_tokens": 64 * replicas,
+        }
+        self.server = server = SimulatedServer(
+            setup(engine, 8 // replicas, replicas, 8, model=R1, **knobs)
+        )
         self.blocks: dict[int, tuple[int, ...]] = {}
         self.state = LiveSequences()
-        self.caches = [BlockCache(math.lcm(BLOCK, server.block_tokens), caching, self.blocks) for _ in range(replicas)]
+        self.caches = [
+            BlockCache(math.lcm(BLOCK, server.block_tokens), caching, self.blocks)
+            for _ in range(replicas)
+        ]
         self.scheduler = Scheduler(server, self.state, self.caches, CAPACITY)
         self.alive: list[int] = []
         self.finished = 0
@@ -55,7 +64,9 @@ class Pool:
             whole = self.server.prompt_limit is not None
             assert all(piece.last for piece in pieces) if whole else True
             # A prompt that is longer than a step is computed only alone.
-            assert sum(piece.tokens for piece in pieces) <= self.server.token_budget or (whole and len(pieces) == 1)
+            assert sum(piece.tokens for piece in pieces) <= self.server.token_budget or (
+                whole and len(pieces) == 1
+            )
         step = self.scheduler.begin(chunks)
         assert step.seconds > 0
         self.scheduler.end(step)
@@ -78,7 +89,12 @@ EVENTS = st.lists(
 )
 
 
-@given(st.sampled_from(["vllm", "sglang", "tensorrt_llm"]), st.sampled_from([1, 4]), st.booleans(), EVENTS)
+@given(
+    st.sampled_from(["vllm", "sglang", "tensorrt_llm"]),
+    st.sampled_from([1, 4]),
+    st.booleans(),
+    EVENTS,
+)
 @settings(max_examples=60, deadline=None)
 def test_the_pool_is_empty_when_all_have_gone(engine, replicas, caching, events):
     pool = Pool(engine, replicas, caching)

@@ -1,4 +1,5 @@
-"""Command lines that an engine refuses, and servers that do not come up: exit codes and telling lines."""
+"""Command lines that an engine refuses, and servers that do not come up: exit codes and telling
+lines."""
 
 import socket
 
@@ -13,10 +14,22 @@ VLLM, SGLANG, TRTLLM = COMMANDS["vllm"], COMMANDS["sglang"], COMMANDS["tensorrt_
     ("command", "line"),
     [
         ([*VLLM, "--max-num-sekvs", "4"], "vllm: error: unrecognized arguments: --max-num-sekvs 4"),
-        ([*VLLM, "--dtype", "bf17"], "vllm serve: error: argument --dtype: invalid choice: 'bf17' (choose from"),
-        ([*VLLM, "--max-num-seqs", "many"], "vllm serve: error: argument --max-num-seqs: invalid int value: 'many'"),
-        ([*SGLANG, "--max-runing", "4"], "launch_server.py: error: unrecognized arguments: --max-runing 4"),
-        ([*SGLANG, "--kv-cache-dtype", "fp7"], "launch_server.py: error: argument --kv-cache-dtype: invalid choice"),
+        (
+            [*VLLM, "--dtype", "bf17"],
+            "vllm serve: error: argument --dtype: invalid choice: 'bf17' (choose from",
+        ),
+        (
+            [*VLLM, "--max-num-seqs", "many"],
+            "vllm serve: error: argument --max-num-seqs: invalid int value: 'many'",
+        ),
+        (
+            [*SGLANG, "--max-runing", "4"],
+            "launch_server.py: error: unrecognized arguments: --max-runing 4",
+        ),
+        (
+            [*SGLANG, "--kv-cache-dtype", "fp7"],
+            "launch_server.py: error: argument --kv-cache-dtype: invalid choice",
+        ),
         ([*TRTLLM, "--max_batch", "4"], "Error: No such option: --max_batch"),
         (
             [*TRTLLM, "--max_batch_size", "x"],
@@ -42,19 +55,45 @@ def test_versions_have_their_own_parsers():
     ("command", "telling", "last"),
     [
         (
-            ["vllm", "serve", V32, "-tp", "8", "--gpu-memory-utilization", "0.65", "--max-model-len", "160000"],
+            [
+                "vllm",
+                "serve",
+                V32,
+                "-tp",
+                "8",
+                "--gpu-memory-utilization",
+                "0.65",
+                "--max-model-len",
+                "160000",
+            ],
             "To serve at least one request with the model's max seq len (160000)",
             "leaked shared_memory",
         ),
-        (["vllm", "serve", V32, "-tp", "2"], "torch.OutOfMemoryError: CUDA out of memory.", "leaked shared_memory"),
+        (
+            ["vllm", "serve", V32, "-tp", "2"],
+            "torch.OutOfMemoryError: CUDA out of memory.",
+            "leaked shared_memory",
+        ),
         (
             ["vllm", "serve", V32, "-tp", "8", "--attention-backend", "FLASHMLA"],
             "sparse not supported",
             "leaked shared_memory",
         ),
-        ([*SGLANG, "--pp-size", "2"], "CUDA error: invalid device ordinal", "Received sigquit from a child process"),
-        (["python3", "-m", "sglang.launch_server", "--model-path", R1, "--tp", "2"], "out of memory", "sigquit"),
-        (["trtllm-serve", R1, "--tp_size", "16"], "world size is larger", "Executor worker returned error"),
+        (
+            [*SGLANG, "--pp-size", "2"],
+            "CUDA error: invalid device ordinal",
+            "Received sigquit from a child process",
+        ),
+        (
+            ["python3", "-m", "sglang.launch_server", "--model-path", R1, "--tp", "2"],
+            "out of memory",
+            "sigquit",
+        ),
+        (
+            ["trtllm-serve", R1, "--tp_size", "16"],
+            "world size is larger",
+            "Executor worker returned error",
+        ),
     ],
 )
 def test_a_server_that_cannot_start_says_why_before_its_noise(command, telling, last):
@@ -67,7 +106,10 @@ def test_a_server_that_cannot_start_says_why_before_its_noise(command, telling, 
 
 
 def test_memory_runs_out_after_the_weights_and_a_rule_fails_before():
-    memory, rule = launched("vllm", "serve", V32, "-tp", "2"), launched(*VLLM, "--attention-backend", "FLASHMLA")
+    memory, rule = (
+        launched("vllm", "serve", V32, "-tp", "2"),
+        launched(*VLLM, "--attention-backend", "FLASHMLA"),
+    )
     assert "Loading safetensors checkpoint shards: 100% Completed" in memory.log
     assert "shards" not in rule.log
 
@@ -76,7 +118,10 @@ def test_memory_runs_out_after_the_weights_and_a_rule_fails_before():
     ("command", "telling"),
     [
         ([*VLLM, "--block-size", "128"], "ValueError: No common block size for 128."),
-        ([*SGLANG, "--dp", "8", "--enable-dp-attention", "--enable-torch-compile"], "Capture CUDA graph failed"),
+        (
+            [*SGLANG, "--dp", "8", "--enable-dp-attention", "--enable-torch-compile"],
+            "Capture CUDA graph failed",
+        ),
         (
             [*SGLANG, "--dp", "8", "--enable-dp-attention", "--cuda-graph-max-bs-decode", "96"],
             "Capture CUDA graph failed",
@@ -93,7 +138,9 @@ def test_something_fails_that_no_rule_and_no_simulator_knows(command, telling):
     from autotune.space.library import Library
 
     library = Library()
-    resolved = resolve_command(command_of(command), library, Context(library.model(V32), library.node("h200"), 8, ""))
+    resolved = resolve_command(
+        command_of(command), library, Context(library.model(V32), library.node("h200"), 8, "")
+    )
     server = SimulatedServer(resolved.setup)
     assert resolved.failure is None
     assert start_failure(server, plan_memory(server)) is None

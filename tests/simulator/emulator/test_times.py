@@ -1,4 +1,5 @@
-"""Over sockets and by the wall clock, the emulator is the simulated node; its prefix cache is a cache."""
+"""Over sockets and by the wall clock, the emulator is the simulated node; its prefix cache is a
+cache."""
 
 import asyncio
 import json
@@ -34,8 +35,14 @@ async def one_stream(url: str, index: int) -> tuple[list[float], int]:
     """Times of the tokens, in s, and the tokens of the usage."""
     parts = urlsplit(url)
     reader, writer = await asyncio.open_connection(parts.hostname, parts.port)
-    body = {"prompt": [index * 1000 + i for i in range(READ)], "max_tokens": WRITTEN, "ignore_eos": True}
-    payload = json.dumps({**body, "stream": True, "stream_options": {"include_usage": True}}).encode()
+    body = {
+        "prompt": [index * 1000 + i for i in range(READ)],
+        "max_tokens": WRITTEN,
+        "ignore_eos": True,
+    }
+    payload = json.dumps(
+        {**body, "stream": True, "stream_options": {"include_usage": True}}
+    ).encode()
     head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(payload)}\r\n\r\n"
     writer.write(head.encode() + payload)
     times, tokens = [], 0
@@ -55,8 +62,8 @@ async def all_streams(url: str, first: int) -> list[tuple[list[float], int]]:
 def quickest(url: str) -> tuple[float, float]:
     """Median TPOT and duration in s of the quickest of three loads.
 
-    A busy machine delays tokens and never hastens the end of a load. It can delay a *first* token, which makes a TPOT
-    too small: so the two figures come from one load.
+    A busy machine delays tokens and never hastens the end of a load. It can delay a *first* token,
+    which makes a TPOT too small: so the two figures come from one load.
     """
     found = []
     for attempt in range(3):
@@ -85,10 +92,15 @@ def resolved(command: list[str], workload: Workload) -> ResolvedCommand:
 
 @pytest.mark.parametrize(
     ("node", "load"),
-    [*((node, "random:2000:100:128") for node in NODES), ("sglang-dp", "sharegpt-c4"), ("vllm", "shared-prefix")],
+    [
+        *((node, "random:2000:100:128") for node in NODES),
+        ("sglang-dp", "sharegpt-c4"),
+        ("vllm", "shared-prefix"),
+    ],
 )
 def test_its_loop_is_the_simulators(node, load):
-    """Without sockets and without waiting: the two loops over one scheduler come to the same figures."""
+    """Without sockets and without waiting: the two loops over one scheduler come to the same
+    figures."""
     workload = load_workload(load)
     workload = workload if load == "sharegpt-c4" else workload.with_concurrency(64)
     known = resolved(NODES[node], workload)
@@ -113,7 +125,8 @@ def test_its_times_are_the_simulators(node):
 
 @pytest.mark.slow
 def test_a_bench_measures_what_simulate_predicts():
-    """64 streams over HTTP, the figures of `autotune bench`; ``benchmarks/emulator_fidelity.py`` is the long one.
+    """64 streams over HTTP, the figures of `autotune bench`; ``benchmarks/emulator_fidelity.py`` is
+    the long one.
 
     Needs a core for the client and one for the server, which the default suite does not promise.
     """
@@ -123,7 +136,8 @@ def test_a_bench_measures_what_simulate_predicts():
     names = ("total_token_throughput", "median_tpot_ms")
     seen = []
     with serving(*NODES["vllm"], options=("--speed", str(speed))) as server:
-        # A machine that is busy elsewhere can spoil a load, so there are three; nothing makes a false one true.
+        # A machine that is busy elsewhere can spoil a load, so there are three; nothing makes a
+        # false one true.
         while len(seen) < 3 and (not seen or seen[-1] != pytest.approx(wanted, rel=0.04)):
             found = measure(server.url, R1, workload, seed=len(seen)).metrics
             seen.append(tuple(found[name] for name in names))
@@ -131,7 +145,8 @@ def test_a_bench_measures_what_simulate_predicts():
 
 
 def test_tokens_of_one_step_leave_together():
-    """The tokens of all streams come in bursts a step apart: hardly more bursts than one stream has tokens."""
+    """The tokens of all streams come in bursts a step apart: hardly more bursts than one stream has
+    tokens."""
     with serving("vllm", "serve", R1, "-tp", "8", options=("--speed", "0.5")) as server:
         seen = asyncio.run(all_streams(server.url, 0))
     step_s = median((times[-1] - times[0]) / (WRITTEN - 1) for times, _ in seen)
@@ -153,7 +168,17 @@ def test_speculation_sends_several_tokens_at_once():
 
 def test_more_than_the_pool_holds_is_thrown_out_and_finished():
     """Preemption: all answers are whole although the cache cannot hold them at once."""
-    command = ["vllm", "serve", V32, "-tp", "8", "--max-model-len", "40000", "--gpu-memory-utilization", "0.69"]
+    command = [
+        "vllm",
+        "serve",
+        V32,
+        "-tp",
+        "8",
+        "--max-model-len",
+        "40000",
+        "--gpu-memory-utilization",
+        "0.69",
+    ]
     with serving(*command, options=("--speed", "100")) as server:
         prompts = [[i] * 12_000 for i in range(12)]
         answer = server.complete(prompts, max_tokens=1500)
@@ -182,13 +207,19 @@ def test_a_cache_holds_what_was_kept_until_it_is_evicted(prompts, block, evictin
         kept += cache.keep(i)
         assert cache.match(i) == len(prompt) // block * block
         cache.release(i)
-    assert evicting or cache.idle_tokens == kept == len({b for some in blocks.values() for b in some}) * block
+    assert (
+        evicting
+        or cache.idle_tokens == kept == len({b for some in blocks.values() for b in some}) * block
+    )
     cache.evict(float("inf"))
     assert cache.idle_tokens == 0
 
 
 def _common(one, other) -> int:
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return next(
+        (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b),
+        min(len(one), len(other)),
+    )
 
 
 def test_every_engine_can_be_emulated():

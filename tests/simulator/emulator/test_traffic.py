@@ -1,4 +1,5 @@
-"""Real traffic on the emulated and the simulated node: prefixes of a trace, histories of sessions, drafts of text."""
+"""Real traffic on the emulated and the simulated node: prefixes of a trace, histories of sessions,
+drafts of text."""
 
 import json
 from collections.abc import Iterator
@@ -51,7 +52,9 @@ def trace(folder: Path) -> str:
         own += len(mine)
         ids = [*shared, *mine]
         read = 512 * (len(ids) - 1) + int(generator.integers(1, 513))
-        rows.append({"timestamp": 200 * number, "input_length": read, "output_length": 20, "hash_ids": ids})
+        rows.append(
+            {"timestamp": 200 * number, "input_length": read, "output_length": 20, "hash_ids": ids}
+        )
     path = folder / "trace.jsonl"
     path.write_text("\n".join(map(json.dumps, rows)))
     return f"trace:{path}"
@@ -71,7 +74,9 @@ def measured(url: str, name: str, concurrency: int | None = None, **options: str
     workload = workload if concurrency is None else workload.with_concurrency(concurrency)
     with ServerClient(Target.parse(url)) as client:
         cards = Library().engines.values()
-        how = LoadOptions(cache=PrefixCache.of(client, cards), drafts=DraftReader(client, cards), **options)
+        how = LoadOptions(
+            cache=PrefixCache.of(client, cards), drafts=DraftReader(client, cards), **options
+        )
         result = measure(url, V32, workload, 1, how)
     assert not result.failure
     return result
@@ -90,13 +95,18 @@ def test_the_hits_that_an_engine_reports_are_those_of_the_trace(
     assert 0.4 < expected < 0.8
     assert use.hit_rate == pytest.approx(expected, abs=0.03)
     assert answers is None or answers.hit_rate == pytest.approx(use.hit_rate, abs=1e-6)
-    assert load.log.records.input_tokens.tolist() == load_workload(name).draw(0, 1).input_tokens.tolist()
+    assert (
+        load.log.records.input_tokens.tolist()
+        == load_workload(name).draw(0, 1).input_tokens.tolist()
+    )
     simulated = predict(" ".join(COMMANDS[engine]), name, hardware="h200")
     assert simulated["cache_hit_rate"] == pytest.approx(use.hit_rate, abs=0.01)
 
 
 @pytest.mark.parametrize("endpoint", ["/v1/completions", "/v1/chat/completions"])
-def test_sessions_find_what_was_said_before_in_the_cache(tmp_path: Path, endpoint: str, vllm: EmulatedServer):
+def test_sessions_find_what_was_said_before_in_the_cache(
+    tmp_path: Path, endpoint: str, vllm: EmulatedServer
+):
     name = sessions(tmp_path)
     load = measured(vllm.url, name, 4, endpoint=endpoint).points[0]
     assert load.cache.use is not None
@@ -115,8 +125,12 @@ def test_sessions_in_virtual_time_find_the_same(tmp_path: Path):
     name = sessions(tmp_path)
     simulated = predict(" ".join(COMMANDS["vllm"]), name, hardware="h200")
     assert simulated["completed"] == 48
-    assert simulated["cache_hit_rate"] == pytest.approx(expected_hit_rate(load_workload(name).draw(0, 1)), abs=0.03)
-    without = predict(" ".join([*COMMANDS["vllm"], "--no-enable-prefix-caching"]), name, hardware="h200")
+    assert simulated["cache_hit_rate"] == pytest.approx(
+        expected_hit_rate(load_workload(name).draw(0, 1)), abs=0.03
+    )
+    without = predict(
+        " ".join([*COMMANDS["vllm"], "--no-enable-prefix-caching"]), name, hardware="h200"
+    )
     assert without["cache_hit_rate"] == 0
     assert without["mean_ttft_ms"] > simulated["mean_ttft_ms"]
 
@@ -124,9 +138,14 @@ def test_sessions_in_virtual_time_find_the_same(tmp_path: Path):
 @pytest.mark.parametrize("engine", ["vllm", "sglang"])
 def test_more_is_accepted_of_text_than_of_random_tokens(engine: str):
     with serving(*COMMANDS[engine], *SPECULATIVE[engine]) as server:
-        text, random = (measured(server.url, name, 16).metrics for name in ("prose", "random:512:64:100"))
+        text, random = (
+            measured(server.url, name, 16).metrics for name in ("prose", "random:512:64:100")
+        )
     for metrics in (text, random):
-        rate, length = metrics["spec_decode_acceptance_rate"], metrics["spec_decode_acceptance_length"]
+        rate, length = (
+            metrics["spec_decode_acceptance_rate"],
+            metrics["spec_decode_acceptance_length"],
+        )
         assert length == pytest.approx(1 + rate / 100, abs=0.01)
     assert text["spec_decode_acceptance_rate"] == pytest.approx(80, abs=1.5)
     assert random["spec_decode_acceptance_rate"] == pytest.approx(15, abs=1)

@@ -1,4 +1,5 @@
-"""The emulated engine in an event loop whose clock jumps to the next timer: no waiting, the same figures every time."""
+"""The emulated engine in an event loop whose clock jumps to the next timer: no waiting, the same
+figures every time."""
 
 from __future__ import annotations
 
@@ -58,7 +59,10 @@ class ClosedLoop:
         (body,) = Prompts("m").bodies(self.requests, PromptKey("", 0, 0), part=part)
         prompt = json.loads(body)["prompt"]
         self.engine.submit(
-            prompt, int(self.requests.output_tokens[number]), partial(self.arrived, number), lambda cached: None
+            prompt,
+            int(self.requests.output_tokens[number]),
+            partial(self.arrived, number),
+            lambda cached: None,
         )
 
     def arrived(self, number: int, count: int, last: bool) -> None:
@@ -73,7 +77,9 @@ class ClosedLoop:
 
     def figures(self) -> dict[str, float]:
         """Those of ``autotune.metrics.formulas`` that are compared."""
-        first, last = (np.array([times[i] for i in range(len(times))]) for times in (self.first_s, self.last_s))
+        first, last = (
+            np.array([times[i] for i in range(len(times))]) for times in (self.first_s, self.last_s)
+        )
         written = np.asarray(self.requests.output_tokens)
         tokens = self.requests.input_tokens.sum() + written.sum()
         many = written > 1
@@ -84,7 +90,9 @@ class ClosedLoop:
         }
 
 
-def run(make_engine: Callable[[Callable[[], float]], LiveEngine], requests: Requests) -> dict[str, float]:
+def run(
+    make_engine: Callable[[Callable[[], float]], LiveEngine], requests: Requests
+) -> dict[str, float]:
     """The figures of a closed loop of these requests on ``make_engine(clock)``."""
 
     async def whole():

@@ -1,4 +1,5 @@
-"""Small files of measurements, made in a test; figures that fit each other, so that one can be spoilt at a time."""
+"""Small files of measurements, made in a test; figures that fit each other, so that one can be
+spoilt at a time."""
 
 from __future__ import annotations
 

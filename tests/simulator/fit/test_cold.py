@@ -1,4 +1,5 @@
-"""The silence of a cold server: found by the rule, taken off the run, and told from a long queue."""
+"""The silence of a cold server: found by the rule, taken off the run, and told from a long
+queue."""
 
 from __future__ import annotations
 
@@ -33,7 +34,9 @@ def row(figures, workload=AT_ONCE, resolved=None):
 
 
 @given(st.floats(LEAST_S + 1, 30), st.floats(1, 20))
-def test_the_first_token_is_found_within_the_hundredth_that_the_percentile_leaves(first_s, spread_s):
+def test_the_first_token_is_found_within_the_hundredth_that_the_percentile_leaves(
+    first_s, spread_s
+):
     found = row(metrics(first_s, first_s + spread_s)).cold_start_s
     assert found == pytest.approx(first_s, abs=0.02 * spread_s)
 
@@ -54,7 +57,9 @@ def test_the_silent_seconds_are_taken_off_the_whole_run_and_off_what_is_counted_
     cold = row(measured)
     less, silent = cold.warm, cold.cold_start_s
     assert less["duration"] == 60 - silent
-    assert less["total_token_throughput"] * (60 - silent) == pytest.approx(measured["total_token_throughput"] * 60)
+    assert less["total_token_throughput"] * (60 - silent) == pytest.approx(
+        measured["total_token_throughput"] * 60
+    )
     assert less["mean_ttft_ms"] == pytest.approx(16000 - silent * 1e3)
     assert less["p99_ttft_ms"] == pytest.approx(measured["p99_ttft_ms"] - silent * 1e3)
     assert (less["mean_tpot_ms"], less["std_ttft_ms"]) == (100, measured["std_ttft_ms"])
@@ -64,7 +69,8 @@ def test_the_silent_seconds_are_taken_off_the_whole_run_and_off_what_is_counted_
 def test_the_less_is_left_of_a_run_the_less_it_counts(tmp_path):
     (known,) = read_file(lines_file(tmp_path, run_row())).rows
     long, short, warm = (
-        row(metrics(*times), resolved=known.resolved).weight for times in ((12, 20, 90), (17, 21, 22), (1, 9))
+        row(metrics(*times), resolved=known.resolved).weight
+        for times in ((12, 20, 90), (17, 21, 22), (1, 9))
     )
     assert warm == 1
     assert 0.9 < long < 1

@@ -1,4 +1,5 @@
-"""``autotune calibrate``: reads, fits, writes; what cannot be read ends with exit code 2 and the reason."""
+"""``autotune calibrate``: reads, fits, writes; what cannot be read ends with exit code 2 and the
+reason."""
 
 from __future__ import annotations
 
@@ -29,7 +30,9 @@ UNSEEN = (256, 128, 64, 32)
 def node_of_ones_own() -> Calibration:
     """A node whose kernels start later and multiply slower than the shipped figures say."""
     shipped = packaged_calibration()
-    factors = {level: {g: dict(f) for g, f in groups.items()} for level, groups in shipped.factors.items()}
+    factors = {
+        level: {g: dict(f) for g, f in groups.items()} for level, groups in shipped.factors.items()
+    }
     mine = factors.setdefault("engine", {}).setdefault("vllm", {})
     for figure, factor in (("layer_us", 2.0), ("gemm_share", 0.6), ("moe_share", 0.6)):
         mine[figure] = mine.get(figure, 1.0) * factor
@@ -39,7 +42,12 @@ def node_of_ones_own() -> Calibration:
 def row_of(load, node, tmp_path):
     """A row of one's own table as the node would have measured it."""
     read, written, prompts, concurrency = load
-    shape = {"input_len": read, "output_len": written, "num_prompts": prompts, "max_concurrency": concurrency or ""}
+    shape = {
+        "input_len": read,
+        "output_len": written,
+        "num_prompts": prompts,
+        "max_concurrency": concurrency or "",
+    }
     draft = own_row(command=VLLM, engine_version="0.13.0", workload="", **shape)
     row = read_file(csv_file(tmp_path, draft, name="draft.csv")).rows[0]
     metrics = replace(row.resolved, calibration=node).simulate(row.workload, 0).metrics
@@ -49,8 +57,23 @@ def row_of(load, node, tmp_path):
 
 def predicted(load, home):
     read, written, prompts, concurrency = load
-    workload = ["--workload", f"random:{read}:{written}:{prompts}", "--concurrency", str(concurrency)]
-    command = ["simulate", "--hw", "h200", "--engine-version", "0.13.0", *workload, "--json", "--", *VLLM.split()]
+    workload = [
+        "--workload",
+        f"random:{read}:{written}:{prompts}",
+        "--concurrency",
+        str(concurrency),
+    ]
+    command = [
+        "simulate",
+        "--hw",
+        "h200",
+        "--engine-version",
+        "0.13.0",
+        *workload,
+        "--json",
+        "--",
+        *VLLM.split(),
+    ]
     done = autotune(*command, home=home)
     assert done.code == 0, done.err
     return json.loads(done.out), done.err
@@ -69,7 +92,9 @@ def test_the_simulated_node_learns_ones_own_node(tmp_path, capsys):
     learned = read_calibration(home / "coefficients.yaml")
     assert learned.fitted_to[-1].source == "mine.csv"
     # What it did not measure is still known from the shipped rows.
-    assert learned.factors["engine"].get("sglang") == packaged_calibration().factors["engine"].get("sglang")
+    assert learned.factors["engine"].get("sglang") == packaged_calibration().factors["engine"].get(
+        "sglang"
+    )
     truth = row_of(UNSEEN, node, tmp_path)["total_token_throughput"]
     before, _ = predicted(UNSEEN, tmp_path / "elsewhere")
     after, messages = predicted(UNSEEN, home)
@@ -108,7 +133,9 @@ def test_its_workers_end_with_it_and_the_old_figures_stay(tmp_path, ending):
 def test_a_folder_that_is_not_there_is_found_out_before_anything_is_fitted(tmp_path):
     table = csv_file(tmp_path, own_row(), name="mine.csv")
     with pytest.raises(BadInput, match=r"folder .* does not exist"):
-        calibrate(CalibrateOptions(files=[table], output=tmp_path / "no" / "folder.yaml"), tmp_path, False)
+        calibrate(
+            CalibrateOptions(files=[table], output=tmp_path / "no" / "folder.yaml"), tmp_path, False
+        )
 
 
 def test_no_data_and_an_unknown_study_end_with_exit_code_2_and_make_nothing(tmp_path):
@@ -121,9 +148,13 @@ def test_no_data_and_an_unknown_study_end_with_exit_code_2_and_make_nothing(tmp_
 
 
 @pytest.mark.parametrize(("begun", "told"), [("shipped", True), ("physics", False)])
-def test_a_cross_validation_from_figures_that_saw_published_rows_says_so(tmp_path, capsys, begun, told):
+def test_a_cross_validation_from_figures_that_saw_published_rows_says_so(
+    tmp_path, capsys, begun, told
+):
     shape = {"workload": "", "output_len": 64, "num_prompts": 64}
     rows = [own_row(command=VLLM, input_len=read, **shape) for read in (256, 1024)]
     table = csv_file(tmp_path, *rows, name="mine.csv")
-    calibrate(CalibrateOptions(files=[table], start=begun, cross_validate=True), tmp_path / "home", False)
+    calibrate(
+        CalibrateOptions(files=[table], start=begun, cross_validate=True), tmp_path / "home", False
+    )
     assert ("only --from physics leaves such a row out" in capsys.readouterr().err) is told

@@ -1,4 +1,5 @@
-"""Equivalent rows are one point with its spread; groups are whole, and every point is in one of each kind."""
+"""Equivalent rows are one point with its spread; groups are whole, and every point is in one of
+each kind."""
 
 from __future__ import annotations
 
@@ -28,8 +29,11 @@ def faster(factor, **changes):
 
 
 def test_one_effective_configuration_is_one_point_with_its_spread(tmp_path):
-    # Without --dp-size, dp attention is nothing in 0.5; a tool-call parser is nothing to the engine's speed.
-    equivalent = faster(1.21, command=f"{SGLANG} --enable-dp-attention --tool-call-parser deepseekv32")
+    # Without --dp-size, dp attention is nothing in 0.5; a tool-call parser is nothing to the
+    # engine's speed.
+    equivalent = faster(
+        1.21, command=f"{SGLANG} --enable-dp-attention --tool-call-parser deepseekv32"
+    )
     (point,) = points(tmp_path, run_row(), equivalent)
     assert point.label == "1+2"
     assert point.metrics["total_token_throughput"] == pytest.approx(13200 * 1.1)
@@ -58,15 +62,21 @@ def test_a_lost_request_makes_no_other_point(tmp_path):
 
 def test_groups_are_whole_and_cover_every_point_once_per_kind(tmp_path):
     files = [
-        lines_file(tmp_path, run_row(), run_row(VLLM), run_row(f"{SGLANG} --kv-cache-dtype fp8_e4m3")),
-        csv_file(tmp_path, sweep_row(), sweep_row(max_concurrency=4, hardware="H200"), name="sweep.csv"),
+        lines_file(
+            tmp_path, run_row(), run_row(VLLM), run_row(f"{SGLANG} --kv-cache-dtype fp8_e4m3")
+        ),
+        csv_file(
+            tmp_path, sweep_row(), sweep_row(max_concurrency=4, hardware="H200"), name="sweep.csv"
+        ),
         csv_file(tmp_path, own_row(), name="own.csv"),
     ]
     found = points_of([row for path in files for row in read_file(path).rows])
     by_kind = groups(found)
     assert set(by_kind) == {"engine", "gpu", "workload", "curve", "model", "version"}
     for names in by_kind.values():
-        assert sorted(place for members in names.values() for place in members) == list(range(len(found)))
+        assert sorted(place for members in names.values() for place in members) == list(
+            range(len(found))
+        )
     assert by_kind["gpu"] == {"h200": (0, 1, 2, 4, 5), "mi300x": (3,)}
     # A curve is all its concurrencies; each is a workload of its own.
     assert by_kind["curve"]["3200→800 closed loop"] == (3, 4)
@@ -75,10 +85,16 @@ def test_groups_are_whole_and_cover_every_point_once_per_kind(tmp_path):
 
 
 def test_a_group_that_takes_another_one_along_says_nothing_of_its_own_kind(tmp_path):
-    """Without its one version SGLang is gone too, without a GPU the version of vLLM that ran on it alone."""
+    """Without its one version SGLang is gone too, without a GPU the version of vLLM that ran on it
+    alone."""
     rows = [run_row(), run_row(VLLM), run_row(hardware="8xB200"), run_row(VLLM, hardware="8xB200")]
     found = points(tmp_path, *rows[:3], {**rows[3], "engine_version": "0.11.0"})
-    assert [set(groups(found)) - kinds for kinds in alone(found)] == [{"version"}, {"gpu"}, {"version"}, {"gpu"}]
+    assert [set(groups(found)) - kinds for kinds in alone(found)] == [
+        {"version"},
+        {"gpu"},
+        {"version"},
+        {"gpu"},
+    ]
 
 
 def test_a_kind_with_one_group_is_none(tmp_path):

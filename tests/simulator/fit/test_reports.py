@@ -36,7 +36,12 @@ def told(throughput, **changes):
 def test_a_line_says_measured_predicted_and_interval(tmp_path):
     equivalent = [
         run_row(),
-        run_row(duration=5.0, total_token_throughput=26400.0, output_throughput=800.0, mean_ttft_ms=2500.0),
+        run_row(
+            duration=5.0,
+            total_token_throughput=26400.0,
+            output_throughput=800.0,
+            mean_ttft_ms=2500.0,
+        ),
     ]
     points = points_of(read_file(lines_file(tmp_path, *equivalent)).rows)
     text = table(points, [told(20_000.0, left_out={"engine": 14_000.0})]).splitlines()
@@ -51,7 +56,11 @@ def test_a_line_says_measured_predicted_and_interval(tmp_path):
 
 def test_a_cold_run_is_shown_with_and_without_its_silence(tmp_path):
     cold = run_row(
-        duration=20.0, total_token_throughput=6600.0, output_throughput=200.0, mean_ttft_ms=13000.0, p99_ttft_ms=16000.0
+        duration=20.0,
+        total_token_throughput=6600.0,
+        output_throughput=200.0,
+        mean_ttft_ms=13000.0,
+        p99_ttft_ms=16000.0,
     )
     points = points_of(read_file(lines_file(tmp_path, cold)).rows)
     line = table(points, [told(13_200.0)]).splitlines()[2]
@@ -61,14 +70,24 @@ def test_a_cold_run_is_shown_with_and_without_its_silence(tmp_path):
 
 def test_errors_count_what_is_predicted_not_to_run(tmp_path):
     points = own_points(
-        tmp_path, {SGLANG: 1000, f"{SGLANG} {DP}": 2000, VLLM: 1500, f"{VLLM} -dcp 8": None, f"{VLLM} -O0": None}
+        tmp_path,
+        {
+            SGLANG: 1000,
+            f"{SGLANG} {DP}": 2000,
+            VLLM: 1500,
+            f"{VLLM} -dcp 8": None,
+            f"{VLLM} -O0": None,
+        },
     )
     gone = Predicted({}, failure="out_of_memory")
     found = errors(points, [told(1100), told(4000), gone, gone, told(500)])
     assert found["points"] == 3
     assert found["throughput"] == pytest.approx(1.0)
     assert found["coverage"] == pytest.approx(1 / 3)
-    assert (found["failures"], found["invented"]) == ({"measured": 2, "predicted": 1}, [points[2].label])
+    assert (found["failures"], found["invented"]) == (
+        {"measured": 2, "predicted": 1},
+        [points[2].label],
+    )
     assert found["times"]["TTFT"] == pytest.approx(0.1)
     assert found["times"]["TPOT"] is None
     assert "failures to start: 1 of 2 predicted" in "\n".join(error_lines(found))

@@ -1,4 +1,5 @@
-"""Studies as measurements: what was measured teaches, what was not is refused, what does not count is left out."""
+"""Studies as measurements: what was measured teaches, what was not is refused, what does not count
+is left out."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def study(tmp_path):
         folder = home.open(spec)
         results = Results(folder / "results.jsonl")
         for launch in launches():
-            # The small study's figures are made up; here the tokens over the duration are the throughput.
+            # The small study's figures are made up; here the tokens over the duration are the
+            # throughput.
             metrics = {
                 name: {**m, "duration": 420_000 / m["total_token_throughput"]}
                 for name, m in launch.result.metrics.items()
@@ -71,7 +73,11 @@ def test_what_was_not_measured_teaches_nothing_unless_it_is_allowed_to(study, ev
     home = study(evidence=evidence)
     with pytest.raises(BadInput, match=f"was {evidence.value}, not measured"):
         list(study_rows(home, "mine"))
-    rows = [row for row in study_rows(home, "mine", allow_unmeasured=True) if not isinstance(row, LeftOut)]
+    rows = [
+        row
+        for row in study_rows(home, "mine", allow_unmeasured=True)
+        if not isinstance(row, LeftOut)
+    ]
     assert {row.evidence for row in rows} == {evidence.value}
 
 
@@ -115,8 +121,12 @@ def test_a_torn_last_line_is_left_as_it_is_and_a_broken_one_before_it_is_named(s
 
 def test_metrics_that_cannot_be_right_are_refused_with_the_launch(study):
     def zero(launch):
-        metrics = {name: {**m, "total_token_throughput": 0.0} for name, m in launch.result.metrics.items()}
-        return dataclasses.replace(launch, result=dataclasses.replace(launch.result, metrics=metrics))
+        metrics = {
+            name: {**m, "total_token_throughput": 0.0} for name, m in launch.result.metrics.items()
+        }
+        return dataclasses.replace(
+            launch, result=dataclasses.replace(launch.result, metrics=metrics)
+        )
 
     with pytest.raises(MalformedFile, match=r"launch 0, sharegpt: total_token_throughput is 0"):
         list(study_rows(study(zero), "mine"))

@@ -1,4 +1,5 @@
-"""A table is read as the measured version reads its commands; what cannot be right is refused with file and row."""
+"""A table is read as the measured version reads its commands; what cannot be right is refused with
+file and row."""
 
 from __future__ import annotations
 
@@ -22,12 +23,29 @@ def knobs(row):
 
 
 def test_rows_are_understood_as_the_version_that_was_measured(tmp_path):
-    about = ("command", "model", "hardware", "engine_version", "input_len", "output_len", "num_prompts")
-    failed = {key: run_row(VLLM, env="VLLM_ATTENTION_BACKEND=FLASHMLA")[key] for key in (*about, "env")}
+    about = (
+        "command",
+        "model",
+        "hardware",
+        "engine_version",
+        "input_len",
+        "output_len",
+        "num_prompts",
+    )
+    failed = {
+        key: run_row(VLLM, env="VLLM_ATTENTION_BACKEND=FLASHMLA")[key] for key in (*about, "env")
+    }
     failed["failure"] = "ValueError: sparse"
-    found = read_file(lines_file(tmp_path, run_row(f"{SGLANG} --dp-size 8 --enable-dp-attention"), failed))
+    found = read_file(
+        lines_file(tmp_path, run_row(f"{SGLANG} --dp-size 8 --enable-dp-attention"), failed)
+    )
     ran, refused = found.rows
-    assert (ran.label, ran.source, ran.failure, ran.evidence) == ("1", "lab.jsonl", None, "measured")
+    assert (ran.label, ran.source, ran.failure, ran.evidence) == (
+        "1",
+        "lab.jsonl",
+        None,
+        "measured",
+    )
     assert (knobs(ran)["tensor_parallel"], knobs(ran)["data_parallel"]) == (1, 8)
     assert ran.resolved.context.version == "0.5.6.post2"
     assert ran.workload == load_workload("short")
@@ -59,7 +77,9 @@ def test_dp_attention_of_early_sglang_is_as_wide_as_tensor_parallelism(tmp_path)
 def test_a_table_of_ones_own_is_read_as_csv_and_as_json_lines(tmp_path):
     rows = [
         own_row(label="base"),
-        own_row(workload="", input_len=1000, output_len=50, num_prompts=200, request_rate=4, gpus=8),
+        own_row(
+            workload="", input_len=1000, output_len=50, num_prompts=200, request_rate=4, gpus=8
+        ),
         own_row(command=f"{VLLM} -dcp 8", total_token_throughput="", failure="no LSE"),
     ]
     lines = tmp_path / "rows.jsonl"
@@ -100,7 +120,10 @@ def test_a_figure_that_cannot_be_right_is_refused_with_its_row(tmp_path, changes
         (own_row(mean_ttf_ms=3), [":2:", "mean_ttft_ms"]),
         (own_row(input_len=100), [":2:", "either workload"]),
         (own_row(total_token_throughput=""), [":2:", "no total_token_throughput"]),
-        ({key: v for key, v in sweep_row().items() if key != "hardware"}, [":1:", "no column hardware"]),
+        (
+            {key: v for key, v in sweep_row().items() if key != "hardware"},
+            [":1:", "no column hardware"],
+        ),
         (sweep_row(max_concurrency=0), [":2:", "max_concurrency"]),
     ],
 )
@@ -115,7 +138,9 @@ def test_a_line_that_cannot_be_right_is_refused_with_its_number(tmp_path, row, w
 def test_what_is_no_table_is_answered_with_the_columns_of_one(tmp_path, text):
     path = tmp_path / "what.json"
     path.write_text(text, encoding="utf-8")
-    with pytest.raises(MalformedFile, match=r"no (column )?command.*a table of measurements.*engine_version"):
+    with pytest.raises(
+        MalformedFile, match=r"no (column )?command.*a table of measurements.*engine_version"
+    ):
         read_file(path)
 
 
@@ -160,13 +185,17 @@ PUBLISHED = {LAB: "seed_measurements.json", SWEEP: "dstack_r1_concurrency_sweep.
 def test_the_tables_here_say_what_the_published_files_say(table, tmp_path):
     if not (BESIDE / PUBLISHED[table]).is_file():
         pytest.skip(f"{BESIDE / PUBLISHED[table]}: the published file is not beside the repository")
-    script = runpy.run_path(str(Path(__file__).resolve().parents[3] / "scripts" / "calibration_table.py"))
+    script = runpy.run_path(
+        str(Path(__file__).resolve().parents[3] / "scripts" / "calibration_table.py")
+    )
     theirs = read_file(lines_file(tmp_path, *script["converted"](BESIDE / PUBLISHED[table]))).rows
     assert theirs
     for mine, row in zip(read_file(table).rows, theirs, strict=True):
         assert (mine.label, mine.resolved, mine.workload) == (row.label, row.resolved, row.workload)
         assert (mine.failure is None) == (row.failure is None)
-        assert mine.metrics == pytest.approx({name: row.metrics[name] for name in mine.metrics}, rel=1e-3)
+        assert mine.metrics == pytest.approx(
+            {name: row.metrics[name] for name in mine.metrics}, rel=1e-3
+        )
 
 
 def test_every_published_row_is_understood_and_only_those_that_failed_are_refused():

@@ -13,11 +13,15 @@ MEASURED = {"vllm": "0.13.0", "sglang": "0.5.6", "tensorrt_llm": "1.2.0rc5"}
 LIBRARY = Library()
 
 
-def setup(engine, tp=8, dp=1, ep=1, *, model=V32, hw="h200", version=None, hardware=None, **knobs) -> ServerSetup:
+def setup(
+    engine, tp=8, dp=1, ep=1, *, model=V32, hw="h200", version=None, hardware=None, **knobs
+) -> ServerSetup:
     """A server on all 8 GPUs; knobs that are not given are the engine's own choice."""
     layout = {"tensor_parallel": tp, "data_parallel": dp, "expert_parallel": ep}
     node = hardware or LIBRARY.node(hw)
-    return ServerSetup(engine, version or MEASURED[engine], {**layout, **knobs}, LIBRARY.model(model), node, 8)
+    return ServerSetup(
+        engine, version or MEASURED[engine], {**layout, **knobs}, LIBRARY.model(model), node, 8
+    )
 
 
 def run(engine, *layout, workload="sharegpt", seed=0, **knobs) -> SimulatedOutcome:

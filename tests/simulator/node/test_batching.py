@@ -28,7 +28,9 @@ def loads(draw):
     prefix = draw(st.integers(1, 50))
     read = np.array(draw(lengths)) + prefix
     send = np.arange(n) * gaps
-    return Requests(read, np.array(draw(lengths)), send, np.array(groups), prefix, draw(st.integers(1, n)))
+    return Requests(
+        read, np.array(draw(lengths)), send, np.array(groups), prefix, draw(st.integers(1, n))
+    )
 
 
 VERSIONS = [
@@ -52,18 +54,22 @@ def servers(draw):
     engine, version = draw(st.sampled_from(VERSIONS))
     server = SimulatedServer(setup(engine, tp, dp, 8, version=version, model=R1, **knobs))
     cost = draw(st.sampled_from([0.0, 100.0]))
-    return SimulatedServer(server.setup, server.coefficients.model_copy(update={"output_token_us": cost}))
+    return SimulatedServer(
+        server.setup, server.coefficients.model_copy(update={"output_token_us": cost})
+    )
 
 
 def pool(server, requests, spare):
-    """A pool that holds the longest request in whole blocks, speculation's overshoot included, and some more."""
+    """A pool that holds the longest request in whole blocks, speculation's overshoot included, and
+    some more."""
     block = server.block_tokens
     longest = float((requests.input_tokens + requests.output_tokens).max()) + server.tokens_per_step
     return math.ceil(longest / block) * block + spare
 
 
 class WatchedBatching(Batching):
-    """Notes the most tokens that were in a pool, at the two moments at which one fills: admission and growth."""
+    """Notes the most tokens that were in a pool, at the two moments at which one fills: admission
+    and growth."""
 
     def __init__(self, server, requests, capacity):
         super().__init__(server, requests, capacity)
@@ -86,7 +92,8 @@ class WatchedBatching(Batching):
 
 
 def a_beginning_left_behind():
-    """A pool of five blocks; one is the beginning of a group that has ended, and the last request needs all five."""
+    """A pool of five blocks; one is the beginning of a group that has ended, and the last request
+    needs all five."""
     n = 30
     write, group = np.ones(n, dtype=int), np.zeros(n, dtype=int)
     write[-1], group[-1] = 48, 1
@@ -94,13 +101,19 @@ def a_beginning_left_behind():
 
 
 SMALL_STEPS = {
-    **{"max_running_requests": 64, "max_batched_tokens": 512, "speculative_tokens": 1, "prefix_caching": False},
+    **{
+        "max_running_requests": 64,
+        "max_batched_tokens": 512,
+        "speculative_tokens": 1,
+        "prefix_caching": False,
+    },
     **{"cuda_graph_max_batch": 0, "enable_chunked_prefill": True},
 }
 
 
 def a_prompt_in_two_pieces():
-    """The second piece of a prompt is computed when the only other sequence needs a block that is not there."""
+    """The second piece of a prompt is computed when the only other sequence needs a block that is
+    not there."""
     read, write = np.full(24, 15), np.ones(24, dtype=int)
     read[6], write[[1, 3, 4, 5, 6]] = 383, (5, 239, 2, 241, 256)
     return Requests(read, write, np.arange(24) * 0.05, np.zeros(24, dtype=int), 14, 5)
@@ -126,15 +139,22 @@ def test_invariants(server, requests, spare):
     assert (records.finished_s >= records.first_token_s).all()
     assert (records.itl_ms > 0).all()
     assert (np.diff(records.token_s) > -1e-9).all()
-    assert batching.peak_used <= pool(server, requests, spare) // server.block_tokens * server.block_tokens
+    assert (
+        batching.peak_used
+        <= pool(server, requests, spare) // server.block_tokens * server.block_tokens
+    )
     assert records.token_n.sum() == pytest.approx(requests.output_tokens.sum())
     assert 0 <= batching.scheduler.cached_tokens < requests.input_tokens.sum()
-    in_flight = np.array([((records.sent_s <= t) & (records.finished_s > t)).sum() for t in records.sent_s])
+    in_flight = np.array(
+        [((records.sent_s <= t) & (records.finished_s > t)).sum() for t in records.sent_s]
+    )
     assert in_flight.max() <= requests.concurrency
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.lists(st.floats(0.001, 1.0), min_size=1, max_size=30), st.floats(0, 3), st.integers(1, 900))
+@given(
+    st.lists(st.floats(0.001, 1.0), min_size=1, max_size=30), st.floats(0, 3), st.integers(1, 900)
+)
 def test_steps_sent_together_are_sent_as_one_by_one(durations, busy_s, tokens):
     server = SimulatedServer(setup("vllm"))
     one_by_one, together = BackEnd(server), BackEnd(server)
@@ -151,7 +171,9 @@ def test_a_saturated_detokeniser_bounds_the_tokens_per_second():
     requests = load_workload("random:300:100:200").draw(0, 0)
     ends = {}
     for cost_us in (0.0, 1000.0):
-        slow = SimulatedServer(server.setup, server.coefficients.model_copy(update={"output_token_us": cost_us}))
+        slow = SimulatedServer(
+            server.setup, server.coefficients.model_copy(update={"output_token_us": cost_us})
+        )
         records = Batching(slow, requests, 400_000).run()
         ends[cost_us] = records.finished_s.max()
     work_s = requests.output_tokens.sum() * 1e-3
@@ -177,14 +199,17 @@ def test_better_hardware_is_not_slower(workload, figure):
     node = LIBRARY.node("h200")
     better = node.model_copy(update={figure: getattr(node, figure) * 1.5})
     before, after = (
-        run("vllm", workload=workload, hardware=hw).metrics["total_token_throughput"] for hw in (node, better)
+        run("vllm", workload=workload, hardware=hw).metrics["total_token_throughput"]
+        for hw in (node, better)
     )
     assert after >= before * 0.995
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 def test_the_same_seed_gives_the_same_figures(engine):
-    one, same, other = (run(engine, workload="sharegpt-c4", seed=seed).metrics for seed in (1, 1, 2))
+    one, same, other = (
+        run(engine, workload="sharegpt-c4", seed=seed).metrics for seed in (1, 1, 2)
+    )
     assert one == same
     assert one["mean_ttft_ms"] != other["mean_ttft_ms"]
 
@@ -223,7 +248,9 @@ def test_an_open_loop_below_capacity_keeps_its_rate():
 
 def test_calibration_may_pass_its_own_coefficients():
     server = SimulatedServer(setup("vllm"))
-    slow = SimulatedServer(setup("vllm"), server.coefficients.model_copy(update={"layer_us": 2000.0}))
+    slow = SimulatedServer(
+        setup("vllm"), server.coefficients.model_copy(update={"layer_us": 2000.0})
+    )
     workload = load_workload("sharegpt-c4")
     assert (
         run_server(slow, workload, 0).metrics["median_itl_ms"]
@@ -235,7 +262,12 @@ def test_calibration_may_pass_its_own_coefficients():
 def test_beginnings_that_nobody_uses_make_room_in_a_pool_too_small_for_all(engine):
     n, groups = 120, 40
     requests = Requests(
-        np.full(n, 1100), np.full(n, 100), np.zeros(n), np.arange(n) % groups, prefix_tokens=1024, concurrency=60
+        np.full(n, 1100),
+        np.full(n, 100),
+        np.zeros(n),
+        np.arange(n) % groups,
+        prefix_tokens=1024,
+        concurrency=60,
     )
 
     def seconds(cached):

@@ -41,7 +41,9 @@ def test_auto_cache_types():
 
 
 def test_sglang_takes_less_memory_for_the_cache_when_graphs_need_more():
-    plain, replicas = (SimulatedServer(setup("sglang", tp, dp)).memory_fraction for tp, dp in ((8, 1), (1, 8)))
+    plain, replicas = (
+        SimulatedServer(setup("sglang", tp, dp)).memory_fraction for tp, dp in ((8, 1), (1, 8))
+    )
     assert 0.85 < plain < 0.93
     assert 0.7 < replicas < plain
 

@@ -1,4 +1,5 @@
-"""What engines and versions do differently in the loop, by exact arithmetic: no throughput is pinned here."""
+"""What engines and versions do differently in the loop, by exact arithmetic: no throughput is
+pinned here."""
 
 import math
 from dataclasses import replace
@@ -27,7 +28,9 @@ def server(engine, *layout, model=R1, **knobs) -> SimulatedServer:
 class Pool:
     """Requests on a server, stepped by hand; all of them reach the queue at once."""
 
-    def __init__(self, on: SimulatedServer, reads, writes, capacity=100_000, groups=None, prefix=0) -> None:
+    def __init__(
+        self, on: SimulatedServer, reads, writes, capacity=100_000, groups=None, prefix=0
+    ) -> None:
         n = len(reads)
         group = np.full(n, -1) if groups is None else np.array(groups)
         requests = Requests(np.array(reads), np.array(writes), np.zeros(n), group, prefix, n)
@@ -70,21 +73,41 @@ def test_a_batch_is_padded_to_the_next_captured_size(engine, knobs, padded):
 
 def test_ranks_run_the_graph_of_the_fullest_and_prompts_only_vllms():
     for engine in ("vllm", "sglang"):
-        assert Graphs(server(engine, 1, 8)).tokens([1] * 7 + [9], [0] * 8) == (16 if engine == "vllm" else 12)
+        assert Graphs(server(engine, 1, 8)).tokens([1] * 7 + [9], [0] * 8) == (
+            16 if engine == "vllm" else 12
+        )
     # TensorRT-LLM wants equal ranks; one with nothing to do gets a dummy sequence.
     replicas = Graphs(server("tensorrt_llm", 1, 8))
-    assert (replicas.tokens([1] * 5 + [0] * 3, [0] * 8), replicas.tokens([2] * 7 + [0], [0] * 8)) == (1, 0)
+    assert (
+        replicas.tokens([1] * 5 + [0] * 3, [0] * 8),
+        replicas.tokens([2] * 7 + [0], [0] * 8),
+    ) == (1, 0)
     assert Graphs(server("vllm")).tokens([10], [100]) == 112
-    assert Graphs(server("sglang")).tokens([10], [100]) == Graphs(server("tensorrt_llm")).tokens([10], [10]) == 0
+    assert (
+        Graphs(server("sglang")).tokens([10], [100])
+        == Graphs(server("tensorrt_llm")).tokens([10], [10])
+        == 0
+    )
 
 
-@pytest.mark.parametrize(("engine", "before", "since"), [("vllm", "0.10.1", "0.11.0"), ("sglang", "0.4.7", "0.5.6")])
+@pytest.mark.parametrize(
+    ("engine", "before", "since"), [("vllm", "0.10.1", "0.11.0"), ("sglang", "0.4.7", "0.5.6")]
+)
 def test_ranks_ran_no_graph_while_one_of_them_idled(engine, before, since):
     layout, idle = (1, 8, 8), [1] * 7 + [0]
-    old, new = (Graphs(server(engine, *layout, model=R1, version=version)) for version in (before, since))
-    assert (old.tokens(idle, [0] * 8), old.tokens([1] * 8, [0] * 8), new.tokens(idle, [0] * 8)) == (0, 1, 1)
+    old, new = (
+        Graphs(server(engine, *layout, model=R1, version=version)) for version in (before, since)
+    )
+    assert (old.tokens(idle, [0] * 8), old.tokens([1] * 8, [0] * 8), new.tokens(idle, [0] * 8)) == (
+        0,
+        1,
+        1,
+    )
     # Replicas of a dense model wait for nobody.
-    assert Graphs(server(engine, *layout, model="Qwen/Qwen3-8B", version=before)).tokens(idle, [0] * 8) == 1
+    assert (
+        Graphs(server(engine, *layout, model="Qwen/Qwen3-8B", version=before)).tokens(idle, [0] * 8)
+        == 1
+    )
 
 
 def test_without_a_graph_a_step_takes_the_launches_of_all_its_kernels():
@@ -92,7 +115,12 @@ def test_without_a_graph_a_step_takes_the_launches_of_all_its_kernels():
     per_layer = {}
     for model in ("Qwen/Qwen3-8B", "openai/gpt-oss-120b", R1):
         on = server("sglang", 1, model=model, disable_cuda_graph=True)
-        launching = StepTime(on).seconds(batch, False) / on.architecture.layers / on.coefficients.eager_layer_us * 1e6
+        launching = (
+            StepTime(on).seconds(batch, False)
+            / on.architecture.layers
+            / on.coefficients.eager_layer_us
+            * 1e6
+        )
         per_layer[model] = round(launching)
     # Ten kernels of a plain layer, ten more of experts, ten more of latent attention.
     assert list(per_layer.values()) == [1, 2, 3]
@@ -115,7 +143,9 @@ def test_more_tokens_never_make_experts_faster(one, other, ep):
 
 def test_spread_experts_are_uneven_where_few_are_touched():
     even = {"expert_imbalance": 0.0, "moe_narrow_width": 0.0}
-    few, many = (expert_s(tokens, 8, **even) / expert_s(tokens, 1, **even) for tokens in (16, 20000))
+    few, many = (
+        expert_s(tokens, 8, **even) / expert_s(tokens, 1, **even) for tokens in (16, 20000)
+    )
     assert few > 1.2
     assert many <= 1.0
 
@@ -145,8 +175,15 @@ def test_without_chunks_a_prompt_waits_until_a_step_has_room_for_all_of_it():
     taken = [[(c.request, c.tokens) for c in pool.step()[0][0]] for _ in range(3)]
     # 600 + 500 do not fit; after the first two there is room for 1000 - 2 running.
     assert taken == [[(0, 600)], [(1, 500), (2, 300)], [(3, 400)]]
-    chunked = Pool(server("tensorrt_llm", max_batched_tokens=1000, enable_chunked_prefill=True), [600, 500], [50] * 2)
-    assert [[c.tokens for c in chunked.step()[0][0]] for _ in range(2)] == [[600, 384], [116]]  # cut at 12 blocks of 32
+    chunked = Pool(
+        server("tensorrt_llm", max_batched_tokens=1000, enable_chunked_prefill=True),
+        [600, 500],
+        [50] * 2,
+    )
+    assert [[c.tokens for c in chunked.step()[0][0]] for _ in range(2)] == [
+        [600, 384],
+        [116],
+    ]  # cut at 12 blocks of 32
 
 
 def test_trt_refuses_a_prompt_that_no_step_can_compute():
@@ -154,12 +191,19 @@ def test_trt_refuses_a_prompt_that_no_step_can_compute():
     failure = simulate(setup("tensorrt_llm", **without), long, 0).failure
     assert failure is not None
     assert failure.kind is FailureKind.LOAD_ERRORS
-    assert simulate(setup("tensorrt_llm", **without, enable_chunked_prefill=True), long, 0).failure is None
-    assert simulate(setup("vllm", version="0.7.3", model=R1), long, 0).failure is None  # its budget is the context
+    assert (
+        simulate(setup("tensorrt_llm", **without, enable_chunked_prefill=True), long, 0).failure
+        is None
+    )
+    assert (
+        simulate(setup("vllm", version="0.7.3", model=R1), long, 0).failure is None
+    )  # its budget is the context
 
 
 def test_old_vllm_computes_prompts_first_and_alone():
-    old, new = (Pool(server("vllm", version=v), [3000, 9000, 100], [50] * 3) for v in ("0.7.3", "0.13.0"))
+    old, new = (
+        Pool(server("vllm", version=v), [3000, 9000, 100], [50] * 3) for v in ("0.7.3", "0.13.0")
+    )
     for pool in (old, new):
         pool.step()
     assert len(old.scheduler.running) == 3  # one step with all three prompts whole
@@ -175,14 +219,22 @@ def test_sglang_stops_admitting_at_max_prefill_tokens():
 
 
 def test_pages_count_in_sglangs_budget():
-    dense, sparse = (Pool(server("sglang", model=m, max_batched_tokens=256), [65] * 5, [9] * 5) for m in (R1, V32))
+    dense, sparse = (
+        Pool(server("sglang", model=m, max_batched_tokens=256), [65] * 5, [9] * 5)
+        for m in (R1, V32)
+    )
     assert sum(c.tokens for c in dense.step()[0][0]) == 256
     assert [c.tokens for c in sparse.step()[0][0]] == [65, 65]  # 128 each
 
 
 @pytest.mark.parametrize(
     ("version", "tp", "dp", "budget"),
-    [("0.4.3.post2", 8, 1, 8192), ("0.4.3.post2", 1, 8, 4096), ("0.4.4", 1, 8, 1024), ("0.5.6", 2, 4, 2048)],
+    [
+        ("0.4.3.post2", 8, 1, 8192),
+        ("0.4.3.post2", 1, 8, 4096),
+        ("0.4.4", 1, 8, 1024),
+        ("0.5.6", 2, 4, 2048),
+    ],
 )
 def test_sglangs_chunk_under_dp_attention(version, tp, dp, budget):
     assert server("sglang", tp, dp, version=version).token_budget == budget
@@ -233,8 +285,12 @@ def test_what_admission_reserves_in_sglang_falls_and_rises():
 )
 def test_whom_a_full_pool_throws_out(engine, knobs, victim, waits):
     on = server(engine, **knobs)
-    on = SimulatedServer(on.setup, on.coefficients.model_copy(update={"reserve_share": 0.0, "reserve_new": 0.0}))
-    pool = Pool(on, [120, 130, 110, 5000], [300] * 4, capacity=384 + 64 if engine == "vllm" else 380)
+    on = SimulatedServer(
+        on.setup, on.coefficients.model_copy(update={"reserve_share": 0.0, "reserve_new": 0.0})
+    )
+    pool = Pool(
+        on, [120, 130, 110, 5000], [300] * 4, capacity=384 + 64 if engine == "vllm" else 380
+    )
     while not pool.scheduler.preemptions:
         pool.step()
     queue = list(pool.scheduler.replicas[0].waiting)
@@ -250,7 +306,12 @@ def test_trt_admits_what_can_run_to_its_end():
 
 
 @settings(max_examples=40, deadline=None)
-@given(st.integers(1, 500), st.integers(1, 300), st.integers(0, 2), st.sampled_from(["vllm", "sglang", "tensorrt_llm"]))
+@given(
+    st.integers(1, 500),
+    st.integers(1, 300),
+    st.integers(0, 2),
+    st.sampled_from(["vllm", "sglang", "tensorrt_llm"]),
+)
 def test_a_sequence_occupies_whole_blocks(read, steps, drafts, engine):
     on = server(engine, model=V32, speculative_tokens=drafts)
     assert on.block_tokens in (32, 64)
@@ -258,7 +319,10 @@ def test_a_sequence_occupies_whole_blocks(read, steps, drafts, engine):
     for _ in range(steps):
         pool.step()
     held = read + (steps - 1) * on.tokens_per_step
-    assert pool.scheduler.replicas[0].used == math.ceil(held / on.block_tokens - 1e-9) * on.block_tokens
+    assert (
+        pool.scheduler.replicas[0].used
+        == math.ceil(held / on.block_tokens - 1e-9) * on.block_tokens
+    )
 
 
 # Queues
@@ -303,7 +367,9 @@ def test_drafts_are_kept_as_the_models_card_says():
     assert SimulatedServer(setup).tokens_per_step == pytest.approx(1 + sum(kept))
     assert SimulatedServer(setup).text_tokens_per_step == pytest.approx(1 + sum(kept))
     # A draft model of its own knows less.
-    eagle = replace(setup, knobs={**setup.knobs, "draft_model": "some/eagle3", "speculative_tokens": 1})
+    eagle = replace(
+        setup, knobs={**setup.knobs, "draft_model": "some/eagle3", "speculative_tokens": 1}
+    )
     assert SimulatedServer(eagle).tokens_per_step == pytest.approx(1 + 0.9 * 0.8)
 
 

@@ -47,7 +47,9 @@ def test_sglang_mtp_with_its_cap_of_48_is_far_below(model):
 
 
 def test_vllm_mtp_gains_nothing_at_full_load():
-    assert tokens_per_s("vllm", speculative_tokens=1) == pytest.approx(tokens_per_s("vllm"), rel=0.12)
+    assert tokens_per_s("vllm", speculative_tokens=1) == pytest.approx(
+        tokens_per_s("vllm"), rel=0.12
+    )
 
 
 def test_vllm_mtp_helps_at_concurrency_4():
@@ -69,25 +71,40 @@ def test_at_concurrency_4_plain_tp8_beats_eight_replicas(engine):
 
 
 def test_a_bf16_cache_under_flashmla_kv_is_slow_where_it_starts():
-    backends = {"prefill_attention_backend": "flashmla_sparse", "decode_attention_backend": "flashmla_kv"}
+    backends = {
+        "prefill_attention_backend": "flashmla_sparse",
+        "decode_attention_backend": "flashmla_kv",
+    }
     assert tokens_per_s("sglang", 1, 8, **backends) < 0.75 * tokens_per_s("sglang", 1, 8)
 
 
 @pytest.mark.parametrize("workload", ["short", "medium", "long", "very-long"])
 def test_v32_prompts_of_any_length_prefer_sglang_dp8_to_vllm_tp8(workload):
-    assert tokens_per_s("sglang", 1, 8, workload=workload) > 1.3 * tokens_per_s("vllm", workload=workload)
+    assert tokens_per_s("sglang", 1, 8, workload=workload) > 1.3 * tokens_per_s(
+        "vllm", workload=workload
+    )
 
 
 def test_long_outputs_exhaust_the_cache_of_h200_but_not_of_mi300x():
-    h200, mi300x = (run("vllm", model=R1, hw=hw, workload="output-sweep") for hw in ("h200", "mi300x"))
+    h200, mi300x = (
+        run("vllm", model=R1, hw=hw, workload="output-sweep") for hw in ("h200", "mi300x")
+    )
     assert h200.preemptions > 5 * mi300x.preemptions
-    points = {hw: run_points("vllm", model=R1, hw=hw, workload="output-sweep") for hw in ("h200", "mi300x")}
+    points = {
+        hw: run_points("vllm", model=R1, hw=hw, workload="output-sweep")
+        for hw in ("h200", "mi300x")
+    }
     assert points["h200"][-1]["mean_ttft_ms"] > 3 * points["h200"][0]["mean_ttft_ms"]
-    kept = {hw: found[-1]["output_throughput"] / found[1]["output_throughput"] for hw, found in points.items()}
+    kept = {
+        hw: found[-1]["output_throughput"] / found[1]["output_throughput"]
+        for hw, found in points.items()
+    }
     assert kept["h200"] < kept["mi300x"]
 
 
 def test_prefix_caching_helps_where_prompts_share_a_beginning():
-    on, off = (run("vllm", workload="shared-prefix", prefix_caching=flag).metrics for flag in (True, False))
+    on, off = (
+        run("vllm", workload="shared-prefix", prefix_caching=flag).metrics for flag in (True, False)
+    )
     assert on["cache_hit_rate"] > 0.4 > off["cache_hit_rate"] == 0
     assert on["total_token_throughput"] > 1.1 * off["total_token_throughput"]

@@ -16,7 +16,9 @@ QWEN = "Qwen/Qwen3-8B"
 
 
 def metrics(workload: str, **knobs):
-    outcome = simulate(setup("vllm", model=QWEN, version="0.33.0", **knobs), load_workload(workload), 0)
+    outcome = simulate(
+        setup("vllm", model=QWEN, version="0.33.0", **knobs), load_workload(workload), 0
+    )
     assert outcome.failure is None, outcome.failure
     return outcome.metrics
 
@@ -24,7 +26,9 @@ def metrics(workload: str, **knobs):
 def test_n_servers_carry_n_times_the_load_of_one_in_the_same_time():
     one, eight = (metrics(f"random:200:100:{n * 64}", tp=1, replicas=n) for n in (1, 8))
     assert eight["duration"] == pytest.approx(one["duration"], rel=1e-6)
-    assert eight["total_token_throughput"] == pytest.approx(8 * one["total_token_throughput"], rel=1e-6)
+    assert eight["total_token_throughput"] == pytest.approx(
+        8 * one["total_token_throughput"], rel=1e-6
+    )
     assert eight["mean_ttft_ms"] == pytest.approx(one["mean_ttft_ms"], rel=1e-6)
     assert (one["completed"], eight["completed"]) == (64, 512)
 
@@ -62,7 +66,9 @@ def test_vllm_s_front_ends_are_as_many_as_its_data_parallel_ranks():
     assert default["total_token_throughput"] == asked["total_token_throughput"]
     assert default["total_token_throughput"] > 1.2 * single["total_token_throughput"]
     older = [
-        simulate(setup("vllm", model=QWEN, version="0.13.0", **knobs, **given), load_workload(load), 0).metrics
+        simulate(
+            setup("vllm", model=QWEN, version="0.13.0", **knobs, **given), load_workload(load), 0
+        ).metrics
         for given in ({}, {"api_server_count": 1})
     ]
     assert older[0] == older[1]
@@ -74,7 +80,9 @@ def test_the_fast_prediction_has_the_level_of_the_simulation(workload):
         node = SteadyNode(LIBRARY.model(QWEN), LIBRARY.node("h200"), 8, load_workload(workload))
         fast = node.predict("vllm", "0.33.0", knobs).metrics["total_token_throughput"]
         layout = {"replicas": knobs["replicas"], "tp": knobs["tensor_parallel"]}
-        assert fast == pytest.approx(metrics(workload, **layout)["total_token_throughput"], rel=0.25)
+        assert fast == pytest.approx(
+            metrics(workload, **layout)["total_token_throughput"], rel=0.25
+        )
 
 
 def test_joined_runs_are_in_the_order_of_sending():

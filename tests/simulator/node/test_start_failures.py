@@ -14,10 +14,16 @@ from autotune.trial import Failure, FailureKind
 from tests.data import LAB, SWEEP, rows
 from tests.simulator.node.nodes import LIBRARY, V32
 
-VLLM, SGLANG, TRTLLM = f"vllm serve {V32}", f"sglang serve --model-path {V32}", f"trtllm-serve {V32}"
+VLLM, SGLANG, TRTLLM = (
+    f"vllm serve {V32}",
+    f"sglang serve --model-path {V32}",
+    f"trtllm-serve {V32}",
+)
 
 
-def start(command: str, version: str | None, model: str, node: str = "h200", gpus: int = 8) -> Failure | None:
+def start(
+    command: str, version: str | None, model: str, node: str = "h200", gpus: int = 8
+) -> Failure | None:
     """Why a command line would not start; None when it would."""
     context = Context(LIBRARY.model(model), LIBRARY.node(node), gpus, "")
     resolved = resolve_command(split_command(command), LIBRARY, context, version)
@@ -36,8 +42,11 @@ def test_every_documented_failure_is_predicted_and_none_is_invented() -> None:
 
 
 def test_the_sixth_failure_stands_in_a_note_and_is_predicted_too() -> None:
-    """Of the row with ``--max-model-len 81920`` the document says that the full context ran out of memory."""
-    row = next(row for row in rows(LAB) if "with the full context it ran out of memory" in row["note"])
+    """Of the row with ``--max-model-len 81920`` the document says that the full context ran out of
+    memory."""
+    row = next(
+        row for row in rows(LAB) if "with the full context it ran out of memory" in row["note"]
+    )
     command = row["command"].replace(" --max-model-len 81920", "")
     assert command != row["command"]
     failure = start(command, row["engine_version"], row["model"])
@@ -68,7 +77,9 @@ def test_every_row_of_the_sweep_starts() -> None:
         (f"{SGLANG} --tp 8 --ep-size 3", 8, "tp_size must be divisible by ep_size"),
     ],
 )
-def test_a_layout_that_does_not_divide_is_the_engines_own_bad_argument(command: str, gpus: int, said: str) -> None:
+def test_a_layout_that_does_not_divide_is_the_engines_own_bad_argument(
+    command: str, gpus: int, said: str
+) -> None:
     failure = start(command, None, V32, gpus=gpus)
     assert failure is not None
     assert failure.kind is FailureKind.BAD_ARGUMENT

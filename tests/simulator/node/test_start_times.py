@@ -10,7 +10,9 @@ from autotune.simulator.node.coefficients import speed_card
 from autotune.space.entry import parse_yaml
 from autotune.space.library import Library, spaces_root
 
-ROWS: list[dict[str, Any]] = parse_yaml((spaces_root() / "start_times.yaml").read_text(encoding="utf-8"))["rows"]
+ROWS: list[dict[str, Any]] = parse_yaml(
+    (spaces_root() / "start_times.yaml").read_text(encoding="utf-8")
+)["rows"]
 BESIDE = ("compile", "graphs", "beside")
 
 
@@ -46,7 +48,8 @@ def test_the_simulated_start_is_within_what_logs_tell(engine: str) -> None:
 
 
 def test_the_rates_of_the_screen_benchmark_have_been_seen() -> None:
-    """2 GB/s is slower than local drives with the default loader, 10 the page cache; nothing seen is as fast as 30."""
+    """2 GB/s is slower than local drives with the default loader, 10 the page cache; nothing seen
+    is as fast as 30."""
     assert gb_s("vllm")[0] < 2 < min(rate for rate in gb_s("sglang") if rate > 1)
     assert sum(rate > 10 for rate in gb_s("sglang")) >= 3
     assert max(gb_s("sglang")) < 30

@@ -1,4 +1,5 @@
-"""The fast prediction of the simulator: the order of the full one, and nothing that its knobs do not say."""
+"""The fast prediction of the simulator: the order of the full one, and nothing that its knobs do
+not say."""
 
 from __future__ import annotations
 
@@ -14,7 +15,12 @@ from autotune.loadgen.workloads import load_workload
 from autotune.loadgen.workloads.arrivals import arrival_of
 from autotune.metrics.formulas import Slo
 from autotune.simulator.node import ServerSetup, simulate
-from autotune.simulator.node.calibration import drawn_factors, groups_of, nothing_learned, packaged_calibration
+from autotune.simulator.node.calibration import (
+    drawn_factors,
+    groups_of,
+    nothing_learned,
+    packaged_calibration,
+)
 from autotune.simulator.node.coefficients import speed_card
 from autotune.simulator.node.steady import Limits, SteadyNode
 from autotune.space.enumeration import Candidate
@@ -28,7 +34,12 @@ WORKLOAD = load_workload("random:1000:200:200")
 VERSIONS = {name: LIBRARY.engine(name).newest for name in ("vllm", "sglang", "tensorrt_llm")}
 
 TP8: dict[str, Scalar] = {"tensor_parallel": 8}
-DP8: dict[str, Scalar] = {"tensor_parallel": 1, "data_parallel": 8, "expert_parallel": 8, "context_length": 16384}
+DP8: dict[str, Scalar] = {
+    "tensor_parallel": 1,
+    "data_parallel": 8,
+    "expert_parallel": 8,
+    "context_length": 16384,
+}
 CASES: tuple[dict[str, Scalar], ...] = (
     TP8,
     {**TP8, "max_running_requests": 16},
@@ -65,7 +76,9 @@ def test_what_was_predicted_before_changes_nothing():
     ]
     for knobs in cases:
         alone = SteadyNode(V32, NODE, 8, WORKLOAD)
-        assert together.predict("sglang", "0.5.23", knobs) == alone.predict("sglang", "0.5.23", knobs)
+        assert together.predict("sglang", "0.5.23", knobs) == alone.predict(
+            "sglang", "0.5.23", knobs
+        )
     shared, plain = (together.predict("sglang", "0.5.23", knobs) for knobs in (cases[-1], TP8))
     assert shared == plain
     assert shared.metrics is plain.metrics, "it was computed twice"
@@ -78,7 +91,9 @@ def test_odds_of_starting_follow_the_memory_plan_and_the_requests():
         return node.predict("vllm", "0.13.0", {**TP8, **knobs}).starts
 
     assert odds() > 0.9
-    assert odds(tensor_parallel=1, data_parallel=8) < odds(tensor_parallel=1, data_parallel=8, context_length=16384)
+    assert odds(tensor_parallel=1, data_parallel=8) < odds(
+        tensor_parallel=1, data_parallel=8, context_length=16384
+    )
     assert odds(memory_fraction=0.3) < 0.1  # the weights alone need more
     assert odds(context_length=1024) < 0.1  # the workload's requests are longer
     assert odds(data_parallel=2) < 0.1  # 16 GPUs
@@ -87,7 +102,10 @@ def test_odds_of_starting_follow_the_memory_plan_and_the_requests():
 
 def test_a_cap_on_requests_costs_throughput_and_waiting():
     node = SteadyNode(V32, NODE, 8, WORKLOAD)
-    free, capped = (node.predict("sglang", "0.5.23", {**TP8, "max_running_requests": cap}).metrics for cap in (None, 8))
+    free, capped = (
+        node.predict("sglang", "0.5.23", {**TP8, "max_running_requests": cap}).metrics
+        for cap in (None, 8)
+    )
     assert capped["total_token_throughput"] < free["total_token_throughput"]
     assert capped["mean_ttft_ms"] > free["mean_ttft_ms"]
     assert capped["mean_tpot_ms"] < free["mean_tpot_ms"]
@@ -97,8 +115,16 @@ def test_a_cap_on_requests_costs_throughput_and_waiting():
 def test_arrivals_over_time_bound_the_throughput(rate):
     """A server that keeps up serves what arrives; one that does not, what it can."""
     workload = WORKLOAD.with_arrival(arrival_of(request_rate=rate))
-    served = SteadyNode(R1, NODE, 8, workload).predict("vllm", "0.13.0", TP8).metrics["request_throughput"]
-    most = SteadyNode(R1, NODE, 8, WORKLOAD).predict("vllm", "0.13.0", TP8).metrics["request_throughput"]
+    served = (
+        SteadyNode(R1, NODE, 8, workload)
+        .predict("vllm", "0.13.0", TP8)
+        .metrics["request_throughput"]
+    )
+    most = (
+        SteadyNode(R1, NODE, 8, WORKLOAD)
+        .predict("vllm", "0.13.0", TP8)
+        .metrics["request_throughput"]
+    )
     assert served == pytest.approx(min(rate, most), rel=0.25)
 
 
@@ -109,7 +135,10 @@ def test_what_a_closed_loop_does_not_foresee_is_not_said():
     assert metrics["mean_tpot_ms"] > 0
 
 
-GOOD = tuple(Slo(metric=name, sense="<=", limit=limit) for name, limit in (("ttft_ms", 8000), ("tpot_ms", 40)))
+GOOD = tuple(
+    Slo(metric=name, sense="<=", limit=limit)
+    for name, limit in (("ttft_ms", 8000), ("tpot_ms", 40))
+)
 
 
 def goodput(workload, knobs, *limits: Slo) -> float | None:
@@ -128,7 +157,11 @@ def test_goodput_ranks_configurations_as_the_full_simulation_does():
 
 
 def test_of_goodput_is_said_what_the_limits_leave_of_the_throughput():
-    served = SteadyNode(R1, NODE, 8, WORKLOAD).predict("vllm", "0.13.0", TP8).metrics["request_throughput"]
+    served = (
+        SteadyNode(R1, NODE, 8, WORKLOAD)
+        .predict("vllm", "0.13.0", TP8)
+        .metrics["request_throughput"]
+    )
     assert goodput(WORKLOAD, TP8) == pytest.approx(served)  # every request is good
     limits = [Slo(metric="e2el_ms", sense="<=", limit=limit) for limit in (1, 16000, 19000, 10**6)]
     within = [goodput(WORKLOAD, TP8, limit) for limit in limits]
@@ -163,7 +196,9 @@ def test_every_number_is_finite(engine, layout, running, tokens, fraction, draft
         "speculative_tokens": drafts,
         "context_length": context,
     }
-    found = SteadyNode(V32, NODE, 8, load_workload("random:50:20:30")).predict(engine, VERSIONS[engine], knobs)
+    found = SteadyNode(V32, NODE, 8, load_workload("random:50:20:30")).predict(
+        engine, VERSIONS[engine], knobs
+    )
     assert all(math.isfinite(value) and value >= 0 for value in found.metrics.values())
     assert found.metrics["total_token_throughput"] > 0
     assert 0 < found.starts < 1
@@ -182,14 +217,22 @@ def drawn(calibration, draws, *engines):
 def logs_of(moved, *items):
     """ln of metrics of candidates, shape (draws, candidates)."""
     node = SteadyNode(V32, NODE, 8, WORKLOAD, moved=moved)
-    drawn = [node.predict(one.configuration.engine, one.engine_version, one.configuration.knobs).drawn for one in items]
+    drawn = [
+        node.predict(one.configuration.engine, one.engine_version, one.configuration.knobs).drawn
+        for one in items
+    ]
     return {name: np.array([one[name] for one in drawn]).T for name in drawn[0]}
 
 
 def test_draws_without_a_spread_are_the_prediction_itself():
     """One computation: the figures are numbers in one, arrays in the other."""
-    still = {which: 0.0 * values for which, values in drawn(packaged_calibration(), 3, "vllm").items()}
-    together, alone = SteadyNode(V32, NODE, 8, WORKLOAD, moved=still), SteadyNode(V32, NODE, 8, WORKLOAD)
+    still = {
+        which: 0.0 * values for which, values in drawn(packaged_calibration(), 3, "vllm").items()
+    }
+    together, alone = (
+        SteadyNode(V32, NODE, 8, WORKLOAD, moved=still),
+        SteadyNode(V32, NODE, 8, WORKLOAD),
+    )
     for knobs in CASES:
         one, plain = (node.predict("vllm", VERSIONS["vllm"], knobs) for node in (together, alone))
         assert one.drawn
@@ -200,12 +243,19 @@ def test_draws_without_a_spread_are_the_prediction_itself():
 
 
 def test_the_prediction_is_that_of_the_figures_as_they_are_whatever_is_drawn():
-    moved, alone = drawn(nothing_learned(), 5, "vllm"), SteadyNode(V32, NODE, 8, WORKLOAD, nothing_learned())
+    moved, alone = (
+        drawn(nothing_learned(), 5, "vllm"),
+        SteadyNode(V32, NODE, 8, WORKLOAD, nothing_learned()),
+    )
     node = SteadyNode(V32, NODE, 8, WORKLOAD, nothing_learned(), moved)
     for knobs in CASES:
         one, plain = (each.predict("vllm", VERSIONS["vllm"], knobs) for each in (node, alone))
         assert one.metrics == pytest.approx(plain.metrics)
-        assert (one.starts, one.doubt, one.startup_s) == (plain.starts, plain.doubt, plain.startup_s)
+        assert (one.starts, one.doubt, one.startup_s) == (
+            plain.starts,
+            plain.doubt,
+            plain.startup_s,
+        )
 
 
 def test_draws_move_engines_together_where_the_figures_are_shared():
@@ -237,5 +287,7 @@ def test_what_does_not_fit_is_drawn_as_if_it_did():
     cases = [{**TP8, "memory_fraction": share} for share in (0.6, 0.9)]
     small, large = (node.predict("vllm", VERSIONS["vllm"], knobs).starts for knobs in cases)
     assert small < 0.5 < large
-    logs = logs_of(drawn(packaged_calibration(), 2, "vllm"), *candidates(*cases))["total_token_throughput"]
+    logs = logs_of(drawn(packaged_calibration(), 2, "vllm"), *candidates(*cases))[
+        "total_token_throughput"
+    ]
     assert np.abs(logs[:, 0] - logs[:, 1]).max() < 0.2

@@ -1,4 +1,5 @@
-"""Intervals: wider for what was not measured, narrower within an engine, and as wide as they say."""
+"""Intervals: wider for what was not measured, narrower within an engine, and as wide as they
+say."""
 
 import math
 
@@ -23,7 +24,15 @@ from autotune.simulator.node.calibration import (
 from autotune.simulator.prediction_intervals import subject_of
 from tests.simulator.node.nodes import R1, setup
 
-SEEN = Subject(engine="vllm", version="0.13", gpu="h200", model="deepseek_v3", read=220, written=200, in_flight=1000)
+SEEN = Subject(
+    engine="vllm",
+    version="0.13",
+    gpu="h200",
+    model="deepseek_v3",
+    read=220,
+    written=200,
+    in_flight=1000,
+)
 COVERED = [SEEN, SEEN.model_copy(update={"engine": "sglang"})]
 SPREAD = {HEADLINE: ErrorSpread(group=0.12, row=0.05)}
 ERRORS = PredictionErrors(
@@ -99,7 +108,10 @@ def test_stated_intervals_hold_nine_of_ten_of_errors_like_those_they_come_from()
 
 
 def test_few_left_out_points_make_the_unseen_wide():
-    few = [Missed("sglang", str(i), {HEADLINE: 0.01}, {"gpu": error}) for i, error in enumerate([0.01, -0.02, 0.3])]
+    few = [
+        Missed("sglang", str(i), {HEADLINE: 0.01}, {"gpu": error})
+        for i, error in enumerate([0.01, -0.02, 0.3])
+    ]
     assert errors_of(few, []).unseen["gpu"] == pytest.approx(0.3 / 1.645, rel=0.05)
 
 
@@ -107,8 +119,11 @@ def test_two_points_that_a_fit_has_met_exactly_make_nothing_sure():
     exact = [Missed("vllm", str(i), {HEADLINE: 0.0}, {}) for i in range(2)]
     alone = errors_of(exact, COVERED)
     assert sigma(alone, SEEN) > 0.8 * sigma(PredictionErrors(), SEEN)
-    assert sigma(alone, other(engine="sglang", gpu="b200", model="llama", read=4000)) > 1.2 * sigma(alone, SEEN)
-    # What the calibration that the fit began with says of its own rows is not made narrower by others.
+    assert sigma(alone, other(engine="sglang", gpu="b200", model="llama", read=4000)) > 1.2 * sigma(
+        alone, SEEN
+    )
+    # What the calibration that the fit began with says of its own rows is not made narrower by
+    # others.
     after = errors_of(exact, [], ERRORS)
     assert sigma(after, SEEN) >= sigma(ERRORS, SEEN)
     assert sigma(after, other(gpu="b200")) >= sigma(ERRORS, other(gpu="b200"))
@@ -136,11 +151,14 @@ def test_an_interval_on_a_node_holds_the_launches_own(deviation, below, above):
     alone = interval90(100.0, deviation)
     assert low <= alone[0] * (1 + 1e-12)
     assert high >= alone[1] * (1 - 1e-12)
-    assert interval90(100.0, 0.0, (below, above)) == pytest.approx((100 * math.exp(-below), 100 * math.exp(above)))
+    assert interval90(100.0, 0.0, (below, above)) == pytest.approx(
+        (100 * math.exp(-below), 100 * math.exp(above))
+    )
 
 
 def test_nine_of_ten_nodes_have_their_gain_in_the_interval_of_simulated_launches():
-    """The simulator errs on each node by what it states, and its own launches differ among themselves."""
+    """The simulator errs on each node by what it states, and its own launches differ among
+    themselves."""
     rng, of_launches, inside = np.random.default_rng(0), 0.06, []
     for error in rng.normal(0, 0.08, 4000):
         gain = 0.5 + rng.normal(0, of_launches)  # what the launches show of a simulated gain of 0.5
